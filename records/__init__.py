@@ -1,0 +1,1 @@
+"""What was seen: the schema of a record, its identity, and the store that keeps it. Standard library only."""

@@ -1,0 +1,37 @@
+"""Names that mean something: of a cell, of a run, of a history.
+
+Promise: pure functions of their arguments; equal things get equal names on any machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import datetime
+
+from records.codec import canonical
+from records.schema import Record
+from records.settings import Settings
+
+CELL_ID = re.compile(r"[0-9a-f]{16}")
+RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
+
+
+def cell_id(settings: Settings) -> str:
+    """Return the first 16 hex digits of the sha256 of the canonical settings."""
+    return _digest(canonical(settings))
+
+
+def run_id(now: datetime, token: str) -> str:
+    """Return a run's name: the UTC second it began, then six hex digits of `token`, so that names sort by time."""
+    return f"{now:%Y%m%dT%H%M%SZ}-{hashlib.sha256(token.encode()).hexdigest()[:6]}"
+
+
+def fingerprint(record: Record) -> str:
+    """Return the name of the history a record belongs to: its cell on this host and device."""
+    device = (record.device.platform, record.device.model or record.device.name) if record.device else None
+    return _digest(canonical([record.cell_id, record.machine.host_id, device]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,217 @@
+"""The one definition of a record: what one attempt at one cell showed.
+
+Promise: `None` means not measured; never 0, never NaN. Each field states its unit in its name and its meaning in its
+metadata; the warehouse's tables, the Parquet files and the documentation derive from here.
+
+History of `SCHEMA_VERSION`:
+  1  first version
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from records.settings import Settings
+
+SCHEMA_VERSION = 1
+
+
+class Status(StrEnum):
+    """How an attempt ended. A closed set: the runner decides it from evidence, never from what the cell prints."""
+
+    OK = "ok"
+    UNSTABLE = "unstable"
+    DIVERGED = "diverged"
+    UNSUPPORTED = "unsupported"
+    NOT_MEASURED = "not_measured"
+    ERROR = "error"
+    CRASH = "crash"
+    OOM_HOST = "oom_host"
+    OOM_DEVICE = "oom_device"
+    TIMEOUT = "timeout"
+    DEVICE_MISMATCH = "device_mismatch"
+    INFRA = "infra"
+
+
+MEASURED = frozenset({Status.OK, Status.UNSTABLE})
+HARMLESS = MEASURED | {Status.UNSUPPORTED}
+
+
+def about(meaning: str, **kwargs: Any) -> Any:
+    """Return a dataclass field that carries its meaning; required unless a default is given."""
+    return field(metadata={"meaning": meaning}, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What the settings became on this machine, with this backend."""
+
+    steps_per_epoch: int = about("training steps, or predict calls, in each kept epoch")
+    seed_steps_per_epoch: int = about("ceil(samples / batch_size): the steps of one pass over the samples")
+    start: str = about("how the process came to be: fork (of a server that had imported the backend) or fresh")
+    precision: str = about("name of the Keras dtype policy in force")
+    jit_compile: bool | None = about("whether the step was compiled (XLA or torch.compile)", default=None)
+    tf32: bool | None = about("whether float32 products may use TF32; null where the device has none", default=None)
+    intra_op_threads: int | None = about("threads one operation may use, as the backend reports it", default=None)
+    cpus: int | None = about("CPUs the process was allowed to run on", default=None)
+    image_data_format: str | None = about("Keras image data format", default=None)
+    compile_cache_hits: int | None = about("compiled programs taken from the persistent cache", default=None)
+    parameters: int | None = about("trainable and other weights of the model, in elements", default=None)
+    data_is_real: bool = about("whether the samples are real data rather than synthetic", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Durations from a monotonic clock, the device synchronised at both ends; in seconds."""
+
+    import_time_s: float | None = about("importing Keras and the backend (the server's, when forked)", default=None)
+    build_time_s: float | None = about("making the model and its data", default=None)
+    trace_time_s: float | None = about("tracing, from the backend's own events", default=None)
+    compile_time_s: float | None = about("compiling, from the backend's own events", default=None)
+    first_step_time_s: float | None = about("the first step: trace, compile and first run", default=None)
+    first_epoch_time_s: float | None = about("the first of the discarded epochs", default=None)
+    discarded_epoch_times_s: list[float] = about("every discarded epoch", default_factory=list)
+    epoch_times_s: list[float] = about("every kept epoch", default_factory=list)
+    epoch_time_median_s: float | None = about("median of the kept epochs", default=None)
+    epoch_time_mean_s: float | None = about("mean of the kept epochs", default=None)
+    step_time_s: float | None = about("median kept epoch / steps per epoch: the primary figure", default=None)
+    fixed_time_per_epoch_s: float | None = about(
+        "what an epoch costs before its first step, from two epoch lengths", default=None
+    )
+    short_epoch_steps: int | None = about("steps of the second epoch length", default=None)
+    short_epoch_times_s: list[float] = about("kept epochs of the second length", default_factory=list)
+    seed_total_time_s: float | None = about(
+        "total of the kept epochs of ceil(samples / batch_size) steps: the figure of the first Keras benchmarks",
+        default=None,
+    )
+    samples_per_s: float | None = about("samples trained or predicted per second", default=None)
+    steps_per_s: float | None = about("steps or calls per second", default=None)
+    call_time_p50_s: float | None = about("predict: median time of one call", default=None)
+    call_time_p99_s: float | None = about("predict: 99th percentile of the time of one call", default=None)
+    training_time_s: float | None = about("all epochs together, discarded and short ones included", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What the model learned meanwhile, one value an epoch; null where it was not finite."""
+
+    loss: list[float | None] = about("loss per epoch, discarded epochs first", default_factory=list)
+    metrics: dict[str, list[float | None]] = about("other metrics per epoch", default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProof:
+    """Where a real tensor of this process was placed."""
+
+    platform: str = about("cpu, gpu or tpu")
+    name: str = about("the device as the backend names it")
+    count: int = about("devices of that platform the process could see")
+    model: str | None = about("product name of the device", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Peaks, in bytes."""
+
+    peak_host_memory_bytes: int | None = about("resident peak of the whole process tree", default=None)
+    peak_device_memory_bytes: int | None = about("peak of the framework's allocator on the device", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine, as detected; it holds no user name, no address and no environment variable."""
+
+    host_id: str = about("hash of the machine's own identity, to tell hosts apart without naming them")
+    cpu_model: str = about("CPU model name")
+    logical_cpus: int = about("CPUs the runner may use")
+    physical_cores: int | None = about("physical cores", default=None)
+    memory_bytes: int | None = about("host memory", default=None)
+    kernel: str | None = about("kernel release", default=None)
+    os: str | None = about("operating system", default=None)
+    container: str | None = about("container engine, or null outside containers", default=None)
+    gpus: list[str] = about("GPU product names", default_factory=list)
+    gpu_driver: str | None = about("GPU driver version", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What else the machine did while the attempt ran."""
+
+    load_before: float | None = about("one-minute load average at the start", default=None)
+    load_after: float | None = about("one-minute load average at the end", default=None)
+    steal_share: float | None = about("share of all CPU time the hypervisor took away", default=None)
+    other_cpu_share: float | None = about("share of all CPU time used by processes outside this run", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the parent saw; the status follows from it."""
+
+    exit_code: int | None = about("exit code of the cell's process", default=None)
+    signal: int | None = about("signal that ended the cell's process", default=None)
+    deadline_exceeded: bool = about("whether the time limit passed", default=False)
+    oom_kills: int = about("processes the kernel killed for memory meanwhile", default=0)
+    result_problem: str | None = about("why the cell's result was not accepted", default=None)
+    exception: str | None = about("type of the exception the cell reported", default=None)
+    output_tail: str = about("end of what the cell printed, capped", default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """What measuring cost."""
+
+    wall_time_s: float | None = about("from asking for the process until its end", default=None)
+    start_time_s: float | None = about("from asking for the process until its first line", default=None)
+    parent_cpu_time_s: float | None = about("CPU time of the runner while the attempt ran", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """What a cell's process hands to its parent; it is believed only with the parent's nonce."""
+
+    schema_version: int
+    nonce: str
+    cell_id: str
+    repeat: int
+    attempt: int
+    device: DeviceProof | None = None
+    resolved: Resolved | None = None
+    times: Times = field(default_factory=Times)
+    learning: Learning = field(default_factory=Learning)
+    memory: Memory = field(default_factory=Memory)
+    versions: dict[str, str] = field(default_factory=dict)
+    exception: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One attempt at one repeat of one cell."""
+
+    schema_version: int = about("version of this schema")
+    run_id: str = about("the start of the runner this belongs to; sorts by time")
+    cell_id: str = about("first 16 hex digits of the sha256 of the canonical settings")
+    repeat: int = about("which process of the cell, from 0")
+    attempt: int = about("which try of the repeat, from 0; only infra is tried again")
+    status: Status = about("how it ended")
+    reason: str | None = about("why, in one line, unless it is ok")
+    warnings: list[str] = about("rules that fired: what is doubtful, and what to do")
+    started_at: str = about("wall-clock label, UTC, ISO 8601; never used in arithmetic")
+    settings: Settings = about("what was asked")
+    resolved: Resolved | None = about("what it became")
+    device: DeviceProof | None = about("where it ran")
+    times: Times = about("durations")
+    learning: Learning = about("losses and metrics")
+    memory: Memory = about("peaks")
+    versions: dict[str, str] = about("Python, Keras, backend and other packages")
+    machine: Machine = about("the machine")
+    surroundings: Surroundings = about("what else it did")
+    evidence: Evidence = about("what the parent saw")
+    harness: Harness = about("what measuring cost")
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Return (cell_id, repeat, attempt): the record's place within its run."""
+        return self.cell_id, self.repeat, self.attempt

@@ -1,0 +1,51 @@
+"""The resolved settings of one cell: everything that decides what is measured, and nothing else.
+
+Promise: two cells with equal settings are the same point of the matrix, on any machine and any day. Settings know
+nothing of repeats, versions, machines, time limits or file names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Scalar = bool | int | float | str
+
+BACKENDS = ("tensorflow", "jax", "torch")
+PHASES = ("fit", "predict")
+FEEDS = ("device_resident", "host_fed")
+DEVICES = ("cpu", "gpu", "tpu")
+PRECISIONS = ("float32", "float64", "bfloat16", "mixed_bfloat16", "mixed_float16")
+COMPILE_CACHES = ("cold", "warm")
+LEAGUES = ("as_shipped", "matched")
+DATA_SOURCES = ("synthetic", "digits", "keras:mnist", "keras:cifar10")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One point of the matrix, with every default filled in.
+
+    `steps_per_epoch` may be a number, "seed" (ceil(samples / batch_size)) or "auto" (the smallest number, the same for
+    every backend of a workload, that makes each backend's epoch at least 0.5 s). The number that was used is in the
+    record's `resolved`, so that the identity of a cell does not change with the speed of the day.
+    """
+
+    backend: str
+    workload: str
+    params: dict[str, Scalar]
+    batch_size: int
+    samples: int
+    phase: str
+    epochs: int
+    discard: int
+    steps_per_epoch: int | str
+    data: str
+    seed: int
+    device: str
+    precision: str
+    jit: bool | str
+    eager: bool
+    steps_per_execution: int
+    feed: str
+    threads: int | str
+    compile_cache: str
+    league: str

@@ -1,0 +1,1 @@
+"""How it is measured: matrix, plan, executors, cells, records; and the command line."""

@@ -1,0 +1,86 @@
+"""JAX: compiles every step, dispatches asynchronously, and tells what it traced and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from records.schema import DeviceProof
+from records.settings import Settings
+from runner.cell.backends import Batch, CompileEvents, round_and_round
+
+TRACE_EVENTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration")
+COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
+
+
+class Plug:
+    """JAX as a cell needs it."""
+
+    def __init__(self) -> None:
+        self._durations: dict[str, float] = {}
+        self._cache_hits = 0
+        self._cached = False
+
+    def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
+        if settings.league == "matched":
+            jax.config.update("jax_default_matmul_precision", "highest")
+        if settings.precision == "float64":
+            jax.config.update("jax_enable_x64", True)
+        if compile_cache_dir is not None:
+            self._cached = True
+            jax.config.update("jax_compilation_cache_dir", compile_cache_dir)
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+            jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        jax.monitoring.register_event_duration_secs_listener(self._on_duration)
+        jax.monitoring.register_event_listener(self._on_event)
+
+    def proof(self) -> DeviceProof:
+        device = next(iter((jnp.ones((2, 2)) + 1).devices()))
+        platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)
+        return DeviceProof(platform, str(device), len(jax.devices()), device.device_kind)
+
+    def barrier(self, model: Any) -> None:
+        variables = [*model.variables, *(model.optimizer.variables if model.optimizer else ())]
+        jax.block_until_ready([variable.value for variable in variables])
+
+    def wait(self, outputs: Any) -> None:
+        jax.block_until_ready(outputs)
+
+    def resident(self, batch: Batch) -> Batch:
+        placed: Batch = jax.block_until_ready(jax.device_put(batch))
+        return placed
+
+    def endless(self, batches: Sequence[Batch]) -> Iterator[Batch]:
+        return round_and_round(batches)
+
+    def compile_events(self) -> CompileEvents:
+        return CompileEvents(
+            trace_time_s=sum(self._durations.get(event, 0.0) for event in TRACE_EVENTS),
+            compile_time_s=self._durations.get(COMPILE_EVENT, 0.0),
+            cache_hits=self._cache_hits if self._cached else None,
+        )
+
+    def peak_device_memory_bytes(self) -> int | None:
+        statistics = jax.devices()[0].memory_stats() or {}
+        return statistics.get("peak_bytes_in_use")
+
+    def tf32(self) -> bool | None:
+        if jax.default_backend() != "gpu":
+            return None
+        return jax.config.jax_default_matmul_precision in (None, "default", "tensorfloat32")
+
+    def intra_op_threads(self) -> int | None:
+        return None  # XLA's pool follows the CPUs the process may use; it does not tell
+
+    def versions(self) -> dict[str, str]:
+        return {"jax": jax.__version__, "jaxlib": jax.lib.__version__}
+
+    def _on_duration(self, event: str, duration_s: float, **_: Any) -> None:
+        self._durations[event] = self._durations.get(event, 0.0) + duration_s
+
+    def _on_event(self, event: str, **_: Any) -> None:
+        self._cache_hits += event == CACHE_HIT_EVENT

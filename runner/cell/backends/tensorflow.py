@@ -1,0 +1,76 @@
+"""TensorFlow: traces each step into a graph, and silently falls back to the CPU where a GPU is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from records.schema import DeviceProof
+from records.settings import Settings
+from runner.cell.backends import Batch, CompileEvents, Unsupported
+
+
+class Plug:
+    """TensorFlow as a cell needs it."""
+
+    def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
+        if compile_cache_dir is not None:
+            raise Unsupported("compile_cache: warm: TensorFlow keeps no compiled programs between processes")
+        if settings.threads != "all":
+            tf.config.threading.set_intra_op_parallelism_threads(int(settings.threads))
+            tf.config.threading.set_inter_op_parallelism_threads(int(settings.threads))
+        if settings.league == "matched":
+            tf.config.experimental.enable_tensor_float_32_execution(False)
+
+    def proof(self) -> DeviceProof:
+        name = (tf.ones((2, 2)) + 1).device
+        platform = name.split(":")[-2].lower()
+        devices = tf.config.list_physical_devices(platform.upper())
+        model = tf.config.experimental.get_device_details(devices[0]).get("device_name") if devices else None
+        return DeviceProof(platform, name, len(devices), model)
+
+    def barrier(self, model: Any) -> None:
+        tf.test.experimental.sync_devices()
+
+    def wait(self, outputs: Any) -> None:
+        tf.test.experimental.sync_devices()
+
+    def resident(self, batch: Batch) -> Batch:
+        return tuple(tf.nest.map_structure(tf.convert_to_tensor, part) for part in batch)
+
+    def endless(self, batches: Sequence[Batch]) -> Any:
+        # A Python generator would be wrapped in from_generator, which copies every batch through NumPy; a data set of
+        # tensors hands out the tensors themselves.
+        dataset = _chain([tf.data.Dataset.from_tensors(batch) for batch in batches]).repeat()
+        if tf.config.list_physical_devices("GPU"):
+            dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/gpu:0"))
+        return dataset
+
+    def compile_events(self) -> CompileEvents:
+        return CompileEvents()  # TensorFlow reports neither tracing nor XLA's compilation to Python
+
+    def peak_device_memory_bytes(self) -> int | None:
+        if not tf.config.list_physical_devices("GPU"):
+            return None
+        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+
+    def tf32(self) -> bool | None:
+        if not tf.config.list_physical_devices("GPU"):
+            return None
+        return bool(tf.config.experimental.tensor_float_32_execution_enabled())
+
+    def intra_op_threads(self) -> int | None:
+        return tf.config.threading.get_intra_op_parallelism_threads() or None
+
+    def versions(self) -> dict[str, str]:
+        return {"tensorflow": tf.__version__}
+
+
+def _chain(datasets: list[Any]) -> Any:
+    """Concatenate data sets as a balanced tree: a list of n would nest n iterators in each other."""
+    if len(datasets) == 1:
+        return datasets[0]
+    middle = len(datasets) // 2
+    return _chain(datasets[:middle]).concatenate(_chain(datasets[middle:]))

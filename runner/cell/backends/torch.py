@@ -1,0 +1,77 @@
+"""PyTorch: runs eagerly unless `jit` asks for torch.compile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from records.schema import DeviceProof
+from records.settings import Settings
+from runner.cell.backends import Batch, CompileEvents, Unsupported, round_and_round
+
+
+class Plug:
+    """PyTorch as a cell needs it."""
+
+    def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
+        if settings.steps_per_execution != 1:
+            raise Unsupported(
+                f"steps_per_execution: Keras on PyTorch runs one step at a time, got {settings.steps_per_execution}"
+            )
+        compiled = settings.jit is True or settings.league == "matched"
+        if compiled and settings.device == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+            raise Unsupported("jit: torch.compile needs a C++ compiler on a CPU, and none was found")
+        if compile_cache_dir is not None:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = compile_cache_dir
+        if settings.threads != "all":
+            torch.set_num_threads(int(settings.threads))
+            torch.set_num_interop_threads(int(settings.threads))
+        if settings.league == "matched":
+            torch.backends.cuda.matmul.allow_tf32 = False
+            torch.backends.cudnn.allow_tf32 = False
+
+    def proof(self) -> DeviceProof:
+        import keras
+
+        device = (keras.ops.ones((2, 2)) + 1).device
+        if device.type == "cuda":
+            name = torch.cuda.get_device_name(device)
+            return DeviceProof("gpu", str(device), torch.cuda.device_count(), name)
+        return DeviceProof(device.type, str(device), 1)
+
+    def barrier(self, model: Any) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def wait(self, outputs: Any) -> None:
+        self.barrier(None)
+
+    def resident(self, batch: Batch) -> Batch:
+        import keras
+
+        return tuple(keras.tree.map_structure(keras.ops.convert_to_tensor, part) for part in batch)
+
+    def endless(self, batches: Sequence[Batch]) -> Iterator[Batch]:
+        return round_and_round(batches)
+
+    def compile_events(self) -> CompileEvents:
+        from torch._dynamo.utils import compilation_time_metrics
+
+        seconds = [sum(spans) for name, spans in compilation_time_metrics.items() if name == "_compile.compile_inner"]
+        return CompileEvents(compile_time_s=sum(seconds)) if seconds else CompileEvents()
+
+    def peak_device_memory_bytes(self) -> int | None:
+        return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
+
+    def tf32(self) -> bool | None:
+        return torch.backends.cuda.matmul.allow_tf32 if torch.cuda.is_available() else None
+
+    def intra_op_threads(self) -> int | None:
+        return int(torch.get_num_threads())
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": torch.__version__}

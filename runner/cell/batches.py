@@ -1,0 +1,43 @@
+"""Samples to batches: whole ones, wrapped round, so that every step does the same work."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from records.settings import Settings
+from runner.cell.backends import Batch
+
+CALIBRATION_BATCHES = 4
+
+
+def seed_steps(settings: Settings) -> int:
+    """Return the steps of one pass over the samples: ceil(samples / batch_size)."""
+    return math.ceil(settings.samples / settings.batch_size)
+
+
+def make_batches(built: Any, settings: Settings, steps: int | None) -> list[Batch]:
+    """Return the distinct batches of an epoch: one pass over the samples, or as many as an epoch of `steps` uses.
+
+    Arrays keep their dtype; each batch is (x, y) with leading dimension `batch_size`. The last batch wraps round to the
+    first samples.
+    """
+    count = min(seed_steps(settings), steps or CALIBRATION_BATCHES)
+    available = min(settings.samples, count * settings.batch_size)
+    x, y = built.samples(available, settings.seed)
+    return [(_take(x, rows), _take(y, rows)) for rows in _rows(count, settings.batch_size, available)]
+
+
+def _rows(count: int, batch_size: int, available: int) -> list[Any]:
+    indices = np.arange(count * batch_size) % available
+    return list(indices.reshape(count, batch_size))
+
+
+def _take(part: Any, rows: Any) -> Any:
+    if isinstance(part, dict):
+        return {key: item[rows] for key, item in part.items()}
+    if isinstance(part, (list, tuple)):
+        return tuple(item[rows] for item in part)
+    return part[rows]

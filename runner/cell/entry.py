@@ -1,0 +1,108 @@
+"""The first and last lines of a cell's process: read the job, do it, write the result or what went wrong.
+
+`python -P -m runner.cell.entry JOB` is the fresh start; a fork server calls `run_job` in its child. Either way the
+process ends with `os._exit`: a backend's tear-down costs up to a second and can only spoil what is already written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from records.codec import CodecError
+from records.schema import SCHEMA_VERSION, CellResult
+from runner.cell.clock import monotonic
+from runner.cell.job import Job, make_home, read_job, write_result
+
+OURS = ("records", "models", "runner", "analysis", "uploader", "dashboards")
+
+
+class ImportClash(Exception):
+    """A user's module has the name of one of this project's packages."""
+
+
+def import_backend() -> float:
+    """Import Keras with the backend that `KERAS_BACKEND` names; return the seconds it took. Initialises no device."""
+    begun_s = monotonic()
+    import keras  # noqa: F401
+
+    import runner.cell.measure  # noqa: F401
+
+    __import__(f"runner.cell.backends.{os.environ['KERAS_BACKEND']}")
+    return monotonic() - begun_s
+
+
+def run_job(path: Path, import_time_s: float | None, start: str) -> int:
+    """Do the job at `path` and return the exit code: 0 with a result, 1 with an exception in place of one."""
+    job = read_job(path)
+    os.environ.update(make_home(job))
+    tempfile.tempdir = None
+    os.chdir(job.folder)
+    try:
+        sys.path.extend(_import_roots(job))
+        if import_time_s is None:
+            import_time_s = import_backend()
+        from runner.cell.measure import measure
+
+        write_result(job, measure(job, import_time_s, start))
+    except Exception as error:  # noqa: BLE001 - the process boundary: whatever a workload raises becomes evidence
+        traceback.print_exc()
+        _report(job, error)
+        return 1
+    return 0
+
+
+def leave(code: int) -> None:
+    """End the process at once, with what was printed flushed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = code or 1
+    os._exit(code)
+
+
+def _import_roots(job: Job) -> list[str]:
+    module = job.settings.workload.partition(":")[0].partition(".")[0]
+    if ":" in job.settings.workload and module in OURS:
+        raise ImportClash(
+            f"workload: the module {job.settings.workload!r} has the name of one of this project's packages "
+            f"({', '.join(OURS)}); rename it"
+        )
+    return job.import_roots
+
+
+def _report(job: Job, error: Exception) -> None:
+    kind = type(error)
+    message = str(error) or kind.__name__
+    result = CellResult(
+        schema_version=SCHEMA_VERSION,
+        nonce=job.nonce,
+        cell_id=job.cell_id,
+        repeat=job.repeat,
+        attempt=job.attempt,
+        exception=f"{kind.__module__}.{kind.__qualname__}",
+        message=message[:4000],
+    )
+    try:
+        write_result(job, result)
+    except (OSError, CodecError):
+        traceback.print_exc()
+
+
+def main() -> None:
+    """Run the job named on the command line in this fresh interpreter."""
+    code = 1
+    try:
+        code = run_job(Path(sys.argv[1]), None, "fresh")
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    finally:
+        leave(code)
+
+
+if __name__ == "__main__":
+    main()

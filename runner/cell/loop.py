@@ -1,0 +1,124 @@
+"""The timed loops: epochs of `fit`, epochs of predict calls.
+
+Promise: what is timed starts and ends with the device idle. No hook runs between two batches: in Keras 3 such a hook
+synchronises every step on JAX and PyTorch. An epoch's window holds its steps and the resetting and reading of metrics,
+as `fit` does them; it holds no validation and no building.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+from runner.cell.backends import Batch, Plug
+from runner.cell.clock import Clock, monotonic
+
+
+@dataclass(slots=True)
+class EpochLog:
+    """What the epochs of one call showed; times in seconds, values None where not finite."""
+
+    times_s: list[float] = field(default_factory=list)
+    logs: list[dict[str, float | None]] = field(default_factory=list)
+
+
+class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
+    """Times each epoch with the device synchronised at both ends."""
+
+    def __init__(self, plug: Plug, clock: Clock = monotonic) -> None:
+        super().__init__()
+        self.log = EpochLog()
+        self._plug = plug
+        self._clock = clock
+        self._begun_s = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._plug.barrier(self.model)
+        self._begun_s = self._clock()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._plug.barrier(self.model)
+        self.log.times_s.append(self._clock() - self._begun_s)
+        self.log.logs.append({name: _finite(value) for name, value in (logs or {}).items()})
+
+
+def fit_epochs(model: Any, source: Any, plug: Plug, *, steps: int, epochs: int) -> EpochLog:
+    """Train `epochs` epochs of `steps` steps from an endless source and return what each took."""
+    epoch_clock = EpochClock(plug)
+    model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, callbacks=[epoch_clock])
+    return epoch_clock.log
+
+
+def time_first_step(model: Any, plug: Plug, clock: Clock = monotonic) -> list[float]:
+    """Arrange that the next training step is timed, trace and compile included; the list receives its seconds.
+
+    The wrapper takes itself away with the first call, so that no later step knows of it.
+    """
+    model.make_train_function()
+    step = model.train_function
+    seconds: list[float] = []
+
+    def first_step(*args: Any) -> Any:
+        model.train_function = step
+        begun_s = clock()
+        outputs = step(*args)
+        plug.wait(outputs)
+        seconds.append(clock() - begun_s)
+        return outputs
+
+    model.train_function = first_step
+    return seconds
+
+
+@dataclass(slots=True)
+class CallLog:
+    """What predict calls took: seconds of each epoch, and of each call of the kept epochs."""
+
+    epoch_times_s: list[float] = field(default_factory=list)
+    call_times_s: list[float] = field(default_factory=list)
+
+
+def predict_epochs(model: Any, batches: Sequence[Batch], *, calls: int, epochs: int, discard: int) -> CallLog:
+    """Call `predict_on_batch` `calls` times an epoch; a call ends with its result on the host, as its user gets it."""
+    log = CallLog()
+    position = 0
+    for epoch in range(epochs):
+        times_s = []
+        for _ in range(calls):
+            batch = batches[position % len(batches)]
+            position += 1
+            times_s.append(_timed(lambda x=batch[0]: model.predict_on_batch(x)))
+        log.epoch_times_s.append(sum(times_s))
+        if epoch >= discard:
+            log.call_times_s.extend(times_s)
+    return log
+
+
+def step_time_by_doubling(epoch_s: Callable[[int], float], *, enough_s: float) -> float:
+    """Return the seconds of one step, from epochs of growing length until one lasts `enough_s`.
+
+    `epoch_s(steps)` runs a warmed-up epoch. The last epoch is run twice and the shorter counts: what disturbs a short
+    epoch only ever makes it longer.
+    """
+    steps = 1
+    taken_s = epoch_s(steps)
+    while taken_s < enough_s:
+        growth = enough_s / max(taken_s, 1e-6)
+        steps = max(steps + 1, min(steps * 64, math.ceil(steps * growth)))
+        taken_s = epoch_s(steps)
+    return min(taken_s, epoch_s(steps)) / steps
+
+
+def _timed(call: Callable[[], object], clock: Clock = monotonic) -> float:
+    begun_s = clock()
+    call()
+    return clock() - begun_s
+
+
+def _finite(value: Any) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,275 @@
+"""One cell, inside its process: configure, prove the device, build, train or predict, and say what was seen."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from models.registry import Built, Request, load
+from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
+from records.settings import Settings
+from runner.cell import backends, memory
+from runner.cell.backends import Batch, Plug
+from runner.cell.batches import make_batches, seed_steps
+from runner.cell.clock import monotonic
+from runner.cell.job import Job, Purpose
+from runner.cell.loop import (
+    CallLog,
+    EpochLog,
+    fit_epochs,
+    predict_epochs,
+    step_time_by_doubling,
+    time_first_step,
+)
+
+CALIBRATION_EPOCH_S = 0.2
+SHORT_EPOCH_SHARE = 8
+
+
+class DeviceMismatch(Exception):
+    """The device that was asked for is not where tensors are placed."""
+
+
+def measure(job: Job, import_time_s: float, start: str) -> CellResult:
+    """Do the job and return its result.
+
+    Raises whatever the workload raises, `Unsupported`, or `DeviceMismatch` before anything is timed.
+    """
+    settings = job.settings
+    plug = backends.load(settings.backend)
+    plug.configure(settings, job.compile_cache_dir)
+    _configure_keras(settings)
+    device = _prove(plug, settings)
+    begun_s = monotonic()
+    built = _build(job)
+    batches = make_batches(built, settings, job.steps)
+    build_time_s = monotonic() - begun_s
+    if job.purpose is Purpose.CALIBRATE:
+        times = Times(step_time_s=_calibrate(built.model, batches, plug, settings))
+        return _result(job, device, times=times)
+    assert job.steps is not None
+    times, learning = _run(built.model, batches, plug, job)
+    events = plug.compile_events()
+    times = replace(
+        times,
+        import_time_s=import_time_s,
+        build_time_s=build_time_s,
+        trace_time_s=events.trace_time_s,
+        compile_time_s=events.compile_time_s,
+    )
+    resolved = _resolved(job, built, plug, start)
+    resolved = replace(resolved, compile_cache_hits=events.cache_hits)
+    result = _result(job, device, times=times)
+    return replace(
+        result,
+        resolved=resolved,
+        learning=learning,
+        memory=Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()),
+        versions=_versions(plug),
+    )
+
+
+def _configure_keras(settings: Settings) -> None:
+    import keras
+
+    keras.config.set_image_data_format("channels_last")
+    if settings.precision in ("float64", "bfloat16"):
+        keras.config.set_floatx(settings.precision)
+    keras.config.set_dtype_policy(settings.precision)
+    keras.utils.set_random_seed(settings.seed)
+
+
+def _prove(plug: Plug, settings: Settings) -> DeviceProof:
+    proof = plug.proof()
+    if proof.platform != settings.device:
+        raise DeviceMismatch(
+            f"device: {settings.device} was asked for, but {settings.backend} places tensors on {proof.name}"
+        )
+    return proof
+
+
+def _build(job: Job) -> Built:
+    settings = job.settings
+    params = {**settings.params}
+    request = Request(params=params, data=settings.data, dataset_dir=job.dataset_dir)
+    built = load(settings.workload)(request)
+    model = built.model
+    model.steps_per_execution = settings.steps_per_execution
+    if settings.eager:
+        model.run_eagerly = True
+        model.jit_compile = False
+    elif settings.jit != "auto":
+        model.jit_compile = settings.jit
+    elif settings.league == "matched":
+        model.jit_compile = True
+    return built
+
+
+def _run(model: Any, batches: Sequence[Batch], plug: Plug, job: Job) -> tuple[Times, Learning]:
+    if job.settings.phase == "predict":
+        return _run_predict(model, batches, plug, job), Learning()
+    return _run_fit(model, batches, plug, job)
+
+
+def _run_fit(model: Any, batches: Sequence[Batch], plug: Plug, job: Job) -> tuple[Times, Learning]:
+    settings, steps = job.settings, job.steps or 1
+    source = _source(batches, plug, settings)
+    first_step = time_first_step(model, plug)
+    log = fit_epochs(model, source, plug, steps=steps, epochs=settings.epochs)
+    short_steps = short_epoch_steps(settings, steps)
+    short = EpochLog()
+    if short_steps is not None:
+        short = fit_epochs(model, source, plug, steps=short_steps, epochs=1 + settings.epochs - settings.discard)
+    times = summarise(log.times_s, short.times_s[1:], settings, steps)
+    times = replace(
+        times,
+        first_step_time_s=first_step[0],
+        training_time_s=sum(log.times_s) + sum(short.times_s),
+    )
+    return times, _learning(log)
+
+
+def _run_predict(model: Any, batches: Sequence[Batch], plug: Plug, job: Job) -> Times:
+    settings, calls = job.settings, job.steps or 1
+    placed = [plug.resident(batch) for batch in batches] if settings.feed == "device_resident" else list(batches)
+    first = predict_epochs(model, placed, calls=1, epochs=1, discard=1).epoch_times_s[0]
+    log = predict_epochs(model, placed, calls=calls, epochs=settings.epochs, discard=settings.discard)
+    return replace(
+        summarise(log.epoch_times_s, [], settings, calls),
+        first_step_time_s=first,
+        training_time_s=first + sum(log.epoch_times_s),
+        **_percentiles(log),
+    )
+
+
+def _percentiles(log: CallLog) -> dict[str, float]:
+    p50, p99 = np.percentile(log.call_times_s, [50, 99])
+    return {"call_time_p50_s": float(p50), "call_time_p99_s": float(p99)}
+
+
+def _source(batches: Sequence[Batch], plug: Plug, settings: Settings) -> Any:
+    """Return the endless source `fit` draws from: resident on the device, or fed from host memory at each step."""
+    if settings.feed == "device_resident":
+        return plug.endless([plug.resident(batch) for batch in batches])
+    return backends.round_and_round(batches)
+
+
+def _calibrate(model: Any, batches: Sequence[Batch], plug: Plug, settings: Settings) -> float:
+    if settings.phase == "predict":
+        placed = [plug.resident(batch) for batch in batches]
+
+        def epoch_s(steps: int) -> float:
+            return predict_epochs(model, placed, calls=steps, epochs=1, discard=0).epoch_times_s[0]
+
+        predict_epochs(model, placed, calls=2, epochs=1, discard=1)
+    else:
+        source = _source(batches, plug, settings)
+
+        def epoch_s(steps: int) -> float:
+            # The first epoch of every `fit` also makes the iterator; the second is like all later ones.
+            return fit_epochs(model, source, plug, steps=steps, epochs=2).times_s[1]
+
+    return step_time_by_doubling(epoch_s, enough_s=CALIBRATION_EPOCH_S)
+
+
+def short_epoch_steps(settings: Settings, steps: int) -> int | None:
+    """Return the steps of the second epoch length, None where an epoch is too short to have one.
+
+    One pass over the samples where that is at most a quarter of an epoch, so that it also gives the seed's figure; else an
+    eighth of an epoch.
+    """
+    passes = seed_steps(settings)
+    if passes <= steps // 4:
+        return passes
+    return steps // SHORT_EPOCH_SHARE or None
+
+
+def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: Settings, steps: int) -> Times:
+    """Turn epoch times into the record's figures. Pure.
+
+    `epoch_times_s` holds every epoch of `steps` steps, discarded ones first; `short_times_s` the kept epochs of the
+    second length, possibly none.
+    """
+    kept = epoch_times_s[settings.discard :]
+    median_s = statistics.median(kept)
+    short_steps = short_epoch_steps(settings, steps) if short_times_s else None
+    times = Times(
+        first_epoch_time_s=epoch_times_s[0] if settings.discard else None,
+        discarded_epoch_times_s=epoch_times_s[: settings.discard],
+        epoch_times_s=kept,
+        epoch_time_median_s=median_s,
+        epoch_time_mean_s=statistics.fmean(kept),
+        step_time_s=median_s / steps,
+        samples_per_s=steps * settings.batch_size / median_s,
+        steps_per_s=steps / median_s,
+        short_epoch_steps=short_steps,
+        short_epoch_times_s=short_times_s,
+        seed_total_time_s=_seed_total(kept, short_times_s, settings, steps),
+    )
+    if short_steps is None:
+        return times
+    short_s = statistics.median(short_times_s)
+    slope_s = (median_s - short_s) / (steps - short_steps)
+    return replace(times, fixed_time_per_epoch_s=short_s - short_steps * slope_s)
+
+
+def _seed_total(kept: list[float], short: list[float], settings: Settings, steps: int) -> float | None:
+    if settings.phase != "fit":
+        return None
+    passes = seed_steps(settings)
+    if passes == steps:
+        return sum(kept)
+    return sum(short) if short and short_epoch_steps(settings, steps) == passes else None
+
+
+def _learning(log: EpochLog) -> Learning:
+    names = [name for name in (log.logs[0] if log.logs else {}) if name != "loss"]
+    return Learning(
+        loss=[entry.get("loss") for entry in log.logs],
+        metrics={name: [entry.get(name) for entry in log.logs] for name in names},
+    )
+
+
+def _resolved(job: Job, built: Built, plug: Plug, start: str) -> Resolved:
+    import keras
+
+    settings, model = job.settings, built.model
+    return Resolved(
+        steps_per_epoch=job.steps or 1,
+        seed_steps_per_epoch=seed_steps(settings),
+        start=start,
+        precision=keras.config.dtype_policy().name,
+        jit_compile=bool(model.jit_compile) and not model.run_eagerly,
+        tf32=plug.tf32(),
+        intra_op_threads=plug.intra_op_threads(),
+        cpus=len(os.sched_getaffinity(0)),
+        image_data_format=keras.config.image_data_format(),
+        parameters=int(model.count_params()),
+        data_is_real=built.data_is_real,
+    )
+
+
+def _versions(plug: Plug) -> dict[str, str]:
+    found = {"python": platform.python_version(), **plug.versions()}
+    for package in ("keras", "numpy"):
+        found[package] = importlib.metadata.version(package)
+    return found
+
+
+def _result(job: Job, device: DeviceProof, *, times: Times) -> CellResult:
+    return CellResult(
+        schema_version=SCHEMA_VERSION,
+        nonce=job.nonce,
+        cell_id=job.cell_id,
+        repeat=job.repeat,
+        attempt=job.attempt,
+        device=device,
+        times=times,
+    )

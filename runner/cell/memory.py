@@ -1,0 +1,35 @@
+"""The cell's own peak of resident host memory, reported as a fresh interpreter would have it.
+
+A forked child maps its server's heap but not yet the pages of shared libraries it has not touched; a fresh process
+would have read them in. What the server had mapped of files and the child has not is added.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_server_file_bytes = 0
+
+
+def mapped_file_bytes() -> int:
+    """Return the resident bytes of this process that are backed by files."""
+    return _status("RssFile") or 0
+
+
+def set_server_file_bytes(count: int) -> None:
+    """Tell a forked child what its server had mapped."""
+    global _server_file_bytes  # noqa: PLW0603 - set once, by the fork, before anything else runs
+    _server_file_bytes = count
+
+
+def peak_resident_bytes() -> int | None:
+    """Return the peak of this process, None where the kernel does not say."""
+    peak = _status("VmHWM")
+    return None if peak is None else peak + max(0, _server_file_bytes - mapped_file_bytes())
+
+
+def _status(name: str) -> int | None:
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    return None

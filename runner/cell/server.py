@@ -1,0 +1,137 @@
+"""A small parent for cells: forks one at a time and relays how it ended.
+
+With a backend's name it imports Keras and that backend first, so that a forked child starts in milliseconds; without
+one it stays light and its children become fresh interpreters. It initialises no device and runs no operation, so that
+a child finds the backend as a fresh interpreter would.
+
+Promise: when a cell has ended nothing that it started is left, whatever session it moved to (this process is the
+subreaper); when the runner goes away, so does everything here. Protocol, over one SEQPACKET socket, JSON:
+
+    -> {"ready": seconds, "mapped": bytes}         or {"failed": text}
+    <- {"job": path, "argv": [..] | null, "env": {..}, "cpus": [..] | null}   with one descriptor for stdout and stderr
+    -> {"started": pid}
+    -> {"exited": wait status, "cpu_s": seconds}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from runner.cell import memory
+from runner.cell.entry import import_backend, leave, run_job
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+MESSAGE_BYTES = 1 << 16
+
+
+def serve(connection: socket.socket, backend: str) -> None:
+    """Serve until the runner closes the connection."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        import_time_s = import_backend() if backend else 0.0
+    except BaseException as error:  # noqa: BLE001 - a backend that cannot be imported is told, then cells start fresh
+        traceback.print_exc()
+        _send(connection, {"failed": f"{type(error).__name__}: {error}"[:2000]})
+        return
+    mapped = memory.mapped_file_bytes()
+    _send(connection, {"ready": import_time_s, "mapped": mapped})
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 1)
+        if not message:
+            return
+        order = json.loads(message)
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            _become_cell(order, descriptors[0], import_time_s, mapped)
+        os.close(descriptors[0])
+        _send(connection, {"started": pid})
+        _send(connection, _await(connection, pid))
+
+
+def _become_cell(order: dict[str, Any], output: int, import_time_s: float, mapped: int) -> NoReturn:
+    code = 1
+    try:
+        os.setsid()
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        if order["cpus"]:
+            os.sched_setaffinity(0, order["cpus"])
+        if order["argv"]:
+            os.execve(order["argv"][0], order["argv"], order["env"])
+        os.environ.clear()
+        os.environ.update(order["env"])
+        memory.set_server_file_bytes(mapped)
+        code = run_job(Path(order["job"]), import_time_s, "fork")
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:  # noqa: BLE001 - the process boundary
+        traceback.print_exc()
+    finally:
+        leave(code)
+    raise AssertionError("a cell's process has ended")
+
+
+def _await(connection: socket.socket, pid: int) -> dict[str, Any]:
+    """Wait for the child, then end whatever it left behind. Ends everything when the runner is gone."""
+    watch = os.pidfd_open(pid)
+    readable, _, _ = select.select([connection, watch], [], [])
+    os.close(watch)
+    if connection in readable:  # nothing is sent to a busy server: this is the end of the runner
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        _, _, _ = os.wait4(pid, 0)
+        _end_orphans()
+        leave(0)
+    _, status, usage = os.wait4(pid, 0)
+    _end_orphans()
+    return {"exited": status, "cpu_s": usage.ru_utime + usage.ru_stime}
+
+
+def _end_orphans() -> None:
+    """Kill and reap all that came down to this subreaper; each death may bring down more."""
+    while True:
+        for child in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    tasks = Path("/proc/self/task").iterdir()
+    return [int(pid) for task in tasks for pid in (task / "children").read_text(encoding="ascii").split()]
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        connection.send(json.dumps(message).encode())
+    except (BrokenPipeError, ConnectionResetError):
+        leave(0)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) was refused")
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    leave(0)

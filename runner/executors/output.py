@@ -1,0 +1,53 @@
+"""What a cell prints: read as it comes, kept as a head and a tail, shown without control characters."""
+
+from __future__ import annotations
+
+import os
+import re
+
+HEAD_BYTES = 8 << 10
+TAIL_BYTES = 24 << 10
+READ_BYTES = 1 << 20
+
+# ECMA-48 control sequences (CSI, OSC and two-byte escapes), then any other control character but tab and newline.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class CappedOutput:
+    """Keeps the first and the last bytes of a stream of any length."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._tail = b""
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        """Take the next bytes."""
+        room = HEAD_BYTES - len(self._head)
+        self._head += data[:room]
+        rest = self._tail + data[room:] if room > 0 else self._tail + data
+        self._dropped += max(0, len(rest) - TAIL_BYTES)
+        self._tail = rest[-TAIL_BYTES:]
+
+    def drain(self, descriptor: int) -> bool:
+        """Read what a non-blocking descriptor has now; False once it is at its end."""
+        while True:
+            try:
+                data = os.read(descriptor, READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self.add(data)
+            if len(data) < READ_BYTES:
+                return True
+
+    def text(self) -> str:
+        """Return what was kept, readable: invalid bytes replaced, escapes and control characters removed."""
+        gap = f"\n[... {self._dropped} bytes left out ...]\n".encode() if self._dropped else b""
+        return printable((self._head + gap + self._tail).decode("utf-8", errors="replace"))
+
+
+def printable(text: str) -> str:
+    """Return the text without escape sequences and control characters, tabs and newlines kept."""
+    return _ESCAPES.sub("", text.replace("\r\n", "\n"))

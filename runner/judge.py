@@ -1,0 +1,152 @@
+"""From evidence to status: pure, and the only place where a status is decided.
+
+What a cell prints counts for nothing. A result counts only with the parent's nonce, the right identity, and a process
+that ended with 0 of its own accord; once we have signalled a process it can never be ok.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from records.codec import CodecError, decode, loads
+from records.schema import SCHEMA_VERSION, CellResult, Status
+from runner.cell.job import RESULT_LIMIT_BYTES, Job, Purpose
+from runner.executors import Outcome
+
+SECOND_EPOCH_LIMIT = 1.2
+STEAL_LIMIT = 0.02
+OTHER_CPU_LIMIT = 0.10
+SHORT_EPOCH_S = 0.4
+
+DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
+DEVICE_OOM_TEXTS = ("RESOURCE_EXHAUSTED", "CUDA out of memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A status, its reason in one line, and the rules that fired with their advice."""
+
+    status: Status
+    reason: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class ResultRefused(ValueError):
+    """The cell's result is not one; the message says why."""
+
+
+def accept(raw: bytes | None, job: Job) -> CellResult:
+    """Return the result that `raw` holds, if it is this job's. Raises `ResultRefused`."""
+    if raw is None:
+        raise ResultRefused("no_result: the process wrote none")
+    if len(raw) > RESULT_LIMIT_BYTES:
+        raise ResultRefused(f"bad_result: larger than {RESULT_LIMIT_BYTES} bytes")
+    try:
+        result = decode(CellResult, loads(raw), "result")
+    except CodecError as error:
+        raise ResultRefused(f"bad_result: {error}") from error
+    expected = (SCHEMA_VERSION, job.nonce, job.cell_id, job.repeat, job.attempt)
+    received = (result.schema_version, result.nonce, result.cell_id, result.repeat, result.attempt)
+    if received != expected:
+        raise ResultRefused("bad_result: it is the result of another attempt")
+    if problem := _implausible(result, job):
+        raise ResultRefused(f"bad_result: {problem}")
+    return result
+
+
+def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> Verdict:
+    """Return the verdict on one attempt: `result` as accepted, or the `problem` it was refused for."""
+    if outcome.infrastructure:
+        return Verdict(Status.INFRA, outcome.infrastructure)
+    if ended := _ended_by_force(job, outcome):
+        return ended
+    if result is not None and result.exception is not None:
+        return _raised(job, result)
+    if outcome.exit_code != 0:
+        return Verdict(Status.ERROR, f"exit code {outcome.exit_code}: {problem or 'after a result was written'}")
+    if result is None:
+        return Verdict(Status.ERROR, problem)
+    return _measured(job, outcome, result)
+
+
+def _ended_by_force(job: Job, outcome: Outcome) -> Verdict | None:
+    if outcome.deadline_exceeded:
+        return Verdict(Status.TIMEOUT, "the time limit passed (timeout_s); the process was ended")
+    if outcome.signal is None:
+        return None
+    if outcome.signal == 9 and outcome.oom_kills:
+        return Verdict(Status.OOM_HOST, "the kernel ended the process for memory")
+    return Verdict(Status.CRASH, f"ended by signal {outcome.signal}")
+
+
+def _raised(job: Job, result: CellResult) -> Verdict:
+    kind = (result.exception or "").rpartition(".")[2]
+    lines = (result.message or "").strip().splitlines()
+    reason = f"{kind}: {lines[0]}" if lines else kind
+    if kind in ("Unsupported", "UnsupportedWorkload"):
+        return Verdict(Status.UNSUPPORTED, (result.message or kind).strip())
+    if kind == "DeviceMismatch":
+        return Verdict(Status.DEVICE_MISMATCH, (result.message or kind).strip())
+    on_device = job.settings.device != "cpu"
+    if on_device and (kind in DEVICE_OOM_TYPES or any(text in (result.message or "") for text in DEVICE_OOM_TEXTS)):
+        return Verdict(Status.OOM_DEVICE, reason)
+    return Verdict(Status.ERROR, reason)
+
+
+def _measured(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
+    if job.purpose is Purpose.CALIBRATE:
+        return Verdict(Status.OK)
+    if any(loss is None for loss in result.learning.loss):
+        epoch = result.learning.loss.index(None) + 1
+        return Verdict(Status.DIVERGED, f"the loss was not finite in epoch {epoch}")
+    unstable = _second_epoch(result)
+    warnings = tuple(filter(None, (unstable, *_doubts(job, outcome, result))))
+    if unstable:
+        return Verdict(Status.UNSTABLE, unstable, warnings)
+    return Verdict(Status.OK, None, warnings)
+
+
+def _second_epoch(result: CellResult) -> str | None:
+    times = result.times.epoch_times_s
+    if len(times) < 3:
+        return None
+    later = sorted(times[1:])
+    median = (later[(len(later) - 1) // 2] + later[len(later) // 2]) / 2
+    if times[0] <= SECOND_EPOCH_LIMIT * median:
+        return None
+    return (
+        f"still_warming_up: the first kept epoch took {times[0] / median:.2f} times the median of the later ones; "
+        "set discard one higher"
+    )
+
+
+def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
+    found = []
+    around = outcome.surroundings
+    if (around.steal_share or 0) > STEAL_LIMIT:
+        found.append(f"steal: the hypervisor took {around.steal_share:.0%} of the CPU time; measure again later")
+    if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
+        found.append(f"busy: other processes used {around.other_cpu_share:.0%} of the CPU time; stop them")
+    median = result.times.epoch_time_median_s
+    if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
+        found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")
+    return found
+
+
+def _implausible(result: CellResult, job: Job) -> str | None:
+    """Return what cannot be in a completed result: missing parts, or durations that no clock gives."""
+    if result.exception is not None:
+        return None
+    if result.device is None:
+        return "it proves no device"
+    if result.device.platform != job.settings.device:
+        return f"it was measured on {result.device.platform}, not on {job.settings.device}"
+    if job.purpose is Purpose.CALIBRATE:
+        return None if (result.times.step_time_s or 0) > 0 else "it holds no step time"
+    if result.resolved is None:
+        return "it does not say what the settings became"
+    if len(result.times.epoch_times_s) != job.settings.epochs - job.settings.discard:
+        return f"it holds {len(result.times.epoch_times_s)} kept epochs, not {job.settings.epochs - job.settings.discard}"
+    if any(seconds <= 0 for seconds in result.times.epoch_times_s):
+        return "an epoch took no time"
+    return None
