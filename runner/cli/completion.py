@@ -1,0 +1,24 @@
+"""Print the completion script of a shell: `runner completion bash > /etc/bash_completion.d/runner`."""
+
+from __future__ import annotations
+
+import argparse
+
+NAME = "completion"
+HELP = "print a shell's completion script"
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument("shell", choices=SHELLS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script."""
+    import shtab
+
+    from runner.cli.main import parser
+
+    print(shtab.complete(parser(), args.shell))
+    return 0

@@ -1,0 +1,61 @@
+"""The live view of a terminal: finished attempts scroll by, one line below shows what runs and how much is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from records.schema import Record, Status
+from runner.cli.format import duration
+from runner.cli.progress import TimeLeft, is_bad, label, result
+
+if TYPE_CHECKING:
+    from runner.matrix import Cell
+    from runner.plan import Step
+
+
+class LiveView:
+    """Draws events on a rich progress bar."""
+
+    def __init__(self, bar: Progress, task: TaskID, left: TimeLeft) -> None:
+        self._bar = bar
+        self._task = task
+        self._left = left
+
+    def calibrating(self, cell: Cell) -> None:
+        """Show what is calibrated."""
+        self._show(f"calibrating {label(cell)}")
+
+    def begun(self, step: Step) -> None:
+        """Show what runs."""
+        self._show(f"{label(step.cell)} #{step.repeat}")
+
+    def ended(self, step: Step, record: Record) -> None:
+        """Let the attempt scroll by."""
+        self._left.done(step)
+        colour = "red" if is_bad(record) else "yellow" if record.warnings or record.reason else "green"
+        self._bar.console.print(f"[{colour}]{escape(label(step.cell))} #{step.repeat}[/]: {escape(result(record))}")
+        self._bar.update(self._task, advance=record.status is not Status.INFRA)
+
+    def _show(self, what: str) -> None:
+        self._bar.update(self._task, description=escape(what), left=f"{duration(self._left.seconds())} left")
+        self._bar.refresh()
+
+
+@contextmanager
+def live(total: int, done: int, left: TimeLeft) -> Iterator[LiveView]:
+    """Yield the live view; the terminal is left as it was."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, refresh_per_second=1) as bar:
+        task = bar.add_task("starting", total=total, completed=done, left="")
+        yield LiveView(bar, task, left)

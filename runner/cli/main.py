@@ -1,0 +1,87 @@
+"""The command `runner`: finds the command's file, parses, runs it, and turns errors into one message and an exit code.
+
+A command is a module of this package with `NAME`, `HELP`, `configure(parser)` and `run(args) -> exit code`, listed in
+`COMMANDS`. Nothing heavy is imported until a command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from records.store import StoreFailure
+from runner.cli import completion, list_, plan, report, run, schema, show
+from runner.errors import RunnerError
+from runner.executors import Executor
+
+COMMANDS = (run, plan, list_, show, report, completion, schema)
+VERSION = "0.1.0"
+DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest for your models, and say how sure it is.
+
+Without a command, `run` is meant: `runner --matrix matrix.yaml`."""
+EPILOG = """exit codes: 0 all cells ok, 1 some cell not ok, 2 bad input, 3 infrastructure, 130 interrupted"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What a test may put in place of the real world; None means the real one."""
+
+    executor: Executor | None = None
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the whole command line, for parsing, help and completion."""
+    top = argparse.ArgumentParser(
+        prog="runner",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"runner {VERSION}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for module in COMMANDS:
+        configured = commands.add_parser(module.NAME, help=module.HELP, description=module.__doc__)
+        configured.formatter_class = argparse.RawDescriptionHelpFormatter
+        module.configure(configured)
+        configured.set_defaults(main=module.run)
+    return top
+
+
+def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
+    """Run the command line and return the exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    args = parser().parse_args(_with_command(given))
+    args.seams = seams or Seams()
+    args.given = given
+    try:
+        return int(args.main(args))
+    except RunnerError as error:
+        return _complain(str(error), error.exit_code)
+    except StoreFailure as error:
+        return _complain(str(error), 3)
+    except BrokenPipeError:
+        # The reader of our output has left, as `runner list | head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _complain("stopped", 130)
+
+
+def _with_command(given: list[str]) -> list[str]:
+    """Put `run` where no command is named. Help and version belong to the program itself."""
+    names = {module.NAME for module in COMMANDS}
+    if given and (given[0] in names or given[0] in ("-h", "--help", "--version")):
+        return given
+    return ["run", *given]
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"runner: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Print the cells of a matrix, the order they would run in and the time they would take. Runs nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.options import add_matrix_options, add_results_option, chosen_cells
+
+if TYPE_CHECKING:
+    from runner.matrix import Cell
+    from runner.plan import Step
+
+NAME = "plan"
+HELP = "print the cells, their order and their estimated time, and run nothing"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    add_matrix_options(parser)
+    add_results_option(parser)
+    parser.add_argument("--order-seed", type=int, default=0, metavar="N", help="seed of the random order (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan."""
+    from runner import catalog
+    from runner.plan import estimate_s, order, plan_id
+
+    cells = chosen_cells(args)
+    known, earlier = catalog.load(), earlier_wall_times(args)
+    estimates = {cell.cell_id: estimate_s(cell, known, earlier) for cell in cells}
+    steps = order(cells, args.order_seed)
+    total_s = sum(estimates[step.cell.cell_id] for step in steps)
+    if args.json:
+        print(json.dumps(_document(plan_id(cells), steps, estimates), indent=1))
+    else:
+        _print(cells, steps, estimates, total_s)
+    return 0
+
+
+def earlier_wall_times(args: argparse.Namespace) -> dict[str, float]:
+    """Return what each cell's process took in the newest run, in seconds; the best estimate there is."""
+    from statistics import median
+
+    from records.store import Results
+
+    newest = Results(args.results).latest()
+    records = newest.load()[0] if newest else []
+    taken: dict[str, list[float]] = {}
+    for record in records:
+        if record.harness.wall_time_s:
+            taken.setdefault(record.cell_id, []).append(record.harness.wall_time_s)
+    return {cell: median(walls) for cell, walls in taken.items()}
+
+
+def _print(cells: Sequence[Cell], steps: Sequence[Step], estimates: dict[str, float], total_s: float) -> None:
+    from runner.cli.format import duration
+
+    head = f"{len(cells)} cells, {len(steps)} processes, about {duration(total_s)}"
+    lines = [head, "", "cells"]
+    for cell in cells:
+        s = cell.settings
+        params = " ".join(f"{name}={value}" for name, value in s.params.items())
+        lines.append(
+            f"  {cell.cell_id}  {s.backend:<10}  {cell.repeats} x {estimates[cell.cell_id]:5.1f} s  "
+            f"{s.workload} {s.phase} batch_size={s.batch_size} {params}".rstrip()
+        )
+    block = None
+    for step in steps:
+        if step.repeat != block:
+            block = step.repeat
+            lines += ["", f"block {block}, in this order"]
+        lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {step.cell.settings.workload}")
+    print("\n".join(lines))
+
+
+def _document(name: str, steps: Sequence[Step], estimates: dict[str, float]) -> dict[str, Any]:
+    from records.codec import to_json
+
+    cells = {step.cell.cell_id: step.cell for step in steps}
+    return {
+        "version": 1,
+        "plan_id": name,
+        "estimated_s": sum(estimates[step.cell.cell_id] for step in steps),
+        "cells": [
+            {"cell_id": c.cell_id, "repeats": c.repeats, "timeout_s": c.timeout_s, "settings": to_json(c.settings)}
+            for c in cells.values()
+        ],
+        "order": [{"cell_id": step.cell.cell_id, "repeat": step.repeat} for step in steps],
+    }

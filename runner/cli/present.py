@@ -1,0 +1,181 @@
+"""A run's findings for the terminal and for machines."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis.compare import CellSummary, Row
+from records.codec import to_json
+from records.schema import MEASURED, Record
+from records.settings import Scalar
+from runner.cli.format import columns, seconds, significant, size
+from runner.executors.output import printable
+
+if TYPE_CHECKING:
+    from records.store import Run
+
+WARNINGS_SHOWN = 12
+
+
+def usual_values() -> dict[str, dict[str, Scalar]]:
+    """Return, per workload of the catalog, the batch size and parameters that go without saying in a title."""
+    from runner import catalog
+
+    return {
+        name: {"batch_size": entry.batch_size, **{k: r.default for k, r in entry.params.items() if r.default is not None}}
+        for name, entry in catalog.load().workloads.items()
+    }
+
+
+def print_table(rows: Sequence[Row], records: Sequence[Record]) -> None:
+    """Print one row a piece of work, one column a backend; then failures and warnings."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    backends = list(dict.fromkeys(backend for row in rows for backend in row.cells))
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("workload", overflow="fold")
+    for backend in backends:
+        shown.add_column(backend, justify="right", no_wrap=True)
+    shown.add_column("verdict", overflow="fold")
+    for row in rows:
+        texts = [_cell_text(row, backend) for backend in backends]
+        shown.add_row(_plain(row.title), *texts, _plain(row.verdict))
+    console = Console(highlight=False)
+    console.print()
+    console.print(shown)
+    console.print(LEGEND, style="dim")
+    _print_failures(console, rows)
+    _print_warnings(console, records)
+
+
+LEGEND = (
+    "step time, 95 % interval between processes; samples/s; first epoch against a steady one. * marks the fastest, "
+    "where the intervals of the ratios separate it."
+)
+
+
+def _cell_text(row: Row, backend: str) -> str:
+    cell = row.cells.get(backend)
+    if cell is None:
+        return "-"
+    if cell.step_time is None:
+        return f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
+    mark = "[bold green]* " if row.fastest == backend else "[/]"
+    interval = _interval(cell)
+    lines = [
+        f"{mark}{seconds(cell.step_time.centre)}[/]" if row.fastest == backend else seconds(cell.step_time.centre),
+        interval,
+        f"{significant(cell.samples_per_s)}/s",
+        f"{seconds(cell.first_epoch_time_s)} : {seconds(cell.epoch_time_s)}",
+    ]
+    return "\n".join(lines)
+
+
+def _interval(cell: CellSummary) -> str:
+    assert cell.step_time is not None
+    if cell.step_time.low is None or cell.step_time.high is None:
+        return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}"
+    return f"{seconds(cell.step_time.low)} - {seconds(cell.step_time.high)}"
+
+
+def _print_failures(console: Any, rows: Sequence[Row]) -> None:
+    for row in rows:
+        for backend, cell in row.cells.items():
+            for status, reason in cell.failures:
+                console.print(f"[red]{status}[/] {_plain(row.title)} on {backend} ({cell.cell_id}): {_plain(reason)}")
+
+
+def _print_warnings(console: Any, records: Sequence[Record]) -> None:
+    found = Counter(warning.partition(":")[0] for record in records for warning in record.warnings)
+    if not found:
+        return
+    advice = {warning.partition(":")[0]: warning for record in records for warning in record.warnings}
+    console.print()
+    for rule, times in found.most_common(WARNINGS_SHOWN):
+        console.print(f"[yellow]warning[/] in {times} of {len(records)} records, such as: {_plain(advice[rule])}")
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(printable(text))
+
+
+def as_json(store: Run, rows: Sequence[Row], records: Sequence[Record], code: int) -> str:
+    """Return the run's findings as one JSON document."""
+    document = {
+        "version": 1,
+        "run_id": store.run_id,
+        "folder": str(store.folder),
+        "exit_code": code,
+        "statuses": dict(Counter(str(record.status) for record in records)),
+        "rows": [_row_json(row) for row in rows],
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    plain = to_json(row)
+    for cell in plain["cells"].values():
+        cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
+    found: dict[str, Any] = plain
+    return found
+
+
+def cell_lines(cell: CellSummary) -> list[str]:
+    """Return one cell whole, as lines: what was asked, what it became, each process, what went wrong."""
+    first = next(iter(cell.measured), cell.records[0])
+    lines = [f"cell {cell.cell_id}", "", "asked"]
+    lines += _pairs(to_json(cell.settings))
+    if first.resolved:
+        lines += ["", "resolved", *_pairs(to_json(first.resolved))]
+    if first.device:
+        lines += ["", "device", *_pairs(to_json(first.device))]
+    lines += ["", "versions", *_pairs(first.versions), "", "machine", *_pairs(to_json(first.machine))]
+    lines += ["", "processes", *_process_lines(cell)]
+    if cell.step_time:
+        lines += ["", "over processes", *_summary_lines(cell)]
+    for record in cell.records:
+        if record.status not in MEASURED:
+            lines += ["", f"repeat {record.repeat}: {record.status}: {record.reason}", record.evidence.output_tail.strip()]
+    lines += ["", *(f"warning: {warning}" for warning in cell.warnings)] if cell.warnings else []
+    return [printable(line) for line in lines]
+
+
+def _pairs(values: dict[str, Any]) -> list[str]:
+    return ["  " + line for line in columns([[name, str(NONE if v is None else v)] for name, v in values.items()] or [["", ""]])]
+
+
+NONE = "not measured"
+
+
+def _process_lines(cell: CellSummary) -> list[str]:
+    head = ["repeat", "status", "build", "first step", "first epoch", "kept epochs", "step", "fixed/epoch", "seed's total"]
+    rows = [head]
+    for record in cell.records:
+        t = record.times
+        kept = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
+        figures = (t.build_time_s, t.first_step_time_s, t.first_epoch_time_s)
+        tail = (t.step_time_s, t.fixed_time_per_epoch_s, t.seed_total_time_s)
+        rows.append([str(record.repeat), record.status, *map(seconds, figures), kept, *map(seconds, tail)])
+    return ["  " + line for line in columns(rows)]
+
+
+def _summary_lines(cell: CellSummary) -> list[str]:
+    assert cell.step_time is not None
+    pairs = {
+        "step time": seconds(cell.step_time.centre),
+        "95 % interval": _interval(cell),
+        "spread between processes": "-" if cell.spread is None else f"{cell.spread:.1%}",
+        "smallest difference seen": "-" if cell.smallest_difference is None else f"{cell.smallest_difference:.1%}",
+        "samples per second": significant(cell.samples_per_s),
+        "call p50, p99": f"{seconds(cell.call_time_p50_s)}, {seconds(cell.call_time_p99_s)}",
+        "peak host memory": size(cell.peak_host_memory_bytes),
+        "peak device memory": size(cell.peak_device_memory_bytes),
+    }
+    return _pairs(pairs)

@@ -1,0 +1,121 @@
+"""Live progress: a bar where there is a terminal, plain lines where there is none, nothing where JSON is asked for.
+
+It redraws once a second: while a cell runs the runner must leave the CPU alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from records.schema import HARMLESS, MEASURED, Record, Status
+from runner.cli.format import duration, seconds
+from runner.executors.output import printable
+
+if TYPE_CHECKING:
+    from runner.campaign import Observer
+    from runner.matrix import Cell
+    from runner.plan import Step
+
+SYMBOLS = {Status.OK: "ok", Status.UNSTABLE: "unstable"}
+
+
+class Silent:
+    """Says nothing."""
+
+    def calibrating(self, cell: Cell) -> None:
+        """Say nothing."""
+
+    def begun(self, step: Step) -> None:
+        """Say nothing."""
+
+    def ended(self, step: Step, record: Record) -> None:
+        """Say nothing."""
+
+
+class TimeLeft:
+    """Estimates the time left from the plan's estimates, corrected by how they have done so far."""
+
+    def __init__(self, estimates_s: Mapping[str, float], steps: Sequence[Step]) -> None:
+        self._estimates_s = estimates_s
+        self._ahead_s = sum(estimates_s.get(step.cell.cell_id, 0.0) for step in steps)
+        self._done_s = 0.0
+        self._begun_s = time.perf_counter()
+
+    def done(self, step: Step) -> None:
+        """Count a repeat as done."""
+        self._done_s += self._estimates_s.get(step.cell.cell_id, 0.0)
+
+    def seconds(self) -> float:
+        """Return the seconds left, as far as can be told."""
+        left_s = max(0.0, self._ahead_s - self._done_s)
+        taken_s = time.perf_counter() - self._begun_s
+        return left_s * (taken_s / self._done_s if self._done_s else 1.0)
+
+
+class Lines:
+    """One line per attempt: for logs and pipes."""
+
+    def __init__(self, total: int, done: int, left: TimeLeft) -> None:
+        self._total = total
+        self._done = done
+        self._left = left
+
+    def calibrating(self, cell: Cell) -> None:
+        """Name what is calibrated."""
+        print(f"        calibrating {label(cell)}", flush=True)
+
+    def begun(self, step: Step) -> None:
+        """Say nothing: the end says all."""
+
+    def ended(self, step: Step, record: Record) -> None:
+        """Print how an attempt ended."""
+        if record.status is not Status.INFRA:
+            self._done += 1
+        self._left.done(step)
+        print(
+            f"{self._done:4d}/{self._total} {label(step.cell)} #{step.repeat}: {result(record)}"
+            f"   ({duration(self._left.seconds())} left)",
+            flush=True,
+        )
+
+
+@contextmanager
+def progress(
+    silent: bool, steps: Sequence[Step], pending: Sequence[Step], estimates_s: Mapping[str, float]
+) -> Iterator[Observer]:
+    """Yield the observer that suits where the output goes."""
+    left = TimeLeft(estimates_s, pending)
+    done = len(steps) - len(pending)
+    if silent:
+        yield Silent()
+    elif not sys.stdout.isatty():
+        yield Lines(len(steps), done, left)
+    else:
+        from runner.cli.live import live
+
+        with live(len(steps), done, left) as observer:
+            yield observer
+
+
+def label(cell: Cell) -> str:
+    """Return a short name of a cell for progress."""
+    settings = cell.settings
+    phase = "" if settings.phase == "fit" else f" {settings.phase}"
+    return printable(f"{settings.workload}{phase} batch {settings.batch_size} on {settings.backend}")
+
+
+def result(record: Record) -> str:
+    """Return how an attempt ended, in half a line."""
+    if record.status in MEASURED:
+        warned = f", {len(record.warnings)} warning{'s'[: len(record.warnings) > 1]}" if record.warnings else ""
+        return f"{SYMBOLS[record.status]}, {seconds(record.times.step_time_s)} a step{warned}"
+    return f"{record.status}: {printable(record.reason or '')[:160]}"
+
+
+def is_bad(record: Record) -> bool:
+    """Return whether an attempt needs somebody's attention."""
+    return record.status not in HARMLESS

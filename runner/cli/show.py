@@ -1,0 +1,50 @@
+"""Print one cell whole: what was asked, what it became, every process, and what went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from runner.cli.options import add_results_option
+
+NAME = "show"
+HELP = "print one cell of a run whole"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument("cell", metavar="CELL", help="a cell id or its beginning, or a workload, as in mnist_mlp or jax:mnist_mlp")
+    add_results_option(parser)
+    parser.add_argument("--run", metavar="RUN", help="which run; default: the newest")
+    parser.add_argument("--json", action="store_true", help="print its records as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print every cell that the argument names."""
+    from analysis.compare import summarise
+    from records.codec import to_json
+    from runner.cli.present import cell_lines
+    from runner.cli.stored import chosen_run
+
+    store = chosen_run(args)
+    records, _ = store.load()
+    wanted = sorted({r.cell_id for r in records if _matches(args.cell, r.cell_id, r.settings.workload, r.settings.backend)})
+    if not wanted:
+        _refuse(args.cell, store.run_id, sorted({f"{r.settings.backend}:{r.settings.workload}" for r in records}))
+    if args.json:
+        print(json.dumps([to_json(r) for r in records if r.cell_id in wanted], indent=1, allow_nan=False))
+        return 0
+    pages = ["\n".join(cell_lines(summarise([r for r in records if r.cell_id == cell]))) for cell in wanted]
+    print("\n\n".join(pages))
+    return 0
+
+
+def _matches(text: str, cell_id: str, workload: str, backend: str) -> bool:
+    return cell_id.startswith(text) or text in (workload, f"{backend}:{workload}")
+
+
+def _refuse(text: str, run_id: str, there: list[str]) -> None:
+    from runner.errors import UsageError
+    from runner.grammar import near
+
+    raise UsageError(f"CELL: no cell of run {run_id} is called {text!r}{near(text, there)}; there are {', '.join(there)}")

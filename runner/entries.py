@@ -1,0 +1,361 @@
+"""From a strictly read document to checked entries: each rule of the grammar applied, each problem kept with its line.
+
+Promise: pure; every problem of the document is found in one pass, and entries are complete: every default is filled in.
+It does not multiply axes, and never asks whether a user's own workload exists: that is found out inside its cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from records.settings import BACKENDS, Scalar
+from runner.catalog import Catalog, Workload, user_workload
+from runner.grammar import (
+    DEFAULTS,
+    LIMITS,
+    NAME,
+    SETTINGS,
+    TOP_KEYS,
+    USER_PARAM,
+    VERSION,
+    Rule,
+    near,
+    user_workload_fault,
+)
+from runner.yaml_strict import MAX_PROBLEMS, REFUSED, Document, Path, Problem, Stop, note, path_text, say
+
+Axes = dict[str, tuple[Scalar, ...]]
+MAX_EXCLUDES = 100  # each is tried on every point of its entry
+_BACKEND = Rule(choices=BACKENDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of `cells`, or one of its includes: what it measures, as axes with at least one value each."""
+
+    where: str
+    line: int | None
+    workload: Workload
+    backends: tuple[str, ...]
+    axes: Axes
+    params: Axes
+    limits: dict[str, Scalar]
+    excludes: tuple[Axes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two settings that cannot stand together: `key` is at fault given `other`."""
+
+    key: str
+    other: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What an entry or an include says itself."""
+
+    backends: tuple[str, ...] | None = None
+    axes: Axes = field(default_factory=dict)
+    params: Axes = field(default_factory=dict)
+    limits: dict[str, Scalar] = field(default_factory=dict)
+
+    def replaced_by(self, other: _Given) -> _Given:
+        """Return this with the keys of the other in place of its own."""
+        return _Given(
+            self.backends if other.backends is None else other.backends,
+            self.axes | other.axes,
+            self.params | other.params,
+            self.limits | other.limits,
+        )
+
+
+def read(document: Document, catalog: Catalog) -> tuple[tuple[Entry, ...], list[Problem]]:
+    """Return the entries of a document and everything wrong with it, the document's own problems included."""
+    reader = _Reader(document, catalog)
+    entries: list[Entry] = []
+    if document.value is not REFUSED and len(document.problems) < MAX_PROBLEMS:
+        with suppress(Stop):
+            entries = reader.top(document.value)
+    return tuple(entries), sorted(reader.problems, key=lambda problem: problem.line)
+
+
+def conflicts(axes: Axes, workload: Workload) -> list[Conflict]:
+    """Return the settings that cannot stand together."""
+    found = []
+    epochs = min(_numbers(axes["epochs"]))
+    if (discard := max(_numbers(axes["discard"]))) >= epochs:
+        found.append(Conflict("discard", "epochs", f"must be less than epochs ({epochs}), got {discard}"))
+    steps = _numbers(axes["steps_per_epoch"])
+    if steps and (calls := max(_numbers(axes["steps_per_execution"]))) > min(steps):
+        text = f"must be at most steps_per_epoch ({min(steps)}), got {calls}"
+        found.append(Conflict("steps_per_execution", "steps_per_epoch", text))
+    for source in axes["data"]:
+        if source not in workload.data:
+            text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"
+            found.append(Conflict("data", "workload", text))
+    return found
+
+
+def workload_named(name: str, catalog: Catalog) -> Workload | str:
+    """Return the workload, or what is wrong with its name."""
+    if name in catalog.workloads:
+        return catalog.workloads[name]
+    fault = user_workload_fault(name)
+    return user_workload(name) if fault is None else fault + near(name, catalog.workloads)
+
+
+class _Reader:
+    """Walks a document once, collecting problems."""
+
+    def __init__(self, document: Document, catalog: Catalog) -> None:
+        self.lines = document.lines
+        self.problems = list(document.problems)
+        self.catalog = catalog
+        self.defaults: dict[str, Scalar] = {}
+        self.backends: tuple[str, ...] = ()
+
+    def line(self, path: Path) -> int:
+        """Return the line of a path, or of the nearest thing around it."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def refuse(self, path: Path, text: str) -> None:
+        note(self.problems, self.problem(path, text))
+
+    def problem(self, path: Path, text: str) -> Problem:
+        return Problem(self.line(path), path, text)
+
+    # The document, from the top down.
+
+    def top(self, value: object) -> list[Entry]:
+        if not isinstance(value, dict):
+            self.refuse((), f"must be a mapping with {', '.join(TOP_KEYS)}, got {say(value)}")
+            return []
+        known = self.mapping((), value, TOP_KEYS)
+        self.version(known)
+        self.read_defaults(known.get("defaults", {}))
+        if "backends" in value:
+            self.backends = self.names(("backends",), known.get("backends", REFUSED)) or BACKENDS
+        else:
+            self.refuse((), f"backends is missing; write for example backends: [{', '.join(BACKENDS)}]")
+        return self.cells(value, known.get("cells", REFUSED))
+
+    def version(self, known: dict[str, Any]) -> None:
+        if "version" not in known:
+            self.refuse((), f"version is missing; write version: {VERSION}")
+        elif known["version"] is not REFUSED and (type(known["version"]) is not int or known["version"] != VERSION):
+            self.refuse(("version",), f"must be {VERSION}, got {say(known['version'])}")
+
+    def read_defaults(self, value: object) -> None:
+        for key, item in self.mapping(("defaults",), value, DEFAULTS).items():
+            if isinstance(item, list):
+                self.refuse(("defaults", key), f"must be one value (an axis belongs in cells), got {say(item)}")
+            elif (checked := self.scalar(("defaults", key), DEFAULTS[key], item)) is not None:
+                self.defaults[key] = checked
+
+    def cells(self, document: dict[str, Any], value: object) -> list[Entry]:
+        if "cells" not in document:
+            self.refuse((), "cells is missing; write at least one entry, for example - workload: mnist_mlp")
+        found: list[Entry] = []
+        for index, item in self.items(("cells",), value):
+            found += self.entry(("cells", index), item)
+        return found
+
+    def entry(self, path: Path, value: object) -> list[Entry]:
+        """Return the entry and its includes."""
+        if not isinstance(value, dict):
+            if value is not REFUSED:
+                self.refuse(path, f"must be a mapping with a workload, got {say(value)}")
+            return []
+        workload = self.workload(path, value)
+        if workload is None:
+            return []
+        given = self.given(path, value, workload, extra=("workload", "include", "exclude"))
+        entry = self.filled(path, given, workload)
+        entries = [replace(entry, excludes=self.excludes((*path, "exclude"), value.get("exclude", REFUSED), entry))]
+        for index, item in self.items((*path, "include"), value.get("include", REFUSED)):
+            where = (*path, "include", index)
+            entries.append(self.filled(where, given.replaced_by(self.given(where, item, workload)), workload))
+        return entries
+
+    def workload(self, path: Path, value: dict[str, Any]) -> Workload | None:
+        if "workload" not in value:
+            self.refuse(path, "workload is missing")
+            return None
+        name = value["workload"]
+        if not isinstance(name, str):
+            if name is not REFUSED:
+                self.refuse((*path, "workload"), f"must be one name, got {say(name)}")
+            return None
+        found = workload_named(name, self.catalog)
+        if isinstance(found, str):
+            self.refuse((*path, "workload"), found)
+            return None
+        return found
+
+    # One entry or include.
+
+    def given(self, path: Path, value: object, workload: Workload, extra: tuple[str, ...] = ()) -> _Given:
+        allowed = (*extra, "params", "backends", *DEFAULTS, *workload.params)
+        known = self.mapping(path, value, allowed, _users_hint(workload))
+        params = known.get("params", {})
+        if isinstance(params, list):
+            self.refuse((*path, "params"), f"must be a mapping, got {say(params)}")
+            params = {}
+        return _Given(
+            self.names((*path, "backends"), known["backends"], self.backends) if "backends" in known else None,
+            self.axes(path, known, SETTINGS),
+            self.axes(path, known, workload.params) | self.params(path, params, workload, known),
+            {
+                key: checked
+                for key in LIMITS
+                if key in known and (checked := self.scalar((*path, key), LIMITS[key], known[key])) is not None
+            },
+        )
+
+    def params(self, path: Path, value: object, workload: Workload, entry: dict[str, Any]) -> Axes:
+        """Read `params:`, where a parameter of the workload may stand too."""
+        where = (*path, "params")
+        if workload.is_users:
+            known = self.mapping(where, value, None)
+            for name in [name for name in known if not NAME.fullmatch(name)]:
+                self.refuse((*where, name), "must be a lower-case name of at most 32 letters, digits and _")
+                del known[name]
+            return self.axes(where, known, dict.fromkeys(known, USER_PARAM))
+        known = self.mapping(where, value, workload.params)
+        for name in [name for name in known if name in entry]:
+            self.refuse((*where, name), "must be given once, got it beside params too")
+        return self.axes(where, known, workload.params)
+
+    def excludes(self, path: Path, value: object, entry: Entry) -> tuple[Axes, ...]:
+        items = self.items(path, value)
+        if len(items) > MAX_EXCLUDES:
+            self.refuse(path, f"must hold at most {MAX_EXCLUDES} items (a value may be a list), got {len(items)}")
+            return ()
+        own: Axes = {"backend": BACKENDS, **entry.params, **entry.axes}
+        there = {key: {repr(item) for item in values} for key, values in own.items()} if items else {}
+        checked = (self.exclude((*path, index), item, entry, there) for index, item in items)
+        return tuple(axes for axes in checked if axes)
+
+    def exclude(self, path: Path, value: object, entry: Entry, there: Mapping[str, set[str]]) -> Axes | None:
+        """Read the points to leave out. Each value must be one of the entry's, or the exclude would do nothing."""
+        known = self.mapping(path, value, there)
+        if isinstance(value, dict) and not value:
+            self.refuse(path, "must name at least one setting, got none")
+        rules = {"backend": _BACKEND, **dict.fromkeys(entry.params, USER_PARAM), **entry.workload.params, **SETTINGS}
+        checked = self.axes(path, known, rules)
+        for key, values in checked.items():
+            for item in [item for item in values if repr(item) not in there[key]]:
+                offered = _some(entry.axes.get(key) or entry.params[key])
+                self.refuse((*path, key), f"must be one of the entry's values {offered}, got {say(item)}")
+        return checked if len(checked) == len(known) else None
+
+    def filled(self, path: Path, given: _Given, workload: Workload) -> Entry:
+        """Return the entry with every default: the grammar's, then the workload's, then the matrix's, then its own."""
+        builtin = {key: rule.default for key, rule in DEFAULTS.items()}
+        builtin |= {"batch_size": workload.batch_size, "samples": workload.samples}
+        settled = {key: value for key, value in (builtin | self.defaults).items() if value is not None}
+        axes = {key: given.axes.get(key, (settled[key],)) for key in SETTINGS}
+        params = {k: (rule.normal(rule.default),) for k, rule in workload.params.items() if rule.default is not None}
+        for conflict in conflicts(axes, workload):
+            self.refuse_conflict(path, given, conflict)
+        limits = {key: settled[key] for key in LIMITS} | given.limits
+        backends = self.backends if given.backends is None else given.backends
+        return Entry(path_text(path), self.line(path), workload, backends, axes, params | given.params, limits)
+
+    def refuse_conflict(self, path: Path, given: _Given, conflict: Conflict) -> None:
+        """Refuse it where it was written: in the entry, or once in the defaults."""
+        pair = (conflict.key, conflict.other)
+        shared = [key for key in pair if key in self.defaults]
+        if conflict.key in given.axes:
+            self.refuse((*path, conflict.key), conflict.text)
+        elif conflict.other in given.axes or conflict.other == "workload" or not shared:
+            self.refuse(path, f"{conflict.key} {conflict.text}")
+        elif (problem := self.problem(("defaults", shared[0]), f"{conflict.key} {conflict.text}")) not in self.problems:
+            note(self.problems, problem)
+
+    # The shapes of values.
+
+    def mapping(
+        self, path: Path, value: object, allowed: Iterable[str] | None, hint: Callable[[str], str] | None = None
+    ) -> dict[str, Any]:
+        """Return the known keys of a mapping; unknown ones, and what is no mapping, are refused."""
+        if not isinstance(value, dict):
+            if value is not REFUSED:
+                self.refuse(path, f"must be a mapping, got {say(value)}")
+            return {}
+        if allowed is None:
+            return dict(value)
+        names = list(allowed)
+        for key in [key for key in value if key not in names]:
+            advice = near(key, names) or (hint(key) if hint else "")
+            self.refuse((*path, key), f"unknown key, got {say(key)}{advice}")
+        return {key: item for key, item in value.items() if key in names}
+
+    def items(self, path: Path, value: object) -> list[tuple[int, object]]:
+        """Return the numbered items of a list that must not be empty."""
+        if isinstance(value, list) and value:
+            return list(enumerate(value))
+        if value is not REFUSED:
+            self.refuse(path, f"must be a list of at least one item, got {say(value)}")
+        return []
+
+    def names(self, path: Path, value: object, allowed: tuple[str, ...] = BACKENDS) -> tuple[str, ...]:
+        """Return a list of backends; a single name is no list."""
+        found: list[str] = []
+        for index, item in self.items(path, value):
+            if item is REFUSED:
+                continue
+            if item not in allowed:
+                advice = near(item, allowed) if isinstance(item, str) else ""
+                self.refuse((*path, index), f"must be one of {', '.join(allowed)}, got {say(item)}{advice}")
+            elif item in found:
+                self.refuse((*path, index), f"must not repeat, got {say(item)} twice")
+            else:
+                found.append(str(item))
+        return tuple(found)
+
+    def axes(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, Rule]) -> Axes:
+        """Return the axes among the known keys; a single value is an axis of one."""
+        found = {key: self.axis((*path, key), rules[key], item) for key, item in known.items() if key in rules}
+        return {key: values for key, values in found.items() if values}
+
+    def axis(self, path: Path, rule: Rule, value: object) -> tuple[Scalar, ...]:
+        if not isinstance(value, list):
+            checked = self.scalar(path, rule, value)
+            return () if checked is None else (checked,)
+        seen: dict[str, Scalar] = {}
+        for index, item in self.items(path, value):
+            checked = self.scalar((*path, index), rule, item)
+            if checked is not None and seen.setdefault(repr(checked), checked) is not checked:
+                self.refuse((*path, index), f"must not repeat, got {say(item)} twice")
+        return tuple(seen.values())
+
+    def scalar(self, path: Path, rule: Rule, value: object) -> Scalar | None:
+        """Return a value in its one spelling, or None when it was refused."""
+        if value is REFUSED:
+            return None
+        if fault := rule.fault(value):
+            words = [choice for choice in rule.choices if isinstance(choice, str)]
+            self.refuse(path, fault + (near(value, words) if isinstance(value, str) else ""))
+            return None
+        assert isinstance(value, (bool, int, float, str))
+        return rule.normal(value)
+
+
+def _numbers(values: tuple[Scalar, ...]) -> list[int]:
+    return [value for value in values if isinstance(value, int)]
+
+
+def _users_hint(workload: Workload) -> Callable[[str], str] | None:
+    return (lambda _: "; a parameter of your own workload goes under params") if workload.is_users else None
+
+
+def _some(values: tuple[Scalar, ...]) -> str:
+    return ", ".join(say(value) for value in values[:12]) + (", ..." if len(values) > 12 else "")

@@ -1,0 +1,99 @@
+"""The machine, as detected: never declared, and without user names, addresses or environment variables."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from records.schema import Machine
+
+IDENTITY_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/sys/class/dmi/id/product_uuid")
+
+
+def detect() -> Machine:
+    """Return what this machine is."""
+    gpus, driver = _gpus()
+    return Machine(
+        host_id=_host_id(),
+        cpu_model=_cpu_model(),
+        logical_cpus=len(os.sched_getaffinity(0)),
+        physical_cores=_physical_cores(),
+        memory_bytes=_memory_bytes(),
+        kernel=platform.release(),
+        os=_os_name(),
+        container=_container(),
+        gpus=gpus,
+        gpu_driver=driver,
+    )
+
+
+def _host_id() -> str:
+    parts = [platform.node()]
+    for name in IDENTITY_FILES:
+        with contextlib.suppress(OSError):
+            parts.append(Path(name).read_text(encoding="ascii", errors="replace").strip())
+            break
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _cpu_model() -> str:
+    for key in ("model name", "Hardware", "Processor"):
+        if found := _first_value("/proc/cpuinfo", key):
+            return found
+    return platform.processor() or platform.machine()
+
+
+def _physical_cores() -> int | None:
+    cores = set()
+    with contextlib.suppress(OSError):
+        for folder in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology"):
+            package = (folder / "physical_package_id").read_text(encoding="ascii").strip()
+            cores.add((package, (folder / "core_id").read_text(encoding="ascii").strip()))
+    return len(cores) or None
+
+
+def _memory_bytes() -> int | None:
+    found = _first_value("/proc/meminfo", "MemTotal")
+    return int(found.split()[0]) * 1024 if found else None
+
+
+def _os_name() -> str | None:
+    with contextlib.suppress(OSError):
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    return None
+
+
+def _container() -> str | None:
+    if Path("/.dockerenv").exists():
+        return "docker"
+    if Path("/run/.containerenv").exists():
+        return "podman"
+    return None
+
+
+def _gpus() -> tuple[list[str], str | None]:
+    """Ask the driver's own tool: the host side holds no GPU library."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return [], None
+    query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return [], None
+    rows = [line.rsplit(", ", 1) for line in asked.stdout.splitlines() if ", " in line]
+    return [name for name, _ in rows], rows[0][1] if rows else None
+
+
+def _first_value(path: str, key: str) -> str | None:
+    with contextlib.suppress(OSError):
+        for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == key:
+                return value.strip()
+    return None

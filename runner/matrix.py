@@ -1,0 +1,392 @@
+"""The matrix: a file that says what to measure, read strictly and multiplied out into cells.
+
+Promise: `load` touches one file, `expand` touches nothing. Every point of the matrix becomes exactly one cell, in the
+order of the file with the backend changing fastest; a point that comes up twice is refused. Cell identities are those
+of `records.identity`.
+
+An entry makes the product of its axes times its backends. `exclude` leaves out the points that have all the values it
+names; `include` then adds the entry again with some keys replaced (axes it does not replace still multiply).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from itertools import product
+from math import prod
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from records.settings import BACKENDS, Scalar, Settings
+from runner import catalog as catalogs
+from runner import yaml_strict
+from runner.catalog import Catalog
+from runner.entries import Axes, Entry, conflicts, read
+from runner.errors import MatrixError, UsageError
+from runner.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule, near
+from runner.yaml_strict import path_text, printable, resolve, say
+
+MAX_CELLS = 100_000
+MAX_REPEATS = 1_000_000  # of all cells together; a step of the plan takes about 50 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One point of the matrix; `line` is that of its entry."""
+
+    settings: Settings
+    cell_id: str
+    repeats: int
+    timeout_s: float
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A checked matrix file: `name` is the file as the user wrote it."""
+
+    name: str
+    entries: tuple[Entry, ...]
+    catalog: Catalog
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the command line narrows or replaces.
+
+    `backends` keeps these; `filters` keeps what matches all of them (`key=pattern`, or a bare piece or pattern of a
+    workload's name); `assignments` replaces a setting or a workload's parameter wherever it applies; `repeats` goes
+    before any other number of repeats.
+    """
+
+    backends: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+    assignments: Mapping[str, Scalar] = field(default_factory=dict)
+    repeats: int | None = None
+
+
+def load(path: Path, catalog: Catalog | None = None) -> Matrix:
+    """Read a matrix file. Raises `MatrixError` with every problem in it."""
+    found = catalog or catalogs.load()
+    document = yaml_strict.read(_bytes(path))
+    entries, problems = read(document, found)
+    if problems:
+        raise MatrixError([_problem(path, problem) for problem in problems])
+    return Matrix(_name(path), entries, found)
+
+
+def parse_assignment(text: str) -> tuple[str, Scalar]:
+    """Read the `key=value` of `--set`; the value follows the rules of the file. Raises `UsageError`."""
+    key, equals, written = text.partition("=")
+    quoted = len(written) >= 2 and written[0] == written[-1] and written[0] in "'\""
+    value = written[1:-1] if quoted else resolve(written)
+    if not equals or not key or value is None:
+        raise UsageError(f"--set {say(text)}: must be key=value, for example --set batch_size=64")
+    return key, value
+
+
+def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_CELLS) -> list[Cell]:
+    """Return the cells of a matrix, those the overrides keep.
+
+    Raises `UsageError` when an override is wrong or keeps nothing, `MatrixError` when the matrix makes no cell, one
+    twice, more than `limit`, or more than `MAX_REPEATS` repeats (both counted before any is made, and before exclude).
+    """
+    wanted = overrides or Overrides()
+    entries = _overridden(matrix, wanted)
+    _check_count(matrix, entries, limit)
+    cells: dict[str, Cell] = {}
+    twice: dict[tuple[int | None, str], str] = {}
+    for entry in entries:
+        for cell in _cells(entry):
+            first = cells.setdefault(cell.cell_id, cell)
+            if first is not cell and not wanted.assignments:
+                text = f"must not make a cell twice, got {_label(cell)} of line {first.line} again"
+                twice.setdefault((first.line, entry.where), f"{matrix.name}:{cell.line}: {entry.where}: {text}")
+        if len(twice) >= yaml_strict.MAX_PROBLEMS:
+            break
+    if twice:
+        raise MatrixError(list(twice.values()))
+    if not cells:
+        raise MatrixError([f"{matrix.name}:{e.line}: {e.where}: exclude leaves 0 cells" for e in entries])
+    return list(cells.values())
+
+
+def value_text(value: Scalar) -> str:
+    """Return a value as a matrix file spells it."""
+    return value if isinstance(value, str) else say(value)
+
+
+# Reading.
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.is_file():
+        what = "is not a regular file" if path.exists() else "there is no such file; name one with --matrix"
+        raise MatrixError([f"{_name(path)}: {what}"])
+    try:
+        with path.open("rb") as file:
+            return file.read(yaml_strict.MAX_BYTES + 1)
+    except OSError as error:
+        raise MatrixError([f"{_name(path)}: cannot be read ({error.strerror})"]) from error
+
+
+def _problem(path: Path, problem: yaml_strict.Problem) -> str:
+    where = f"{printable(path_text(problem.path))}: " if problem.path else ""
+    return f"{_name(path)}:{problem.line}: {where}{problem.text}"
+
+
+def _name(path: Path) -> str:
+    return str(path) if str(path).isprintable() else ascii(str(path))[1:-1]
+
+
+# Overrides, applied to whole axes: what is filtered out is never made.
+
+
+def _overridden(matrix: Matrix, wanted: Overrides) -> list[Entry]:
+    problems = [*_backend_problems(matrix, wanted), *_assignment_problems(matrix, wanted.assignments)]
+    if wanted.repeats is not None and (fault := LIMITS["repeats"].fault(wanted.repeats)):
+        problems.append(f"--repeats: {fault}")
+    if problems:
+        raise UsageError("\n".join(problems))
+    entries = [_assigned(entry, wanted) for entry in matrix.entries]
+    if wanted.assignments and (problems := _conflict_problems(entries, wanted.assignments)):
+        raise UsageError("\n".join(problems))
+    if wanted.backends:
+        entries = [replace(e, backends=tuple(b for b in e.backends if b in wanted.backends)) for e in entries]
+    entries = [entry for entry in entries if entry.backends]
+    return _filtered(entries, wanted.filters)
+
+
+def _backend_problems(matrix: Matrix, wanted: Overrides) -> Iterator[str]:
+    there = sorted({backend for entry in matrix.entries for backend in entry.backends}, key=BACKENDS.index)
+    for backend in wanted.backends:
+        if backend not in there:
+            rule = f"must be one the matrix has ({', '.join(there)})"
+            yield f"--backend {printable(backend)}: {rule}, got {say(backend)}{near(backend, there)}"
+
+
+def _assignment_problems(matrix: Matrix, assignments: Mapping[str, Scalar]) -> Iterator[str]:
+    known = list(dict.fromkeys([*DEFAULTS, *(name for entry in matrix.entries for name in entry.params)]))
+    for key, value in assignments.items():
+        flag = _flag(key, value)
+        if key in ("backend", "backends", "workload"):
+            yield f"{flag}: use --{'backend' if key != 'workload' else 'filter workload='} to choose a {key}"
+        elif key not in known:
+            rule = "must be a setting or a parameter of a workload of the matrix"
+            yield f"{flag}: {rule}, got {say(key)}{near(key, known)}"
+        else:
+            takers = [entry for entry in matrix.entries if key in DEFAULTS or key in entry.params]
+            faults = {_rule(entry, key).fault(value) for entry in takers}
+            yield from sorted(f"{flag}: {fault}" for fault in faults if fault)
+
+
+def _conflict_problems(entries: Sequence[Entry], assignments: Mapping[str, Scalar]) -> list[str]:
+    found = {
+        f"{_flag(key, assignments[key])}: {entry.where}: {conflict.key} {conflict.text}": None
+        for entry in entries
+        for conflict in conflicts(entry.axes, entry.workload)
+        for key in (conflict.key, conflict.other)
+        if key in assignments
+    }
+    return list(found)
+
+
+def _flag(key: str, value: Scalar) -> str:
+    return printable(f"--set {key}={value_text(value)}")
+
+
+def _rule(entry: Entry, key: str) -> Rule:
+    return DEFAULTS.get(key) or entry.workload.params.get(key, USER_PARAM)
+
+
+def _assigned(entry: Entry, wanted: Overrides) -> Entry:
+    values = {key: _rule(entry, key).normal(value) for key, value in wanted.assignments.items()}
+    repeats = {} if wanted.repeats is None else {"repeats": wanted.repeats}
+    return replace(
+        entry,
+        axes=entry.axes | {key: (value,) for key, value in values.items() if key in SETTINGS},
+        params=entry.params | {key: (value,) for key, value in values.items() if key in entry.params},
+        limits=entry.limits | {key: value for key, value in values.items() if key in LIMITS} | repeats,
+    )
+
+
+def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:
+    kept = entries
+    for text in filters:
+        key, pattern = _filter(entries, text)
+        if not _kept(entries, key, pattern):
+            there = list(dict.fromkeys(value_text(v) for e in entries for v in _values(e, key)))
+            shown = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
+            advice = f"{key} is one of {shown}{near(pattern, there)}"
+            raise UsageError(f"--filter {printable(text)}: matches no cell; {advice}")
+        kept = _kept(kept, key, pattern)
+    if not kept:
+        raise UsageError(f"--filter {printable(' --filter '.join(filters))}: no cell matches all of them; use fewer")
+    return kept
+
+
+def _filter(entries: Sequence[Entry], text: str) -> tuple[str, str]:
+    """Return the key and the pattern of a filter; a bare piece of a name becomes a pattern."""
+    key, equals, pattern = text.partition("=")
+    if not equals:
+        return "workload", text if any(sign in text for sign in "*?[") else f"*{text}*"
+    known = ["workload", "backend", *SETTINGS, *(name for entry in entries for name in entry.params)]
+    if key not in known:
+        rule = "must begin with a setting or a parameter of a workload of the matrix"
+        raise UsageError(f"--filter {printable(text)}: {rule}, got {say(key)}{near(key, known)}")
+    return key, pattern
+
+
+def _kept(entries: Sequence[Entry], key: str, pattern: str) -> list[Entry]:
+    kept = []
+    for entry in entries:
+        if values := tuple(v for v in _values(entry, key) if fnmatchcase(value_text(v), pattern)):
+            kept.append(_narrowed(entry, key, values))
+    return kept
+
+
+def _values(entry: Entry, key: str) -> tuple[Scalar, ...]:
+    if key == "workload":
+        return (entry.workload.name,)
+    return entry.backends if key == "backend" else entry.axes.get(key) or entry.params.get(key, ())
+
+
+def _narrowed(entry: Entry, key: str, values: tuple[Scalar, ...]) -> Entry:
+    if key == "workload":
+        return entry
+    if key == "backend":
+        return replace(entry, backends=tuple(str(value) for value in values))
+    if key in entry.axes:
+        return replace(entry, axes=entry.axes | {key: values})
+    return replace(entry, params=entry.params | {key: values})
+
+
+# Expansion.
+
+
+def _check_count(matrix: Matrix, entries: Sequence[Entry], limit: int) -> None:
+    counts = [len(e.backends) * prod(map(len, (*e.axes.values(), *e.params.values()))) for e in entries]
+    if (total := sum(counts)) <= limit:
+        return _check_repeats(matrix, entries, counts)
+    entry = entries[counts.index(max(counts))]
+    axes = {**entry.axes, **entry.params, "backends": entry.backends}
+    longest = max(axes, key=lambda key: len(axes[key]))
+    text = f"must make at most {limit} cells in all, got {_count(max(counts))} of {_count(total)} here"
+    advice = f"; its longest axis is {longest} with {len(axes[longest])} values"
+    raise MatrixError([f"{matrix.name}:{entry.line}: {entry.where}: {text}{advice}"])
+
+
+def _count(number: int) -> str:
+    return str(number) if number < 10**15 else "more than 10^15"
+
+
+def _check_repeats(matrix: Matrix, entries: Sequence[Entry], counts: Sequence[int]) -> None:
+    repeats = [int(e.limits["repeats"]) * count for e, count in zip(entries, counts, strict=True)]
+    if (total := sum(repeats)) > MAX_REPEATS:
+        entry = entries[repeats.index(max(repeats))]
+        text = f"must make at most {MAX_REPEATS} repeats in all, got {max(repeats)} of {total} here"
+        raise MatrixError([f"{matrix.name}:{entry.line}: {entry.where}: {text}; lower repeats or shorten an axis"])
+
+
+def _label(cell: Cell) -> str:
+    return f"{cell.settings.workload} on {cell.settings.backend} at batch {cell.settings.batch_size}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One field of `Settings` with its values, the canonical JSON text of each, and the excluding tests on it."""
+
+    name: str
+    values: list[Any]
+    texts: list[str]
+
+    def matching(self, exclude: Axes) -> set[int]:
+        """Return the numbers of the values that have everything the exclude says of this field."""
+        asked = {key: {repr(v) for v in allowed} for key, allowed in exclude.items()}
+        if self.name == "params":
+            own = {key: allowed for key, allowed in asked.items() if key != "backend" and key not in SETTINGS}
+            return {i for i, v in enumerate(self.values) if all(repr(v[key]) in ok for key, ok in own.items())}
+        allowed = asked.get(self.name)
+        return {i for i, value in enumerate(self.values) if allowed is None or repr(value) in allowed}
+
+
+def _cells(entry: Entry) -> Iterator[Cell]:
+    """Make the cells of one entry; only what varies is looked at for each of them."""
+    axes = _axes(entry)
+    moving = [axis for axis in axes if len(axis.values) > 1]
+    excludes = _excludes(entry, axes, moving)
+    if excludes is None:
+        return
+    arguments, places = _arguments(axes, moving)
+    write = _writer(axes, moving)
+    limits = int(entry.limits["repeats"]), float(entry.limits["timeout_s"]), entry.line
+    points = zip(
+        product(*(axis.values for axis in moving)),
+        product(*(axis.texts for axis in moving)),
+        product(*(range(len(axis.values)) for axis in moving)),
+        strict=True,
+    )
+    for values, texts, numbers in points:
+        if excludes and any(all(numbers[i] in hits for i, hits in exclude) for exclude in excludes):
+            continue
+        for place, value in zip(places, values, strict=True):
+            arguments[place] = value
+        cell_id = hashlib.sha256(write(texts)).hexdigest()[:16]
+        yield Cell(Settings(*arguments), cell_id, *limits)
+
+
+def _axes(entry: Entry) -> list[_Axis]:
+    """Return one axis for each field of `Settings`, in the order they change: the backend fastest."""
+    listed = {"workload": (entry.workload.name,), **entry.axes}
+    axes = [_Axis(name, list(values), [_canonical(v) for v in values]) for name, values in listed.items()]
+    names = list(entry.params)
+    written = [[f"{_canonical(name)}:{_canonical(v)}" for v in entry.params[name]] for name in sorted(names)]
+    ordered = sorted(names)
+    points = [dict(zip(ordered, point, strict=True)) for point in product(*(entry.params[name] for name in ordered))]
+    texts = ["{" + ",".join(point) + "}" for point in product(*written)]
+    backend = _Axis("backend", list(entry.backends), [_canonical(b) for b in entry.backends])
+    return [*axes, _Axis("params", points, texts), backend]
+
+
+def _excludes(entry: Entry, axes: list[_Axis], moving: list[_Axis]) -> list[list[tuple[int, set[int]]]] | None:
+    """Return each exclude as tests on the moving axes, or None when one of them leaves nothing."""
+    found = []
+    for exclude in entry.excludes:
+        hits = {axis.name: axis.matching(exclude) for axis in axes}
+        if not all(hits.values()):
+            continue
+        tests = [(i, hits[axis.name]) for i, axis in enumerate(moving) if len(hits[axis.name]) < len(axis.values)]
+        if not tests:
+            return None
+        found.append(tests)
+    return found
+
+
+def _arguments(axes: list[_Axis], moving: list[_Axis]) -> tuple[list[Any], list[int]]:
+    """Return the arguments of `Settings` with what stands still filled in, and the places of what moves."""
+    order = [f.name for f in fields(Settings)]
+    first = {axis.name: axis.values[0] for axis in axes}
+    return [first[name] for name in order], [order.index(axis.name) for axis in moving]
+
+
+def _writer(axes: list[_Axis], moving: list[_Axis]) -> Any:
+    """Return a function from the texts of the moving axes to the canonical JSON of the settings, as bytes."""
+    names = [axis.name for axis in moving]
+    pieces = []
+    for axis in sorted(axes, key=lambda axis: axis.name):
+        text = "%s" if axis.name in names else axis.texts[0].replace("%", "%%")
+        pieces.append(f"{_canonical(axis.name)}:{text}")
+    template = "{" + ",".join(pieces) + "}"
+    places = sorted(range(len(names)), key=names.__getitem__)
+    if not places:
+        return lambda _: (template % ()).encode()
+    pick = itemgetter(*places)
+    return lambda texts: (template % pick(texts)).encode()
+
+
+def _canonical(value: Scalar) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)

@@ -1,0 +1,117 @@
+"""Fakes of the seams, part of the product: a whole command line run with pretended durations, without a backend.
+
+    main(["--matrix", "matrix.yaml"], Seams(executor=FakeExecutor()))
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
+from records.settings import Settings
+from runner.cell.job import Job, Purpose, write_result
+from runner.executors import Outcome
+
+Behaviour = Callable[[Job], Outcome]
+
+
+def pretended_step_time_s(settings: Settings, repeat: int) -> float:
+    """Return a step time that depends on backend and repeat only: TensorFlow 10 ms, JAX 20 ms, PyTorch 40 ms, +-1 %."""
+    base_s = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}[settings.backend]
+    return base_s * (1 + 0.01 * ((repeat * 7 + len(settings.workload)) % 3 - 1))
+
+
+@dataclass(slots=True)
+class FakeExecutor:
+    """Writes the result a cell would, at once.
+
+    `behaviours` maps a workload to what happens instead; `absent` names backends that are not installed. `jobs` records
+    what was asked, `blocks` how many blocks were begun.
+    """
+
+    step_time_s: Callable[[Settings, int], float] = pretended_step_time_s
+    behaviours: Mapping[str, Behaviour] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+    jobs: list[Job] = field(default_factory=list)
+    blocks: int = 0
+    name: str = "fake"
+
+    def missing(self, backend: str) -> str | None:
+        """Say which backends are not installed."""
+        return f"backend_not_installed: {backend}" if backend in self.absent else None
+
+    def begin_block(self) -> None:
+        """Count the block."""
+        self.blocks += 1
+
+    def run(self, job: Job, timeout_s: float) -> Outcome:
+        """Do as the workload's behaviour says, by default write a result."""
+        self.jobs.append(job)
+        behaviour = self.behaviours.get(job.settings.workload)
+        return behaviour(job) if behaviour else self.succeed(job)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def succeed(self, job: Job) -> Outcome:
+        """Write a result with pretended durations."""
+        write_result(job, self.result(job))
+        return Outcome(exit_code=0, wall_time_s=1.0, start_time_s=0.1, parent_cpu_time_s=0.001)
+
+    def result(self, job: Job) -> CellResult:
+        """Return a complete result for a job."""
+        step_s = self.step_time_s(job.settings, job.repeat)
+        empty = CellResult(SCHEMA_VERSION, job.nonce, job.cell_id, job.repeat, job.attempt)
+        proved = replace(empty, device=DeviceProof(job.settings.device, "fake:0", 1, "fake"))
+        if job.purpose is Purpose.CALIBRATE:
+            return replace(proved, times=Times(step_time_s=step_s))
+        steps = job.steps or 1
+        kept = job.settings.epochs - job.settings.discard
+        return replace(
+            proved,
+            resolved=Resolved(
+                steps_per_epoch=steps, seed_steps_per_epoch=32, start="fork", precision="float32", parameters=1000
+            ),
+            times=_times(step_s, steps, kept, job.settings),
+            learning=Learning(loss=[1.0 / (epoch + 1) for epoch in range(job.settings.epochs)]),
+            memory=Memory(peak_host_memory_bytes=500 << 20),
+            versions={"python": "3", "keras": "3", job.settings.backend: "1"},
+        )
+
+
+def crash(number: int = signal.SIGSEGV) -> Behaviour:
+    """Return a behaviour: the process ends by a signal."""
+    return lambda job: Outcome(signal=number, wall_time_s=0.5)
+
+
+def spoil(times: int) -> Behaviour:
+    """Return a behaviour: the infrastructure fails so many times, then a result is written."""
+    seen: list[Job] = []
+
+    def behave(job: Job) -> Outcome:
+        seen.append(job)
+        if len(seen) <= times:
+            return Outcome(infrastructure="server: pretended to be gone")
+        return FakeExecutor().succeed(job)
+
+    return behave
+
+
+def _times(step_s: float, steps: int, kept: int, settings: Settings) -> Times:
+    epoch_s = step_s * steps
+    return Times(
+        import_time_s=1.0,
+        build_time_s=0.1,
+        first_step_time_s=0.5,
+        first_epoch_time_s=epoch_s + 0.5,
+        discarded_epoch_times_s=[epoch_s + 0.5] * settings.discard,
+        epoch_times_s=[epoch_s] * kept,
+        epoch_time_median_s=epoch_s,
+        epoch_time_mean_s=epoch_s,
+        step_time_s=step_s,
+        samples_per_s=settings.batch_size / step_s,
+        steps_per_s=1 / step_s,
+        training_time_s=epoch_s * settings.epochs + 0.5,
+    )

@@ -1,0 +1,247 @@
+"""YAML as plain data, strictly: what is written is what is meant, or it is refused with its line.
+
+Promise: for any bytes, `read` returns within a fraction of a second and raises nothing; what is wrong is listed in the
+document's `problems`. Refused are duplicate keys, keys that are no text, anchors, aliases, merge keys, tags, several
+documents, tabs as indentation, control characters, text that is not UTF-8, and files too large or nested too deep.
+
+Values follow the core schema of YAML 1.2, narrowed: `true` and `false` are booleans; decimal integers and floats
+(`1e-3` included) are numbers; nothing, `~` and `null` are null; everything else is text. So `no`, `on`, `012`, `0x10`
+and `16:30` are text, and a rule that wants a number refuses them instead of guessing.
+
+It does not know what a matrix is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+MAX_BYTES = 1 << 20
+MAX_PROBLEMS = 50  # a reader stops there; who made so many made them by one cause
+MAX_DEPTH = 20
+MAX_NODES = 20_000  # keeps the worst file below 0.1 s, and a matrix of 20,000 written values is a mistake
+
+Path = tuple[str | int, ...]
+Scalar = bool | int | float | str
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_TAB = re.compile(r"^[ ]*\t", re.MULTILINE)
+_CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+
+
+class Refused:
+    """Stands where a value was refused, so that later rules do not complain about it again."""
+
+
+REFUSED: Final = Refused()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong: `line` counts from 1; `path` is empty for the file as a whole."""
+
+    line: int
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What was read: plain values, the line of each path, and everything that was refused."""
+
+    value: object = REFUSED
+    lines: dict[Path, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+class Stop(Exception):  # noqa: N818 - it ends the reading; it is no error for anyone else
+    """Nothing after this point is read."""
+
+
+def note(problems: list[Problem], problem: Problem) -> None:
+    """Keep a problem; raises `Stop` when there are enough."""
+    problems.append(problem)
+    if len(problems) >= MAX_PROBLEMS:
+        last = max(found.line for found in problems)
+        problems.append(Problem(last, (), f"stopped after {MAX_PROBLEMS} problems; mend these first"))
+        raise Stop
+
+
+def read(data: bytes) -> Document:
+    """Read one YAML document. Raises nothing: see `Document.problems`; `value` is `REFUSED` where there is none."""
+    text, problems = _decode(data)
+    if problems:
+        return Document(problems=problems)
+    reader = _Reader(_events(text, problems), problems)
+    try:
+        value = reader.document()
+    except Stop:
+        return Document(REFUSED, reader.lines, problems)
+    return Document(value, reader.lines, problems)
+
+
+def resolve(text: str) -> Scalar | None:
+    """Return the value of an unquoted scalar."""
+    if text in _NULLS:
+        return None
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text) and not text.lstrip("+-").isdigit():
+        number = float(text)
+        return number if math.isfinite(number) else text
+    return text
+
+
+def path_text(path: Path) -> str:
+    """Write a path as people do: `cells[0].batch_size[1]`."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
+def printable(text: str) -> str:
+    """Return text a terminal can show: one line, no control character, not endless."""
+    safe = text if text.isprintable() else ascii(text)[1:-1]
+    return safe if len(safe) <= 120 else safe[:117] + "..."
+
+
+def say(value: object) -> str:
+    """Write a value received into a message: short, printable, text in quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "nothing"
+    if isinstance(value, (list, dict)):
+        kind = "list" if isinstance(value, list) else "mapping"
+        return f"a {kind} of {len(value)}" if value else f"an empty {kind}"
+    text = ascii(value) if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _decode(data: bytes) -> tuple[str, list[Problem]]:
+    """Return the text without its byte order mark, or why it is no text."""
+    if len(data) > MAX_BYTES:
+        return "", [Problem(1, (), f"a file must be at most {MAX_BYTES} bytes, got more")]
+    try:
+        text = data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return "", [Problem(line, (), f"must be UTF-8, got byte 0x{data[error.start]:02x}")]
+    if found := _CONTROL.search(text):
+        character = f"control characters are not allowed, got U+{ord(found[0]):04X}"
+        return "", [Problem(_line(text, found.start()), (), character)]
+    if found := _TAB.search(text):
+        return "", [Problem(_line(text, found.start()), (), "indentation must be spaces, got a tab")]
+    return text, []
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def _events(text: str, problems: list[Problem]) -> Iterator[Any]:
+    """Yield the parser's events; a syntax error ends them as a problem."""
+    try:
+        yield from yaml.parse(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        reason = " ".join(part for part in (error.context, error.problem) if part)
+        problems.append(Problem(mark.line + 1 if mark else 1, (), f"not YAML: {reason}"))
+        raise Stop from error
+    except yaml.YAMLError as error:
+        problems.append(Problem(1, (), f"not YAML: {say(str(error))}"))
+        raise Stop from error
+
+
+class _Reader:
+    """Builds plain values from events, noting lines and problems on the way."""
+
+    def __init__(self, events: Iterator[Any], problems: list[Problem]) -> None:
+        self.events = events
+        self.problems = problems
+        self.lines: dict[Path, int] = {}
+        self.nodes = 0
+
+    def document(self) -> object:
+        next(self.events)  # stream start
+        if isinstance(next(self.events), yaml.StreamEndEvent):
+            self.stop(1, (), "the file is empty")
+        value = self.node(next(self.events), ())
+        next(self.events)  # document end
+        if not isinstance(after := next(self.events), yaml.StreamEndEvent):
+            self.stop(_at(after), (), "must be one document, got a second one")
+        return value
+
+    def node(self, event: Any, path: Path) -> object:
+        self.lines.setdefault(path, _at(event))
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            self.stop(_at(event), (), f"must hold at most {MAX_NODES} values, got more")
+        if isinstance(event, yaml.AliasEvent):
+            self.refuse(event, path, f"aliases are not allowed, got *{event.anchor}")
+            return REFUSED
+        if event.anchor is not None:
+            self.refuse(event, path, f"anchors are not allowed, got &{event.anchor}")
+        if event.tag is not None:
+            self.refuse(event, path, f"tags are not allowed, got {say(event.tag)}")
+        value = self.untagged(event, path)
+        return value if event.tag is None else REFUSED
+
+    def untagged(self, event: Any, path: Path) -> object:
+        if isinstance(event, yaml.ScalarEvent):
+            return resolve(event.value) if event.implicit[0] else event.value
+        if len(path) >= MAX_DEPTH:
+            self.stop(_at(event), (), f"must be nested at most {MAX_DEPTH} deep, got more")
+        return self.sequence(path) if isinstance(event, yaml.SequenceStartEvent) else self.mapping(path)
+
+    def sequence(self, path: Path) -> list[object]:
+        items: list[object] = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            items.append(self.node(event, (*path, len(items))))
+        return items
+
+    def mapping(self, path: Path) -> dict[str, object]:
+        items: dict[str, object] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            key = self.key(event, path)
+            if key is None:
+                self.node(next(self.events), (*path, "?"))
+            elif key in items:
+                first = self.lines[*path, key]
+                self.refuse(event, (*path, key), f"keys must not repeat, first seen on line {first}")
+                self.node(next(self.events), (*path, key))
+            else:
+                self.lines[*path, key] = _at(event)
+                items[key] = self.node(next(self.events), (*path, key))
+        return items
+
+    def key(self, event: Any, path: Path) -> str | None:
+        key = self.node(event, (*path, "?"))
+        if isinstance(key, str) and key == "<<":
+            self.refuse(event, path, "merge keys are not allowed, got <<")
+            return None
+        if isinstance(key, str):
+            return key
+        if key is not REFUSED:
+            self.refuse(event, path, f"keys must be text, got {say(key)}")
+        return None
+
+    def refuse(self, event: Any, path: Path, text: str) -> None:
+        note(self.problems, Problem(_at(event), path, text))
+
+    def stop(self, line: int, path: Path, text: str) -> None:
+        self.problems.append(Problem(line, path, text))
+        raise Stop
+
+
+def _at(event: Any) -> int:
+    return int(event.start_mark.line) + 1

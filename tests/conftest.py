@@ -1,0 +1,87 @@
+"""Shared makers of values; nothing here starts a process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from records.identity import cell_id
+from records.schema import (
+    SCHEMA_VERSION,
+    DeviceProof,
+    Evidence,
+    Harness,
+    Learning,
+    Machine,
+    Memory,
+    Record,
+    Resolved,
+    Status,
+    Surroundings,
+    Times,
+)
+from records.settings import Settings
+
+SETTINGS = Settings(
+    backend="jax",
+    workload="mnist_mlp",
+    params={},
+    batch_size=32,
+    samples=1000,
+    phase="fit",
+    epochs=4,
+    discard=1,
+    steps_per_epoch="auto",
+    data="synthetic",
+    seed=0,
+    device="cpu",
+    precision="float32",
+    jit="auto",
+    eager=False,
+    steps_per_execution=1,
+    feed="device_resident",
+    threads="all",
+    compile_cache="cold",
+    league="as_shipped",
+)
+MACHINE = Machine(host_id="0" * 16, cpu_model="a CPU", logical_cpus=2)
+
+
+def make_settings(**changes: Any) -> Settings:
+    return replace(SETTINGS, **changes)
+
+
+def make_record(step_time_s: float | None = 0.01, repeat: int = 0, status: Status = Status.OK, **changes: Any) -> Record:
+    """A record of `make_settings(**settings)`; other changes go to the record's own fields."""
+    settings = changes.pop("settings", SETTINGS)
+    times = Times(step_time_s=step_time_s, epoch_times_s=[step_time_s] * 3) if step_time_s else Times()
+    record = Record(
+        schema_version=SCHEMA_VERSION,
+        run_id="20260101T000000Z-abcdef",
+        cell_id=cell_id(settings),
+        repeat=repeat,
+        attempt=0,
+        status=status,
+        reason=None if status is Status.OK else "a reason",
+        warnings=[],
+        started_at="2026-01-01T00:00:00+00:00",
+        settings=settings,
+        resolved=Resolved(50, 32, "fork", "float32", parameters=1000),
+        device=DeviceProof("cpu", "cpu:0", 1),
+        times=times,
+        learning=Learning(),
+        memory=Memory(),
+        versions={},
+        machine=MACHINE,
+        surroundings=Surroundings(),
+        evidence=Evidence(exit_code=0),
+        harness=Harness(),
+    )
+    return replace(record, **changes)
+
+
+@pytest.fixture
+def record() -> Record:
+    return make_record()

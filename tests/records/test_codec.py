@@ -1,0 +1,68 @@
+"""The codec is strict in both directions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records.codec import CodecError, canonical, decode, dumps, loads, to_json
+from records.schema import Record, Status, Times
+
+
+def test_a_record_survives_writing_and_reading(record: Record) -> None:
+    assert decode(Record, loads(dumps(record))) == record
+
+
+def test_nan_is_never_written(record: Record) -> None:
+    with pytest.raises(CodecError, match="NaN or infinity"):
+        dumps(replace(record, times=Times(step_time_s=math.nan)))
+
+
+@pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": 1, "a": 2}', "{", "[" * 100_000, b"\xff\xfe\x00"])
+def test_what_is_not_strict_json_is_refused(text: str | bytes) -> None:
+    with pytest.raises(CodecError):
+        loads(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("repeat", True, "record.repeat: must be int, got True"),
+        ("repeat", "0", "record.repeat: must be int, got '0'"),
+        ("status", "fine", "record.status: must be one of ok, unstable, .*got 'fine'"),
+        ("warnings", ["a", 1], r"record.warnings\[1\]: must be str, got 1"),
+        ("times", None, "record.times: must be dict, got None"),
+        ("surprise", 1, "record: unknown field 'surprise'"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value(record: Record, path: str, value: object, message: str) -> None:
+    data = to_json(record) | {path: value}
+    with pytest.raises(CodecError, match=message):
+        decode(Record, data)
+
+
+def test_a_missing_field_is_named(record: Record) -> None:
+    data = to_json(record)
+    del data["cell_id"]
+    with pytest.raises(CodecError, match="field 'cell_id' is missing"):
+        decode(Record, data)
+
+
+def test_a_whole_number_may_stand_for_a_float() -> None:
+    assert decode(Times, {"step_time_s": 1}).step_time_s == 1.0
+
+
+def test_canonical_text_does_not_depend_on_the_order_of_keys() -> None:
+    assert canonical({"b": 1, "a": Status.OK}) == canonical({"a": Status.OK, "b": 1}) == '{"a":"ok","b":1}'
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_json_or_a_codec_error(data: bytes) -> None:
+    try:
+        loads(data)
+    except CodecError:
+        pass

@@ -1,0 +1,36 @@
+"""Names follow from what is named."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from records.identity import RUN_ID, cell_id, fingerprint, run_id
+from records.schema import DeviceProof, Record
+from records.settings import Settings
+from tests.conftest import make_record, make_settings
+
+
+def test_a_cell_has_the_name_it_had_in_the_first_version() -> None:
+    assert cell_id(make_settings()) == "4d16a9f420f787d0"
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Settings)])
+def test_every_setting_is_part_of_a_cells_name(name: str) -> None:
+    changed: Any = {"params": {"width": 1}}.get(name, 77)
+    assert cell_id(make_settings(**{name: changed})) != cell_id(make_settings())
+
+
+def test_run_names_sort_by_time() -> None:
+    earlier = run_id(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "z")
+    later = run_id(datetime(2026, 1, 2, 3, 4, 6, tzinfo=UTC), "a")
+    assert earlier < later
+    assert RUN_ID.fullmatch(earlier)
+
+
+def test_a_history_differs_by_device(record: Record) -> None:
+    other = make_record(device=DeviceProof("gpu", "cuda:0", 1, "A100"))
+    assert fingerprint(record) != fingerprint(other)

@@ -1,0 +1,169 @@
+"""The store never tears, loses or doubles a record."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from records import store as store_module
+from records.codec import dumps
+from records.schema import SCHEMA_VERSION, Record
+from records.store import Results, Run, StoreFailure, StoreInUse
+from tests.conftest import make_record
+
+RUN = "20260101T000000Z-abcdef"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Results(tmp_path / "results").create(RUN, {"run_id": RUN})
+
+
+def test_a_published_record_is_read_back(run: Run, record: Record) -> None:
+    run.publish(record)
+    assert run.load() == ([record], [])
+
+
+def test_a_record_is_published_once(run: Run, record: Record) -> None:
+    run.publish(record)
+    with pytest.raises(StoreFailure, match="already there and is never replaced"):
+        run.publish(replace(record, warnings=["another"]))
+    assert run.load()[0] == [record]
+
+
+def test_latest_is_a_relative_link_to_the_newest_run(tmp_path: Path, run: Run) -> None:
+    Results(tmp_path / "results").create("20260102T000000Z-abcdef", {})
+    assert os.readlink(tmp_path / "results" / "latest") == "20260102T000000Z-abcdef"
+    assert [r.run_id for r in Results(tmp_path / "results").runs()] == [RUN, "20260102T000000Z-abcdef"]
+
+
+@pytest.mark.parametrize("name", ["stranger.txt", "0123456789abcdef.0.0.json", "core"])
+def test_a_foreign_file_is_set_aside_and_kept(run: Run, record: Record, name: str) -> None:
+    run.publish(record)
+    (run.folder / "records" / name).write_text("hello")
+    records, problems = run.load()
+    run.quarantine(problems)
+    assert records == [record]
+    assert (run.folder / "records" / "corrupt" / name).read_text() == "hello"
+    assert run.load() == ([record], [])
+
+
+def test_two_corrupt_files_of_one_name_are_both_kept(run: Run) -> None:
+    for text in ("one", "two"):
+        (run.folder / "records" / "x.json").write_text(text)
+        run.quarantine(run.load()[1])
+    assert sorted(p.read_text() for p in (run.folder / "records" / "corrupt").iterdir()) == ["one", "two"]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(position=st.integers(0, 3000), value=st.integers(0, 255))
+def test_a_flipped_byte_is_loaded_or_set_aside_never_raised(run: Run, position: int, value: int) -> None:
+    record = make_record()
+    data = bytearray(dumps(record).encode())
+    data[position % len(data)] = value
+    path = run.folder / "records" / "{}.{}.{}.json".format(*record.key)
+    path.write_bytes(data)
+    try:
+        records, problems = run.load()
+    except StoreFailure as error:
+        assert "newer" in str(error)
+    else:
+        assert len(records) + len(problems) == 1
+
+
+def test_a_record_of_a_newer_schema_is_refused_with_both_versions(run: Run, record: Record) -> None:
+    path = run.publish(record)
+    data = json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}
+    path.write_text(json.dumps(data))
+    with pytest.raises(StoreFailure, match=f"schema version {SCHEMA_VERSION + 1} is newer than {SCHEMA_VERSION}"):
+        run.load()
+
+
+def test_a_full_disk_keeps_what_was_published_and_leaves_nothing_half_written(
+    run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.publish(record)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store_module.os, "fsync", full)
+    with pytest.raises(StoreFailure, match=r"cannot be published: No space left.*free some space"):
+        run.publish(replace(record, repeat=1))
+    monkeypatch.undo()
+    assert run.load() == ([record], [])
+    assert [p.name for p in (run.folder / "records").iterdir()] == ["{}.{}.{}.json".format(*record.key)]
+
+
+def test_a_crash_at_any_step_of_publishing_leaves_the_whole_record_or_none(run: Run, record: Record) -> None:
+    """Each call that changes the disk is made to be the last one, as a SIGKILL would."""
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from records import store\n"
+        "count = int(sys.argv[1])\n"
+        "def dying(call):\n"
+        "    def wrapped(*args, **kwargs):\n"
+        "        global count\n"
+        "        count -= 1\n"
+        "        if count < 0: os.kill(os.getpid(), 9)\n"
+        "        return call(*args, **kwargs)\n"
+        "    return wrapped\n"
+        "for name in ('fsync', 'link', 'open', 'close'): setattr(os, name, dying(getattr(os, name)))\n"
+        "Path.unlink = dying(Path.unlink)\n"
+        "store.publish(Path(sys.argv[2]), sys.stdin.read())\n"
+    )
+    text = dumps(record)
+    finished = False
+    for count in range(20):
+        path = run.folder / "records" / f"{count:016x}.0.0.json"
+        done = subprocess.run([sys.executable, "-c", script, str(count), str(path)], input=text.encode(), check=False)
+        assert not path.exists() or path.read_text() == text
+        finished = finished or done.returncode == 0
+    assert finished
+    run.clear_leftovers()
+    assert not list((run.folder / "records").glob(".*.tmp"))
+
+
+def test_a_second_runner_is_told_who_holds_the_folder(tmp_path: Path) -> None:
+    first, second = Results(tmp_path), Results(tmp_path)
+    first.open_for_writing()
+    with pytest.raises(StoreInUse, match=f"process {os.getpid()}"):
+        second.open_for_writing()
+    first.close()
+    second.open_for_writing()
+    second.close()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(path: Any, text: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(store_module, "write_synced", read_only)
+    results = Results(tmp_path)
+    with pytest.raises(StoreFailure, match=r"cannot be written: Read-only file system; choose a writable folder"):
+        results.open_for_writing()
+    results.close()
+
+
+def test_a_file_in_place_of_the_results_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("")
+    with pytest.raises(StoreFailure, match="cannot be created"):
+        Results(tmp_path / "results").open_for_writing()
+
+
+def test_a_torn_calibration_counts_as_none(run: Run) -> None:
+    run.keep_calibration("g", {"steps_per_epoch": 3})
+    assert run.calibration("g") == {"steps_per_epoch": 3}
+    (run.folder / "calibration" / "g.json").write_text("{")
+    assert run.calibration("g") is None

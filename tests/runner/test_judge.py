@@ -1,0 +1,157 @@
+"""A status follows from evidence alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records.codec import dumps, to_json
+from records.identity import cell_id
+from records.schema import CellResult, DeviceProof, Learning, Status, Surroundings, Times
+from runner.cell.job import RESULT_LIMIT_BYTES, Job, Purpose
+from runner.executors import Outcome
+from runner.judge import ResultRefused, accept, judge
+from runner.testing import FakeExecutor
+from tests.conftest import make_settings
+
+SETTINGS = make_settings()
+JOB = Job(Purpose.MEASURE, "nonce", cell_id(SETTINGS), 0, 0, SETTINGS, 10, "/nowhere", [], None, None)
+GOOD = FakeExecutor().result(JOB)
+ENDED_WELL = Outcome(exit_code=0)
+
+
+def kept(*times_s: float) -> CellResult:
+    return replace(GOOD, times=replace(GOOD.times, epoch_times_s=list(times_s), epoch_time_median_s=sorted(times_s)[1]))
+
+
+def raised(kind: str, message: str = "what happened") -> CellResult:
+    return CellResult(1, "nonce", JOB.cell_id, 0, 0, exception=kind, message=message)
+
+
+def test_a_valid_result_and_a_clean_end_are_ok() -> None:
+    assert judge(JOB, ENDED_WELL, accept(dumps(GOOD).encode(), JOB), None).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (Outcome(signal=11), Status.CRASH),
+        (Outcome(signal=9), Status.CRASH),
+        (Outcome(signal=9, oom_kills=1), Status.OOM_HOST),
+        (Outcome(signal=11, oom_kills=1), Status.CRASH),
+        (Outcome(signal=9, deadline_exceeded=True), Status.TIMEOUT),
+        (Outcome(exit_code=0, deadline_exceeded=True), Status.TIMEOUT),
+        (Outcome(exit_code=3), Status.ERROR),
+        (Outcome(infrastructure="server: gone"), Status.INFRA),
+    ],
+)
+def test_a_good_result_never_outweighs_how_the_process_ended(outcome: Outcome, status: Status) -> None:
+    assert judge(JOB, outcome, GOOD, None).status is status
+
+
+def test_a_clean_end_without_a_result_is_an_error() -> None:
+    verdict = judge(JOB, ENDED_WELL, None, "no_result: the process wrote none")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "no_result: the process wrote none")
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (None, "no_result"),
+        (b"", "bad_result: not strict JSON"),
+        (b"{" + b" " * RESULT_LIMIT_BYTES, "bad_result: larger than"),
+        (dumps(replace(GOOD, nonce="other")).encode(), "another attempt"),
+        (dumps(replace(GOOD, cell_id="f" * 16)).encode(), "another attempt"),
+        (dumps(replace(GOOD, attempt=1)).encode(), "another attempt"),
+        (dumps(replace(GOOD, device=None)).encode(), "proves no device"),
+        (dumps(replace(GOOD, device=DeviceProof("gpu", "x", 1))).encode(), "measured on gpu, not on cpu"),
+        (dumps(replace(GOOD, resolved=None)).encode(), "what the settings became"),
+        (dumps(kept(0.1, 0.2, 0.0)).encode(), "an epoch took no time"),
+        (dumps(kept(0.1, -0.2, 0.1)).encode(), "an epoch took no time"),
+        (dumps(kept(0.1, 0.2)).encode(), "holds 2 kept epochs, not 3"),
+    ],
+)
+def test_a_result_that_is_not_this_jobs_is_refused(raw: bytes | None, reason: str) -> None:
+    with pytest.raises(ResultRefused, match=reason):
+        accept(raw, JOB)
+
+
+@given(length=st.integers(0, 2000))
+def test_a_truncated_result_is_refused(length: int) -> None:
+    data = dumps(GOOD).encode().rstrip()
+    if length < len(data):
+        with pytest.raises(ResultRefused, match="bad_result"):
+            accept(data[:length], JOB)
+
+
+def test_a_loss_that_is_not_finite_is_diverged_in_its_epoch() -> None:
+    verdict = judge(JOB, ENDED_WELL, replace(GOOD, learning=Learning(loss=[1.0, None, None, None])), None)
+    assert (verdict.status, verdict.reason) == (Status.DIVERGED, "the loss was not finite in epoch 2")
+
+
+def test_a_slow_second_epoch_is_unstable_with_advice() -> None:
+    verdict = judge(JOB, ENDED_WELL, kept(1.3, 1.0, 1.0), None)
+    assert verdict.status is Status.UNSTABLE
+    assert "1.30 times the median" in (verdict.reason or "")
+    assert "discard" in (verdict.reason or "")
+
+
+def test_a_second_epoch_at_the_limit_is_ok() -> None:
+    assert judge(JOB, ENDED_WELL, kept(1.2, 1.0, 1.0), None).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "status"),
+    [
+        ("runner.cell.backends.Unsupported", "no", Status.UNSUPPORTED),
+        ("models.registry.UnsupportedWorkload", "no", Status.UNSUPPORTED),
+        ("runner.cell.measure.DeviceMismatch", "gpu asked", Status.DEVICE_MISMATCH),
+        ("builtins.MemoryError", "", Status.ERROR),
+        ("builtins.ValueError", "RESOURCE_EXHAUSTED: out of memory", Status.ERROR),
+    ],
+)
+def test_an_exception_becomes_its_status_on_a_cpu(kind: str, message: str, status: Status) -> None:
+    assert judge(JOB, Outcome(exit_code=1), raised(kind, message), None).status is status
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("tensorflow.python.framework.errors_impl.ResourceExhaustedError", "OOM when allocating tensor"),
+        ("jaxlib._jax.XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."),
+        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 8.00 GiB."),
+    ],
+)
+def test_each_backends_word_for_no_device_memory_is_oom_device_on_a_gpu(kind: str, message: str) -> None:
+    job = replace(JOB, settings=make_settings(device="gpu"))
+    assert judge(job, Outcome(exit_code=1), raised(kind, message), None).status is Status.OOM_DEVICE
+
+
+@pytest.mark.parametrize(
+    ("surroundings", "rule"),
+    [(Surroundings(steal_share=0.05), "steal"), (Surroundings(other_cpu_share=0.3), "busy")],
+)
+def test_a_disturbed_machine_is_a_warning(surroundings: Surroundings, rule: str) -> None:
+    verdict = judge(JOB, replace(ENDED_WELL, surroundings=surroundings), kept(1.0, 1.0, 1.0), None)
+    assert verdict.status is Status.OK
+    assert [warning.partition(":")[0] for warning in verdict.warnings] == [rule]
+
+
+def test_a_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:
+    automatic = judge(JOB, ENDED_WELL, kept(0.1, 0.1, 0.1), None)
+    chosen = judge(replace(JOB, settings=make_settings(steps_per_epoch=10)), ENDED_WELL, kept(0.1, 0.1, 0.1), None)
+    assert ([w.partition(":")[0] for w in automatic.warnings], chosen.warnings) == (["short_epoch"], ())
+
+
+def test_a_calibration_needs_a_step_time() -> None:
+    job = replace(JOB, purpose=Purpose.CALIBRATE)
+    with pytest.raises(ResultRefused, match="no step time"):
+        accept(dumps(replace(GOOD, times=Times())).encode(), job)
+    assert accept(dumps(replace(GOOD, times=Times(step_time_s=0.1))).encode(), job).times.step_time_s == 0.1
+
+
+def test_results_are_plain_json() -> None:
+    assert to_json(GOOD)["device"]["platform"] == "cpu"
