@@ -1,0 +1,210 @@
+"""Real processes: whatever a workload does, the next one runs, and nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.identity import cell_id
+from records.schema import MEASURED, CellResult, Record, Status
+from runner.campaign import build_record, utc_now
+from runner.cell.job import Job, Purpose
+from runner.executors import Outcome
+from runner.executors.environment import MARK
+from runner.executors.process import ProcessExecutor
+from runner.executors.process_tree import end_leftovers
+from runner.judge import ResultRefused, accept, judge
+from tests.conftest import MACHINE, make_settings
+
+pytestmark = pytest.mark.process
+ROOT = str(Path(__file__).parents[2])
+
+
+@pytest.fixture(params=["fork", "fresh"])
+def executor(request: pytest.FixtureRequest) -> Iterator[ProcessExecutor]:
+    made = ProcessExecutor(start=request.param, mark=uuid.uuid4().hex)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def forking() -> Iterator[ProcessExecutor]:
+    made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
+    yield made
+    made.close()
+
+
+def make_job(tmp_path: Path, workload: str, **changes: Any) -> Job:
+    changes = {"samples": 8, "batch_size": 4, "steps_per_epoch": 2} | changes
+    settings = make_settings(workload=f"tests.workloads.misbehaving:{workload}", **changes)
+    folder = tmp_path / uuid.uuid4().hex
+    folder.mkdir()
+    return Job(Purpose.MEASURE, uuid.uuid4().hex, cell_id(settings), 0, 0, settings, 2, str(folder), [ROOT], None, None)
+
+
+def run(executor: ProcessExecutor, job: Job, timeout_s: float = 120.0) -> Record:
+    outcome = executor.run(job, timeout_s)
+    result, problem = read(job)
+    verdict = judge(job, outcome, result, problem)
+    return build_record(job, outcome, (result, problem, verdict), ("20260101T000000Z-abcdef", MACHINE, utc_now()))
+
+
+def read(job: Job) -> tuple[CellResult | None, str | None]:
+    from runner import campaign
+
+    return campaign._result(job)
+
+
+def processes_with(text: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if text.encode() in (folder / "cmdline").read_bytes():
+                    found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("workload", "params", "status", "reason"),
+    [
+        ("well", {}, Status.OK, None),
+        ("raising", {}, Status.ERROR, "RuntimeError: the workload says no"),
+        ("segfaulting", {}, Status.CRASH, "ended by signal 11"),
+        ("killed", {}, Status.CRASH, "ended by signal 9"),
+        ("exiting", {"code": 0}, Status.ERROR, "no_result: the process wrote none"),
+        ("exiting", {"code": 3}, Status.ERROR, "exit code 3: no_result: the process wrote none"),
+        ("diverging", {}, Status.DIVERGED, "the loss was not finite in epoch"),
+        ("linking", {}, Status.ERROR, "bad_result: Too many levels of symbolic links"),
+        ("piping", {}, Status.ERROR, "bad_result"),
+        ("empty", {}, Status.ERROR, "ValueError"),
+    ],
+)
+def test_each_way_to_end_has_its_status_and_the_next_cell_runs(
+    executor: ProcessExecutor, tmp_path: Path, workload: str, params: dict[str, Any], status: Status, reason: str | None
+) -> None:
+    record = run(executor, make_job(tmp_path, workload, params=params))
+    assert record.status is status or (record.status in MEASURED and status is Status.OK), record
+    assert (record.reason or "").startswith(reason or "")
+    if workload != "well":
+        assert run(executor, make_job(tmp_path, "well")).status in MEASURED
+
+
+def test_a_hanging_cell_is_ended_at_its_limit_with_everything_below_it(executor: ProcessExecutor, tmp_path: Path) -> None:
+    job = make_job(tmp_path, "hanging")
+    begun_s = time.perf_counter()
+    record = run(executor, job, timeout_s=6)
+    assert record.status is Status.TIMEOUT
+    assert time.perf_counter() - begun_s < 60
+    assert run(executor, make_job(tmp_path, "well")).status in MEASURED
+
+
+def test_a_grandchild_in_its_own_session_neither_holds_the_runner_nor_survives(
+    executor: ProcessExecutor, tmp_path: Path
+) -> None:
+    marker = uuid.uuid4().hex
+    record = run(executor, make_job(tmp_path, "orphaning", params={"marker": marker}))
+    assert record.status in MEASURED
+    assert processes_with(marker) == []
+
+
+def test_a_gigabyte_of_output_is_capped_and_does_not_grow_the_runner(forking: ProcessExecutor, tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    job = make_job(tmp_path, "flooding")
+    outcome = forking.run(job, 120)
+    assert outcome.exit_code == 0
+    assert len(outcome.output_tail) < 40_000
+    assert "bytes left out" in outcome.output_tail
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_what_is_printed_is_kept_readable(forking: ProcessExecutor, tmp_path: Path) -> None:
+    record = run(forking, make_job(tmp_path, "garbage"))
+    assert "red done" in record.evidence.output_tail
+    assert "\x1b" not in record.evidence.output_tail
+    assert "\x00" not in record.evidence.output_tail
+
+
+def test_a_cell_sees_the_allowlist_and_nothing_else(
+    executor: ProcessExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "PYTHONPATH", "KERAS_HOME"):
+        monkeypatch.setenv(name, "canary-value")
+    record = run(executor, make_job(tmp_path, "telling"))
+    assert "the environment was told" in (record.reason or "")
+    assert "KERAS_BACKEND" in record.evidence.output_tail
+    assert "canary-value" not in record.evidence.output_tail
+
+
+def test_a_gpu_that_is_not_there_is_a_device_mismatch_on_every_backend(tmp_path: Path) -> None:
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has the GPU whose absence is tested")
+    executor = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
+    try:
+        for backend in ("tensorflow", "jax", "torch"):
+            record = run(executor, make_job(tmp_path, "well", backend=backend, device="gpu"))
+            assert record.status is Status.DEVICE_MISMATCH, (backend, record.reason, record.evidence.output_tail)
+            assert record.times.epoch_times_s == []
+    finally:
+        executor.close()
+
+
+def test_a_backend_that_is_not_installed_is_told_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else real(name, *rest))
+    executor = ProcessExecutor()
+    assert "torch cannot be found" in (executor.missing("torch") or "")
+    assert "pip install" in (executor.missing("torch") or "")
+    assert executor.missing("jax") is None
+
+
+def test_a_server_that_dies_under_a_cell_is_infrastructure_and_the_next_cell_runs(
+    forking: ProcessExecutor, tmp_path: Path
+) -> None:
+    job = make_job(tmp_path, "well")
+    assert run(forking, job).status in MEASURED
+    server = next(iter(forking._servers.values()))
+    assert server is not None
+    server.process.kill()
+    assert run(forking, make_job(tmp_path, "well")).status is Status.INFRA
+    assert run(forking, make_job(tmp_path, "well")).status in MEASURED
+
+
+def test_a_new_block_has_new_servers(forking: ProcessExecutor, tmp_path: Path) -> None:
+    run(forking, make_job(tmp_path, "well"))
+    first = next(iter(forking._servers.values()))
+    forking.begin_block()
+    run(forking, make_job(tmp_path, "well"))
+    second = next(iter(forking._servers.values()))
+    assert first is not None
+    assert second is not None
+    assert first.process.pid != second.process.pid
+    assert first.process.returncode is not None
+
+
+def test_leftovers_of_a_killed_runner_are_found_by_their_mark(forking: ProcessExecutor, tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    mark = uuid.uuid4().hex
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={MARK: mark})
+    while end_leftovers(mark) == 0:
+        pass  # the child has not replaced its environment yet
+    assert left.wait() == -9
+    assert end_leftovers(mark) == 0
+
+
+def test_a_kill_without_an_oom_of_ours_is_no_oom() -> None:
+    with pytest.raises(ResultRefused):
+        accept(None, Job(Purpose.MEASURE, "", "", 0, 0, make_settings(), 1, "", [], None, None))
+    assert Outcome().oom_kills == 0

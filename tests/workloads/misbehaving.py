@@ -1,0 +1,102 @@
+"""Workloads that go wrong in every way a user's can; each is `tests.workloads.misbehaving:NAME` in a matrix."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def _model(learning_rate: float = 0.01) -> Any:
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer=keras.optimizers.SGD(learning_rate), loss="mse")
+    return model
+
+
+def _data() -> tuple[Any, Any]:
+    return np.ones((8, 4), "float32"), np.zeros((8, 1), "float32")
+
+
+def well(**_: Any) -> Any:
+    return _model(), *_data()
+
+
+def raising(**_: Any) -> Any:
+    raise RuntimeError("the workload says no\nand more")
+
+
+def hanging(**_: Any) -> Any:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(60)
+
+
+def segfaulting(**_: Any) -> Any:
+    return ctypes.string_at(0)
+
+
+def killed(**_: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exiting(code: int = 0, **_: Any) -> Any:
+    sys.exit(code)
+
+
+def flooding(**_: Any) -> Any:
+    """Print a gigabyte."""
+    block = b"x" * (1 << 20)
+    for _ in range(1024):
+        os.write(1, block)
+    return _model(), *_data()
+
+
+def garbage(**_: Any) -> Any:
+    os.write(1, b"\xff\xfe\x00\x1b[31mred\x1b[0m\x1b]0;title\x07 done\n")
+    raise ValueError("garbage was printed")
+
+
+def diverging(**_: Any) -> Any:
+    return _model(1e30), *_data()
+
+
+def orphaning(marker: str = "", **_: Any) -> Any:
+    """Leave a grandchild in a session of its own that holds the output open."""
+    code = f"import time; marker = {marker!r}; time.sleep(600)"
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    return _model(), *_data()
+
+
+def linking(target: str = "/etc/hostname", **_: Any) -> Any:
+    """Put a link where the result belongs, and end as if all were well."""
+    Path("result.json").symlink_to(target)
+    os._exit(0)
+
+
+def piping(**_: Any) -> Any:
+    os.mkfifo("result.json")
+    os._exit(0)
+
+
+def empty(**_: Any) -> Any:
+    return _model(), np.ones((0, 4), "float32"), np.zeros((0, 1), "float32")
+
+
+def telling(**_: Any) -> Any:
+    """Print the whole environment."""
+    print(dict(os.environ), flush=True)
+    raise RuntimeError("the environment was told")
+
+
+def hoarding(megabytes: int = 2000, **_: Any) -> Any:
+    blocks = [bytearray(1 << 20) for _ in range(megabytes)]
+    return _model(), np.ones((len(blocks), 4), "float32"), np.zeros((len(blocks), 1), "float32")
