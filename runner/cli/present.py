@@ -37,18 +37,20 @@ def print_table(rows: Sequence[Row], records: Sequence[Record]) -> None:
     from rich.table import Table
 
     backends = list(dict.fromkeys(backend for row in rows for backend in row.cells))
-    shown = Table(box=SIMPLE_HEAD, pad_edge=False)
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
     shown.add_column("workload", overflow="fold")
     for backend in backends:
         shown.add_column(backend, justify="right", no_wrap=True)
-    shown.add_column("verdict", overflow="fold")
     for row in rows:
         texts = [_cell_text(row, backend) for backend in backends]
-        shown.add_row(_plain(row.title), *texts, _plain(row.verdict))
+        shown.add_row(_plain(row.title), *texts)
     console = Console(highlight=False)
     console.print()
     console.print(shown)
     console.print(LEGEND, style="dim")
+    console.print()
+    for row in rows:
+        console.print(f"{_plain(row.title)}: {_plain(row.verdict)}")
     _print_failures(console, rows)
     _print_warnings(console, records)
 
@@ -65,11 +67,10 @@ def _cell_text(row: Row, backend: str) -> str:
         return "-"
     if cell.step_time is None:
         return f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
-    mark = "[bold green]* " if row.fastest == backend else "[/]"
-    interval = _interval(cell)
+    centre = seconds(cell.step_time.centre)
     lines = [
-        f"{mark}{seconds(cell.step_time.centre)}[/]" if row.fastest == backend else seconds(cell.step_time.centre),
-        interval,
+        f"[bold green]* {centre}[/]" if row.fastest == backend else centre,
+        _interval(cell),
         f"{significant(cell.samples_per_s)}/s",
         f"{seconds(cell.first_epoch_time_s)} : {seconds(cell.epoch_time_s)}",
     ]

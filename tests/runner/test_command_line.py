@@ -1,0 +1,339 @@
+"""The whole command line, with pretended durations."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.codec import dumps
+from records.schema import Status
+from records.store import Results
+from runner.campaign import TARGET_EPOCH_S, steps_for
+from runner.cell.job import Job, Purpose
+from runner.cli.main import Seams, main
+from runner.errors import Interrupted
+from runner.executors import Outcome
+from runner.testing import FakeExecutor, crash, spoil
+
+MATRIX = """\
+version: 1
+backends: [tensorflow, jax, torch]
+cells:
+  - workload: mnist_mlp
+  - workload: gru
+    repeats: 2
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
+    return main(list(arguments), Seams(executor=executor or FakeExecutor()))
+
+
+def records(folder: Path) -> list[Any]:
+    newest = Results(folder / "results").latest()
+    assert newest is not None
+    return newest.load()[0]
+
+
+def test_a_run_publishes_a_record_of_every_repeat_and_a_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--matrix", "matrix.yaml") == 0
+    found = records(folder)
+    assert len(found) == 3 * 3 + 3 * 2
+    assert {r.status for r in found} == {Status.OK}
+    assert (folder / "results" / "latest" / "report.html").read_text().startswith("<!doctype html>")
+    printed = capsys.readouterr().out
+    assert "tensorflow is fastest" in printed
+    assert "15/15" in printed
+
+
+def test_backends_of_a_work_share_their_steps_and_each_epoch_is_long_enough(folder: Path) -> None:
+    runner("--matrix", "matrix.yaml")
+    by_work: dict[str, set[int]] = {}
+    for record in records(folder):
+        by_work.setdefault(record.settings.workload, set()).add(record.resolved.steps_per_epoch)
+        assert record.times.epoch_time_median_s >= TARGET_EPOCH_S
+    assert {len(steps) for steps in by_work.values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("times_s", "steps"), [([0.1, 0.2], 6), ([0.1, None], 6), ([], 1), ([None], 1), ([2.0, 3.0], 1), ([0.0005], 1100)]
+)
+def test_the_quickest_backend_decides_the_steps(times_s: list[float | None], steps: int) -> None:
+    assert steps_for(times_s) == steps
+
+
+def test_cells_run_in_blocks_with_every_backend_in_each(folder: Path) -> None:
+    executor = FakeExecutor()
+    runner("--matrix", "matrix.yaml", executor=executor)
+    measured = [job for job in executor.jobs if job.purpose is Purpose.MEASURE]
+    assert [job.repeat for job in measured] == sorted(job.repeat for job in measured)
+    assert executor.blocks == 3
+
+
+def test_a_crash_is_a_record_the_others_go_on_and_the_exit_code_is_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner(executor=FakeExecutor(behaviours={"gru": crash()})) == 1
+    statuses = {(r.settings.workload, r.status) for r in records(folder)}
+    assert statuses == {("mnist_mlp", Status.OK), ("gru", Status.CRASH)}
+    assert "ended by signal 11" in capsys.readouterr().out
+
+
+def test_infrastructure_is_tried_three_times_each_its_own_record(folder: Path) -> None:
+    executor = FakeExecutor(behaviours={"gru": spoil(times=99)})
+    assert runner("--set", "steps_per_epoch=5", "--filter", "gru", "--backend", "jax", executor=executor) == 3
+    assert [(r.repeat, r.attempt, r.status) for r in records(folder)] == [
+        (repeat, attempt, Status.INFRA) for repeat in (0, 1) for attempt in (0, 1, 2)
+    ]
+
+
+def test_what_was_spoiled_is_measured_by_the_same_command_and_the_run_is_complete(folder: Path) -> None:
+    arguments = ("--set", "steps_per_epoch=5", "--filter", "gru", "--backend", "jax")
+    runner(*arguments, executor=FakeExecutor(behaviours={"gru": spoil(times=99)}))
+    assert runner(*arguments) == 0
+    assert len(Results(folder / "results").runs()) == 1
+    assert [(r.repeat, r.attempt) for r in records(folder) if r.status is Status.OK] == [(0, 3), (1, 3)]
+
+
+def test_a_backend_that_is_not_installed_leaves_its_cells_pending_and_the_others_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner(executor=FakeExecutor(absent=frozenset({"torch"}))) == 3
+    statuses = {(r.settings.backend, r.status) for r in records(folder)}
+    assert statuses == {("tensorflow", Status.OK), ("jax", Status.OK), ("torch", Status.INFRA)}
+    assert "backend_not_installed" in capsys.readouterr().out
+    assert runner() == 0
+    assert len(Results(folder / "results").runs()) == 1
+
+
+def test_the_same_command_starts_a_new_run_once_the_last_is_finished(folder: Path) -> None:
+    runner()
+    runner()
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def test_another_plan_does_not_continue_an_unfinished_run(folder: Path) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(3)
+    runner("--repeats", "1")
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def stop_after(count: int, *arguments: str) -> None:
+    """Run until `count` cells were measured, then be interrupted."""
+    from runner.cli import main as program
+
+    executor = FakeExecutor()
+    behave = executor.succeed
+
+    def interrupted(job: Job) -> Outcome:
+        if sum(job.purpose is Purpose.MEASURE for job in executor.jobs) > count:
+            raise Interrupted("stopped by SIGINT")
+        return behave(job)
+
+    executor.behaviours = {"mnist_mlp": interrupted, "gru": interrupted}
+    args = program.parser().parse_args(["run", *arguments])
+    args.seams, args.given = Seams(executor=executor), []
+    args.main(args)
+
+
+@pytest.mark.parametrize("count", range(0, 15, 2))
+def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count: int) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(count)
+    first = {r.key: dumps(r) for r in records(folder)}
+    assert len(first) == count
+    executor = FakeExecutor()
+    assert runner(executor=executor) == 0
+    assert len(Results(folder / "results").runs()) == 1
+    after = {r.key: dumps(r) for r in records(folder)}
+    assert len(after) == 15
+    assert {key: after[key] for key in first} == first
+    assert sum(job.purpose is Purpose.MEASURE for job in executor.jobs) == 15 - count
+
+
+def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner()
+    victim = sorted((folder / "results" / "latest" / "records").glob("*.json"))[3]
+    victim.write_text(victim.read_text()[:100])
+    assert runner() == 0
+    assert "set aside in records/corrupt" in capsys.readouterr().err
+    assert len(Results(folder / "results").runs()) == 1
+    assert len(records(folder)) == 15
+
+
+def test_nothing_of_the_scratch_is_left(folder: Path) -> None:
+    runner()
+    assert not (folder / "results" / "latest" / "work").exists()
+
+
+def test_json_is_the_only_thing_printed_where_it_is_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["statuses"] == {"ok": 15}
+    assert [row["fastest"] for row in document["rows"]] == [None, "tensorflow"]
+
+
+def test_show_prints_a_cell_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--repeats", "3")
+    capsys.readouterr()
+    assert main(["show", "jax:gru"]) == 0
+    printed = capsys.readouterr().out
+    for text in ("workload", "steps_per_epoch", "95 % interval", "first epoch", "not measured", "cpu_model"):
+        assert text in printed
+
+
+def test_show_offers_a_near_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    assert main(["show", "jax:grue"]) == 2
+    assert "did you mean jax:gru?" in capsys.readouterr().err
+
+
+def test_report_is_written_again(folder: Path) -> None:
+    runner()
+    page = folder / "results" / "latest" / "report.html"
+    before = page.read_text()
+    page.unlink()
+    assert main(["report"]) == 0
+    assert page.read_text() == before
+
+
+@pytest.mark.parametrize("arguments", [["report"], ["show", "gru"]])
+def test_without_a_run_there_is_one_clear_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "holds no run; measure one with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mpl\n", "did you mean mnist_mlp?"),
+        ("version: 1\nbackends: [jax]\ncells:\n  - workload: gru\n    batch_size: 0\n", "matrix.yaml:5"),
+        ("version: 1\nbackends: [jax]\ncells:\n  - workload: gru\n    batch_size: -4\n", "got -4"),
+        ("", "matrix.yaml"),
+    ],
+)
+def test_bad_input_is_one_report_and_exit_code_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (folder / "matrix.yaml").write_text(text)
+    assert runner() == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "results").exists()
+
+
+def test_a_results_folder_in_use_is_exit_code_3_and_names_the_holder(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = Results(folder / "results")
+    held.open_for_writing()
+    assert runner() == 3
+    assert f"process {os.getpid()}" in capsys.readouterr().err
+    held.close()
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "list", "show", "report", "completion", "schema"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert "usage: runner" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_the_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "--matrix" in capsys.readouterr().out
+
+
+def test_a_record_that_cannot_be_kept_ends_the_run_with_exit_code_3(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+
+    from records import store
+
+    real = store.publish
+
+    def full(path: Path, text: str) -> None:
+        if path.parent.name == "records" and len(list(path.parent.glob("*.json"))) >= 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, text)
+
+    monkeypatch.setattr(store, "publish", full)
+    assert runner() == 3
+    assert "No space left on device; free some space and run the same command again" in capsys.readouterr().err
+    monkeypatch.undo()
+    os.chdir(folder)
+    assert runner() == 0
+    assert len(Results(folder / "results").runs()) == 1
+    assert len(records(folder)) == 15
+
+
+@pytest.fixture
+def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
+    """A real runner process whose cells take a while."""
+    script = (
+        "import sys, time\n"
+        "from runner.cli.main import Seams, main\n"
+        "from runner.testing import FakeExecutor\n"
+        "class Slow(FakeExecutor):\n"
+        "    def run(self, job, timeout_s):\n"
+        "        time.sleep(0.02)\n"
+        "        return super().run(job, timeout_s)\n"
+        "sys.exit(main([], Seams(executor=Slow())))\n"
+    )
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder)
+
+    return start
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_at_any_moment_tears_nothing_and_the_run_is_completed(
+    folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]], number: signal.Signals
+) -> None:
+    for lines in range(8):
+        process = slow_runner()
+        assert process.stdout is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        process.send_signal(number)
+        process.communicate()
+        assert process.returncode in {signal.SIGKILL: {-9}, signal.SIGINT: {130, 0, -2}, signal.SIGTERM: {130, 0, -15}}[number]
+        for run in Results(folder / "results").runs():
+            assert run.load()[1] == []
+    assert slow_runner().communicate() is not None
+    done = [run for run in Results(folder / "results").runs() if len(run.load()[0]) == 15]
+    assert done
+    for run in Results(folder / "results").runs()[:-1]:
+        assert len(run.load()[0]) == 15
+
+
+def test_a_result_is_never_believed_from_a_cell_we_ended(folder: Path) -> None:
+    def late(job: Job) -> Outcome:
+        return replace(FakeExecutor().succeed(job), deadline_exceeded=True, signal=9, exit_code=None)
+
+    assert runner("--backend", "jax", "--filter", "gru", executor=FakeExecutor(behaviours={"gru": late})) == 1
+    assert {r.status for r in records(folder)} == {Status.TIMEOUT}
