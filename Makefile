@@ -1,0 +1,39 @@
+# The commands people type; ci/ holds what they do, for people and CI alike.
+
+# PYTHON=/path/to/python3.12 chooses the interpreter of .venv (else the one it was made with, else python3).
+PYTHON ?=
+MATRIX ?= matrix.yaml
+# ARGS is passed on: make bench ARGS='--backend jax', make test ARGS='-k plan'
+ARGS ?=
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: bench test lint types browser wheel setup clean help
+
+bench: setup  ## measure: run matrix.yaml on the three CPU backends, print the table, write results/latest/report.html
+	@.venv/bin/runner --matrix $(MATRIX) $(ARGS)
+
+test:  ## the tests that need neither a browser nor Docker nor a GPU
+	@ci/test $(ARGS)
+
+lint:  ## ruff's rules and format, and that the locks fit pyproject.toml
+	@ci/lint
+
+types:  ## mypy, strict
+	@ci/types
+
+browser:  ## the tests in headless Chromium
+	@ci/browser $(ARGS)
+
+wheel:  ## build the wheel and try it, without any backend, under each Python found here
+	@ci/wheel
+
+setup:  ## make .venv (bench, test and the others do this themselves)
+	@ci/setup
+
+clean:  ## remove .venv and caches; results stay
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -not -path './results/*' -prune -exec rm -rf {} +
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16

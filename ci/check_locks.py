@@ -1,0 +1,116 @@
+"""Checks, without a network, that the locks fit pyproject.toml.
+
+Promise: each lock pins every direct requirement of what it serves exactly once, within its bounds, for each supported
+Python; every pin but the CPU build of torch carries a hash; no lock names a file, an address or an index.
+Not known here: whether the indirect requirements are complete. `pip check` says so at the end of ci/setup.
+"""
+
+import re
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+PYTHONS = ("3.11", "3.12", "3.13")
+TORCH_BUILD = "torch-build-cpu"
+NOT_PORTABLE = re.compile(r"^\s*-|\S+://|^\s*[./]")
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What one file in locks/ serves: optional extras and dependency groups beside the project's own dependencies."""
+
+    name: str
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    torch_apart: bool = False
+
+
+LOCKS = (
+    Lock("host"),
+    Lock("cpu", ("tf-cpu", "jax-cpu", "torch-cpu"), ("dev",), torch_apart=True),
+    Lock("tf-cpu", ("tf-cpu",)),
+    Lock("tf-gpu", ("tf-gpu",)),
+    Lock("jax-cpu", ("jax-cpu",)),
+    Lock("jax-gpu", ("jax-gpu",)),
+    Lock("torch-cpu", ("torch-cpu",), torch_apart=True),
+    Lock("torch-gpu", ("torch-gpu",)),
+)
+
+
+def required(pyproject: dict[str, Any], lock: Lock) -> list[Requirement]:
+    """The direct requirements that the lock must satisfy."""
+    project = pyproject["project"]
+    texts = list(project["dependencies"])
+    for extra in lock.extras:
+        texts += project["optional-dependencies"][extra]
+    for group in lock.groups:
+        texts += pyproject["dependency-groups"][group]
+    return [Requirement(text) for text in texts]
+
+
+def pins(text: str) -> tuple[list[Requirement], list[str]]:
+    """The pinned requirements of a lock's text, and what is wrong with its lines."""
+    found, problems = [], []
+    joined = re.sub(r"\\\n", " ", text)
+    for line in filter(None, (line.partition("#")[0].strip() for line in joined.splitlines())):
+        pin, *hashes = re.split(r"\s+--hash=sha256:", line)
+        if NOT_PORTABLE.search(pin):
+            problems.append(f"only pins belong into a lock, got {pin!r}")
+            continue
+        try:
+            requirement = Requirement(pin)
+        except InvalidRequirement:
+            problems.append(f"not a requirement, got {pin!r}")
+            continue
+        if not hashes and requirement.name != "torch":
+            problems.append(f"{requirement.name} has no hash")
+        found.append(requirement)
+    return found, problems
+
+
+def misfit(wanted: Requirement, pinned: list[Requirement], python: str) -> str | None:
+    """Why the pins do not satisfy the wanted requirement under that Python, or None where they do."""
+    environment = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
+    name = canonicalize_name(wanted.name)
+    matching = [
+        pin
+        for pin in pinned
+        if canonicalize_name(pin.name) == name and (pin.marker is None or pin.marker.evaluate(environment))
+    ]
+    if len(matching) != 1:
+        return f"{wanted} needs one pin under Python {python}, got {[str(pin) for pin in matching]}"
+    version = str(matching[0].specifier).removeprefix("==")
+    if not wanted.specifier.contains(version, prereleases=True):
+        return f"{wanted} does not allow the pinned {version}"
+    return None
+
+
+def problems_of(lock: Lock, pyproject: dict[str, Any], texts: dict[str, str]) -> list[str]:
+    """Everything that is wrong with one lock, given the texts of all."""
+    names = [lock.name, TORCH_BUILD] if lock.torch_apart else [lock.name]
+    parsed = [pins(texts.get(name, "")) for name in names]
+    pinned = [pin for found, _ in parsed for pin in found]
+    problems = [problem for _, wrong in parsed for problem in wrong]
+    misfits = (misfit(wanted, pinned, python) for wanted in required(pyproject, lock) for python in PYTHONS)
+    return [f"locks/{lock.name}.txt: {problem}" for problem in dict.fromkeys([*problems, *filter(None, misfits)])]
+
+
+def main() -> int:
+    """Print every problem of every lock; 0 where there is none, 1 otherwise."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    texts = {path.stem: path.read_text() for path in (ROOT / "locks").glob("*.txt")}
+    problems = [problem for lock in LOCKS for problem in problems_of(lock, pyproject, texts)]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print("locks: run ci/lock" if problems else f"locks: all {len(LOCKS)} fit pyproject.toml")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
