@@ -7,10 +7,18 @@ intervals of the ratios, paired by block, separate it from every other; otherwis
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from analysis.statistics import CONFIDENCE, MIN_PROCESSES, Estimate, geometric, paired_ratio, smallest_difference, spread
+from analysis.statistics import (
+    CONFIDENCE,
+    MIN_PROCESSES,
+    Estimate,
+    geometric,
+    paired_ratio,
+    smallest_difference,
+    spread,
+)
 from records.codec import canonical, to_json
 from records.schema import MEASURED, Record, Status
 from records.settings import BACKENDS, Scalar, Settings
@@ -121,7 +129,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
 
 def incomparable(cells: dict[str, CellSummary]) -> str | None:
     """Return why these cells did not do the same work, or None when they did."""
-    facts = {
+    facts: dict[str, Callable[[Record], object]] = {
         "parameters": lambda record: record.resolved and record.resolved.parameters,
         "precision": lambda record: record.resolved and record.resolved.precision,
         "TF32": lambda record: record.resolved and record.resolved.tf32,

@@ -1,10 +1,10 @@
 """Figures from several processes of a cell, with their intervals.
 
 The unit of evidence is the process: one figure each (its median kept epoch per step), never its epochs. Times are
-compared by ratio, so all arithmetic is on logarithms: the centre is the geometric mean, the interval is Student's t over
-the processes. Few processes give wide intervals, and one gives none; that is the honest answer.
+compared by ratio, so all arithmetic is on logarithms: the centre is the geometric mean, the interval is Student's t
+over the processes. Few processes give wide intervals, and one gives none; that is the honest answer.
 
-Source of the interval: Student, "The probable error of a mean", Biometrika 6 (1908); quantiles by scipy.special.stdtrit.
+Source of the interval: Student, "The probable error of a mean", Biometrika 6 (1908); quantiles: scipy.special.stdtrit.
 """
 
 from __future__ import annotations

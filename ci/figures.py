@@ -44,7 +44,9 @@ def start(runs: int = 21) -> None:
             subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
             taken[name].append(time.perf_counter() - begun_s)
     for name, seconds in taken.items():
-        print(f"{name:16} median {statistics.median(seconds):.3f} s  min {min(seconds):.3f}  max {max(seconds):.3f}  n={runs}")
+        print(
+            f"{name:16} median {statistics.median(seconds):.3f} s  min {min(seconds):.3f}  max {max(seconds):.3f}  n={runs}"
+        )
 
 
 def plan(runs: int = 5) -> None:
@@ -187,9 +189,21 @@ def spread(processes: int = 30) -> None:
 
 def _one_record(folder: Path, backend: str, start: str) -> dict[str, Any]:
     matrix = folder / "matrix.yaml"
-    matrix.write_text("version: 1\nbackends: [tensorflow, jax, torch]\ncells:\n  - workload: mnist_mlp\n    repeats: 1\n")
+    matrix.write_text(
+        "version: 1\nbackends: [tensorflow, jax, torch]\ncells:\n  - workload: mnist_mlp\n    repeats: 1\n"
+    )
     runner = str(Path(sys.executable).parent / "runner")
-    command = [runner, "--matrix", str(matrix), "--results", str(folder / start), "--backend", backend, "--start", start]
+    command = [
+        runner,
+        "--matrix",
+        str(matrix),
+        "--results",
+        str(folder / start),
+        "--backend",
+        backend,
+        "--start",
+        start,
+    ]
     subprocess.run([*command, "--set", "steps_per_epoch=60", "--json", "--new"], check=True, stdout=subprocess.DEVNULL)
     (path,) = (folder / start / "latest" / "records").glob("*.json")
     record: dict[str, Any] = json.loads(path.read_text())

@@ -12,7 +12,7 @@ import types
 import typing
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 

@@ -10,9 +10,9 @@
         records/corrupt/           files that were not records, set aside and never deleted
         work/                      scratch of the cell that runs now
 
-Promise: after a crash at any point no record is torn, lost or doubled: a record is written aside, synced, and then linked
-to its name, which fails if the name exists. State is files: what is pending is what was planned less what is published.
-Locks are local; a results folder on NFS is not supported.
+Promise: after a crash at any point no record is torn, lost or doubled: a record is written aside, synced, and then
+linked to its name, which fails if the name exists. State is files: what is pending is what was planned less what is
+published. Locks are local; a results folder on NFS is not supported.
 """
 
 from __future__ import annotations

@@ -15,7 +15,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from records.schema import SCHEMA_VERSION, CellResult, Evidence, Harness, Learning, Machine, Memory, Record, Status, Times
+from records.schema import (
+    SCHEMA_VERSION,
+    CellResult,
+    Evidence,
+    Harness,
+    Learning,
+    Machine,
+    Memory,
+    Record,
+    Status,
+    Times,
+)
 from records.store import Run
 from runner.cell.job import RESULT_LIMIT_BYTES, Job, Purpose
 from runner.executors import Executor, Outcome
@@ -25,7 +36,7 @@ from runner.plan import Step, calibration_group
 
 TARGET_EPOCH_S = 0.5
 # A calibration reads a little fast or slow; without a margin half of all epochs would fall short of the target.
-TARGET_MARGIN = 1.1
+TARGET_MARGIN = 1.05
 INFRA_ATTEMPTS = 3
 OUTPUT_TAIL_CHARACTERS = 8000
 
@@ -114,7 +125,7 @@ def _steps_per_epoch(workshop: Workshop, cells: Sequence[Cell], cell: Cell) -> i
     asked = cell.settings.steps_per_epoch
     chunk = cell.settings.steps_per_execution
     # A warm start needs someone to have warmed the cache: the calibration does.
-    calibrated = _calibrated(workshop, cells, cell) if "auto" == asked or cell.settings.compile_cache == "warm" else 1
+    calibrated = _calibrated(workshop, cells, cell) if asked == "auto" or cell.settings.compile_cache == "warm" else 1
     if asked == "seed":
         count = math.ceil(cell.settings.samples / cell.settings.batch_size)
     else:
@@ -251,5 +262,3 @@ def _read_bounded(path: Path) -> bytes | None:
             return handle.read(RESULT_LIMIT_BYTES + 1)
         except OSError as error:
             raise ResultRefused(f"bad_result: {error.strerror}") from error
-
-

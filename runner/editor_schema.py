@@ -38,12 +38,12 @@ def json_schema(catalog: Catalog) -> Schema:
             {
                 "version": {"const": VERSION, "description": "version of the grammar"},
                 "defaults": _mapping({key: _one(key) for key in DEFAULTS}),
-                "backends": {"$ref": "#/definitions/backends"},
-                "cells": {"type": "array", "minItems": 1, "items": _entry(catalog)},
+                "backends": _one("backends"),
+                "cells": _list(_entry(catalog)),
             }
         ),
         "required": [key for key in TOP_KEYS if key != "defaults"],
-        "definitions": _definitions(),
+        "definitions": _definitions(catalog),
     }
 
 
@@ -52,58 +52,76 @@ def text(catalog: Catalog) -> str:
     return json.dumps(json_schema(catalog), indent=1, allow_nan=False) + "\n"
 
 
-def _definitions() -> Schema:
-    backends = {"type": "array", "items": {"enum": list(BACKENDS)}, "minItems": 1, "uniqueItems": True}
+def _definitions(catalog: Catalog) -> Schema:
+    """Return the parts others refer to. Draft 7 cannot close an object made of parts, so names are listed."""
     axes = {f"{key}_axis": _axis(_one(key)) for key in SETTINGS}
-    return {"backends": backends, **{key: rule.json_schema() for key, rule in DEFAULTS.items()}, **axes}
+    settings = {key: _one(f"{key}_axis") for key in SETTINGS}
+    again = {**settings, **{key: _one(key) for key in LIMITS}, "backends": _one("backends")}
+    left_out = {**settings, "backend": _axis({"enum": list(BACKENDS)})}
+    return {
+        "backends": {"type": "array", "items": {"enum": list(BACKENDS)}, "minItems": 1, "uniqueItems": True},
+        **{key: rule.json_schema() for key, rule in DEFAULTS.items()},
+        **axes,
+        "again": {"type": "object", "properties": again},
+        "again_name": {"enum": ["params", *again]},
+        "left_out": {"type": "object", "properties": left_out, "minProperties": 1},
+        "left_out_name": {"enum": list(left_out)},
+        "entry_name": {"enum": [*ENTRY_KEYS, *DEFAULTS]},
+        "users.params": _users_params(),
+        **{key: part for workload in catalog.workloads.values() for key, part in _own_definitions(workload).items()},
+    }
 
 
 def _entry(catalog: Catalog) -> Schema:
     names = {"enum": list(catalog.workloads)}
     users = {"type": "string", "pattern": f"^{USER_WORKLOAD.pattern}$"}
-    branches = [_branch({"const": name}, _params(workload), workload) for name, workload in catalog.workloads.items()]
-    branches.append(_branch({"type": "string", "pattern": ":"}, _users_params(), None))
-    settings = {key: {"$ref": f"#/definitions/{key}_axis"} for key in SETTINGS}
+    branches = [_branch({"const": name}, workload) for name, workload in catalog.workloads.items()]
+    branches.append(_branch({"type": "string", "pattern": ":"}, None))
+    meaning = "a name of the catalog, or package.module:function"
     return {
         "type": "object",
         "required": ["workload"],
-        "properties": {
-            "workload": {"anyOf": [names, users], "description": "a name of the catalog, or package.module:function"},
-            "backends": {"$ref": "#/definitions/backends"},
-            **settings,
-            **{key: _one(key) for key in LIMITS},
-        },
-        "allOf": branches,
+        "properties": {"workload": {"anyOf": [names, users], "description": meaning}},
+        "allOf": [_one("again"), *branches],
     }
 
 
-def _branch(name: Schema, params: Schema, workload: Workload | None) -> Schema:
+def _branch(name: Schema, workload: Workload | None) -> Schema:
     """Return what an entry must be when its workload has this name: its keys, its parameters, its data."""
-    direct = params.get("properties", {})
-    own = direct | ({"data": _axis({"enum": list(workload.data)})} if workload else {})
-    settings = {key: {"$ref": f"#/definitions/{key}_axis"} for key in SETTINGS}
-    limits = {key: _one(key) for key in LIMITS}
-    again = _mapping({**settings, **limits, **own, "params": params, "backends": {"$ref": "#/definitions/backends"}})
-    left_out = {"backend": _axis({"enum": list(BACKENDS)}), **settings, **own}
-    exclude = {"type": "object", "minProperties": 1, "properties": left_out}
-    if workload:
-        exclude["additionalProperties"] = False
+    stem = workload.name if workload else "users"
+    direct = {param: _one(f"{stem}.{param}_axis") for param in workload.params} if workload else {}
+    own = direct | ({"data": _one(f"{stem}.data_axis")} if workload else {})
+    params = {"params": _one(f"{stem}.params")}
+    again = _point("again", own | params, direct)
+    # Any name may be one of a user's own parameters.
+    left_out = _point("left_out", own, direct) if workload else _one("left_out")
+    properties = {**own, **params, "include": _list(again), "exclude": _list(left_out)}
     return {
         "if": {"properties": {"workload": name}, "required": ["workload"]},
-        "then": {
-            "properties": {
-                **own,
-                "params": params,
-                "include": {"type": "array", "minItems": 1, "items": again},
-                "exclude": {"type": "array", "minItems": 1, "items": exclude},
-            },
-            "propertyNames": {"enum": [*ENTRY_KEYS, *DEFAULTS, *direct]},
-        },
+        "then": {"properties": properties, "propertyNames": _names("entry", direct)},
     }
 
 
-def _params(workload: Workload) -> Schema:
-    return _mapping({name: _axis(rule.json_schema()) for name, rule in workload.params.items()})
+def _own_definitions(workload: Workload) -> Schema:
+    """Return the parts that belong to one workload; a dot keeps them apart from the shared ones."""
+    stem = workload.name
+    found = {f"{stem}.{param}": rule.json_schema() for param, rule in workload.params.items()}
+    found |= {f"{stem}.{param}_axis": _axis(_one(f"{stem}.{param}")) for param in workload.params}
+    found[f"{stem}.data_axis"] = _axis({"enum": list(workload.data)})
+    return found | {f"{stem}.params": _mapping({param: _one(f"{stem}.{param}_axis") for param in workload.params})}
+
+
+def _point(shared: str, own: Schema, direct: Schema) -> Schema:
+    return {"allOf": [_one(shared)], "properties": own, "propertyNames": _names(shared, direct)}
+
+
+def _names(shared: str, direct: Schema) -> Schema:
+    """Return a schema of the keys allowed: those every workload shares, and the workload's parameters."""
+    return {"anyOf": [_one(f"{shared}_name"), {"enum": list(direct)}]} if direct else _one(f"{shared}_name")
+
+
+def _list(item: Schema) -> Schema:
+    return {"type": "array", "items": item, "minItems": 1}
 
 
 def _users_params() -> Schema:

@@ -203,7 +203,7 @@ class _Reader:
 
     def given(self, path: Path, value: object, workload: Workload, extra: tuple[str, ...] = ()) -> _Given:
         allowed = (*extra, "params", "backends", *DEFAULTS, *workload.params)
-        known = self.mapping(path, value, allowed, _users_hint(workload))
+        known = self.mapping(path, value, allowed, lambda key: self.advice(key, workload, allowed))
         params = known.get("params", {})
         if isinstance(params, list):
             self.refuse((*path, "params"), f"must be a mapping, got {say(params)}")
@@ -218,6 +218,15 @@ class _Reader:
                 if key in known and (checked := self.scalar((*path, key), LIMITS[key], known[key])) is not None
             },
         )
+
+    def advice(self, key: str, workload: Workload, allowed: Iterable[str]) -> str:
+        """Return what to do about a key an entry cannot have."""
+        if not any(key in other.params for other in self.catalog.workloads.values()):
+            if close := near(key, allowed):
+                return close
+        elif not workload.is_users:
+            return f"; {workload.name} has no such parameter"
+        return "; a parameter of your own workload goes under params" if workload.is_users else ""
 
     def params(self, path: Path, value: object, workload: Workload, entry: dict[str, Any]) -> Axes:
         """Read `params:`, where a parameter of the workload may stand too."""
@@ -283,7 +292,7 @@ class _Reader:
     # The shapes of values.
 
     def mapping(
-        self, path: Path, value: object, allowed: Iterable[str] | None, hint: Callable[[str], str] | None = None
+        self, path: Path, value: object, allowed: Iterable[str] | None, advise: Callable[[str], str] | None = None
     ) -> dict[str, Any]:
         """Return the known keys of a mapping; unknown ones, and what is no mapping, are refused."""
         if not isinstance(value, dict):
@@ -294,7 +303,7 @@ class _Reader:
             return dict(value)
         names = list(allowed)
         for key in [key for key in value if key not in names]:
-            advice = near(key, names) or (hint(key) if hint else "")
+            advice = advise(key) if advise else near(key, names)
             self.refuse((*path, key), f"unknown key, got {say(key)}{advice}")
         return {key: item for key, item in value.items() if key in names}
 
@@ -333,8 +342,10 @@ class _Reader:
         seen: dict[str, Scalar] = {}
         for index, item in self.items(path, value):
             checked = self.scalar((*path, index), rule, item)
-            if checked is not None and seen.setdefault(repr(checked), checked) is not checked:
+            if repr(checked) in seen:
                 self.refuse((*path, index), f"must not repeat, got {say(item)} twice")
+            elif checked is not None:
+                seen[repr(checked)] = checked
         return tuple(seen.values())
 
     def scalar(self, path: Path, rule: Rule, value: object) -> Scalar | None:
@@ -351,10 +362,6 @@ class _Reader:
 
 def _numbers(values: tuple[Scalar, ...]) -> list[int]:
     return [value for value in values if isinstance(value, int)]
-
-
-def _users_hint(workload: Workload) -> Callable[[str], str] | None:
-    return (lambda _: "; a parameter of your own workload goes under params") if workload.is_users else None
 
 
 def _some(values: tuple[Scalar, ...]) -> str:

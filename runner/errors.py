@@ -54,7 +54,7 @@ class StoreError(InfrastructureError):
     """The results folder cannot be read or written."""
 
 
-class RunLocked(InfrastructureError):  # noqa: N818 - the name says the fact
+class RunLocked(InfrastructureError):
     """Another runner is using the results folder."""
 
 
@@ -62,7 +62,7 @@ class ExecutorError(InfrastructureError):
     """Cells cannot be started at all."""
 
 
-class Interrupted(RunnerError):  # noqa: N818 - the name says the fact
+class Interrupted(RunnerError):
     """A signal asked the runner to stop."""
 
     exit_code: ClassVar[int] = 130

@@ -146,7 +146,9 @@ def _implausible(result: CellResult, job: Job) -> str | None:
     if result.resolved is None:
         return "it does not say what the settings became"
     if len(result.times.epoch_times_s) != job.settings.epochs - job.settings.discard:
-        return f"it holds {len(result.times.epoch_times_s)} kept epochs, not {job.settings.epochs - job.settings.discard}"
+        return (
+            f"it holds {len(result.times.epoch_times_s)} kept epochs, not {job.settings.epochs - job.settings.discard}"
+        )
     if any(seconds <= 0 for seconds in result.times.epoch_times_s):
         return "an epoch took no time"
     return None

@@ -1,6 +1,6 @@
 """Fakes of the seams, part of the product: a whole command line run with pretended durations, without a backend.
 
-    main(["--matrix", "matrix.yaml"], Seams(executor=FakeExecutor()))
+main(["--matrix", "matrix.yaml"], Seams(executor=FakeExecutor()))
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
 
-class Stop(Exception):  # noqa: N818 - it ends the reading; it is no error for anyone else
+class Stop(Exception):
     """Nothing after this point is read."""
 
 

@@ -53,7 +53,9 @@ def make_settings(**changes: Any) -> Settings:
     return replace(SETTINGS, **changes)
 
 
-def make_record(step_time_s: float | None = 0.01, repeat: int = 0, status: Status = Status.OK, **changes: Any) -> Record:
+def make_record(
+    step_time_s: float | None = 0.01, repeat: int = 0, status: Status = Status.OK, **changes: Any
+) -> Record:
     """A record of `make_settings(**settings)`; other changes go to the record's own fields."""
     settings = changes.pop("settings", SETTINGS)
     times = Times(step_time_s=step_time_s, epoch_times_s=[step_time_s] * 3) if step_time_s else Times()

@@ -7,6 +7,7 @@ as `fit` does them; it holds no validation and no building.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +92,7 @@ def predict_epochs(model: Any, batches: Sequence[Batch], *, calls: int, epochs: 
         for _ in range(calls):
             batch = batches[position % len(batches)]
             position += 1
-            times_s.append(_timed(lambda x=batch[0]: model.predict_on_batch(x)))
+            times_s.append(_timed(functools.partial(model.predict_on_batch, batch[0])))
         log.epoch_times_s.append(sum(times_s))
         if epoch >= discard:
             log.call_times_s.extend(times_s)

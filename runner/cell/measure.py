@@ -21,7 +21,6 @@ from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
 from runner.cell.job import Job, Purpose
 from runner.cell.loop import (
-    CallLog,
     EpochLog,
     fit_epochs,
     predict_epochs,
@@ -31,6 +30,8 @@ from runner.cell.loop import (
 
 CALIBRATION_EPOCH_S = 0.2
 SHORT_EPOCH_SHARE = 8
+# The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.
+SECOND_LENGTH_REPEAT = 0
 
 
 class DeviceMismatch(Exception):
@@ -125,7 +126,7 @@ def _run_fit(model: Any, batches: Sequence[Batch], plug: Plug, job: Job) -> tupl
     log = fit_epochs(model, source, plug, steps=steps, epochs=settings.epochs)
     short_steps = short_epoch_steps(settings, steps)
     short = EpochLog()
-    if short_steps is not None:
+    if short_steps is not None and job.repeat == SECOND_LENGTH_REPEAT:
         short = fit_epochs(model, source, plug, steps=short_steps, epochs=1 + settings.epochs - settings.discard)
     times = summarise(log.times_s, short.times_s[1:], settings, steps)
     times = replace(
@@ -145,13 +146,9 @@ def _run_predict(model: Any, batches: Sequence[Batch], plug: Plug, job: Job) -> 
         summarise(log.epoch_times_s, [], settings, calls),
         first_step_time_s=first,
         training_time_s=first + sum(log.epoch_times_s),
-        **_percentiles(log),
+        call_time_p50_s=float(np.percentile(log.call_times_s, 50)),
+        call_time_p99_s=float(np.percentile(log.call_times_s, 99)),
     )
-
-
-def _percentiles(log: CallLog) -> dict[str, float]:
-    p50, p99 = np.percentile(log.call_times_s, [50, 99])
-    return {"call_time_p50_s": float(p50), "call_time_p99_s": float(p99)}
 
 
 def _source(batches: Sequence[Batch], plug: Plug, settings: Settings) -> Any:
@@ -182,13 +179,11 @@ def _calibrate(model: Any, batches: Sequence[Batch], plug: Plug, settings: Setti
 def short_epoch_steps(settings: Settings, steps: int) -> int | None:
     """Return the steps of the second epoch length, None where an epoch is too short to have one.
 
-    One pass over the samples where that is at most a quarter of an epoch, so that it also gives the seed's figure; else an
+    One pass over the samples where that is shorter than an epoch, so that it also gives the seed's figure; else an
     eighth of an epoch.
     """
     passes = seed_steps(settings)
-    if passes <= steps // 4:
-        return passes
-    return steps // SHORT_EPOCH_SHARE or None
+    return passes if passes < steps else steps // SHORT_EPOCH_SHARE or None
 
 
 def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: Settings, steps: int) -> Times:

@@ -90,7 +90,8 @@ def _become_cell(order: dict[str, Any], output: int, import_time_s: float, mappe
 def _await(connection: socket.socket, pid: int) -> dict[str, Any]:
     """Wait for the child, then end whatever it left behind. Ends everything when the runner is gone."""
     watch = os.pidfd_open(pid)
-    readable, _, _ = select.select([connection, watch], [], [])
+    waiting: list[Any] = [connection, watch]
+    readable, _, _ = select.select(waiting, [], [])
     os.close(watch)
     if connection in readable:  # nothing is sent to a busy server: this is the end of the runner
         with contextlib.suppress(ProcessLookupError):

@@ -50,7 +50,9 @@ def _one(known: object, name: str) -> list[str]:
     assert isinstance(known, Catalog)
     found = known.workloads.get(name)
     if found is None:
-        raise UsageError(f"workload: must be one of {', '.join(known.workloads)}, got {name!r}{near(name, known.workloads)}")
+        raise UsageError(
+            f"workload: must be one of {', '.join(known.workloads)}, got {name!r}{near(name, known.workloads)}"
+        )
     lines = [
         f"{found.name}: {found.summary}",
         f"  batch size {found.batch_size}, samples {found.samples}, data {', '.join(found.data)}",
@@ -58,7 +60,9 @@ def _one(known: object, name: str) -> list[str]:
         f"  {count(found.parameters)} parameters, {count(found.forward_flops_per_sample)} forward FLOPs a sample",
         f"  {found.optimizer}, {found.loss}",
     ]
-    lines += [f"  {key}: {rule.words()}, default {rule.default}  ({rule.meaning})" for key, rule in found.params.items()]
+    lines += [
+        f"  {key}: {rule.words()}, default {rule.default}  ({rule.meaning})" for key, rule in found.params.items()
+    ]
     lines += [f"  corrected: {text}" for text in found.corrections]
     return lines
 

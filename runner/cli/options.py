@@ -16,7 +16,9 @@ def add_matrix_options(parser: argparse.ArgumentParser) -> None:
     """Add what chooses the cells."""
     group = parser.add_argument_group("which cells")
     group.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="default: matrix.yaml")
-    group.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this backend; may be repeated")
+    group.add_argument(
+        "--backend", action="append", default=[], metavar="NAME", help="only this backend; may be repeated"
+    )
     group.add_argument(
         "--filter",
         action="append",

@@ -25,7 +25,10 @@ def usual_values() -> dict[str, dict[str, Scalar]]:
     from runner import catalog
 
     return {
-        name: {"batch_size": entry.batch_size, **{k: r.default for k, r in entry.params.items() if r.default is not None}}
+        name: {
+            "batch_size": entry.batch_size,
+            **{k: r.default for k, r in entry.params.items() if r.default is not None},
+        }
         for name, entry in catalog.load().workloads.items()
     }
 
@@ -143,20 +146,37 @@ def cell_lines(cell: CellSummary) -> list[str]:
         lines += ["", "over processes", *_summary_lines(cell)]
     for record in cell.records:
         if record.status not in MEASURED:
-            lines += ["", f"repeat {record.repeat}: {record.status}: {record.reason}", record.evidence.output_tail.strip()]
+            lines += [
+                "",
+                f"repeat {record.repeat}: {record.status}: {record.reason}",
+                record.evidence.output_tail.strip(),
+            ]
     lines += ["", *(f"warning: {warning}" for warning in cell.warnings)] if cell.warnings else []
     return [printable(line) for line in lines]
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:
-    return ["  " + line for line in columns([[name, str(NONE if v is None else v)] for name, v in values.items()] or [["", ""]])]
+    return [
+        "  " + line
+        for line in columns([[name, str(NONE if v is None else v)] for name, v in values.items()] or [["", ""]])
+    ]
 
 
 NONE = "not measured"
 
 
 def _process_lines(cell: CellSummary) -> list[str]:
-    head = ["repeat", "status", "build", "first step", "first epoch", "kept epochs", "step", "fixed/epoch", "seed's total"]
+    head = [
+        "repeat",
+        "status",
+        "build",
+        "first step",
+        "first epoch",
+        "kept epochs",
+        "step",
+        "fixed/epoch",
+        "seed's total",
+    ]
     rows = [head]
     for record in cell.records:
         t = record.times

@@ -40,9 +40,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
         "accelerators always start fresh (default: fork)",
     )
-    group.add_argument("--order-seed", type=int, metavar="N", help="seed of the random order; default: a new one, recorded")
+    group.add_argument(
+        "--order-seed", type=int, metavar="N", help="seed of the random order; default: a new one, recorded"
+    )
     group.add_argument("--new", action="store_true", help="start a new run even where an unfinished one could go on")
-    group.add_argument("--datasets", type=Path, metavar="FOLDER", help="where data sets lie; default: ~/.keras/datasets")
+    group.add_argument(
+        "--datasets", type=Path, metavar="FOLDER", help="where data sets lie; default: ~/.keras/datasets"
+    )
     group.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
 
 

@@ -13,7 +13,9 @@ HELP = "print one cell of a run whole"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    parser.add_argument("cell", metavar="CELL", help="a cell id or its beginning, or a workload, as in mnist_mlp or jax:mnist_mlp")
+    parser.add_argument(
+        "cell", metavar="CELL", help="a cell id or its beginning, or a workload, as in mnist_mlp or jax:mnist_mlp"
+    )
     add_results_option(parser)
     parser.add_argument("--run", metavar="RUN", help="which run; default: the newest")
     parser.add_argument("--json", action="store_true", help="print its records as JSON")
@@ -28,7 +30,9 @@ def run(args: argparse.Namespace) -> int:
 
     store = chosen_run(args)
     records, _ = store.load()
-    wanted = sorted({r.cell_id for r in records if _matches(args.cell, r.cell_id, r.settings.workload, r.settings.backend)})
+    wanted = sorted(
+        {r.cell_id for r in records if _matches(args.cell, r.cell_id, r.settings.workload, r.settings.backend)}
+    )
     if not wanted:
         _refuse(args.cell, store.run_id, sorted({f"{r.settings.backend}:{r.settings.workload}" for r in records}))
     if args.json:
@@ -47,4 +51,6 @@ def _refuse(text: str, run_id: str, there: list[str]) -> None:
     from runner.errors import UsageError
     from runner.grammar import near
 
-    raise UsageError(f"CELL: no cell of run {run_id} is called {text!r}{near(text, there)}; there are {', '.join(there)}")
+    raise UsageError(
+        f"CELL: no cell of run {run_id} is called {text!r}{near(text, there)}; there are {', '.join(there)}"
+    )

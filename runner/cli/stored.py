@@ -23,7 +23,9 @@ def chosen_run(args: argparse.Namespace) -> Run:
     if args.run is None:
         return runs[max(runs)]
     if args.run not in runs:
-        raise UsageError(f"--run: {args.results} holds no run {args.run!r}{near(args.run, runs)}; it holds {', '.join(runs)}")
+        raise UsageError(
+            f"--run: {args.results} holds no run {args.run!r}{near(args.run, runs)}; it holds {', '.join(runs)}"
+        )
     return runs[args.run]
 
 

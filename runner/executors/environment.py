@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from records.settings import Settings
 
 # What a process needs to find its libraries and speak its language; no name here carries a secret or changes a figure.
-ALLOWED = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "XLA_PYTHON_CLIENT_PREALLOCATE", "VIRTUAL_ENV")
+ALLOWED = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "VIRTUAL_ENV",
+)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
 # Marks every process of a cell with the folder it works for, so that what a killed runner left can be found.

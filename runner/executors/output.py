@@ -10,7 +10,9 @@ TAIL_BYTES = 24 << 10
 READ_BYTES = 1 << 20
 
 # ECMA-48 control sequences (CSI, OSC and two-byte escapes), then any other control character but tab and newline.
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 
 
 class CappedOutput:

@@ -111,7 +111,7 @@ class ProcessExecutor:
                 "cpus": allowed_cpus(job.settings),
             }
             if server is None:
-                server = self._server({})
+                server = self._light_server()
                 order |= {
                     "argv": [sys.executable, "-P", "-m", "runner.cell.entry", str(job.path)],
                     "env": environment | make_home(job),
@@ -128,8 +128,11 @@ class ProcessExecutor:
         key = tuple(sorted(environment.items()))
         if key not in self._servers:
             self._servers[key] = _start_server(environment, self._mark)
-        server = self._servers[key]
-        if server is None and not environment:
+        return self._servers[key]
+
+    def _light_server(self) -> Server:
+        server = self._server({})
+        if server is None:
             raise ServerGone("the light server for fresh interpreters did not start")
         return server
 

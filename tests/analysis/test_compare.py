@@ -15,9 +15,13 @@ CLOSE = {"tensorflow": 0.0100, "jax": 0.0101, "torch": 0.0102}
 APART = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
 
 
-def records_of(step_times_s: dict[str, float], *, repeats: int = 3, noise: float = 0.02, **changes: Any) -> list[Record]:
+def records_of(
+    step_times_s: dict[str, float], *, repeats: int = 3, noise: float = 0.02, **changes: Any
+) -> list[Record]:
     return [
-        make_record(base * (1 + noise * ((i + r) % 3 - 1)), repeat=r, settings=make_settings(backend=backend), **changes)
+        make_record(
+            base * (1 + noise * ((i + r) % 3 - 1)), repeat=r, settings=make_settings(backend=backend), **changes
+        )
         for i, (backend, base) in enumerate(step_times_s.items())
         for r in range(repeats)
     ]
@@ -83,7 +87,9 @@ def test_leagues_are_rows_of_their_own() -> None:
 def test_a_title_names_what_is_unusual_and_what_varies() -> None:
     records = [
         make_record(0.01, settings=make_settings(workload="vit", params={"image_size": 64, "depth": 12}, batch_size=8)),
-        make_record(0.01, settings=make_settings(workload="vit", params={"image_size": 64, "depth": 12}, batch_size=16)),
+        make_record(
+            0.01, settings=make_settings(workload="vit", params={"image_size": 64, "depth": 12}, batch_size=16)
+        ),
         make_record(0.01, settings=make_settings(workload="gru")),
     ]
     usual = {"vit": {"image_size": 224, "depth": 12, "batch_size": 8}, "gru": {"batch_size": 32}}

@@ -43,7 +43,7 @@ def test_a_record_is_published_once(run: Run, record: Record) -> None:
 
 def test_latest_is_a_relative_link_to_the_newest_run(tmp_path: Path, run: Run) -> None:
     Results(tmp_path / "results").create("20260102T000000Z-abcdef", {})
-    assert os.readlink(tmp_path / "results" / "latest") == "20260102T000000Z-abcdef"
+    assert str((tmp_path / "results" / "latest").readlink()) == "20260102T000000Z-abcdef"
     assert [r.run_id for r in Results(tmp_path / "results").runs()] == [RUN, "20260102T000000Z-abcdef"]
 
 
@@ -145,7 +145,9 @@ def test_a_second_runner_is_told_who_holds_the_folder(tmp_path: Path) -> None:
     second.close()
 
 
-def test_a_folder_that_cannot_be_written_is_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_with_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read_only(path: Any, text: str) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 

@@ -98,7 +98,9 @@ def test_each_way_to_end_has_its_status_and_the_next_cell_runs(
         assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
-def test_a_hanging_cell_is_ended_at_its_limit_with_everything_below_it(executor: ProcessExecutor, tmp_path: Path) -> None:
+def test_a_hanging_cell_is_ended_at_its_limit_with_everything_below_it(
+    executor: ProcessExecutor, tmp_path: Path
+) -> None:
     job = make_job(tmp_path, "hanging")
     begun_s = time.perf_counter()
     record = run(executor, job, timeout_s=6)
