@@ -44,31 +44,27 @@ def start(runs: int = 21) -> None:
             subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
             taken[name].append(time.perf_counter() - begun_s)
     for name, seconds in taken.items():
-        print(
-            f"{name:16} median {statistics.median(seconds):.3f} s  min {min(seconds):.3f}  max {max(seconds):.3f}  n={runs}"
-        )
+        low, high = min(seconds), max(seconds)
+        print(f"{name:16} median {statistics.median(seconds):.3f} s  min {low:.3f}  max {high:.3f}  n={runs}")
 
 
 def plan(runs: int = 5) -> None:
-    """Print seconds and peak memory of loading, expanding and ordering 100,000 cells in a new process."""
+    """Print seconds and peak memory of `runner plan` on 100,000 cells, as a whole command."""
     text = (
-        "version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mlp\n"
+        "version: 1\ndefaults: {repeats: 1}\nbackends: [jax]\ncells:\n  - workload: mnist_mlp\n"
         f"    batch_size: {list(range(1, 401))}\n    seed: {list(range(250))}\n"
-    )
-    script = (
-        "import resource, sys, time\nfrom pathlib import Path\nbegun = time.perf_counter()\n"
-        "from runner.matrix import expand, load\nfrom runner.plan import order\n"
-        "cells = expand(load(Path(sys.argv[1])))\nsteps = order(cells, 0)\n"
-        "taken = time.perf_counter() - begun\n"
-        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\nprint(len(cells), taken, peak)\n"
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "matrix.yaml"
         path.write_text(text)
+        command = [str(Path(sys.executable).parent / "runner"), "plan", "--matrix", str(path), "--results", folder]
         for _ in range(runs):
-            done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
-            cells, taken, peak = done.stdout.split()
-            print(f"{cells} cells: {float(taken):.2f} s, {int(peak) / 1e6:.0f} MB")
+            begun_s = time.perf_counter()
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = status
+            taken_s = time.perf_counter() - begun_s
+            print(f"100000 cells: {taken_s:.2f} s, {usage.ru_maxrss * 1024 / 1e6:.0f} MB, exit {status}")
 
 
 def overhead(target: float = 0.01, limit_s: float = 240.0) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.catalog import Catalog
 
 NAME = "list"
 HELP = "list the workloads"
@@ -27,27 +31,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _all(known: object) -> list[str]:
-    from runner.catalog import Catalog
+def _all(known: Catalog) -> list[str]:
     from runner.cli.format import columns, count
 
-    assert isinstance(known, Catalog)
     rows = [["workload", "batch", "input", "output", "parameters", "FLOPs/sample", "what it is"]]
     rows += [
-        [w.name, str(w.batch_size), _shape(w.input_shape), _shape(w.output_shape), count(w.parameters)]
-        + [count(w.forward_flops_per_sample), w.summary]
+        [
+            w.name,
+            str(w.batch_size),
+            _shape(w.input_shape),
+            _shape(w.output_shape),
+            count(w.parameters),
+            count(w.forward_flops_per_sample),
+            w.summary,
+        ]
         for w in known.workloads.values()
     ]
     return columns(rows, right=frozenset({1, 4, 5}))
 
 
-def _one(known: object, name: str) -> list[str]:
-    from runner.catalog import Catalog
+def _one(known: Catalog, name: str) -> list[str]:
     from runner.cli.format import count
     from runner.errors import UsageError
     from runner.grammar import near
 
-    assert isinstance(known, Catalog)
     found = known.workloads.get(name)
     if found is None:
         raise UsageError(

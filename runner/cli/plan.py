@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from runner import catalog
     from runner.plan import estimate_s, order, plan_id
 
+    gc.disable()  # nothing here forms cycles, and on 100,000 cells the collector takes a sixth of the time
     cells = chosen_cells(args)
     known, earlier = catalog.load(), earlier_wall_times(args)
     estimates = {cell.cell_id: estimate_s(cell, known, earlier) for cell in cells}
