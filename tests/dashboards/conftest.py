@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from analysis.compare import Row, table
+from dashboards import report
 from records.identity import cell_id
 from records.schema import (
     DeviceProof,
@@ -27,7 +28,6 @@ from records.schema import (
     Times,
 )
 from records.settings import BACKENDS, Settings
-from dashboards import report
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 REPEATS = 3
@@ -67,13 +67,19 @@ MACHINE = Machine(
     container="docker",
 )
 VERSIONS = {"tensorflow": ("tensorflow", "2.21.0"), "jax": ("jax", "0.12.1"), "torch": ("torch", "2.13.0")}
+MATRIX = """version: 1
+backends: [tensorflow, jax, torch]
+cells:
+  - workload: mnist_mlp
+    batch_size: 32
+"""
 ABOUT: dict[str, object] = {
     "run_id": "20251121T052500Z-5f2e1a",
     "started_at": "2025-11-21T05:25:00Z",
     "command": ["runner", "--matrix", "matrix.yaml"],
     "seed": 20251121,
     "matrix_path": "matrix.yaml",
-    "matrix_text": "version: 1\nbackends: [tensorflow, jax, torch]\ncells:\n  - workload: mnist_mlp\n    batch_size: 32\n",
+    "matrix_text": MATRIX,
     "planned": 56,
     "start": "fork",
     "versions": {"runner": "0.1.0"},
@@ -195,7 +201,9 @@ def failed(record: Record, status: Status, reason: str, evidence: Evidence) -> R
 def unstable(record: Record) -> Record:
     """Return the record with a first kept epoch that was still warming up, and the warnings that follow."""
     first, *later = record.times.epoch_times_s
-    reason = "still_warming_up: the first kept epoch took 1.41 times the median of the later ones; set discard one higher"
+    reason = (
+        "still_warming_up: the first kept epoch took 1.41 times the median of the later ones; set discard one higher"
+    )
     busy = "busy: other processes used 14% of the CPU time; stop them"
     times = replace(record.times, epoch_times_s=[first * 1.41, *later])
     return replace(record, status=Status.UNSTABLE, reason=reason, warnings=[reason, busy], times=times)
@@ -219,7 +227,7 @@ def _ended(record: Record) -> Record:
     if (workload, backend, repeat) == ("cifar10_cnn", "tensorflow", 1):
         return unstable(record)
     if (workload, backend) == ("mobilenet_v3_small", "torch"):
-        tail = f"Epoch 1/4\n  1/8 ━━━━ 3s 402ms/step\n{HOSTILE}\n"
+        tail = f"Epoch 1/4\n\x1b[1m1/8\x1b[0m ━━━━ 3s 402ms/step\x08\x08\n{HOSTILE}\n"
         reason = "the time limit passed (timeout_s); the process was ended"
         return failed(record, Status.TIMEOUT, reason, Evidence(signal=9, deadline_exceeded=True, output_tail=tail))
     if (workload, backend) == (HOSTILE, "jax"):

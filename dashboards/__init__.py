@@ -1,0 +1,1 @@
+"""Where people look: the report of a run as one page."""

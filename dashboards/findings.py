@@ -1,0 +1,249 @@
+"""What a run found: how its attempts ended, the verdict on each piece of work, and the table of figures.
+
+Promise: the fastest is marked only where the row names one, and a figure that was not measured stays a dash.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from analysis.compare import CellSummary, Row
+from dashboards import axes
+from dashboards.axes import Axis
+from dashboards.format import (
+    DASH,
+    MILLISECOND,
+    SECOND,
+    Unit,
+    interval,
+    number,
+    share,
+)
+from dashboards.pictures import Mark, Stroke, Word, slot_of, work_details
+from records.schema import HARMLESS, Record, Status
+from records.settings import BACKENDS
+
+RATIO = Unit("×", 1.0)
+FOREST_LINE = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many attempts ended in one way."""
+
+    name: str
+    count: int
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The verdict on one piece of work, with its ratios as a small picture."""
+
+    title: str
+    anchor: str
+    verdict: str
+    slot: int | None
+    height: int
+    marks: list[Mark]
+    strokes: list[Stroke]
+    words: list[Word]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One figure of the table; `hint` explains a dash."""
+
+    text: str
+    aside: str = ""
+    fastest: bool = False
+    bad: bool = False
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One kind of figure over all backends."""
+
+    name: str
+    unit: str
+    values: list[Value]
+    primary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One piece of work in the table."""
+
+    title: str
+    anchor: str
+    details: str
+    verdict: str
+    slot: int | None
+    lines: list[Line]
+
+
+def latest(records: Sequence[Record]) -> list[Record]:
+    """Return of every repeat its latest attempt, in the order of the records' keys."""
+    found = {(record.cell_id, record.repeat): record for record in sorted(records, key=lambda record: record.key)}
+    return list(found.values())
+
+
+def tallies(records: Sequence[Record], pending: int) -> list[Tally]:
+    """Return how the latest attempts ended, and how many are still to come."""
+    statuses = Counter(record.status for record in latest(records))
+    failed = sum(count for status, count in statuses.items() if status not in HARMLESS)
+    return [
+        Tally("ok", statuses[Status.OK]),
+        Tally("unstable", statuses[Status.UNSTABLE]),
+        Tally("unsupported", statuses[Status.UNSUPPORTED]),
+        Tally("failed", failed, bad=failed > 0),
+        Tally("pending", pending),
+    ]
+
+
+def backends(rows: Sequence[Row]) -> list[str]:
+    """Return the backends of the table, in their usual order."""
+    return [backend for backend in BACKENDS if any(backend in row.cells for row in rows)]
+
+
+def findings(rows: Sequence[Row]) -> tuple[list[Finding], Axis | None]:
+    """Return one finding a row, and the axis that their ratios share; None where no row has ratios."""
+    ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
+    axis = (
+        axes.logarithmic([1.0, *ends], "time per step against the quickest, × (logarithmic)", RATIO) if ends else None
+    )
+    return [_finding(index, row, axis) for index, row in enumerate(rows)], axis
+
+
+def table(rows: Sequence[Row]) -> list[Block]:
+    """Return the table: one block a piece of work, one line a figure, one value a backend."""
+    columns = backends(rows)
+    return [
+        Block(
+            row.title,
+            _anchor(index),
+            work_details(row),
+            row.verdict,
+            slot_of(row.fastest) if row.fastest else None,
+            _lines(row, [(backend, row.cells.get(backend)) for backend in columns]),
+        )
+        for index, row in enumerate(rows)
+    ]
+
+
+def _anchor(index: int) -> str:
+    return f"work-{index + 1}"
+
+
+def _finding(index: int, row: Row, axis: Axis | None) -> Finding:
+    finding = Finding(
+        row.title,
+        _anchor(index),
+        row.verdict,
+        slot_of(row.fastest) if row.fastest else None,
+        FOREST_LINE * (len(row.ratios) + 1) if row.ratios else 0,
+        [],
+        [],
+        [],
+    )
+    if axis is None or not row.ratios:
+        return finding
+    against = {ratio.backend: ratio.estimate for ratio in row.ratios}
+    lines = sorted({*_quickest(row), *against}, key=slot_of)
+    for line, backend in enumerate(lines):
+        y, slot = FOREST_LINE * (line + 0.5), slot_of(backend)
+        estimate = against.get(backend)
+        centre, low, high = (estimate.centre, estimate.low, estimate.high) if estimate else (1.0, None, None)
+        told = interval(low, high, centre) or ("no interval" if estimate else "the quickest")
+        if low and high:
+            finding.strokes.append(Stroke(axis.place(low), axis.place(high), y, y, slot))
+        finding.marks.append(Mark(axis.place(centre), y, slot, f"{backend}: {centre:.2f}× ({told})"))
+        finding.words.append(_label(backend, y, (axis.share(low or centre), axis.share(high or centre))))
+    return finding
+
+
+def _label(backend: str, y: float, ends: tuple[float, float]) -> Word:
+    """Return the backend's name beside its interval, on the side that has room."""
+    left, right = ends
+    if right > 70:
+        return Word(f"{left:.2f}%", y, backend, anchor="end", dx=-9)
+    return Word(f"{right:.2f}%", y, backend, dx=9)
+
+
+def _quickest(row: Row) -> list[str]:
+    """Return the backend that the row's ratios are drawn against; none where nothing was measured."""
+    centres = {backend: cell.step_time.centre for backend, cell in row.cells.items() if cell.step_time}
+    return sorted(centres, key=lambda backend: centres[backend])[:1]
+
+
+Column = tuple[str, CellSummary | None]
+
+
+def _lines(row: Row, columns: Sequence[Column]) -> list[Line]:
+    predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
+    step = "time per call" if predict else "time per step"
+    lines = [
+        Line(step, "ms", [_step_value(row, name, cell) for name, cell in columns], primary=True),
+        Line("against the quickest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),
+        Line("throughput", "samples/s", _plain(columns, lambda c: c.samples_per_s)),
+        Line("first epoch", "s", _plain(columns, lambda c: c.first_epoch_time_s)),
+        Line("steady epoch", "s", _plain(columns, lambda c: c.epoch_time_s)),
+        Line("call, p50", "ms", _plain(columns, lambda c: c.call_time_p50_s, MILLISECOND)),
+        Line("call, p99", "ms", _plain(columns, lambda c: c.call_time_p99_s, MILLISECOND)),
+        Line("fixed per epoch", "ms", _plain(columns, lambda c: c.fixed_time_per_epoch_s, MILLISECOND)),
+        Line("seed’s total", "s", _plain(columns, lambda c: c.seed_total_time_s)),
+        Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
+        Line("processes", "", [_endings_value(cell) for _, cell in columns]),
+    ]
+    always = {step, "throughput", "first epoch", "steady epoch", "smallest difference", "processes"}
+    return [line for line in lines if line.name in always or any(value.text != DASH for value in line.values)]
+
+
+def _missing(cell: CellSummary | None) -> Value:
+    if cell is None:
+        return Value(DASH, hint="no record: not planned, or still pending")
+    reasons = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
+    return Value(DASH, hint="not measured" + (f" ({reasons})" if reasons and not cell.measured else ""))
+
+
+def _step_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
+    if cell is None or cell.step_time is None:
+        return _missing(cell)
+    estimate = cell.step_time
+    told = interval(estimate.low, estimate.high, estimate.centre, MILLISECOND.size)
+    return Value(number(estimate.centre, MILLISECOND.size), told or "no interval", fastest=row.fastest == backend)
+
+
+def _ratio_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
+    estimate = next((ratio.estimate for ratio in row.ratios if ratio.backend == backend), None)
+    if estimate:
+        told = interval(estimate.low, estimate.high, estimate.centre) or "no interval"
+        return Value(number(estimate.centre), told)
+    if row.ratios and backend in _quickest(row):
+        return Value("1", hint="the quickest: the others are divided by it")
+    return _missing(cell)
+
+
+def _plain(
+    columns: Sequence[Column], figure: Callable[[CellSummary], float | None], unit: Unit = SECOND
+) -> list[Value]:
+    found = [(cell, figure(cell) if cell else None) for _, cell in columns]
+    return [_missing(cell) if value is None else Value(number(value, unit.size)) for cell, value in found]
+
+
+def _difference_value(cell: CellSummary | None) -> Value:
+    if cell is None or cell.smallest_difference is None:
+        return _missing(cell)
+    hint = f"scatter between processes {share(cell.spread)}"
+    return Value(number(cell.smallest_difference * 100), hint=hint)
+
+
+def _endings_value(cell: CellSummary | None) -> Value:
+    if cell is None:
+        return _missing(cell)
+    counted = Counter(record.status for record in cell.records)
+    told = ", ".join(f"{counted[status]} {status}" for status in Status if counted[status])
+    return Value(told, bad=any(status not in HARMLESS for status in counted))

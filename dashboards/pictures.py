@@ -1,0 +1,320 @@
+"""Pictures of a run as points: from rows to lanes, marks and places, with no markup.
+
+Every process and every kept epoch is a mark of its own; nothing is drawn as a bar. Knows nothing of HTML: the template
+turns these values into SVG.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from analysis.compare import CellSummary, Row
+from analysis.statistics import Estimate
+from dashboards import axes
+from dashboards.axes import Axis
+from dashboards.format import (
+    DASH,
+    MEMORY_UNITS,
+    SECOND,
+    Unit,
+    interval,
+    memory,
+    number,
+    plural,
+    quantity,
+    unit_for,
+    whole,
+)
+from records.schema import MEASURED, Record
+from records.settings import BACKENDS
+
+REPEAT_HEIGHT = 17
+LANE_TOP = 13
+LEAST_HEIGHT = 42
+MIDDLE = "50%"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One dot: where, of which backend (`slot`), filled or hollow, and what it tells on hovering."""
+
+    at: str
+    y: float | str
+    slot: int
+    tip: str
+    hollow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stroke:
+    """A line between two places."""
+
+    x1: str
+    x2: str
+    y1: float | str
+    y2: float | str
+    slot: int
+    tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A shaded interval over a lane's whole height, with its centre."""
+
+    at: str
+    width: str
+    centre: str
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Text inside a lane."""
+
+    at: str
+    y: float | str
+    text: str
+    anchor: str = "start"
+    dx: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One backend's part of a picture; `summary` says in words what it shows.
+
+    `height` is in pixels; None lets the lane be as high as its notes, with its marks in the middle.
+    """
+
+    backend: str
+    slot: int
+    height: int | None
+    figure: str
+    notes: list[str]
+    summary: str
+    marks: list[Mark] = field(default_factory=list)
+    strokes: list[Stroke] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+    band: Band | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The lanes of one piece of work on one axis."""
+
+    title: str
+    details: str
+    verdict: str
+    axis: Axis
+    lanes: list[Lane]
+
+
+def slot_of(backend: str) -> int:
+    """Return which of the fixed colours and shapes a backend has."""
+    return BACKENDS.index(backend) if backend in BACKENDS else len(BACKENDS)
+
+
+def work_details(row: Row) -> str:
+    """Return in one line what the work of a row is, as far as its records tell."""
+    cell = next(iter(row.cells.values()))
+    settings = cell.settings
+    resolved = next((r.resolved for c in row.cells.values() for r in c.measured if r.resolved), None)
+    predict = settings.phase == "predict"
+    told = [f"batch {settings.batch_size}"]
+    if resolved:
+        told.append(plural(resolved.steps_per_epoch, "call" if predict else "step") + " an epoch")
+    if resolved and resolved.parameters is not None:
+        told.append(f"{whole(resolved.parameters)} parameters")
+    told += [settings.phase, settings.device, settings.precision, settings.feed, f"league {settings.league}"]
+    return " · ".join(told)
+
+
+def epoch_pictures(rows: Sequence[Row]) -> list[Picture]:
+    """Return per row the kept epochs of every process, per step: one lane a backend, one line of dots a process."""
+    return [picture for row in rows if (picture := _epoch_picture(row))]
+
+
+def start_pictures(rows: Sequence[Row]) -> list[Picture]:
+    """Return per row the first epoch against the steady one, all on one logarithmic axis in seconds."""
+    values = [
+        value for r in _measured(rows) for value in (r.times.first_epoch_time_s, r.times.epoch_time_median_s) if value
+    ]
+    if not values:
+        return []
+    axis = axes.logarithmic(values, "time of an epoch, s (logarithmic)", SECOND)
+    return [_grouped(row, axis, _start_lane) for row in rows if _measured([row])]
+
+
+def memory_pictures(rows: Sequence[Row]) -> list[Picture]:
+    """Return per row the peaks of every process, all on one linear axis from zero."""
+    peaks = [peak for r in _measured(rows) for peak in _peaks(r) if peak]
+    if not peaks:
+        return []
+    unit = unit_for(peaks, MEMORY_UNITS)
+    axis = axes.from_zero(peaks, f"peak memory of a process, {unit.name}", unit)
+    return [_grouped(row, axis, _memory_lane) for row in rows if _measured([row])]
+
+
+def _measured(rows: Iterable[Row]) -> list[Record]:
+    return [record for row in rows for cell in row.cells.values() for record in cell.measured]
+
+
+def _grouped(row: Row, axis: Axis, lane: Callable[[str, CellSummary, Axis], Lane]) -> Picture:
+    lanes = [lane(backend, cell, axis) for backend, cell in row.cells.items()]
+    return Picture(row.title, work_details(row), row.verdict, axis, lanes)
+
+
+def _per_step(record: Record) -> list[float]:
+    if record.resolved is None or not record.resolved.steps_per_epoch:
+        return []
+    return [seconds / record.resolved.steps_per_epoch for seconds in record.times.epoch_times_s]
+
+
+def _epoch_picture(row: Row) -> Picture | None:
+    dots = [value for record in _measured([row]) for value in _per_step(record)]
+    if not dots:
+        return None
+    unit = unit_for([sorted(dots)[len(dots) // 2]])
+    ends = [end for cell in row.cells.values() for end in _ends(cell.step_time)]
+    predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
+    axis = axes.fitted(dots + ends, f"time per {'call' if predict else 'step'}, {unit.name}", unit)
+    if axis.log:
+        axis = Axis(f"{axis.title} (logarithmic)", axis.low, axis.high, log=True, unit=unit)
+    return _grouped(row, axis, _epoch_lane)
+
+
+def _ends(estimate: Estimate | None) -> list[float]:
+    return [end for end in (estimate.low, estimate.centre, estimate.high) if end] if estimate else []
+
+
+def _epoch_lane(backend: str, cell: CellSummary, axis: Axis) -> Lane:
+    slot = slot_of(backend)
+    lane = Lane(
+        backend,
+        slot,
+        height=max(LEAST_HEIGHT, len(cell.records) * REPEAT_HEIGHT + LANE_TOP - 4) if cell.measured else None,
+        figure=quantity(cell.step_time.centre if cell.step_time else None, axis.unit),
+        notes=_interval_notes(cell.step_time, axis.unit),
+        summary=_said(backend, cell, axis.unit),
+        band=_band(cell.step_time, axis),
+    )
+    if not cell.measured:
+        lane.words.append(_why_empty(cell))
+        return lane
+    for line, record in enumerate(sorted(cell.records, key=lambda r: r.repeat)):
+        _add_repeat(lane, record, LANE_TOP + line * REPEAT_HEIGHT, axis)
+    return lane
+
+
+def _add_repeat(lane: Lane, record: Record, y: float, axis: Axis) -> None:
+    name = f"{lane.backend}, repeat {record.repeat + 1}"
+    if record.status not in MEASURED:
+        lane.words.append(Word("0%", y, f"repeat {record.repeat + 1}: {record.status}"))
+        return
+    if record.times.step_time_s:
+        at = axis.place(record.times.step_time_s)
+        tip = f"{name}: median {quantity(record.times.step_time_s, axis.unit)}"
+        lane.strokes.append(Stroke(at, at, y - 7, y + 7, lane.slot, tip))
+    for index, value in enumerate(_per_step(record)):
+        epoch = record.settings.discard + index + 1
+        lane.marks.append(Mark(axis.place(value), y, lane.slot, f"{name}, epoch {epoch}: {quantity(value, axis.unit)}"))
+
+
+def _band(estimate: Estimate | None, axis: Axis) -> Band | None:
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return None
+    width = axis.share(estimate.high) - axis.share(estimate.low)
+    tip = (
+        f"95 % interval between processes: {_range(estimate, axis.unit)}, centre {quantity(estimate.centre, axis.unit)}"
+    )
+    return Band(axis.place(estimate.low), f"{max(width, 0.1):.2f}%", axis.place(estimate.centre), tip)
+
+
+def _range(estimate: Estimate, unit: Unit) -> str:
+    told = interval(estimate.low, estimate.high, estimate.centre, unit.size)
+    return f"{told}\u00a0{unit.name}" if told else "not known"
+
+
+def _interval_notes(estimate: Estimate | None, unit: Unit) -> list[str]:
+    if estimate is None:
+        return ["not measured"]
+    if estimate.low is None:
+        return ["no interval: " + plural(estimate.count, "process", "processes")]
+    return [_range(estimate, unit)]
+
+
+def _said(backend: str, cell: CellSummary, unit: Unit) -> str:
+    if cell.step_time is None:
+        return f"{backend}: not measured"
+    figure = quantity(cell.step_time.centre, unit)
+    processes = plural(cell.step_time.count, "process", "processes")
+    return f"{backend}: {figure}, {processes}, interval {_range(cell.step_time, unit)}"
+
+
+def _start_lane(backend: str, cell: CellSummary, axis: Axis) -> Lane:
+    slot = slot_of(backend)
+    first, steady = cell.first_epoch_time_s, cell.epoch_time_s
+    ratio = f"{number(first / steady)}×" if first and steady else DASH
+    told = f"first {quantity(first, SECOND)}, steady {quantity(steady, SECOND)}"
+    notes = [told, _start_parts(cell)] if cell.measured else ["not measured"]
+    lane = Lane(backend, slot, None, ratio, notes, f"{backend}: {told}")
+    if first and steady:
+        lane.strokes.append(Stroke(axis.place(steady), axis.place(first), MIDDLE, MIDDLE, slot))
+    for record in cell.measured:
+        name = f"{backend}, repeat {record.repeat + 1}"
+        for value, what, hollow in (
+            (record.times.first_epoch_time_s, "first epoch", True),
+            (record.times.epoch_time_median_s, "median kept epoch", False),
+        ):
+            if value:
+                tip = f"{name}: {what} {quantity(value, SECOND)}"
+                lane.marks.append(Mark(axis.place(value), MIDDLE, slot, tip, hollow))
+    if not cell.measured:
+        lane.words.append(_why_empty(cell))
+    return lane
+
+
+def _start_parts(cell: CellSummary) -> str:
+    times = [record.times for record in cell.measured]
+    parts = {
+        "trace": [t.trace_time_s for t in times],
+        "compile": [t.compile_time_s for t in times],
+        "first step": [t.first_step_time_s for t in times],
+    }
+    middles = {name: _middle(values) for name, values in parts.items()}
+    told = [f"{name} {quantity(middle, SECOND)}" for name, middle in middles.items() if middle is not None]
+    unknown = " and ".join(name for name, middle in middles.items() if middle is None)
+    return " · ".join([*told, f"{unknown} not measured"] if unknown else told)
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    found = sorted(value for value in values if value is not None)
+    return (found[(len(found) - 1) // 2] + found[len(found) // 2]) / 2 if found else None
+
+
+def _why_empty(cell: CellSummary) -> Word:
+    counted = Counter(record.status.value for record in cell.records)
+    return Word("0%", MIDDLE, ", ".join(f"{count} × {status}" for status, count in sorted(counted.items())))
+
+
+def _peaks(record: Record) -> tuple[int | None, int | None]:
+    return record.memory.peak_host_memory_bytes, record.memory.peak_device_memory_bytes
+
+
+def _memory_lane(backend: str, cell: CellSummary, axis: Axis) -> Lane:
+    slot = slot_of(backend)
+    host, device = cell.peak_host_memory_bytes, cell.peak_device_memory_bytes
+    told = f"device {memory(device)}" if device is not None else "device not measured"
+    figure = quantity(host, axis.unit)
+    # On a CPU there is no device memory to miss.
+    notes = ["not measured"] if host is None else [told] if device is not None or cell.settings.device != "cpu" else []
+    lane = Lane(backend, slot, None, figure, notes, f"{backend}: host {figure}, {told}")
+    for record in cell.measured:
+        for peak, what, hollow in zip(_peaks(record), ("host", "device"), (False, True), strict=True):
+            if peak is not None:
+                tip = f"{backend}, repeat {record.repeat + 1}: {what} peak {memory(peak)}"
+                lane.marks.append(Mark(axis.place(peak), MIDDLE, slot, tip, hollow))
+    if not cell.measured:
+        lane.words.append(_why_empty(cell))
+    return lane

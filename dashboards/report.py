@@ -1,0 +1,104 @@
+"""The report of a run: one HTML page that needs nothing but itself.
+
+Promise: `render` is pure and the same values give the same page. The page asks no other place for anything, runs no
+script, and shows whatever a name or an output holds as text: everything is escaped, and a Content-Security-Policy
+admits only this page's own style sheet.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.compare import Row
+from dashboards import environment, findings, pictures, troubles
+from dashboards.format import DASH, moment
+from records.schema import Record
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render(records: Sequence[Record], rows: Sequence[Row], about: Mapping[str, object], pending: int = 0) -> str:
+    """Return the page of a run.
+
+    `rows` is the table of these records, `about` the content of the run's `run.json` (any key may be missing),
+    `pending` the number of planned repeats without a record.
+    """
+    from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
+
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    found, ratio_axis = findings.findings(rows)
+    page = _templates().get_template("report.html")
+    return page.render(
+        style=Markup(style),
+        policy=policy(style),
+        heading=f"Run of {moment(about['started_at'])}"
+        if about.get("started_at")
+        else str(about.get("run_id", "A run")),
+        matrix_text=str(about.get("matrix_text") or ""),
+        tallies=findings.tallies(records, pending),
+        superseded=troubles.superseded(records),
+        findings=found,
+        ratio_axis=ratio_axis,
+        backends=findings.backends(rows),
+        blocks=findings.table(rows),
+        epochs=pictures.epoch_pictures(rows),
+        starts=pictures.start_pictures(rows),
+        memories=pictures.memory_pictures(rows),
+        device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
+        failures=troubles.failures(records, rows),
+        warnings=troubles.warnings(records, rows),
+        machine_line=environment.machine_line(records),
+        run_facts=environment.run_facts(about),
+        machines=environment.machines(records),
+        grids=[
+            ("Versions", environment.versions(records)),
+            ("Resolved settings", environment.resolved(records)),
+            ("Surroundings and cost", environment.surroundings(records)),
+        ],
+    )
+
+
+def policy(style: str) -> str:
+    """Return the Content-Security-Policy that admits this style sheet and nothing else."""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def write(path: Path, html: str) -> None:
+    """Put the page at `path` at once: a reader sees the old page or the new one. Raises `OSError`."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        # What a cell printed may hold half a surrogate pair, which UTF-8 has no bytes for.
+        with aside.open("w", encoding="utf-8", errors="replace") as file:
+            file.write(html)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            aside.unlink()
+        raise
+
+
+def _templates() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.globals.update(slot_of=pictures.slot_of, DASH=DASH)
+    return templates

@@ -1,0 +1,145 @@
+"""The page in a real browser, opened from disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+SWITCHES = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+LOGS = {"browser": "ALL", "performance": "ALL"}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    binary = next((found for name in names if (found := shutil.which(name))), None)
+    driver = shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("Chromium or chromedriver is not installed: ci/browser installs them")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for switch in (*SWITCHES.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(switch)
+    options.set_capability("goog:loggingPrefs", LOGS)
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield started
+    with warnings.catch_warnings():
+        # Selenium leaves its connection to the driver for the collector to close.
+        warnings.simplefilter("ignore", ResourceWarning)
+        started.quit()
+
+
+@pytest.fixture(scope="module")
+def page(made_up: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from dashboards import report
+
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    report.write(path, made_up.html)
+    return path
+
+
+def look(browser: Any, page: Path, scheme: str = "light", width: int = 1280) -> None:
+    """Open the page from disk as a screen of that width and preference sees it."""
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    preference = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preference})
+    for log in LOGS:
+        browser.get_log(log)
+    browser.get(page.as_uri())
+
+
+def test_the_page_opens_from_disk_and_the_console_stays_silent(browser: Any, page: Path) -> None:
+    look(browser, page)
+    assert browser.title == "Keras Benchmark Matrix: Run of 21 November 2025, 05:25 UTC"
+    assert browser.get_log("browser") == []
+
+
+def test_the_page_asks_no_other_place_for_anything(browser: Any, page: Path) -> None:
+    look(browser, page)
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    assert {url for url in asked if not url.startswith("data:")} == {page.as_uri()}
+
+
+def test_the_style_sheet_is_admitted_by_the_policy(browser: Any, page: Path) -> None:
+    look(browser, page)
+    assert browser.execute_script("return document.styleSheets.length") == 1
+    assert browser.execute_script("return getComputedStyle(document.querySelector('.finding')).display") == "grid"
+
+
+@pytest.mark.parametrize("width", [320, 360, 768, 1280])
+def test_nothing_is_wider_than_the_screen(browser: Any, page: Path, width: int) -> None:
+    look(browser, page, width=width)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    beyond = browser.execute_script(
+        "const w = document.documentElement.clientWidth;"
+        "return [...document.querySelectorAll('main *, header *')]"
+        ".filter(e => { const r = e.getBoundingClientRect(); return r.width && (r.right > w + 0.5 || r.left < -0.5); })"
+        ".map(e => e.outerHTML.slice(0, 120))"
+    )
+    assert beyond == []
+
+
+def test_a_dark_preference_changes_paper_and_ink_and_both_can_be_read(browser: Any, page: Path) -> None:
+    seen = {}
+    for scheme in ("light", "dark"):
+        look(browser, page, scheme)
+        style = "const s = getComputedStyle(document.body); return [s.backgroundColor, s.color]"
+        seen[scheme] = browser.execute_script(style)
+        paper, ink = (_luminance(colour) for colour in seen[scheme])
+        assert (max(paper, ink) + 0.05) / (min(paper, ink) + 0.05) > 7
+        assert (paper > ink) == (scheme == "light")
+    assert seen["light"] != seen["dark"]
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_hostile_names_create_no_element_and_run_nothing(browser: Any, page: Path, hostile_name: str) -> None:
+    look(browser, page)
+    assert browser.execute_script("return document.querySelectorAll('img, script').length") == 0
+    titles = browser.execute_script("return [...document.querySelectorAll('h3')].map(e => e.textContent)")
+    assert hostile_name in titles
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_every_dot_has_a_size_and_lies_within_its_picture(browser: Any, page: Path, made_up: Any, width: int) -> None:
+    look(browser, page, width=width)
+    dots = browser.execute_script(
+        "return [...document.querySelectorAll('#epochs .plot use')].map(e => {"
+        "const d = e.getBoundingClientRect(), p = e.ownerSVGElement.getBoundingClientRect();"
+        "return d.width > 4 && d.left >= p.left && d.right <= p.right && "
+        "d.top >= p.top - 1 && d.bottom <= p.bottom + 1;"
+        "})"
+    )
+    assert len(dots) == sum(len(record.times.epoch_times_s) for record in made_up.records)
+    assert all(dots)
+
+
+def test_the_output_of_a_failure_opens_by_hand(browser: Any, page: Path) -> None:
+    look(browser, page)
+    box = browser.find_element("css selector", "#failures details")
+    assert not box.find_element("tag name", "pre").is_displayed()
+    box.find_element("tag name", "summary").click()
+    assert "402ms/step" in box.find_element("tag name", "pre").text
+
+
+def test_the_page_prints(browser: Any, page: Path) -> None:
+    look(browser, page)
+    assert browser.execute_cdp_cmd("Page.printToPDF", {})["data"].startswith("JVBERi0")

@@ -1,0 +1,266 @@
+"""The page as text: whole, inert, and honest about what was not measured."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.compare import table
+from dashboards import findings, pictures, report, troubles
+from records.schema import Evidence, Memory, Record, Status, Surroundings, Times
+from records.settings import BACKENDS
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+ALLOWED_TAGS = frozenset(
+    re.findall(
+        r"\w+",
+        "html head meta title link style body header main nav section article h1 h2 h3 p a b i ul li dl dt dd div span "
+        "small table thead tbody tr th td figure figcaption details summary pre "
+        "svg defs circle path rect line text use",
+    )
+)
+
+
+class Page(HTMLParser):
+    """The elements of a page: tags, attributes, text, and whether every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def test_the_page_is_well_formed_and_has_only_the_elements_it_should(made_up: Any) -> None:
+    page = Page(made_up.html)
+    assert page.open == []
+    assert {tag for tag, _ in page.tags} <= ALLOWED_TAGS
+
+
+def test_the_policy_names_the_hash_of_the_style_that_the_page_holds(made_up: Any) -> None:
+    style = re.findall(r"<style>(.*?)</style>", made_up.html, re.DOTALL)
+    assert len(style) == 1
+    digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
+    policy = next(a["content"] for t, a in Page(made_up.html).tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:;")
+    assert "unsafe" not in policy
+    assert "script-src" not in policy
+
+
+def test_the_page_refers_to_nothing_outside_itself(made_up: Any) -> None:
+    for _, attributes in Page(made_up.html).tags:
+        assert "src" not in attributes
+        assert "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+        assert (attributes.get("href") or "#").startswith(("#", "data:"))
+    assert "url(" not in made_up.html
+    assert "@import" not in made_up.html
+
+
+def test_every_link_and_shape_has_its_target(made_up: Any) -> None:
+    tags = Page(made_up.html).tags
+    names = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    links = {(a.get("href") or "")[1:] for _, a in tags if (a.get("href") or "").startswith("#")}
+    assert len(names) == len(set(names))
+    assert links <= set(names)
+
+
+def test_a_hostile_name_stays_text_everywhere(made_up: Any, hostile_name: str) -> None:
+    assert hostile_name not in made_up.html
+    assert html.escape(hostile_name, quote=False) in made_up.html
+    assert hostile_name in Page(made_up.html).text
+
+
+def test_what_run_json_says_stays_text(made_up: Any, about: dict[str, object], hostile_name: str) -> None:
+    hostile = dict.fromkeys(about, hostile_name) | {"versions": {hostile_name: hostile_name}}
+    page = report.render(made_up.records, made_up.rows, hostile)
+    assert hostile_name not in page
+    assert {tag for tag, _ in Page(page).tags} <= ALLOWED_TAGS
+
+
+def test_every_text_of_a_record_stays_text(made_up: Any, hostile_name: str) -> None:
+    record = made_up.records[0]
+    hostile = replace(
+        record,
+        reason=hostile_name,
+        warnings=[f"{hostile_name}: {hostile_name}; {hostile_name}"],
+        versions={hostile_name: hostile_name},
+        machine=replace(record.machine, cpu_model=hostile_name, gpus=[hostile_name], kernel=hostile_name),
+        device=replace(record.device, name=hostile_name, model=hostile_name),
+        evidence=Evidence(exception=hostile_name, result_problem=hostile_name, output_tail=hostile_name),
+    )
+    both = [hostile, replace(hostile, repeat=9, status=Status.ERROR)]
+    page = report.render(both, table(both), {})
+    assert hostile_name not in page
+    assert {tag for tag, _ in Page(page).tags} <= ALLOWED_TAGS
+
+
+def test_every_workload_backend_and_verdict_is_there(made_up: Any) -> None:
+    text = Page(made_up.html).text
+    for row in made_up.rows:
+        assert row.title in text
+        assert row.verdict in text
+    for backend in BACKENDS:
+        assert f">{backend}</th>" in made_up.html
+
+
+def test_the_fastest_is_marked_where_a_row_names_one_and_nowhere_else(made_up: Any) -> None:
+    named = [row for row in made_up.rows if row.fastest]
+    assert 0 < len(named) < len(made_up.rows)
+    assert made_up.html.count(">fastest</span>") == len(named)
+    assert made_up.html.count('class="fastest"') == len(named)
+
+
+def test_every_failure_is_told_with_status_reason_and_output(made_up: Any) -> None:
+    text = Page(made_up.html).text
+    for failure in troubles.failures(made_up.records, made_up.rows):
+        assert failure.reason in text
+        assert f">{failure.status}</span>" in made_up.html
+    assert "1/8 ━━━━ 3s 402ms/step" in text
+    assert "\x1b" not in made_up.html
+
+
+def test_failures_with_one_cause_are_told_once(made_up: Any) -> None:
+    found = troubles.failures(made_up.records, made_up.rows)
+    assert sorted(failure.status for failure in found) == ["device_mismatch", "timeout", "unsupported"]
+    assert {failure.where for failure in found} == {"repeats 1, 2, 3", "repeat 3"}
+
+
+def test_a_warning_is_split_into_rule_doubt_and_advice(made_up: Any) -> None:
+    found = {doubt.rule: doubt for doubt in troubles.warnings(made_up.records, made_up.rows)}
+    assert sorted(found) == ["busy", "still_warming_up"]
+    assert found["busy"].text == "other processes used 14% of the CPU time"
+    assert found["busy"].advice == "stop them"
+
+
+def test_a_warning_of_another_form_is_shown_whole(made_up: Any) -> None:
+    record = replace(made_up.records[0], warnings=["odd"])
+    (doubt,) = troubles.warnings([record], table([record]))
+    assert (doubt.rule, doubt.text, doubt.advice) == ("warning", "odd", "")
+
+
+def test_attempts_that_were_tried_again_are_not_counted(made_up: Any) -> None:
+    counts = {tally.name: tally.count for tally in findings.tallies(made_up.records, pending=2)}
+    assert counts == {"ok": 46, "unstable": 1, "unsupported": 3, "failed": 4, "pending": 2}
+    assert troubles.superseded(made_up.records) == 1
+
+
+def test_each_kept_epoch_is_a_dot_of_its_own(made_up: Any) -> None:
+    lanes = [lane for picture in pictures.epoch_pictures(made_up.rows) for lane in picture.lanes]
+    kept = sum(len(record.times.epoch_times_s) for record in made_up.records)
+    assert sum(len(lane.marks) for lane in lanes) == kept
+    assert not any(mark.hollow for lane in lanes for mark in lane.marks)
+
+
+def test_the_discarded_first_epoch_is_hollow_and_stands_beside_the_steady_one(made_up: Any) -> None:
+    lanes = [lane for picture in pictures.start_pictures(made_up.rows) for lane in picture.lanes]
+    measured = sum(1 for record in made_up.records if record.times.first_epoch_time_s)
+    assert sum(mark.hollow for lane in lanes for mark in lane.marks) == measured
+    assert all(picture.axis.log for picture in pictures.start_pictures(made_up.rows))
+
+
+def test_device_memory_is_drawn_where_it_was_measured(made_up: Any) -> None:
+    assert "No device memory was measured" in made_up.html
+    records = [replace(record, memory=Memory(2 << 30, 1 << 30)) for record in made_up.records[:3]]
+    page = report.render(records, table(records), {})
+    assert "No device memory was measured" not in page
+    assert "device peak 1.00\u00a0GiB" in page
+
+
+def unmeasured(record: Record) -> Record:
+    return replace(
+        record,
+        times=Times(),
+        memory=Memory(),
+        resolved=None,
+        device=None,
+        surroundings=Surroundings(),
+        versions={},
+        machine=replace(
+            record.machine,
+            physical_cores=None,
+            memory_bytes=None,
+            kernel=None,
+            os=None,
+            container=None,
+        ),
+    )
+
+
+def test_none_is_a_dash_and_never_zero_or_none(made_up: Any, render_of: Callable[..., str]) -> None:
+    page = Page(render_of([unmeasured(record) for record in made_up.records[:6]]))
+    text = page.text
+    assert "None" not in text
+    assert "nan" not in re.findall(r"\w+", text)
+    assert "time per step , ms — — —" in text or "time per step , ms — —" in text
+    assert "No epoch was kept." in text
+    assert "No memory was measured." in text
+
+
+def test_a_dash_says_why(made_up: Any) -> None:
+    hints = [a.get("title") or "" for tag, a in Page(made_up.html).tags if tag == "td"]
+    assert any(hint.startswith("not measured (timeout: the time limit passed") for hint in hints)
+
+
+@pytest.mark.parametrize("pending", [0, 7])
+def test_a_run_without_records_still_has_a_page(pending: int) -> None:
+    text = Page(report.render([], [], {}, pending)).text
+    assert "Nothing has been measured yet." in text
+    assert f"{pending} pending" in text
+
+
+def test_one_process_on_one_backend_still_has_a_page(made_up: Any, render_of: Callable[..., str]) -> None:
+    text = Page(render_of(made_up.records[:1])).text
+    assert "no interval: 1 process" in text
+    assert "nothing to compare" in text
+
+
+def test_the_same_values_give_the_same_page(made_up: Any, about: dict[str, object]) -> None:
+    assert report.render(made_up.records, made_up.rows, about, pending=2) == made_up.html
+    backwards = made_up.records[::-1]
+    assert report.render(backwards, table(backwards), about, pending=2) == made_up.html
+
+
+def test_a_page_is_written_at_once_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    report.write(path, "old")
+    report.write(path, "new \ud800")
+    assert path.read_text(encoding="utf-8") == "new ?"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(OSError, match=r"report\.html"):
+        report.write(tmp_path / "report.html", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

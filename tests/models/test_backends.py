@@ -1,0 +1,62 @@
+"""Every workload builds, trains a batch and predicts on every backend, in single and in mixed precision."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.registry import workloads
+
+SCRIPT = Path(__file__).with_name("train_every_workload.py")
+DEEP_FAMILIES = ("applications", "resnet_subclass")
+DEEP = [name for name, item in workloads().items() if item.family in DEEP_FAMILIES]
+SHALLOW = [name for name in workloads() if name not in DEEP]
+
+
+def trained(backend, policy, names):
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": str(SCRIPT.parents[2]),
+    }
+    command = [sys.executable, str(SCRIPT), policy, *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(backend, policy, names):
+    seen = trained(backend, policy, names)
+    assert list(seen) == names
+    assert [name for name, one in seen.items() if not math.isfinite(one["loss"])] == []
+    assert {(one["output_dtype"], one["output_rows"]) for one in seen.values()} == {("float32", 2)}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_every_workload_trains_on_a_backend_that_need_not_compile(backend, policy):
+    check(backend, policy, [*SHALLOW, *DEEP])
+
+
+@pytest.mark.process
+def test_a_recurrent_layer_with_bfloat16_weights_is_unsupported_and_says_what_to_use():
+    seen = trained("torch", "bfloat16", ["lstm", "mnist_mlp"])
+    assert "use mixed_bfloat16. Received: precision 'bfloat16'" in seen["lstm"]["unsupported"]
+    assert seen["mnist_mlp"]["output_dtype"] == "float32"
+
+
+@pytest.mark.process
+def test_the_shallow_workloads_train_on_jax():
+    check("jax", "mixed_bfloat16", SHALLOW)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.environ.get("NIGHTLY") != "1", reason="XLA compiles them for three minutes: set NIGHTLY=1")
+def test_the_deep_workloads_train_on_jax():
+    check("jax", "mixed_bfloat16", DEEP)

@@ -1,0 +1,111 @@
+"""The catalogue: current, and right where the literature or arithmetic says what is right."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.catalog import CATALOG, main, table
+from models.registry import workloads
+
+DATA = json.loads(CATALOG.read_text())
+ENTRIES = DATA["workloads"]
+
+
+def flops(name):
+    return ENTRIES[name]["forward_flops_per_sample"]
+
+
+def dense(*widths):
+    return sum(2 * first * second for first, second in itertools.pairwise(widths))
+
+
+def block(length, width, hidden):
+    """Projections, attention scores and sums, feed forward."""
+    return 4 * length * dense(width, width) + 2 * 2 * length**2 * width + length * dense(width, hidden, width)
+
+
+def test_the_catalogue_declares_what_the_registry_does():
+    declared = {
+        name: (item.family, item.summary, item.batch_size, item.samples, [param.name for param in item.params])
+        for name, item in workloads().items()
+    }
+    written = {
+        name: (item["family"], item["summary"], item["batch_size"], item["samples"], list(item["params"]))
+        for name, item in ENTRIES.items()
+    }
+    assert {name: (*rest, sorted(params)) for name, (*rest, params) in declared.items()} == {
+        name: (*rest, sorted(params)) for name, (*rest, params) in written.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("vgg16", 138_357_544),
+        ("resnet50", 25_636_712),
+        ("resnet50_subclass", 25_636_712),
+        ("xception", 22_910_480),
+        ("mobilenet_v3_small", 2_554_968),
+        ("efficientnet_v2_b0", 7_200_312),
+        ("vit_tiny", 5_717_416),
+        # google/bert_uncased_L-2_H-128_A-2 has 4,385,920; less two token types, more a head of two classes.
+        ("bert", 4_385_920 - 2 * 128 + 128 * 2 + 2),
+        ("cifar10_cnn", 1_250_858),
+        ("mnist_mlp", 784 * 1024 + 1024 + 3 * (1024 * 1024 + 1024) + 10_250),
+        ("lstm", 4 * 128 * (60 + 128 + 1) + 129 * 60),
+        ("gru", 3 * 32 * (60 + 32 + 2) + 33 * 60),
+        ("mnist_irnn", 100 * (1 + 100 + 1) + 101 * 10),
+    ],
+)
+def test_parameter_counts_are_those_of_the_literature(name, parameters):
+    assert ENTRIES[name]["parameters"] == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mnist_mlp", dense(784, 1024, 1024, 1024, 1024, 10)),
+        ("lstm", 40 * 4 * (dense(60, 128) + dense(128, 128)) + dense(128, 60)),
+        ("gru", 40 * 3 * (dense(60, 32) + dense(32, 32)) + dense(32, 60)),
+        # One step more than pixels: Keras's loop runs the first step once to learn the shape of its output.
+        ("mnist_irnn", (784 + 1) * (dense(1, 100) + dense(100, 100)) + dense(100, 10)),
+        ("bert", 2 * block(128, 128, 512) + dense(128, 128, 2)),
+        ("decoder_lm", 4 * block(128, 256, 1024) + 128 * dense(256, 8192)),
+        ("vit_tiny", 196 * dense(16 * 16 * 3, 192) + 12 * block(197, 192, 768) + dense(192, 1000)),
+    ],
+)
+def test_flops_are_those_of_arithmetic(name, expected):
+    assert flops(name) == expected
+
+
+def test_vgg16_needs_the_fifteen_and_a_half_giga_multiply_adds_of_its_paper():
+    assert 15.4e9 < flops("vgg16") / 2 < 15.6e9
+
+
+def test_every_workload_of_the_seed_notes_its_corrections():
+    seed = "mnist_mlp cifar10_cnn lstm gru mnist_irnn lstm_text_generation resnet50 resnet50_subclass vgg16 xception"
+    assert [name for name in seed.split() if not ENTRIES[name]["corrections"]] == []
+
+
+def test_the_table_in_the_documentation_is_this_catalogue():
+    documented = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text()
+    assert table(DATA) in documented
+
+
+def test_an_unknown_option_is_bad_input(capsys):
+    assert main(["--chekc"]) == 2
+    assert "Received: --chekc" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_the_catalogue_is_current():
+    command = [sys.executable, "-m", "models.catalog", "--check"]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

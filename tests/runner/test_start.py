@@ -1,0 +1,51 @@
+"""A forked cell is a fresh one in all but the time its start takes."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from records.identity import cell_id
+from records.schema import CellResult
+from records.settings import BACKENDS
+from runner.cell.job import Job, Purpose
+from runner.executors.process import ProcessExecutor
+from runner.judge import accept
+from tests.conftest import make_settings
+
+pytestmark = pytest.mark.process
+
+
+def result(tmp_path: Path, backend: str, start: str) -> CellResult:
+    """Train a small MLP with dropout, whose losses follow from every random number drawn."""
+    settings = make_settings(backend=backend, batch_size=8, samples=64, steps_per_epoch=20)
+    folder = tmp_path / start
+    folder.mkdir()
+    job = Job(Purpose.MEASURE, uuid.uuid4().hex, cell_id(settings), 0, 0, settings, 20, str(folder), [], None, None)
+    executor = ProcessExecutor(start=start, mark=uuid.uuid4().hex)
+    try:
+        outcome = executor.run(job, 200)
+    finally:
+        executor.close()
+    assert outcome.exit_code == 0, outcome.output_tail
+    return accept(job.result_path.read_bytes(), job)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_forked_cell_computes_and_reports_what_a_fresh_one_does(tmp_path: Path, backend: str) -> None:
+    forked, fresh = result(tmp_path, backend, "fork"), result(tmp_path, backend, "fresh")
+    assert forked.learning.loss == pytest.approx(fresh.learning.loss, rel=1e-5)
+    assert forked.resolved is not None
+    assert fresh.resolved is not None
+    assert replace(forked.resolved, start="") == replace(fresh.resolved, start="")
+    assert (forked.resolved.start, fresh.resolved.start) == ("fork", "fresh")
+    assert (forked.device, forked.versions) == (fresh.device, fresh.versions)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_forked_cells_memory_is_told_as_if_it_were_fresh(tmp_path: Path, backend: str) -> None:
+    forked, fresh = result(tmp_path, backend, "fork"), result(tmp_path, backend, "fresh")
+    assert forked.memory.peak_host_memory_bytes == pytest.approx(fresh.memory.peak_host_memory_bytes, rel=0.15)
