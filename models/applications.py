@@ -1,0 +1,67 @@
+"""Image classifiers of keras.applications, without pretrained weights, a thousand classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.corrections import DECAY, LAYOUT, PIXELS, RESCALING, SOFTMAX, TRANSPOSED_TWICE
+from models.registry import Built, Param, Request, workload
+
+CLASSES = 1000
+
+
+def _image_size(default: int, minimum: int = 32) -> tuple[Param, ...]:
+    return (Param("image_size", default, "Height and width of the image, in pixels.", minimum=minimum, maximum=1024),)
+
+
+@workload(batch_size=32, params=_image_size(224), corrections=(PIXELS, LAYOUT, SOFTMAX))
+def resnet50(request: Request) -> Built:
+    """ResNet50, the 50-layer residual network."""
+    from keras import applications
+
+    return _classifier(request, applications.ResNet50, decay=0.0)
+
+
+@workload(batch_size=8, params=_image_size(224), corrections=(PIXELS, LAYOUT, DECAY))
+def vgg16(request: Request) -> Built:
+    """VGG16, sixteen layers without shortcuts; most of its parameters sit in the first dense one."""
+    from keras import applications
+
+    return _classifier(request, applications.VGG16, decay=1e-6)
+
+
+@workload(batch_size=16, params=_image_size(299, minimum=71), corrections=(PIXELS, LAYOUT, TRANSPOSED_TWICE, DECAY))
+def xception(request: Request) -> Built:
+    """Xception, depthwise separable convolutions with shortcuts."""
+    from keras import applications
+
+    return _classifier(request, applications.Xception, decay=1e-6)
+
+
+@workload(batch_size=32, params=_image_size(224), corrections=(RESCALING,))
+def mobilenet_v3_small(request: Request) -> Built:
+    """MobileNetV3 small: depthwise convolutions with squeeze and excitation, made for phones."""
+    from keras import applications
+
+    return _classifier(request, applications.MobileNetV3Small, decay=0.0, include_preprocessing=False)
+
+
+@workload(batch_size=32, params=_image_size(224), corrections=(RESCALING,))
+def efficientnet_v2_b0(request: Request) -> Built:
+    """EfficientNetV2 B0: fused and depthwise convolution blocks of searched widths."""
+    from keras import applications
+
+    return _classifier(request, applications.EfficientNetV2B0, decay=0.0, include_preprocessing=False)
+
+
+def _classifier(request: Request, application: Any, decay: float, **options: bool) -> Built:
+    import keras
+
+    from models.inputs.images import Images, image_samples
+    from models.layers.heads import probabilities, rmsprop
+
+    images = Images(request.integer("image_size"), 3, CLASSES)
+    logits = application(weights=None, input_shape=images.shape, classes=CLASSES, classifier_activation=None, **options)
+    model = keras.Model(logits.inputs[0], probabilities(logits.outputs[0]), name=logits.name)
+    model.compile(optimizer=rmsprop(1e-4, decay), loss="categorical_crossentropy", metrics=["accuracy"])
+    return Built(model, image_samples(request, images))

@@ -1,0 +1,138 @@
+"""Writes and checks models/catalog.json: what the host knows of the workloads without importing Keras.
+
+Promise: every figure is taken from the built model at its default parameters, none is written by hand. FLOPs are those
+of the forward pass on one sample: two per multiply-add of every matrix product and convolution (loops included), as
+PyTorch's counter sees them; element-wise work is not counted.
+
+Usage: python -m models.catalog            write catalog.json
+       python -m models.catalog --check    say whether it is current
+       python -m models.catalog --table    print it as the table of docs/workloads.md
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from models.registry import Param, Request, Workload, workloads
+
+CATALOG = Path(__file__).with_name("catalog.json")
+VERSION = 1
+
+
+def catalog() -> dict[str, Any]:
+    """The catalogue as data. Needs Keras on its torch backend; raises RuntimeError on another."""
+    import keras
+
+    if keras.backend.backend() != "torch":
+        raise RuntimeError(f"the catalogue is counted by PyTorch. Received: KERAS_BACKEND={keras.backend.backend()}")
+    return {"version": VERSION, "workloads": {name: entry(item) for name, item in workloads().items()}}
+
+
+def entry(item: Workload) -> dict[str, Any]:
+    """One workload's entry, after building it at its defaults."""
+    import keras
+
+    keras.backend.clear_session()
+    built = item(Request({}, "synthetic", None))
+    x, _ = built.samples(1, 0)
+    flops, output_shape = forward(built.model, x)
+    return {
+        "family": item.family,
+        "summary": item.summary,
+        "batch_size": item.batch_size,
+        "samples": item.samples,
+        "data": list(item.data),
+        "params": {param.name: _param(param) for param in item.params},
+        "input_shape": list(x.shape[1:]),
+        "output_shape": output_shape,
+        "parameters": built.model.count_params(),
+        "forward_flops_per_sample": flops,
+        "optimizer": _optimizer(built.model.optimizer),
+        "loss": _loss(built.model.loss),
+        "corrections": list(item.corrections),
+    }
+
+
+def forward(model: Any, x: Any) -> tuple[int, list[int]]:
+    """FLOPs of one forward pass over `x`, and the output's shape without its batch dimension.
+
+    Attention runs as its plain formula: PyTorch's counter does not know the fused kernel of the CPU and counts it as 0.
+    A causal mask halves nothing: the masked products are counted, as the plain formula computes them.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        output = model(x, training=False)
+    return int(counter.get_total_flops()), [int(size) for size in output.shape[1:]]
+
+
+def text(data: dict[str, Any]) -> str:
+    """The catalogue as it stands in the file."""
+    return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def table(data: dict[str, Any]) -> str:
+    """The catalogue as a Markdown table, in the order of the file."""
+    head = "| workload | input | parameters | forward FLOPs per sample | batch | optimiser | parameters to set | data |"
+    rows = [_row(name, item) for name, item in data["workloads"].items()]
+    return "\n".join([head, "|---|---|---:|---:|---:|---|---|---|", *rows]) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the catalogue, check it (0 current, 1 not) or print its table."""
+    if arguments == ["--table"]:
+        print(table(json.loads(CATALOG.read_text(encoding="utf-8"))), end="")
+        return 0
+    if arguments not in ([], ["--check"]):
+        print(f"usage: python -m models.catalog [--check | --table]. Received: {' '.join(arguments)}", file=sys.stderr)
+        return 2
+    os.environ["KERAS_BACKEND"] = "torch"
+    current = text(catalog())
+    if not arguments:
+        CATALOG.write_text(current, encoding="utf-8")
+    elif not CATALOG.is_file() or CATALOG.read_text(encoding="utf-8") != current:
+        print("models/catalog.json is not current; run: python -m models.catalog", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _row(name: str, item: dict[str, Any]) -> str:
+    shape = " x ".join(map(str, item["input_shape"]))
+    settings = ", ".join(f"`{key}` {param['default']}" for key, param in item["params"].items())
+    data = ", ".join(item["data"])
+    figures = f"{item['parameters']:,} | {item['forward_flops_per_sample']:,} | {item['batch_size']}"
+    return f"| `{name}` | {shape} | {figures} | {item['optimizer']} | {settings} | {data} |"
+
+
+def _param(param: Param) -> dict[str, Any]:
+    return {
+        "type": type(param.default).__name__,
+        "default": param.default,
+        "minimum": param.minimum,
+        "maximum": param.maximum,
+        "choices": list(param.choices),
+        "meaning": param.meaning,
+    }
+
+
+def _optimizer(optimizer: Any) -> str:
+    config = optimizer.get_config()
+    rate = config["learning_rate"]
+    if isinstance(rate, dict):
+        decay = rate["config"]
+        return f"{type(optimizer).__name__}({decay['initial_learning_rate']:g} / (1 + {decay['decay_rate']:g} * step))"
+    return f"{type(optimizer).__name__}({rate:g})"
+
+
+def _loss(loss: Any) -> str:
+    return loss if isinstance(loss, str) else f"{loss.name} from logits"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,80 @@
+"""The samples of an image classifier, from whichever source the request names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.inputs import synthetic
+from models.registry import Request, Samples
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """`count` square images, height x width x channels, and one-hot labels."""
+
+    size: int
+    channels: int
+    classes: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of one image."""
+        return (self.size, self.size, self.channels)
+
+
+def image_samples(request: Request, images: Images, shape: tuple[int, ...] | None = None) -> Samples:
+    """The `samples` of a `Built`: x (count, *shape) float32 in [0, 1], y (count, classes) one-hot float32.
+
+    `shape` is how the model wants one image (flat, or as a sequence); the image's own shape when None.
+    Raises models.inputs.keras_datasets.DatasetUnavailable when `samples` is called and the data is not there.
+    """
+
+    def samples(count: int, seed: int) -> tuple[Any, Any]:
+        x, numbers = _loaded(request, images, count, seed)
+        return x.reshape(count, *(shape or images.shape)), synthetic.one_hot(numbers, images.classes)
+
+    return samples
+
+
+def _loaded(request: Request, images: Images, count: int, seed: int) -> tuple[Any, Any]:
+    if request.data == "synthetic":
+        return synthetic.images(count, images.shape, seed), synthetic.labels(count, images.classes, seed)
+    if request.data == "digits":
+        from models.inputs.digits import load_digits
+
+        pixels, numbers = load_digits()
+    else:
+        from models.inputs.keras_datasets import load_keras_dataset
+
+        pixels, numbers = load_keras_dataset(request.data, request.dataset_dir)
+    chosen = np.resize(np.random.Generator(np.random.PCG64(seed)).permutation(len(pixels)), count)
+    return resized(pixels[chosen], images), numbers[chosen]
+
+
+def resized(pixels: Any, images: Images) -> Any:
+    """Bilinear, half-pixel centres, edges held. Input: (count, h, w, c) uint8. Output: (count, size, size, channels).
+
+    Grey becomes colour by repetition, colour becomes grey by the mean of its channels. Output is float32 in [0, 1].
+    """
+    count, height, width, channels = pixels.shape
+    x = pixels.astype(np.float32) / np.float32(255)
+    if (height, width) != (images.size, images.size):
+        rows, columns = _weights(height, images.size), _weights(width, images.size)
+        x = np.einsum("Hh,nhwc,Ww->nHWc", rows, x, columns, optimize=True)
+    if channels != images.channels:
+        x = x.mean(axis=-1, keepdims=True)
+    return np.ascontiguousarray(np.broadcast_to(x, (count, *images.shape)), dtype=np.float32)
+
+
+def _weights(source: int, target: int) -> Any:
+    at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
+    low = np.floor(at).astype(int)
+    high = np.minimum(low + 1, source - 1)
+    share = (at - low).astype(np.float32)
+    weights = np.zeros((target, source), np.float32)
+    np.add.at(weights, (np.arange(target), low), 1 - share)
+    np.add.at(weights, (np.arange(target), high), share)
+    return weights
