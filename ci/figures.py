@@ -115,7 +115,7 @@ def overhead_of(target: float, limit_s: float) -> None:
 
     def bare() -> float:
         callback = Bare()
-        model.fit(source, steps_per_epoch=steps, epochs=3, verbose=0, callbacks=[callback])
+        model.fit(source, steps_per_epoch=steps, epochs=3, verbose=0, shuffle=False, callbacks=[callback])
         return statistics.fmean(callback.times_s[1:])
 
     _alternate(f"{backend:10} epochs of {steps} steps", ours, bare, target, limit_s)
@@ -132,7 +132,7 @@ def overhead_of(target: float, limit_s: float) -> None:
     _alternate(
         f"{backend:10} whole calls of 3 epochs, no callback in the bare one",
         whole(lambda: fit_epochs(model, source, plug, steps=steps, epochs=3)),
-        whole(lambda: model.fit(source, steps_per_epoch=steps, epochs=3, verbose=0)),
+        whole(lambda: model.fit(source, steps_per_epoch=steps, epochs=3, verbose=0, shuffle=False)),
         target,
         limit_s,
     )

@@ -50,7 +50,7 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
 def fit_epochs(model: Any, source: Any, plug: Plug, *, steps: int, epochs: int) -> EpochLog:
     """Train `epochs` epochs of `steps` steps from an endless source and return what each took."""
     epoch_clock = EpochClock(plug)
-    model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, callbacks=[epoch_clock])
+    model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=[epoch_clock])
     return epoch_clock.log
 
 

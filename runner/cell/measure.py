@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,6 +48,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     plug = backends.load(settings.backend)
     plug.configure(settings, job.compile_cache_dir)
     _configure_keras(settings)
+    _seed(plug, settings.seed)
     device = _prove(plug, settings)
     begun_s = monotonic()
     built = _build(job)
@@ -84,7 +86,17 @@ def _configure_keras(settings: Settings) -> None:
     if settings.precision in ("float64", "bfloat16"):
         keras.config.set_floatx(settings.precision)
     keras.config.set_dtype_policy(settings.precision)
-    keras.utils.set_random_seed(settings.seed)
+
+
+def _seed(plug: Plug, seed: int) -> None:
+    """Seed everything a workload draws from.
+
+    `keras.utils.set_random_seed` also imports TensorFlow wherever it is installed, which costs a JAX or PyTorch cell
+    1.8 s. Keras draws its own seeds from Python's generator, so that seeding the generators is enough.
+    """
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the generator that workloads and layers without a seed use
+    plug.seed(seed)
 
 
 def _prove(plug: Plug, settings: Settings) -> DeviceProof:

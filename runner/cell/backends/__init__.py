@@ -35,6 +35,9 @@ class Plug(Protocol):
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         """Apply what must be set before the first operation. Raises `Unsupported`."""
 
+    def seed(self, seed: int) -> None:
+        """Seed the backend's own generators."""
+
     def proof(self) -> DeviceProof:
         """Run one operation and return where its result lies."""
 

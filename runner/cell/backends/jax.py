@@ -38,6 +38,9 @@ class Plug:
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
         jax.monitoring.register_event_listener(self._on_event)
 
+    def seed(self, seed: int) -> None:
+        pass  # JAX holds no random state: Keras passes it keys
+
     def proof(self) -> DeviceProof:
         device = next(iter((jnp.ones((2, 2)) + 1).devices()))
         platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)

@@ -24,6 +24,9 @@ class Plug:
         if settings.league == "matched":
             tf.config.experimental.enable_tensor_float_32_execution(False)
 
+    def seed(self, seed: int) -> None:
+        tf.random.set_seed(seed)
+
     def proof(self) -> DeviceProof:
         name = (tf.ones((2, 2)) + 1).device
         platform = name.split(":")[-2].lower()

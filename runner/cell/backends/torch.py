@@ -34,6 +34,9 @@ class Plug:
             torch.backends.cuda.matmul.allow_tf32 = False
             torch.backends.cudnn.allow_tf32 = False
 
+    def seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
     def proof(self) -> DeviceProof:
         import keras
 
