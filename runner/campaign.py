@@ -5,6 +5,7 @@ Knows the seams (`Executor`, the store, an observer) and the pure parts (plan, j
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import secrets
@@ -79,14 +80,13 @@ def measure(workshop: Workshop, cells: Sequence[Cell], steps: Iterable[Step]) ->
     Raises `Interrupted` as it comes, with nothing left running, and `StoreFailure` when a record cannot be kept.
     """
     attempts = _next_attempts(workshop.run)
-    block = None
     try:
-        for step in steps:
-            if step.repeat != block:
-                workshop.executor.begin_block()
-                block = step.repeat
-            workshop.observer.begun(step)
-            _measure_repeat(workshop, cells, step, attempts.get((step.cell.cell_id, step.repeat), 0))
+        for _, block in itertools.groupby(steps, key=lambda step: step.repeat):
+            together = list(block)
+            workshop.executor.begin_block([step.cell.settings for step in together])
+            for step in together:
+                workshop.observer.begun(step)
+                _measure_repeat(workshop, cells, step, attempts.get((step.cell.cell_id, step.repeat), 0))
     finally:
         workshop.executor.close()
 

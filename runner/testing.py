@@ -6,7 +6,7 @@ main(["--matrix", "matrix.yaml"], Seams(executor=FakeExecutor()))
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
@@ -42,7 +42,7 @@ class FakeExecutor:
         """Say which backends are not installed."""
         return f"backend_not_installed: {backend}" if backend in self.absent else None
 
-    def begin_block(self) -> None:
+    def begin_block(self, settings: Sequence[Settings]) -> None:
         """Count the block."""
         self.blocks += 1
 

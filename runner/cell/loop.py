@@ -102,8 +102,7 @@ def predict_epochs(model: Any, batches: Sequence[Batch], *, calls: int, epochs: 
 def step_time_by_doubling(epoch_s: Callable[[int], float], *, enough_s: float) -> float:
     """Return the seconds of one step, from epochs of growing length until one lasts `enough_s`.
 
-    `epoch_s(steps)` runs a warmed-up epoch. The last epoch is run twice and the shorter counts: what disturbs a short
-    epoch only ever makes it longer.
+    `epoch_s(steps)` runs two epochs and returns the shorter: what disturbs a short epoch only ever makes it longer.
     """
     steps = 1
     taken_s = epoch_s(steps)
@@ -111,7 +110,7 @@ def step_time_by_doubling(epoch_s: Callable[[int], float], *, enough_s: float) -
         growth = enough_s / max(taken_s, 1e-6)
         steps = max(steps + 1, min(steps * 64, math.ceil(steps * growth)))
         taken_s = epoch_s(steps)
-    return min(taken_s, epoch_s(steps)) / steps
+    return taken_s / steps
 
 
 def _timed(call: Callable[[], object], clock: Clock = monotonic) -> float:

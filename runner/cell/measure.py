@@ -29,7 +29,7 @@ from runner.cell.loop import (
     time_first_step,
 )
 
-CALIBRATION_EPOCH_S = 0.2
+CALIBRATION_EPOCH_S = 0.15
 SHORT_EPOCH_SHARE = 8
 # The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.
 SECOND_LENGTH_REPEAT = 0
@@ -95,7 +95,7 @@ def _seed(plug: Plug, seed: int) -> None:
     1.8 s. Keras draws its own seeds from Python's generator, so that seeding the generators is enough.
     """
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the generator that workloads and layers without a seed use
+    np.random.seed(seed)
     plug.seed(seed)
 
 
@@ -182,8 +182,8 @@ def _calibrate(model: Any, batches: Sequence[Batch], plug: Plug, settings: Setti
         source = _source(batches, plug, settings)
 
         def epoch_s(steps: int) -> float:
-            # The first epoch of every `fit` also makes the iterator; the second is like all later ones.
-            return fit_epochs(model, source, plug, steps=steps, epochs=2).times_s[1]
+            # The first epoch of every `fit` also makes the iterator, the very first compiles: the quicker one counts.
+            return min(fit_epochs(model, source, plug, steps=steps, epochs=2).times_s)
 
     return step_time_by_doubling(epoch_s, enough_s=CALIBRATION_EPOCH_S)
 
@@ -191,11 +191,11 @@ def _calibrate(model: Any, batches: Sequence[Batch], plug: Plug, settings: Setti
 def short_epoch_steps(settings: Settings, steps: int) -> int | None:
     """Return the steps of the second epoch length, None where an epoch is too short to have one.
 
-    One pass over the samples where that is shorter than an epoch, so that it also gives the seed's figure; else an
+    One pass over the samples where that is at most half an epoch, so that it also gives the seed's figure; else an
     eighth of an epoch.
     """
     passes = seed_steps(settings)
-    return passes if passes < steps else steps // SHORT_EPOCH_SHARE or None
+    return passes if passes <= steps // 2 else steps // SHORT_EPOCH_SHARE or None
 
 
 def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: Settings, steps: int) -> Times:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from records.schema import Surroundings
+from records.settings import Settings
 from runner.cell.job import Job
 
 
@@ -38,8 +40,8 @@ class Executor(Protocol):
     def missing(self, backend: str) -> str | None:
         """Return why this backend cannot run here, None when it can."""
 
-    def begin_block(self) -> None:
-        """Begin a new block of repeats: nothing of the last one is reused."""
+    def begin_block(self, settings: Sequence[Settings]) -> None:
+        """Begin a block of repeats of cells with these settings: nothing of the last block is reused."""
 
     def run(self, job: Job, timeout_s: float) -> Outcome:
         """Run the job until its process has ended or its time is up. Leaves no process behind, also when it raises."""

@@ -16,13 +16,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from records.schema import Surroundings
+from records.settings import Settings
 from runner.cell.job import Job, make_home, write_job
 from runner.executors import Outcome, process_tree
-from runner.executors.environment import allowed_cpus, cell_environment
+from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment
 from runner.executors.output import CappedOutput
 
 SAMPLE_S = 0.5
@@ -85,9 +87,18 @@ class ProcessExecutor:
             )
         return self._missing[backend]
 
-    def begin_block(self) -> None:
-        """End every server: the next block's children must not share one with this block's."""
+    def begin_block(self, settings: Sequence[Settings]) -> None:
+        """End every server, since the next block's children must not share one with this block's; start the new ones.
+
+        They start side by side: importing keeps one core busy, and nothing is measured meanwhile.
+        """
         self.close()
+        forked = [s for s in settings if self._forks(s) and not self.missing(s.backend)]
+        wanted = {_key(environment): environment for environment in (self._environment(s) for s in forked)}
+        started = {key: _launch_server(environment) for key, environment in wanted.items()}
+        self._servers = dict(started)
+        for key, server in started.items():
+            self._servers[key] = _when_ready(server)
 
     def close(self) -> None:
         """End every server."""
@@ -98,12 +109,11 @@ class ProcessExecutor:
 
     def run(self, job: Job, timeout_s: float) -> Outcome:
         """Run the job in a new process and watch it to its end."""
-        environment = cell_environment(job.settings, self._mark)
+        environment = self._environment(job.settings)
         write_job(job)
-        forked = self._start == "fork" and job.settings.device == "cpu"
         begun_s = time.perf_counter()
         try:
-            server = self._server(environment) if forked else None
+            server = self._server(environment) if self._forks(job.settings) else None
             order: dict[str, Any] = {
                 "job": str(job.path),
                 "argv": None,
@@ -124,34 +134,48 @@ class ProcessExecutor:
             self.close()
             raise
 
+    def _environment(self, settings: Settings) -> dict[str, str]:
+        return cell_environment(settings, self._mark)
+
+    def _forks(self, settings: Settings) -> bool:
+        return self._start == "fork" and settings.device == "cpu"
+
     def _server(self, environment: dict[str, str]) -> Server | None:
-        key = tuple(sorted(environment.items()))
+        key = _key(environment)
         if key not in self._servers:
-            self._servers[key] = _start_server(environment, self._mark)
+            self._servers[key] = _when_ready(_launch_server(environment))
         return self._servers[key]
 
     def _light_server(self) -> Server:
-        server = self._server({})
+        server = self._server(light_environment(self._mark))
         if server is None:
             raise ServerGone("the light server for fresh interpreters did not start")
         return server
 
 
-def _start_server(environment: dict[str, str], mark: str) -> Server | None:
-    """Start a server; None when its backend cannot be imported, so that its cells start fresh and say why."""
+def _key(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(environment.items()))
+
+
+def _launch_server(environment: dict[str, str]) -> Server:
+    """Start a server's process; with no backend in its environment it is the light one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     backend = environment.get("KERAS_BACKEND", "")
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "runner.cell.server", str(theirs.fileno()), backend],
-            env=environment or cell_free_environment(mark),
+            env=environment,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    server = Server(process, ours)
+    return Server(process, ours)
+
+
+def _when_ready(server: Server) -> Server | None:
+    """Wait for a server; None when its backend cannot be imported, so that its cells start fresh and say why."""
     try:
         ready = "ready" in server.receive(SERVER_START_LIMIT_S)
     except ServerGone:
@@ -165,10 +189,8 @@ def _start_server(environment: dict[str, str], mark: str) -> Server | None:
     return server
 
 
-def cell_free_environment(mark: str) -> dict[str, str]:
+def light_environment(mark: str) -> dict[str, str]:
     """Return the environment of the light server, whose children get their own."""
-    from runner.executors.environment import ALLOWED, MARK
-
     return {name: os.environ[name] for name in ALLOWED if name in os.environ} | {MARK: mark}
 
 

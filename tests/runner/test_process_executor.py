@@ -185,7 +185,7 @@ def test_a_server_that_dies_under_a_cell_is_infrastructure_and_the_next_cell_run
 def test_a_new_block_has_new_servers(forking: ProcessExecutor, tmp_path: Path) -> None:
     run(forking, make_job(tmp_path, "well"))
     first = next(iter(forking._servers.values()))
-    forking.begin_block()
+    forking.begin_block([])
     run(forking, make_job(tmp_path, "well"))
     second = next(iter(forking._servers.values()))
     assert first is not None
