@@ -70,8 +70,9 @@ class Times:
     build_time_s: float | None = about("making the model and its data", default=None)
     trace_time_s: float | None = about("tracing, from the backend's own events", default=None)
     compile_time_s: float | None = about("compiling, from the backend's own events", default=None)
-    first_step_time_s: float | None = about("the first step: trace, compile and first run", default=None)
-    first_epoch_time_s: float | None = about("the first of the discarded epochs", default=None)
+    first_step_time_s: float | None = about("an epoch of one step, the first: trace, compile, run", default=None)
+    first_epoch_time_s: float | None = about("the first step and the first epoch after it", default=None)
+    calibration_time_s: float | None = about("finding the steps per epoch, where the process did", default=None)
     discarded_epoch_times_s: list[float] = about("every discarded epoch", default_factory=list)
     epoch_times_s: list[float] = about("every kept epoch", default_factory=list)
     epoch_time_median_s: float | None = about("median of the kept epochs", default=None)
@@ -90,7 +91,9 @@ class Times:
     steps_per_s: float | None = about("steps or calls per second", default=None)
     call_time_p50_s: float | None = about("predict: median time of one call", default=None)
     call_time_p99_s: float | None = about("predict: 99th percentile of the time of one call", default=None)
-    training_time_s: float | None = about("all epochs together, discarded and short ones included", default=None)
+    training_time_s: float | None = about(
+        "everything trained or predicted: first step, calibration and every epoch", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import math
 import os
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,9 +29,10 @@ from records.schema import (
     Status,
     Times,
 )
+from records.settings import Settings
 from records.store import Run
-from runner.cell.job import RESULT_LIMIT_BYTES, Job, Purpose
-from runner.executors import Executor, Outcome
+from runner.cell.job import RESULT_LIMIT_BYTES, Job
+from runner.executors import Executor, Outcome, Running
 from runner.judge import ResultRefused, Verdict, accept, judge
 from runner.matrix import Cell
 from runner.plan import Step, calibration_group
@@ -73,119 +75,168 @@ class Workshop:
     now: Callable[[], datetime] = utc_now
 
 
-def measure(workshop: Workshop, cells: Sequence[Cell], steps: Iterable[Step]) -> None:
+def measure(workshop: Workshop, steps: Iterable[Step]) -> None:
     """Measure `steps` in their order and publish a record of every attempt.
 
-    `cells` is the whole plan, resumed or not: cells that share a number of steps per epoch are calibrated together.
     Raises `Interrupted` as it comes, with nothing left running, and `StoreFailure` when a record cannot be kept.
     """
-    attempts = _next_attempts(workshop.run)
+    campaign = _Campaign(workshop)
     try:
-        for _, block in itertools.groupby(steps, key=lambda step: step.repeat):
-            together = list(block)
-            workshop.executor.begin_block([step.cell.settings for step in together])
-            for step in together:
-                workshop.observer.begun(step)
-                _measure_repeat(workshop, cells, step, attempts.get((step.cell.cell_id, step.repeat), 0))
+        for _, steps_of_block in itertools.groupby(steps, key=lambda step: step.repeat):
+            block = list(steps_of_block)
+            workshop.executor.begin_block([step.cell.settings for step in block])
+            for _, comparison in itertools.groupby(block, key=lambda step: calibration_group(step.cell.settings)):
+                campaign.compare(list(comparison))
     finally:
         workshop.executor.close()
 
 
-def _next_attempts(run: Run) -> dict[tuple[str, int], int]:
-    records, _ = run.load()
-    return {(record.cell_id, record.repeat): record.attempt + 1 for record in records}
+def steps_for(step_times_s: Iterable[float]) -> int:
+    """Return the smallest number of steps whose epoch lasts `TARGET_EPOCH_S` on every backend; 1 for none. Pure."""
+    return max((math.ceil(TARGET_MARGIN * TARGET_EPOCH_S / seconds) for seconds in step_times_s), default=1)
 
 
-def _measure_repeat(workshop: Workshop, cells: Sequence[Cell], step: Step, attempt: int) -> None:
-    """Run one repeat; try again only what the infrastructure spoiled."""
-    missing = workshop.executor.missing(step.cell.settings.backend)
-    count = 1 if missing else _steps_per_epoch(workshop, cells, step.cell)
-    for tried in range(INFRA_ATTEMPTS):
-        if missing:
-            job = _job(workshop, step, attempt + tried, count)
-            record = _record(workshop, job, Outcome(infrastructure=missing), workshop.now())
-        else:
-            record = _attempt(workshop, step, attempt + tried, count)
-        workshop.run.publish(record)
-        workshop.observer.ended(step, record)
-        if missing or record.status is not Status.INFRA:
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A process that was started for a step, and the job it was given."""
+
+    step: Step
+    job: Job
+    running: Running
+    started_at: datetime
+
+
+class _Campaign:
+    """One start of the runner over its steps."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        records, _ = workshop.run.load()
+        self._next_attempt = Counter({(r.cell_id, r.repeat): r.attempt + 1 for r in records})
+        self._tried: Counter[tuple[str, int]] = Counter()
+
+    def compare(self, steps: Sequence[Step]) -> None:
+        """Measure one repeat of cells that differ in their backend only."""
+        measured = self._calibrate(steps) if self._needs_calibration(steps[0].cell) else []
+        for step in steps:
+            if step not in measured:
+                self._repeat(step)
+
+    def _needs_calibration(self, cell: Cell) -> bool:
+        automatic = cell.settings.steps_per_epoch == "auto" or cell.settings.compile_cache == "warm"
+        return automatic and self._workshop.run.calibration(calibration_group(cell.settings)) is None
+
+    def _calibrate(self, steps: Sequence[Step]) -> list[Step]:
+        """Find the steps per epoch that these cells share; return the steps that were measured on the way.
+
+        Each process goes as far as its step time and waits there; when all have told theirs, they are told how many
+        steps an epoch has and are measured one at a time.
+        """
+        times_s: dict[str, float] = {}
+        waiting, measured = [], []
+        for step in steps:
+            if self._workshop.executor.missing(step.cell.settings.backend):
+                continue
+            self._workshop.observer.calibrating(step.cell)
+            trial = self._start(step, None)
+            found_s = trial.running.calibrated()
+            if found_s is None:
+                measured += self._end(trial)
+                continue
+            times_s[step.cell.settings.backend] = found_s
+            if _may_wait(step.cell):
+                waiting.append(trial)
+            else:
+                self._abandon(trial)
+        if times_s:
+            found = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
+            self._workshop.run.keep_calibration(calibration_group(steps[0].cell.settings), found)
+        for trial in waiting:
+            self._workshop.observer.begun(trial.step)
+            trial.running.resume(self._steps_per_epoch(trial.step.cell))
+            measured += self._end(trial)
+        return measured
+
+    def _repeat(self, step: Step) -> None:
+        """Measure one repeat; try again only what the infrastructure spoiled."""
+        self._workshop.observer.begun(step)
+        if missing := self._workshop.executor.missing(step.cell.settings.backend):
+            self._publish(step, self._job(step, 1), Outcome(infrastructure=missing), self._workshop.now())
             return
+        count = self._steps_per_epoch(step.cell)
+        while self._tried[step.cell.cell_id, step.repeat] < INFRA_ATTEMPTS:
+            if self._end(self._start(step, count)):
+                return
+
+    def _steps_per_epoch(self, cell: Cell) -> int:
+        asked = cell.settings.steps_per_epoch
+        chunk = cell.settings.steps_per_execution
+        if asked == "seed":
+            count = math.ceil(cell.settings.samples / cell.settings.batch_size)
+        elif asked == "auto":
+            found = self._workshop.run.calibration(calibration_group(cell.settings)) or {}
+            count = int(found.get("steps_per_epoch", 1))
+        else:
+            count = int(asked)
+        return math.ceil(count / chunk) * chunk
+
+    def _start(self, step: Step, count: int | None) -> _Trial:
+        job = self._job(step, count)
+        started_at = self._workshop.now()
+        return _Trial(step, job, self._workshop.executor.start(job, step.cell.timeout_s), started_at)
+
+    def _end(self, trial: _Trial) -> list[Step]:
+        """Wait for a process's end and publish its record; return the step, or nothing where it must be tried again."""
+        outcome = trial.running.finish()
+        record = self._publish(trial.step, trial.job, outcome, trial.started_at)
+        return [] if record.status is Status.INFRA else [trial.step]
+
+    def _abandon(self, trial: _Trial) -> None:
+        trial.running.abandon()
+        shutil.rmtree(trial.job.folder, ignore_errors=True)
+
+    def _publish(self, step: Step, job: Job, outcome: Outcome, started_at: datetime) -> Record:
+        record = _record(self._workshop, job, outcome, started_at)
+        shutil.rmtree(job.folder, ignore_errors=True)
+        key = step.cell.cell_id, step.repeat
+        self._next_attempt[key] += 1
+        self._tried[key] += 1
+        self._workshop.run.publish(record)
+        self._workshop.observer.ended(step, record)
+        return record
+
+    def _job(self, step: Step, count: int | None) -> Job:
+        settings = step.cell.settings
+        attempt = self._next_attempt[step.cell.cell_id, step.repeat]
+        folder = self._workshop.run.scratch(f"{step.cell.cell_id}.{step.repeat}.{attempt}")
+        return Job(
+            nonce=secrets.token_hex(16),
+            cell_id=step.cell.cell_id,
+            repeat=step.repeat,
+            attempt=attempt,
+            settings=settings,
+            steps=count,
+            folder=str(folder.absolute()),
+            import_roots=self._workshop.import_roots,
+            dataset_dir=self._workshop.dataset_dir,
+            compile_cache_dir=self._compile_cache(settings),
+        )
+
+    def _compile_cache(self, settings: Settings) -> str | None:
+        if settings.compile_cache == "cold":
+            return None
+        folder = self._workshop.run.folder / "compile-cache" / settings.backend
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder.absolute())
 
 
-def _attempt(workshop: Workshop, step: Step, attempt: int, count: int) -> Record:
-    job = _job(workshop, step, attempt, count)
-    started_at = workshop.now()
-    outcome = workshop.executor.run(job, step.cell.timeout_s)
-    record = _record(workshop, job, outcome, started_at)
-    shutil.rmtree(job.folder, ignore_errors=True)
-    return record
+def _may_wait(cell: Cell) -> bool:
+    """Return whether a calibrated process may wait for the others and then be measured.
 
-
-def _steps_per_epoch(workshop: Workshop, cells: Sequence[Cell], cell: Cell) -> int:
-    asked = cell.settings.steps_per_epoch
-    chunk = cell.settings.steps_per_execution
-    # A warm start needs someone to have warmed the cache: the calibration does.
-    calibrated = _calibrated(workshop, cells, cell) if asked == "auto" or cell.settings.compile_cache == "warm" else 1
-    if asked == "seed":
-        count = math.ceil(cell.settings.samples / cell.settings.batch_size)
-    else:
-        count = calibrated if asked == "auto" else int(asked)
-    return math.ceil(count / chunk) * chunk
-
-
-def _calibrated(workshop: Workshop, cells: Sequence[Cell], cell: Cell) -> int:
-    """Return the steps that make every backend's epoch long enough, found once per run for all backends of a work."""
-    group = calibration_group(cell.settings)
-    found = workshop.run.calibration(group)
-    if found is None:
-        members = [c for c in cells if calibration_group(c.settings) == group]
-        times_s = {c.settings.backend: _step_time_s(workshop, c) for c in members}
-        found = {"step_time_s": times_s, "steps_per_epoch": steps_for(list(times_s.values()))}
-        workshop.run.keep_calibration(group, found)
-    return int(found["steps_per_epoch"])
-
-
-def steps_for(step_times_s: Iterable[float | None]) -> int:
-    """Return the smallest number of steps whose epoch lasts `TARGET_EPOCH_S` on every backend. Pure.
-
-    A backend whose step time is None could not be calibrated and has no say; without any, one step.
+    An accelerator cannot hold several processes at once, and a warm start needs a process that began after another had
+    filled the cache: there the calibrated process is ended, and its cell started again with its steps.
     """
-    known = [seconds for seconds in step_times_s if seconds]
-    return max((math.ceil(TARGET_MARGIN * TARGET_EPOCH_S / seconds) for seconds in known), default=1)
-
-
-def _step_time_s(workshop: Workshop, cell: Cell) -> float | None:
-    if workshop.executor.missing(cell.settings.backend):
-        return None
-    workshop.observer.calibrating(cell)
-    job = _job(workshop, Step(cell, 0), 0, None)
-    outcome = workshop.executor.run(job, cell.timeout_s)
-    result, problem = _result(job)
-    verdict = judge(job, outcome, result, problem)
-    return result.times.step_time_s if result and verdict.status is Status.OK else None
-
-
-def _job(workshop: Workshop, step: Step, attempt: int, count: int | None) -> Job:
-    cell = step.cell
-    purpose = Purpose.CALIBRATE if count is None else Purpose.MEASURE
-    folder = workshop.run.scratch(f"{cell.cell_id}.{step.repeat}.{attempt}.{purpose}")
-    cache = None
-    if cell.settings.compile_cache == "warm":
-        cache = workshop.run.folder / "compile-cache" / cell.settings.backend
-        cache.mkdir(parents=True, exist_ok=True)
-    return Job(
-        purpose=purpose,
-        nonce=secrets.token_hex(16),
-        cell_id=cell.cell_id,
-        repeat=step.repeat,
-        attempt=attempt,
-        settings=cell.settings,
-        steps=count,
-        folder=str(folder.absolute()),
-        import_roots=workshop.import_roots,
-        dataset_dir=workshop.dataset_dir,
-        compile_cache_dir=str(cache.absolute()) if cache else None,
-    )
+    return cell.settings.device == "cpu" and cell.settings.compile_cache == "cold"
 
 
 def _record(workshop: Workshop, job: Job, outcome: Outcome, started_at: datetime) -> Record:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from records.codec import CodecError, decode, loads
 from records.schema import SCHEMA_VERSION, CellResult, Status
-from runner.cell.job import RESULT_LIMIT_BYTES, Job, Purpose
+from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
 
 SECOND_EPOCH_LIMIT = 1.2
@@ -94,8 +94,6 @@ def _raised(job: Job, result: CellResult) -> Verdict:
 
 
 def _measured(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
-    if job.purpose is Purpose.CALIBRATE:
-        return Verdict(Status.OK)
     if any(loss is None for loss in result.learning.loss):
         epoch = result.learning.loss.index(None) + 1
         return Verdict(Status.DIVERGED, f"the loss was not finite in epoch {epoch}")
@@ -141,8 +139,6 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         return "it proves no device"
     if result.device.platform != job.settings.device:
         return f"it was measured on {result.device.platform}, not on {job.settings.device}"
-    if job.purpose is Purpose.CALIBRATE:
-        return None if (result.times.step_time_s or 0) > 0 else "it holds no step time"
     if result.resolved is None:
         return "it does not say what the settings became"
     if len(result.times.epoch_times_s) != job.settings.epochs - job.settings.discard:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
-from runner.cell.job import Job, Purpose, write_result
-from runner.executors import Outcome
+from runner.cell.job import Job, write_result
+from runner.executors import Outcome, Running
 
 Behaviour = Callable[[Job], Outcome]
 
@@ -46,7 +46,11 @@ class FakeExecutor:
         """Count the block."""
         self.blocks += 1
 
-    def run(self, job: Job, timeout_s: float) -> Outcome:
+    def start(self, job: Job, timeout_s: float) -> Running:
+        """Pretend to start a process."""
+        return FakeRunning(self, job)
+
+    def end(self, job: Job) -> Outcome:
         """Do as the workload's behaviour says, by default write a result."""
         self.jobs.append(job)
         behaviour = self.behaviours.get(job.settings.workload)
@@ -65,8 +69,6 @@ class FakeExecutor:
         step_s = self.step_time_s(job.settings, job.repeat)
         empty = CellResult(SCHEMA_VERSION, job.nonce, job.cell_id, job.repeat, job.attempt)
         proved = replace(empty, device=DeviceProof(job.settings.device, "fake:0", 1, "fake"))
-        if job.purpose is Purpose.CALIBRATE:
-            return replace(proved, times=Times(step_time_s=step_s))
         steps = job.steps or 1
         kept = job.settings.epochs - job.settings.discard
         return replace(
@@ -79,6 +81,31 @@ class FakeExecutor:
             memory=Memory(peak_host_memory_bytes=500 << 20),
             versions={"python": "3", "keras": "3", job.settings.backend: "1"},
         )
+
+
+@dataclass(slots=True)
+class FakeRunning:
+    """A pretended process: calibrated at once, ended when it is asked for."""
+
+    executor: FakeExecutor
+    job: Job
+
+    def calibrated(self) -> float | None:
+        """Return the pretended step time, unless the steps were given or the workload misbehaves."""
+        if self.job.steps is not None or self.job.settings.workload in self.executor.behaviours:
+            return None
+        return self.executor.step_time_s(self.job.settings, self.job.repeat)
+
+    def resume(self, steps: int) -> None:
+        """Take the steps."""
+        self.job = replace(self.job, steps=steps)
+
+    def finish(self) -> Outcome:
+        """End as the executor pretends."""
+        return self.executor.end(self.job)
+
+    def abandon(self) -> None:
+        """There is nothing to end."""
 
 
 def crash(number: int = signal.SIGSEGV) -> Behaviour:

@@ -10,21 +10,19 @@ import numpy as np
 from records.settings import Settings
 from runner.cell.backends import Batch
 
-CALIBRATION_BATCHES = 4
-
 
 def seed_steps(settings: Settings) -> int:
     """Return the steps of one pass over the samples: ceil(samples / batch_size)."""
     return math.ceil(settings.samples / settings.batch_size)
 
 
-def make_batches(built: Any, settings: Settings, steps: int | None) -> list[Batch]:
+def make_batches(built: Any, settings: Settings, steps: int) -> list[Batch]:
     """Return the distinct batches of an epoch: one pass over the samples, or as many as an epoch of `steps` uses.
 
     Arrays keep their dtype; each batch is (x, y) with leading dimension `batch_size`. The last batch wraps round to the
     first samples.
     """
-    count = min(seed_steps(settings), steps or CALIBRATION_BATCHES)
+    count = min(seed_steps(settings), steps)
     available = min(settings.samples, count * settings.batch_size)
     x, y = built.samples(available, settings.seed)
     return [(_take(x, rows), _take(y, rows)) for rows in _rows(count, settings.batch_size, available)]

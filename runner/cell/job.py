@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from records.codec import canonical, decode, dumps, loads
@@ -18,23 +17,16 @@ from records.settings import Settings
 RESULT_LIMIT_BYTES = 1 << 20
 
 
-class Purpose(StrEnum):
-    """Why the process runs."""
-
-    MEASURE = "measure"
-    CALIBRATE = "calibrate"
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """One process's work.
 
-    `steps` is the steps per epoch to use; None when calibrating. `folder` is scratch: home, temporary files and the
+    `steps` is the steps per epoch to use; None when the process is to find out how long a step takes, tell it, and wait
+    to be told. `folder` is scratch: home, temporary files and the
     result. `import_roots` are appended to `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold
     start.
     """
 
-    purpose: Purpose
     nonce: str
     cell_id: str
     repeat: int
@@ -52,22 +44,26 @@ class Job:
         return Path(self.folder) / "job.json"
 
     @property
+    def calibration_path(self) -> Path:
+        """Where the process tells how long a step takes."""
+        return Path(self.folder) / "calibration.json"
+
+    @property
+    def steps_path(self) -> Path:
+        """The pipe on which the process is told its steps per epoch."""
+        return Path(self.folder) / "steps"
+
+    @property
     def result_path(self) -> Path:
         """Where the result is expected."""
         return Path(self.folder) / "result.json"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What a fork server knows of itself and its children should report."""
-
-    import_time_s: float
-    mapped_file_bytes: int
-
-
 def write_job(job: Job) -> None:
-    """Write the job where its process will look."""
+    """Write the job where its process will look, with the pipe for its steps where it is to ask."""
     job.path.write_text(canonical(job), encoding="utf-8")
+    if job.steps is None:
+        os.mkfifo(job.steps_path, 0o600)
 
 
 def read_job(path: Path) -> Job:
@@ -75,14 +71,33 @@ def read_job(path: Path) -> Job:
     return decode(Job, loads(path.read_bytes()), "job")
 
 
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How long a step takes, in seconds, as the process with this nonce found it."""
+
+    nonce: str
+    step_time_s: float
+
+
+def agree_on_steps(job: Job, step_time_s: float) -> int:
+    """Inside the cell: tell the step time, and wait until the host says how many steps an epoch has."""
+    publish_text(job.calibration_path, dumps(Calibration(job.nonce, step_time_s)))
+    return int(job.steps_path.read_text(encoding="ascii"))
+
+
 def write_result(job: Job, result: CellResult) -> None:
     """Write the result whole or not at all."""
-    aside = job.result_path.with_suffix(".tmp")
+    publish_text(job.result_path, dumps(result))
+
+
+def publish_text(path: Path, text: str) -> None:
+    """Put a text at `path`, whole or not at all."""
+    aside = path.with_suffix(".tmp")
     with aside.open("w", encoding="utf-8") as handle:
-        handle.write(dumps(result))
+        handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())
-    aside.replace(job.result_path)
+    aside.replace(path)
 
 
 def make_home(job: Job) -> dict[str, str]:

@@ -54,27 +54,6 @@ def fit_epochs(model: Any, source: Any, plug: Plug, *, steps: int, epochs: int) 
     return epoch_clock.log
 
 
-def time_first_step(model: Any, plug: Plug, clock: Clock = monotonic) -> list[float]:
-    """Arrange that the next training step is timed, trace and compile included; the list receives its seconds.
-
-    The wrapper takes itself away with the first call, so that no later step knows of it.
-    """
-    model.make_train_function()
-    step = model.train_function
-    seconds: list[float] = []
-
-    def first_step(*args: Any) -> Any:
-        model.train_function = step
-        begun_s = clock()
-        outputs = step(*args)
-        plug.wait(outputs)
-        seconds.append(clock() - begun_s)
-        return outputs
-
-    model.train_function = first_step
-    return seconds
-
-
 @dataclass(slots=True)
 class CallLog:
     """What predict calls took: seconds of each epoch, and of each call of the kept epochs."""

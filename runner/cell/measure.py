@@ -7,8 +7,8 @@ import os
 import platform
 import random
 import statistics
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,12 @@ from runner.cell import backends, memory
 from runner.cell.backends import Batch, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
-from runner.cell.job import Job, Purpose
+from runner.cell.job import Job, agree_on_steps
 from runner.cell.loop import (
     EpochLog,
     fit_epochs,
     predict_epochs,
     step_time_by_doubling,
-    time_first_step,
 )
 
 CALIBRATION_EPOCH_S = 0.15
@@ -52,13 +51,10 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     device = _prove(plug, settings)
     begun_s = monotonic()
     built = _build(job)
-    batches = make_batches(built, settings, job.steps)
+    first = make_batches(built, settings, settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
-    if job.purpose is Purpose.CALIBRATE:
-        times = Times(step_time_s=_calibrate(built.model, batches, plug, settings))
-        return _result(job, device, times=times)
-    assert job.steps is not None
-    times, learning = _run(built.model, batches, plug, job)
+    work = Predicting(built, plug, job) if settings.phase == "predict" else Training(built, plug, job)
+    times, learning, steps = work.run(first)
     events = plug.compile_events()
     times = replace(
         times,
@@ -67,7 +63,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         trace_time_s=events.trace_time_s,
         compile_time_s=events.compile_time_s,
     )
-    resolved = _resolved(job, built, plug, start)
+    resolved = _resolved(job, built, plug, (start, steps))
     resolved = replace(resolved, compile_cache_hits=events.cache_hits)
     result = _result(job, device, times=times)
     return replace(
@@ -125,67 +121,97 @@ def _build(job: Job) -> Built:
     return built
 
 
-def _run(model: Any, batches: Sequence[Batch], plug: Plug, job: Job) -> tuple[Times, Learning]:
-    if job.settings.phase == "predict":
-        return _run_predict(model, batches, plug, job), Learning()
-    return _run_fit(model, batches, plug, job)
+@dataclass(slots=True)
+class Timeline:
+    """What a process did, one after another; durations in seconds."""
+
+    first_step_s: float
+    calibration_s: float | None
+    steps: int
+    epochs: EpochLog
+    short: EpochLog = field(default_factory=EpochLog)
+
+    def times(self, settings: Settings) -> Times:
+        """Return the record's figures."""
+        epochs_s = [self.first_step_s + self.epochs.times_s[0], *self.epochs.times_s[1:]]
+        if not settings.discard:
+            epochs_s = self.epochs.times_s
+        return replace(
+            summarise(epochs_s, self.short.times_s[1:], settings, self.steps),
+            first_step_time_s=self.first_step_s,
+            calibration_time_s=self.calibration_s,
+            training_time_s=self.first_step_s
+            + (self.calibration_s or 0.0)
+            + sum(self.epochs.times_s)
+            + sum(self.short.times_s),
+        )
 
 
-def _run_fit(model: Any, batches: Sequence[Batch], plug: Plug, job: Job) -> tuple[Times, Learning]:
-    settings, steps = job.settings, job.steps or 1
-    source = _source(batches, plug, settings)
-    first_step = time_first_step(model, plug)
-    log = fit_epochs(model, source, plug, steps=steps, epochs=settings.epochs)
-    short_steps = short_epoch_steps(settings, steps)
-    short = EpochLog()
-    if short_steps is not None and job.repeat == SECOND_LENGTH_REPEAT:
-        short = fit_epochs(model, source, plug, steps=short_steps, epochs=1 + settings.epochs - settings.discard)
-    times = summarise(log.times_s, short.times_s[1:], settings, steps)
-    times = replace(
-        times,
-        first_step_time_s=first_step[0],
-        training_time_s=sum(log.times_s) + sum(short.times_s),
-    )
-    return times, _learning(log)
+class Training:
+    """Epochs of `fit`."""
+
+    def __init__(self, built: Built, plug: Plug, job: Job) -> None:
+        self._built, self._plug, self._job = built, plug, job
+
+    def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
+        """Take the first step, agree on the steps per epoch, train; return what was seen and the steps."""
+        settings, chunk = self._job.settings, self._job.settings.steps_per_execution
+        source = self._source(first)
+        first_step_s = self._fit(source, chunk, 1).times_s[0]
+        steps, calibration_s = _agreed(
+            self._job, lambda count: min(self._fit(source, count * chunk, 2).times_s) / chunk
+        )
+        source = self._source(make_batches(self._built, settings, steps))
+        seen = Timeline(first_step_s, calibration_s, steps, self._fit(source, steps, settings.epochs))
+        short_steps = short_epoch_steps(settings, steps)
+        if short_steps is not None and self._job.repeat == SECOND_LENGTH_REPEAT:
+            seen.short = self._fit(source, short_steps, 1 + settings.epochs - settings.discard)
+        return seen.times(settings), _learning(seen.epochs), steps
+
+    def _fit(self, source: Any, steps: int, epochs: int) -> EpochLog:
+        return fit_epochs(self._built.model, source, self._plug, steps=steps, epochs=epochs)
+
+    def _source(self, batches: Sequence[Batch]) -> Any:
+        """Return the endless source `fit` draws from: resident on the device, or fed from host memory at each step."""
+        if self._job.settings.feed == "device_resident":
+            return self._plug.endless([self._plug.resident(batch) for batch in batches])
+        return backends.round_and_round(batches)
 
 
-def _run_predict(model: Any, batches: Sequence[Batch], plug: Plug, job: Job) -> Times:
-    settings, calls = job.settings, job.steps or 1
-    placed = [plug.resident(batch) for batch in batches] if settings.feed == "device_resident" else list(batches)
-    first = predict_epochs(model, placed, calls=1, epochs=1, discard=1).epoch_times_s[0]
-    log = predict_epochs(model, placed, calls=calls, epochs=settings.epochs, discard=settings.discard)
-    return replace(
-        summarise(log.epoch_times_s, [], settings, calls),
-        first_step_time_s=first,
-        training_time_s=first + sum(log.epoch_times_s),
-        call_time_p50_s=float(np.percentile(log.call_times_s, 50)),
-        call_time_p99_s=float(np.percentile(log.call_times_s, 99)),
-    )
+class Predicting:
+    """Epochs of calls of `predict_on_batch`."""
+
+    def __init__(self, built: Built, plug: Plug, job: Job) -> None:
+        self._built, self._plug, self._job = built, plug, job
+
+    def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
+        """Make the first call, agree on the calls per epoch, predict; return what was seen and the calls."""
+        settings, model = self._job.settings, self._built.model
+        placed = self._placed(first)
+        first_call_s = predict_epochs(model, placed, calls=1, epochs=1, discard=1).epoch_times_s[0]
+        calls, calibration_s = _agreed(
+            self._job, lambda count: min(predict_epochs(model, placed, calls=count, epochs=2, discard=0).epoch_times_s)
+        )
+        placed = self._placed(make_batches(self._built, settings, calls))
+        log = predict_epochs(model, placed, calls=calls, epochs=settings.epochs, discard=settings.discard)
+        times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
+        p50, p99 = (float(np.percentile(log.call_times_s, rank)) for rank in (50, 99))
+        return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
+
+    def _placed(self, batches: Sequence[Batch]) -> list[Batch]:
+        if self._job.settings.feed == "device_resident":
+            return [self._plug.resident(batch) for batch in batches]
+        return list(batches)
 
 
-def _source(batches: Sequence[Batch], plug: Plug, settings: Settings) -> Any:
-    """Return the endless source `fit` draws from: resident on the device, or fed from host memory at each step."""
-    if settings.feed == "device_resident":
-        return plug.endless([plug.resident(batch) for batch in batches])
-    return backends.round_and_round(batches)
-
-
-def _calibrate(model: Any, batches: Sequence[Batch], plug: Plug, settings: Settings) -> float:
-    if settings.phase == "predict":
-        placed = [plug.resident(batch) for batch in batches]
-
-        def epoch_s(steps: int) -> float:
-            return predict_epochs(model, placed, calls=steps, epochs=1, discard=0).epoch_times_s[0]
-
-        predict_epochs(model, placed, calls=2, epochs=1, discard=1)
-    else:
-        source = _source(batches, plug, settings)
-
-        def epoch_s(steps: int) -> float:
-            # The first epoch of every `fit` also makes the iterator, the very first compiles: the quicker one counts.
-            return min(fit_epochs(model, source, plug, steps=steps, epochs=2).times_s)
-
-    return step_time_by_doubling(epoch_s, enough_s=CALIBRATION_EPOCH_S)
+def _agreed(job: Job, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
+    """Return the steps per epoch, and the seconds it took to find out; None where they were given."""
+    if job.steps is not None:
+        return job.steps, None
+    begun_s = monotonic()
+    step_time_s = step_time_by_doubling(epoch_s, enough_s=CALIBRATION_EPOCH_S)
+    calibration_s = monotonic() - begun_s
+    return agree_on_steps(job, step_time_s), calibration_s
 
 
 def short_epoch_steps(settings: Settings, steps: int) -> int | None:
@@ -244,12 +270,13 @@ def _learning(log: EpochLog) -> Learning:
     )
 
 
-def _resolved(job: Job, built: Built, plug: Plug, start: str) -> Resolved:
+def _resolved(job: Job, built: Built, plug: Plug, run: tuple[str, int]) -> Resolved:
     import keras
 
     settings, model = job.settings, built.model
+    start, steps = run
     return Resolved(
-        steps_per_epoch=job.steps or 1,
+        steps_per_epoch=steps,
         seed_steps_per_epoch=seed_steps(settings),
         start=start,
         precision=keras.config.dtype_policy().name,

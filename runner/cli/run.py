@@ -79,7 +79,7 @@ def _run(args: argparse.Namespace, cells: Sequence[Cell], results: Results) -> i
     pending = remaining(steps, published)
     with progress(args.json, steps, pending, _estimates(cells)) as observer:
         workshop = _workshop(args, store, here, mark, observer)
-        measure(workshop, cells, pending)
+        measure(workshop, pending)
     return _conclude(args, store, steps)
 
 

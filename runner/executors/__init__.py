@@ -32,8 +32,27 @@ class Outcome:
     surroundings: Surroundings = Surroundings()
 
 
+class Running(Protocol):
+    """A process that was started. Each method returns when the process has come that far, or has ended.
+
+    Between two calls the process waits: what runs on a machine at one time is one cell.
+    """
+
+    def calibrated(self) -> float | None:
+        """Return the seconds of a step that the process found; None when it ended before, or was told its steps."""
+
+    def resume(self, steps: int) -> None:
+        """Tell a calibrated process its steps per epoch."""
+
+    def finish(self) -> Outcome:
+        """Return what was seen once the process has ended, by itself or at its time limit."""
+
+    def abandon(self) -> None:
+        """End the process; nothing is to be learnt from it any more."""
+
+
 class Executor(Protocol):
-    """Runs one cell's process at a time and reports what it saw."""
+    """Starts cells' processes and reports what it saw."""
 
     name: str
 
@@ -43,8 +62,8 @@ class Executor(Protocol):
     def begin_block(self, settings: Sequence[Settings]) -> None:
         """Begin a block of repeats of cells with these settings: nothing of the last block is reused."""
 
-    def run(self, job: Job, timeout_s: float) -> Outcome:
-        """Run the job until its process has ended or its time is up. Leaves no process behind, also when it raises."""
+    def start(self, job: Job, timeout_s: float) -> Running:
+        """Start the job's process; `timeout_s` counts while it is waited for. `close` leaves no process behind."""
 
     def close(self) -> None:
         """Let go of everything."""

@@ -7,61 +7,24 @@ accelerator, and where a server cannot start, cells are fresh interpreters.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
+import itertools
 import os
-import select
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-from records.schema import Surroundings
 from records.settings import Settings
 from runner.cell.job import Job, make_home, write_job
-from runner.executors import Outcome, process_tree
+from runner.executors import Outcome, Running
 from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment
-from runner.executors.output import CappedOutput
+from runner.executors.watch import ANSWER_LIMIT_S, Never, Server, ServerGone, Watch
 
-SAMPLE_S = 0.5
-SERVER_START_LIMIT_S = 120.0
-BACKEND_MODULES = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
 EXTRAS = {"tensorflow": "tf-cpu", "jax": "jax-cpu", "torch": "torch-cpu"}
-MESSAGE_BYTES = 1 << 16
-
-
-class ServerGone(Exception):
-    """The server of a cell ended or refused; the message says how."""
-
-
-@dataclass(slots=True)
-class Server:
-    """A running `runner.cell.server` and the runner's end of its socket."""
-
-    process: subprocess.Popen[bytes]
-    connection: socket.socket
-
-    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Return its next message. Raises `ServerGone`."""
-        self.connection.settimeout(timeout_s)
-        try:
-            message = self.connection.recv(MESSAGE_BYTES)
-        except (OSError, TimeoutError) as error:
-            raise ServerGone(f"the cell's server did not answer: {error}") from error
-        if not message:
-            raise ServerGone(f"the cell's server ended (exit status {self.process.poll()})")
-        found: dict[str, Any] = json.loads(message)
-        return found
-
-    def close(self) -> None:
-        """End it and all that it started."""
-        self.connection.close()
-        process_tree.kill_tree(self.process.pid)
-        self.process.wait()
+LIGHT_SERVER = "KERAS_BENCHMARK_SERVER"
 
 
 class ProcessExecutor:
@@ -78,7 +41,7 @@ class ProcessExecutor:
     def missing(self, backend: str) -> str | None:
         """Return why this backend cannot run here, None when it can. Looks for the package, imports nothing."""
         if backend not in self._missing:
-            absent = [name for name in ("keras", BACKEND_MODULES[backend]) if importlib.util.find_spec(name) is None]
+            absent = [name for name in ("keras", backend) if importlib.util.find_spec(name) is None]
             self._missing[backend] = (
                 f"backend_not_installed: {' and '.join(absent)} cannot be found by {sys.executable}; "
                 f"install it with: pip install 'keras-benchmark-matrix[{EXTRAS[backend]}]'"
@@ -95,9 +58,9 @@ class ProcessExecutor:
         self.close()
         forked = [s for s in settings if self._forks(s) and not self.missing(s.backend)]
         wanted = {_key(environment): environment for environment in (self._environment(s) for s in forked)}
-        started = {key: _launch_server(environment) for key, environment in wanted.items()}
-        self._servers = dict(started)
-        for key, server in started.items():
+        launched = {key: _launch_server(environment) for key, environment in wanted.items()}
+        self._servers = dict(launched)
+        for key, server in launched.items():
             self._servers[key] = _when_ready(server)
 
     def close(self) -> None:
@@ -107,32 +70,28 @@ class ProcessExecutor:
             if server is not None:
                 server.close()
 
-    def run(self, job: Job, timeout_s: float) -> Outcome:
-        """Run the job in a new process and watch it to its end."""
+    def start(self, job: Job, timeout_s: float) -> Running:
+        """Start the job in a new process."""
+        begun_s = time.perf_counter()
         environment = self._environment(job.settings)
         write_job(job)
-        begun_s = time.perf_counter()
+        order: dict[str, Any] = {
+            "job": str(job.path),
+            "argv": None,
+            "env": environment,
+            "cpus": allowed_cpus(job.settings),
+        }
         try:
             server = self._server(environment) if self._forks(job.settings) else None
-            order: dict[str, Any] = {
-                "job": str(job.path),
-                "argv": None,
-                "env": environment,
-                "cpus": allowed_cpus(job.settings),
-            }
             if server is None:
                 server = self._light_server()
                 order |= {
                     "argv": [sys.executable, "-P", "-m", "runner.cell.entry", str(job.path)],
                     "env": environment | make_home(job),
                 }
-            return _Watch(server, begun_s).run(order, timeout_s)
+            return Watch(server, job, order, timeout_s)
         except ServerGone as error:
-            self.close()
-            return Outcome(infrastructure=f"server: {error}", wall_time_s=time.perf_counter() - begun_s)
-        except BaseException:
-            self.close()
-            raise
+            return Never(Outcome(infrastructure=f"server: {error}", wall_time_s=time.perf_counter() - begun_s))
 
     def _environment(self, settings: Settings) -> dict[str, str]:
         return cell_environment(settings, self._mark)
@@ -141,16 +100,31 @@ class ProcessExecutor:
         return self._start == "fork" and settings.device == "cpu"
 
     def _server(self, environment: dict[str, str]) -> Server | None:
+        """Return the server of an environment, a new one where there is none or it is gone."""
         key = _key(environment)
+        server = self._servers.get(key)
+        if server is not None and server.gone:
+            server.close()
+            del self._servers[key]
         if key not in self._servers:
             self._servers[key] = _when_ready(_launch_server(environment))
         return self._servers[key]
 
     def _light_server(self) -> Server:
-        server = self._server(light_environment(self._mark))
-        if server is None:
-            raise ServerGone("the light server for fresh interpreters did not start")
-        return server
+        """Return a free light server: each runs one process at a time, and several may wait calibrated."""
+        for number in itertools.count():
+            server = self._server(_light_environment(self._mark, number))
+            if server is None:
+                raise ServerGone("the light server for fresh interpreters did not start")
+            if not server.busy:
+                return server
+        raise AssertionError("a count has no end")
+
+
+def _light_environment(mark: str, number: int) -> dict[str, str]:
+    """Return the environment of a light server, whose children get their own."""
+    allowed = {name: os.environ[name] for name in ALLOWED if name in os.environ}
+    return allowed | {MARK: mark, LIGHT_SERVER: str(number)}
 
 
 def _key(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -158,7 +132,7 @@ def _key(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _launch_server(environment: dict[str, str]) -> Server:
-    """Start a server's process; with no backend in its environment it is the light one."""
+    """Start a server's process; with no backend in its environment it is a light one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     backend = environment.get("KERAS_BACKEND", "")
     with theirs:
@@ -177,7 +151,7 @@ def _launch_server(environment: dict[str, str]) -> Server:
 def _when_ready(server: Server) -> Server | None:
     """Wait for a server; None when its backend cannot be imported, so that its cells start fresh and say why."""
     try:
-        ready = "ready" in server.receive(SERVER_START_LIMIT_S)
+        ready = "ready" in server.receive(ANSWER_LIMIT_S)
     except ServerGone:
         ready = False
     except BaseException:
@@ -187,82 +161,3 @@ def _when_ready(server: Server) -> Server | None:
         server.close()
         return None
     return server
-
-
-def light_environment(mark: str) -> dict[str, str]:
-    """Return the environment of the light server, whose children get their own."""
-    return {name: os.environ[name] for name in ALLOWED if name in os.environ} | {MARK: mark}
-
-
-@dataclass(slots=True)
-class _Watch:
-    """Watches one process: its output, its memory, its time, its end."""
-
-    server: Server
-    begun_s: float
-    output: CappedOutput = field(default_factory=CappedOutput)
-    peak_bytes: int = 0
-    deadline_exceeded: bool = False
-
-    def run(self, order: dict[str, Any], timeout_s: float) -> Outcome:
-        before, kills, load = process_tree.cpu_times(), process_tree.oom_kills(), os.getloadavg()[0]
-        ours_s = time.process_time()
-        reader, writer = os.pipe()
-        os.set_blocking(reader, False)
-        try:
-            with contextlib.suppress(OSError):
-                socket.send_fds(self.server.connection, [json.dumps(order).encode()], [writer])
-            os.close(writer)
-            pid = int(self.server.receive(SERVER_START_LIMIT_S)["started"])
-            start_time_s = time.perf_counter() - self.begun_s
-            ended = self._until_end(pid, reader, time.perf_counter() + timeout_s)
-        finally:
-            self.output.drain(reader)
-            os.close(reader)
-        wall_time_s = time.perf_counter() - self.begun_s
-        parent_s = time.process_time() - ours_s
-        code = os.waitstatus_to_exitcode(ended["exited"])
-        surroundings = _surroundings(before, load, ended["cpu_s"] + parent_s)
-        return Outcome(
-            exit_code=code if code >= 0 else None,
-            signal=-code if code < 0 else None,
-            deadline_exceeded=self.deadline_exceeded,
-            oom_kills=process_tree.oom_kills() - kills,
-            output_tail=self.output.text(),
-            wall_time_s=wall_time_s,
-            start_time_s=start_time_s,
-            parent_cpu_time_s=parent_s,
-            peak_tree_memory_bytes=self.peak_bytes or None,
-            surroundings=surroundings,
-        )
-
-    def _until_end(self, pid: int, reader: int, deadline_s: float) -> dict[str, Any]:
-        """Read output and sample memory until the server tells of the end; kill the tree at the deadline."""
-        waiting: list[Any] = [self.server.connection, reader]
-        try:
-            while True:
-                readable, _, _ = select.select(waiting, [], [], SAMPLE_S)
-                if self.server.connection in readable:
-                    return self.server.receive()
-                if reader in readable and not self.output.drain(reader):
-                    waiting.remove(reader)
-                self.peak_bytes = max(self.peak_bytes, process_tree.resident_bytes(pid))
-                if time.perf_counter() > deadline_s and not self.deadline_exceeded:
-                    self.deadline_exceeded = True
-                    process_tree.kill_tree(pid)
-        except BaseException:
-            process_tree.kill_tree(pid)
-            raise
-
-
-def _surroundings(before: process_tree.CpuTimes | None, load: float, own_s: float) -> Surroundings:
-    after = process_tree.cpu_times()
-    around = Surroundings(load_before=load, load_after=os.getloadavg()[0])
-    if before is None or after is None or after.total_s <= before.total_s:
-        return around
-    total_s = after.total_s - before.total_s
-    return replace(
-        around,
-        steal_share=(after.steal_s - before.steal_s) / total_s,
-        other_cpu_share=max(0.0, after.busy_s - before.busy_s - own_s) / total_s,
-    )

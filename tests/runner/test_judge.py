@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from records.codec import dumps, to_json
 from records.identity import cell_id
-from records.schema import CellResult, DeviceProof, Learning, Status, Surroundings, Times
-from runner.cell.job import RESULT_LIMIT_BYTES, Job, Purpose
+from records.schema import CellResult, DeviceProof, Learning, Status, Surroundings
+from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
 from runner.judge import ResultRefused, accept, judge
 from runner.testing import FakeExecutor
 from tests.conftest import make_settings
 
 SETTINGS = make_settings()
-JOB = Job(Purpose.MEASURE, "nonce", cell_id(SETTINGS), 0, 0, SETTINGS, 10, "/nowhere", [], None, None)
+JOB = Job("nonce", cell_id(SETTINGS), 0, 0, SETTINGS, 10, "/nowhere", [], None, None)
 GOOD = FakeExecutor().result(JOB)
 ENDED_WELL = Outcome(exit_code=0)
 
@@ -144,13 +144,6 @@ def test_a_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:
     automatic = judge(JOB, ENDED_WELL, kept(0.1, 0.1, 0.1), None)
     chosen = judge(replace(JOB, settings=make_settings(steps_per_epoch=10)), ENDED_WELL, kept(0.1, 0.1, 0.1), None)
     assert ([w.partition(":")[0] for w in automatic.warnings], chosen.warnings) == (["short_epoch"], ())
-
-
-def test_a_calibration_needs_a_step_time() -> None:
-    job = replace(JOB, purpose=Purpose.CALIBRATE)
-    with pytest.raises(ResultRefused, match="no step time"):
-        accept(dumps(replace(GOOD, times=Times())).encode(), job)
-    assert accept(dumps(replace(GOOD, times=Times(step_time_s=0.1))).encode(), job).times.step_time_s == 0.1
 
 
 def test_results_are_plain_json() -> None:

@@ -16,7 +16,7 @@ import pytest
 from records.identity import cell_id
 from records.schema import MEASURED, CellResult, Record, Status
 from runner.campaign import build_record, utc_now
-from runner.cell.job import Job, Purpose
+from runner.cell.job import Job
 from runner.executors import Outcome
 from runner.executors.environment import MARK
 from runner.executors.process import ProcessExecutor
@@ -47,11 +47,11 @@ def make_job(tmp_path: Path, workload: str, **changes: Any) -> Job:
     settings = make_settings(workload=f"tests.workloads.misbehaving:{workload}", **changes)
     folder = tmp_path / uuid.uuid4().hex
     folder.mkdir()
-    return Job(Purpose.MEASURE, uuid.uuid4().hex, cell_id(settings), 0, 0, settings, 2, str(folder), [ROOT], None, None)
+    return Job(uuid.uuid4().hex, cell_id(settings), 0, 0, settings, 2, str(folder), [ROOT], None, None)
 
 
 def run(executor: ProcessExecutor, job: Job, timeout_s: float = 120.0) -> Record:
-    outcome = executor.run(job, timeout_s)
+    outcome = executor.start(job, timeout_s).finish()
     result, problem = read(job)
     verdict = judge(job, outcome, result, problem)
     return build_record(job, outcome, (result, problem, verdict), ("20260101T000000Z-abcdef", MACHINE, utc_now()))
@@ -121,7 +121,7 @@ def test_a_grandchild_in_its_own_session_neither_holds_the_runner_nor_survives(
 def test_a_gigabyte_of_output_is_capped_and_does_not_grow_the_runner(forking: ProcessExecutor, tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     job = make_job(tmp_path, "flooding")
-    outcome = forking.run(job, 120)
+    outcome = forking.start(job, 120).finish()
     assert outcome.exit_code == 0
     assert len(outcome.output_tail) < 40_000
     assert "bytes left out" in outcome.output_tail
@@ -208,5 +208,5 @@ def test_leftovers_of_a_killed_runner_are_found_by_their_mark(forking: ProcessEx
 
 def test_a_kill_without_an_oom_of_ours_is_no_oom() -> None:
     with pytest.raises(ResultRefused):
-        accept(None, Job(Purpose.MEASURE, "", "", 0, 0, make_settings(), 1, "", [], None, None))
+        accept(None, Job("", "", 0, 0, make_settings(), 1, "", [], None, None))
     assert Outcome().oom_kills == 0

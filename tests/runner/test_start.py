@@ -11,7 +11,7 @@ import pytest
 from records.identity import cell_id
 from records.schema import CellResult
 from records.settings import BACKENDS
-from runner.cell.job import Job, Purpose
+from runner.cell.job import Job
 from runner.executors.process import ProcessExecutor
 from runner.judge import accept
 from tests.conftest import make_settings
@@ -24,10 +24,10 @@ def result(tmp_path: Path, backend: str, start: str) -> CellResult:
     settings = make_settings(backend=backend, batch_size=8, samples=64, steps_per_epoch=20)
     folder = tmp_path / start
     folder.mkdir()
-    job = Job(Purpose.MEASURE, uuid.uuid4().hex, cell_id(settings), 0, 0, settings, 20, str(folder), [], None, None)
+    job = Job(uuid.uuid4().hex, cell_id(settings), 0, 0, settings, 20, str(folder), [], None, None)
     executor = ProcessExecutor(start=start, mark=uuid.uuid4().hex)
     try:
-        outcome = executor.run(job, 200)
+        outcome = executor.start(job, 200).finish()
     finally:
         executor.close()
     assert outcome.exit_code == 0, outcome.output_tail

@@ -1,0 +1,251 @@
+"""Watching one process of a cell's server: its output, its memory, its time, its end; and what else the machine did.
+
+A process that was told no steps stops at its calibration until it is told; meanwhile nothing of it is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from records.codec import CodecError, decode, loads
+from records.schema import Surroundings
+from runner.cell.job import Calibration, Job
+from runner.executors import Outcome, process_tree
+from runner.executors.output import CappedOutput
+
+SAMPLE_S = 0.5
+POLL_S = 0.02
+ANSWER_LIMIT_S = 120.0
+MESSAGE_BYTES = 1 << 16
+
+
+class ServerGone(Exception):
+    """The server of a cell ended or refused; the message says how."""
+
+
+@dataclass(slots=True)
+class Server:
+    """A running `runner.cell.server` and the runner's end of its socket; it runs one process at a time."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    busy: bool = False
+    gone: bool = False
+
+    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return its next message. Raises `ServerGone`."""
+        self.connection.settimeout(timeout_s)
+        try:
+            message = self.connection.recv(MESSAGE_BYTES)
+        except OSError as error:
+            self.gone = True
+            raise ServerGone(f"the cell's server did not answer: {error}") from error
+        if not message:
+            self.gone = True
+            raise ServerGone(f"the cell's server ended (exit status {self.process.poll()})")
+        found: dict[str, Any] = json.loads(message)
+        return found
+
+    def close(self) -> None:
+        """End it and all that it started."""
+        self.connection.close()
+        process_tree.kill_tree(self.process.pid)
+        self.process.wait()
+
+
+class Meter:
+    """Adds up, over the stretches of time between `on` and `off`, what the machine and the runner did."""
+
+    def __init__(self) -> None:
+        self.wall_s = 0.0
+        self.own_cpu_s = 0.0
+        self.oom_kills = 0
+        self._total_s = self._busy_s = self._steal_s = 0.0
+        self._load_before = os.getloadavg()[0]
+        self._begun: tuple[float, float, int, process_tree.CpuTimes | None] | None = None
+
+    def on(self) -> None:
+        """Begin a stretch."""
+        self._begun = (time.perf_counter(), time.process_time(), process_tree.oom_kills(), process_tree.cpu_times())
+
+    def off(self) -> None:
+        """End a stretch."""
+        if self._begun is None:
+            return
+        wall_s, own_s, kills, before = self._begun
+        self._begun = None
+        self.wall_s += time.perf_counter() - wall_s
+        self.own_cpu_s += time.process_time() - own_s
+        self.oom_kills += process_tree.oom_kills() - kills
+        after = process_tree.cpu_times()
+        if before is not None and after is not None:
+            self._total_s += after.total_s - before.total_s
+            self._busy_s += after.busy_s - before.busy_s
+            self._steal_s += after.steal_s - before.steal_s
+
+    def surroundings(self, cell_cpu_s: float) -> Surroundings:
+        """Return what else the machine did, given the CPU time of the process itself."""
+        around = Surroundings(load_before=self._load_before, load_after=os.getloadavg()[0])
+        if self._total_s <= 0:
+            return around
+        others_s = max(0.0, self._busy_s - cell_cpu_s - self.own_cpu_s)
+        return Surroundings(
+            around.load_before, around.load_after, self._steal_s / self._total_s, others_s / self._total_s
+        )
+
+
+class Watch:
+    """One process, from its start to its end: the executors' `Running`."""
+
+    def __init__(self, server: Server, job: Job, order: dict[str, Any], timeout_s: float) -> None:
+        """Have the server start the process. Raises `ServerGone`."""
+        self._server, self._job, self._left_s = server, job, timeout_s
+        self._output = CappedOutput()
+        self._peak_bytes = 0
+        self._deadline_exceeded = False
+        self._ended: dict[str, Any] | None = None
+        self._gone: str | None = None
+        self._meter = Meter()
+        self._meter.on()
+        self._reader, writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        try:
+            with contextlib.suppress(OSError):
+                socket.send_fds(server.connection, [json.dumps(order).encode()], [writer])
+            self._pid = int(server.receive(ANSWER_LIMIT_S)["started"])
+        except BaseException:
+            os.close(self._reader)
+            raise
+        finally:
+            os.close(writer)
+        server.busy = True
+        self._meter.off()
+        self._start_time_s = self._meter.wall_s
+        self._waiting: list[Any] = [server.connection, self._reader]
+
+    def calibrated(self) -> float | None:
+        """Wait until the process has told its step time; None when it ended before or told none that counts."""
+        if self._job.steps is not None or not self._wait(self._job.calibration_path.exists, POLL_S):
+            return None
+        found = _read_calibration(self._job)
+        if found is None:
+            process_tree.kill_tree(self._pid)
+            self._wait(lambda: False, SAMPLE_S)
+        return found
+
+    def resume(self, steps: int) -> None:
+        """Tell the process its steps, once it listens."""
+        self._wait(lambda: _told(self._job.steps_path, steps), POLL_S)
+
+    def finish(self) -> Outcome:
+        """Wait for the end and return what was seen."""
+        self._wait(lambda: False, SAMPLE_S)
+        self._output.drain(self._reader)
+        os.close(self._reader)
+        self._server.busy = False
+        if self._ended is None:
+            return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
+        code = os.waitstatus_to_exitcode(self._ended["exited"])
+        return Outcome(
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            deadline_exceeded=self._deadline_exceeded,
+            oom_kills=self._meter.oom_kills,
+            output_tail=self._output.text(),
+            wall_time_s=self._meter.wall_s,
+            start_time_s=self._start_time_s,
+            parent_cpu_time_s=self._meter.own_cpu_s,
+            peak_tree_memory_bytes=self._peak_bytes or None,
+            surroundings=self._meter.surroundings(self._ended["cpu_s"]),
+        )
+
+    def abandon(self) -> None:
+        """End the process and wait for its end."""
+        process_tree.kill_tree(self._pid)
+        self.finish()
+
+    def _wait(self, done: Callable[[], bool], look_s: float) -> bool:
+        """Watch until `done`; False when the process ended before. Kills the tree when its time is up."""
+        self._meter.on()
+        deadline_s = time.perf_counter() + self._left_s
+        try:
+            while self._ended is None and self._gone is None:
+                if done():
+                    return True
+                self._look(look_s)
+                if time.perf_counter() > deadline_s and not self._deadline_exceeded:
+                    self._deadline_exceeded = True
+                    process_tree.kill_tree(self._pid)
+            return False
+        except BaseException:
+            process_tree.kill_tree(self._pid)
+            raise
+        finally:
+            self._left_s = deadline_s - time.perf_counter()
+            self._meter.off()
+
+    def _look(self, seconds: float) -> None:
+        """Take what the process prints, sample its memory, and notice its end."""
+        readable, _, _ = select.select(self._waiting, [], [], seconds)
+        if self._reader in readable and not self._output.drain(self._reader):
+            self._waiting.remove(self._reader)
+        if self._server.connection in readable:
+            try:
+                self._ended = self._server.receive()
+            except ServerGone as error:
+                self._gone = str(error)
+            return
+        self._peak_bytes = max(self._peak_bytes, process_tree.resident_bytes(self._pid))
+
+
+class Never:
+    """A process that there never was."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def calibrated(self) -> float | None:
+        """There is nothing to learn."""
+        return None
+
+    def resume(self, steps: int) -> None:
+        """There is nobody to tell."""
+
+    def finish(self) -> Outcome:
+        """Return why there was no process."""
+        return self._outcome
+
+    def abandon(self) -> None:
+        """There is nothing to end."""
+
+
+def _told(pipe: Path, steps: int) -> bool:
+    """Write the steps into the pipe; False while nobody listens."""
+    try:
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "w") as handle:
+        handle.write(str(steps))
+    return True
+
+
+def _read_calibration(job: Job) -> float | None:
+    """Return the step time the process told, if it is this job's and a duration."""
+    try:
+        descriptor = os.open(job.calibration_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as handle:
+            found = decode(Calibration, loads(handle.read(1 << 12)), "calibration")
+    except (OSError, CodecError):
+        return None
+    return found.step_time_s if found.nonce == job.nonce and found.step_time_s > 0 else None
