@@ -28,7 +28,7 @@ class FakeExecutor:
     """Writes the result a cell would, at once.
 
     `behaviours` maps a workload to what happens instead; `absent` names backends that are not installed. `jobs` records
-    what was asked, `blocks` how many blocks were begun.
+    what was finished, `abandoned` what was ended at its calibration, `blocks` how many blocks were begun.
     """
 
     step_time_s: Callable[[Settings, int], float] = pretended_step_time_s
@@ -36,6 +36,7 @@ class FakeExecutor:
     absent: frozenset[str] = frozenset()
     jobs: list[Job] = field(default_factory=list)
     blocks: int = 0
+    abandoned: list[Job] = field(default_factory=list)
     name: str = "fake"
 
     def missing(self, backend: str) -> str | None:
@@ -105,7 +106,8 @@ class FakeRunning:
         return self.executor.end(self.job)
 
     def abandon(self) -> None:
-        """There is nothing to end."""
+        """Note who was ended."""
+        self.executor.abandoned.append(self.job)
 
 
 def crash(number: int = signal.SIGSEGV) -> Behaviour:

@@ -78,6 +78,37 @@ def test_the_quickest_backend_decides_the_steps(times_s: list[float], steps: int
     assert steps_for(times_s) == steps
 
 
+@pytest.mark.parametrize(("setting", "abandoned"), [("device=cpu", 0), ("device=gpu", 6), ("compile_cache=warm", 6)])
+def test_only_what_may_share_the_machine_waits_at_its_calibration(folder: Path, setting: str, abandoned: int) -> None:
+    executor = FakeExecutor()
+    assert runner("--set", setting, executor=executor) == 0
+    assert len(executor.abandoned) == abandoned
+    assert len(executor.jobs) == 15
+    assert {r.resolved.steps_per_epoch for r in records(folder)} == {54}
+
+
+def test_a_backend_that_fails_at_its_calibration_has_its_record_and_the_others_agree(folder: Path) -> None:
+    class Failing(FakeExecutor):
+        def end(self, job: Job) -> Outcome:
+            return crash()(job) if job.settings.backend == "tensorflow" else super().end(job)
+
+    assert runner("--filter", "gru", executor=Failing()) == 1
+    assert {(r.settings.backend, r.status) for r in records(folder)} == {
+        ("tensorflow", Status.CRASH),
+        ("jax", Status.OK),
+        ("torch", Status.OK),
+    }
+
+
+def test_a_resumed_run_keeps_the_steps_it_began_with(folder: Path) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(4)
+    begun = {r.settings.workload: r.resolved.steps_per_epoch for r in records(folder)}
+    assert runner(executor=FakeExecutor(step_time_s=lambda settings, repeat: 0.001)) == 0
+    for record in records(folder):
+        assert record.resolved.steps_per_epoch == begun.get(record.settings.workload, 525)
+
+
 def test_cells_run_in_blocks_with_every_backend_in_each(folder: Path) -> None:
     executor = FakeExecutor()
     runner("--matrix", "matrix.yaml", executor=executor)

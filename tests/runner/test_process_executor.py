@@ -8,6 +8,7 @@ import resource
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,39 @@ def test_a_new_block_has_new_servers(forking: ProcessExecutor, tmp_path: Path) -
     assert second is not None
     assert first.process.pid != second.process.pid
     assert first.process.returncode is not None
+
+
+def test_calibrated_processes_wait_idle_and_are_measured_with_the_steps_they_are_told(
+    executor: ProcessExecutor, tmp_path: Path
+) -> None:
+    jobs = [
+        replace(make_job(tmp_path, "well", backend=b, steps_per_epoch="auto"), steps=None) for b in ("jax", "torch")
+    ]
+    running = [executor.start(job, 120) for job in jobs]
+    assert all((process.calibrated() or 0) > 0 for process in running)
+    before = [cpu_ticks(process) for process in running]
+    time.sleep(0.3)
+    assert [cpu_ticks(process) for process in running] == before
+    for job, process in zip(jobs, running, strict=True):
+        process.resume(7)
+        outcome = process.finish()
+        assert outcome.exit_code == 0, outcome.output_tail
+        result = accept(job.result_path.read_bytes(), job)
+        assert result.resolved is not None
+        assert result.resolved.steps_per_epoch == 7
+        assert (result.times.calibration_time_s or 0) > 0
+
+
+def cpu_ticks(process: Any) -> list[str]:
+    fields = Path(f"/proc/{process._pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[11:13]
+
+
+def test_an_abandoned_process_is_gone_and_its_server_takes_the_next(executor: ProcessExecutor, tmp_path: Path) -> None:
+    process = executor.start(replace(make_job(tmp_path, "well", steps_per_epoch="auto"), steps=None), 120)
+    assert process.calibrated() is not None
+    process.abandon()
+    assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
 def test_leftovers_of_a_killed_runner_are_found_by_their_mark(forking: ProcessExecutor, tmp_path: Path) -> None:
