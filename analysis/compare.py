@@ -131,18 +131,16 @@ def incomparable(cells: dict[str, CellSummary]) -> str | None:
     """Return why these cells did not do the same work, or None when they did."""
     facts: dict[str, Callable[[Record], object]] = {
         "parameters": lambda record: record.resolved and record.resolved.parameters,
-        "precision": lambda record: record.resolved and record.resolved.precision,
-        "TF32": lambda record: record.resolved and record.resolved.tf32,
+        "precisions": lambda record: record.resolved and record.resolved.precision,
+        "TF32 settings": lambda record: record.resolved and record.resolved.tf32,
         "CPUs": lambda record: record.resolved and record.resolved.cpus,
-        "real data": lambda record: record.resolved and record.resolved.data_is_real,
+        "kinds of data": lambda record: record.resolved and record.resolved.data_is_real,
         "steps per epoch": lambda record: record.resolved and record.resolved.steps_per_epoch,
-        "device": lambda record: record.device and (record.device.platform, record.device.model or ""),
-        "host": lambda record: record.machine.host_id,
+        "devices": lambda record: record.device and record.device.platform,
+        "hosts": lambda record: record.machine.host_id,
     }
     for name, fact in facts.items():
         found = {b: sorted({str(fact(r)) for r in cell.measured}) for b, cell in cells.items() if cell.measured}
-        if name == "device":
-            found = {b: [text.partition(",")[0] for text in texts] for b, texts in found.items()}
         if len({tuple(texts) for texts in found.values()}) > 1:
             told = ", ".join(f"{backend} {'/'.join(texts)}" for backend, texts in sorted(found.items()))
             return f"{name} differ: {told}"
@@ -166,15 +164,17 @@ def _row(title: str, cells: dict[str, CellSummary]) -> Row:
         if (estimate := paired_ratio(_by_repeat(running[backend]), _by_repeat(running[quickest]), confidence))
     )
     fastest = quickest if len(ratios) == len(others) and all((r.estimate.low or 0) > 1 for r in ratios) else None
-    return Row(title, cells, fastest, _verdict(quickest, fastest, ratios), ratios)
+    return Row(title, cells, fastest, _verdict(quickest, fastest, ratios, len(others)), ratios)
 
 
-def _verdict(quickest: str, fastest: str | None, ratios: Sequence[Ratio]) -> str:
+def _verdict(quickest: str, fastest: str | None, ratios: Sequence[Ratio], others: int) -> str:
     if fastest:
         told = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}" for r in ratios)
         return f"{fastest} is fastest: {told}"
     if any(ratio.estimate.low is None for ratio in ratios):
         return f"not separable: fewer than {MIN_PROCESSES} repeats"
+    if len(ratios) < others:
+        return "not separable: some cells have no repeat in common"
     open_ = [ratio for ratio in ratios if (ratio.estimate.low or 0) <= 1]
     told = ", ".join(f"{r.backend} {r.estimate.low:.2f}-{r.estimate.high:.2f}x" for r in open_)
     return f"not separable: {quickest} against {told}"

@@ -135,12 +135,17 @@ def _decode_scalar(kind: Any, data: object, where: str) -> object:
             raise CodecError(f"{where}: must be null, got {_short(data)}")
         return None
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError as error:
+            raise CodecError(f"{where}: must be float, got {_short(data)}") from error
     if type(data) is not kind or (isinstance(data, float) and not math.isfinite(data)):
         raise CodecError(f"{where}: must be {kind.__name__}, got {_short(data)}")
     return data
 
 
 def _short(value: object) -> str:
+    if type(value) is int and abs(value) > 1 << 64:
+        return f"a whole number of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

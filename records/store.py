@@ -62,6 +62,8 @@ class Results:
 
     def open_for_writing(self) -> None:
         """Create the folder, take its lock and prove that it can be written. Raises `StoreFailure`."""
+        if self.root.exists() and not self.root.is_dir():
+            raise StoreFailure(f"{self.root}: is a file, not a folder; name another with --results")
         with _explained(self.root, "cannot be created"):
             self.root.mkdir(parents=True, exist_ok=True)
         self._take_lock()
@@ -225,7 +227,8 @@ def publish(path: Path, text: str) -> None:
 def write_synced(path: Path, text: str) -> None:
     """Write a new file and wait until it is on disk. Raises OSError; a partly written file is removed."""
     try:
-        with path.open("w", encoding="utf-8") as handle:
+        # A lone surrogate, which JSON may hold and UTF-8 may not, goes back to the escape it came from.
+        with path.open("w", encoding="utf-8", errors="backslashreplace") as handle:
             handle.write(text)
             handle.flush()
             os.fsync(handle.fileno())

@@ -26,7 +26,9 @@ def interruptible() -> Iterator[None]:
             f"stopped by {signal.Signals(number).name}; what is finished is kept, the same command continues it"
         )
 
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    # What the caller ignores, as nohup does SIGHUP, stays ignored.
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:

@@ -37,6 +37,8 @@ class FakeExecutor:
     jobs: list[Job] = field(default_factory=list)
     blocks: int = 0
     abandoned: list[Job] = field(default_factory=list)
+    timeouts_s: list[float] = field(default_factory=list)
+    closed: bool = False
     name: str = "fake"
 
     def missing(self, backend: str) -> str | None:
@@ -49,6 +51,7 @@ class FakeExecutor:
 
     def start(self, job: Job, timeout_s: float) -> Running:
         """Pretend to start a process."""
+        self.timeouts_s.append(timeout_s)
         return FakeRunning(self, job)
 
     def end(self, job: Job) -> Outcome:
@@ -58,7 +61,8 @@ class FakeExecutor:
         return behaviour(job) if behaviour else self.succeed(job)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Note that it was let go of."""
+        self.closed = True
 
     def succeed(self, job: Job) -> Outcome:
         """Write a result with pretended durations."""

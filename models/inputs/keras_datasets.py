@@ -122,7 +122,7 @@ def _by_keras(source: Source) -> tuple[Any, Any]:
 def _advice(source: Source, path: Path, why: str) -> str:
     return (
         f"keras.datasets.{source.module}: cannot use {path}: {why}. Get {source.url} where there is a network and "
-        f"put it there, or put {source.file} in a folder and name that as the dataset folder; or use data: synthetic"
+        f"put it there, or put {source.file} in a folder and name that with --datasets; or use data: synthetic"
     )
 
 

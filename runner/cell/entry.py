@@ -60,8 +60,8 @@ def leave(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:
-            code = code or 1
+        except (OSError, ValueError, AttributeError):  # full, closed or replaced by the workload
+            continue
     os._exit(code)
 
 

@@ -93,7 +93,7 @@ def write_result(job: Job, result: CellResult) -> None:
 def publish_text(path: Path, text: str) -> None:
     """Put a text at `path`, whole or not at all."""
     aside = path.with_suffix(".tmp")
-    with aside.open("w", encoding="utf-8") as handle:
+    with aside.open("w", encoding="utf-8", errors="backslashreplace") as handle:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())

@@ -79,8 +79,7 @@ def _configure_keras(settings: Settings) -> None:
     import keras
 
     keras.config.set_image_data_format("channels_last")
-    if settings.precision in ("float64", "bfloat16"):
-        keras.config.set_floatx(settings.precision)
+    keras.config.set_floatx(settings.precision if settings.precision in ("float64", "bfloat16") else "float32")
     keras.config.set_dtype_policy(settings.precision)
 
 
@@ -99,7 +98,8 @@ def _prove(plug: Plug, settings: Settings) -> DeviceProof:
     proof = plug.proof()
     if proof.platform != settings.device:
         raise DeviceMismatch(
-            f"device: {settings.device} was asked for, but {settings.backend} places tensors on {proof.name}"
+            f"device: {settings.device} was asked for, but {settings.backend} places tensors on {proof.name}; is there "
+            f"such a device, and is the build of {settings.backend} for it installed?"
         )
     return proof
 
@@ -221,7 +221,10 @@ def short_epoch_steps(settings: Settings, steps: int) -> int | None:
     eighth of an epoch.
     """
     passes = seed_steps(settings)
-    return passes if passes <= steps // 2 else steps // SHORT_EPOCH_SHARE or None
+    chunk = settings.steps_per_execution
+    if passes <= steps // 2 and passes % chunk == 0:
+        return passes
+    return steps // SHORT_EPOCH_SHARE // chunk * chunk or None
 
 
 def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: Settings, steps: int) -> Times:
@@ -265,7 +268,7 @@ def _seed_total(kept: list[float], short: list[float], settings: Settings, steps
 def _learning(log: EpochLog) -> Learning:
     names = [name for name in (log.logs[0] if log.logs else {}) if name != "loss"]
     return Learning(
-        loss=[entry.get("loss") for entry in log.logs],
+        loss=[entry["loss"] for entry in log.logs if "loss" in entry],
         metrics={name: [entry.get(name) for entry in log.logs] for name in names},
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from records.settings import Settings
+from runner.executors.output import printable
+
 NOTHING = "-"
 
 
@@ -51,6 +54,18 @@ def size(value: int | None) -> str:
     if value >= 1 << 30:
         return f"{significant(value / (1 << 30))} GiB"
     return f"{significant(value / (1 << 20))} MiB"
+
+
+def asked(settings: Settings) -> str:
+    """Return a cell's workload, parameters, and every setting that is not the default."""
+    from runner.grammar import SETTINGS
+
+    told = [f"{name}={value}" for name, value in settings.params.items()]
+    for name, rule in SETTINGS.items():
+        value = getattr(settings, name)
+        if name != "samples" and (rule.default is None or value != rule.default):
+            told.append(f"{name}={value}")
+    return printable(" ".join([settings.workload, *told]))
 
 
 def columns(rows: list[list[str]], right: frozenset[int] = frozenset()) -> list[str]:

@@ -36,7 +36,8 @@ class LiveView:
 
     def ended(self, step: Step, record: Record) -> None:
         """Let the attempt scroll by."""
-        self._left.done(step)
+        if record.status is not Status.INFRA:
+            self._left.done(step)
         colour = "red" if is_bad(record) else "yellow" if record.warnings or record.reason else "green"
         self._bar.console.print(f"[{colour}]{escape(label(step.cell))} #{step.repeat}[/]: {escape(result(record))}")
         self._bar.update(self._task, advance=record.status is not Status.INFRA)

@@ -53,10 +53,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     """Run the command line and return the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
-    args = parser().parse_args(_with_command(given))
-    args.seams = seams or Seams()
-    args.given = given
     try:
+        args = parser().parse_args(_with_command(given))
+        args.seams = seams or Seams()
+        args.given = given
         return int(args.main(args))
     except RunnerError as error:
         return _complain(str(error), error.exit_code)
@@ -66,6 +66,8 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
         # The reader of our output has left, as `runner list | head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _complain(f"{error.filename or 'this machine'}: {error.strerror or error}; nothing published is lost", 3)
     except KeyboardInterrupt:
         return _complain("stopped", 130)
 

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.errors import UsageError
+
 if TYPE_CHECKING:
     from runner.matrix import Cell, Overrides
 
@@ -40,8 +42,15 @@ def add_matrix_options(parser: argparse.ArgumentParser) -> None:
 def add_results_option(parser: argparse.ArgumentParser) -> None:
     """Add where results are."""
     parser.add_argument(
-        "--results", type=Path, default=Path("results"), metavar="FOLDER", help="where results are; default: results"
+        "--results", type=folder, default=Path("results"), metavar="FOLDER", help="where results are; default: results"
     )
+
+
+def folder(text: str) -> Path:
+    """Read a folder's name. Raises `UsageError` for none."""
+    if not text:
+        raise UsageError("--results: must name a folder, got ''")
+    return Path(text).expanduser()
 
 
 def chosen_cells(args: argparse.Namespace) -> list[Cell]:

@@ -60,17 +60,14 @@ def earlier_wall_times(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _print(cells: Sequence[Cell], steps: Sequence[Step], estimates: dict[str, float], total_s: float) -> None:
-    from runner.cli.format import duration
+    from runner.cli.format import asked, duration
 
     head = f"{len(cells)} cells, {len(steps)} processes, about {duration(total_s)}"
     lines = [head, "", "cells"]
     for cell in cells:
         s = cell.settings
-        params = " ".join(f"{name}={value}" for name, value in s.params.items())
-        lines.append(
-            f"  {cell.cell_id}  {s.backend:<10}  {cell.repeats} x {estimates[cell.cell_id]:5.1f} s  "
-            f"{s.workload} {s.phase} batch_size={s.batch_size} {params}".rstrip()
-        )
+        taken = f"{cell.repeats} x {estimates[cell.cell_id]:.1f} s"
+        lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {asked(s)}")
     block = None
     for step in steps:
         if step.repeat != block:

@@ -5,6 +5,7 @@ It redraws once a second: while a cell runs the runner must leave the CPU alone.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from records.schema import HARMLESS, MEASURED, Record, Status
-from runner.cli.format import duration, seconds
+from runner.cli.format import asked, duration, seconds
 from runner.executors.output import printable
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Lines:
 
     def calibrating(self, cell: Cell) -> None:
         """Name what is calibrated."""
-        print(f"        calibrating {label(cell)}", flush=True)
+        _say(f"        calibrating {label(cell)}")
 
     def begun(self, step: Step) -> None:
         """Say nothing: the end says all."""
@@ -75,12 +76,19 @@ class Lines:
         """Print how an attempt ended."""
         if record.status is not Status.INFRA:
             self._done += 1
-        self._left.done(step)
-        print(
+            self._left.done(step)
+        _say(
             f"{self._done:4d}/{self._total} {label(step.cell)} #{step.repeat}: {result(record)}"
-            f"   ({duration(self._left.seconds())} left)",
-            flush=True,
+            f"   ({duration(self._left.seconds())} left)"
         )
+
+
+def _say(line: str) -> None:
+    """Print a line; go on measuring in silence when nobody reads any more, as under `runner | head`."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -103,9 +111,7 @@ def progress(
 
 def label(cell: Cell) -> str:
     """Return a short name of a cell for progress."""
-    settings = cell.settings
-    phase = "" if settings.phase == "fit" else f" {settings.phase}"
-    return printable(f"{settings.workload}{phase} batch {settings.batch_size} on {settings.backend}")
+    return f"{asked(cell.settings)} on {cell.settings.backend}"
 
 
 def result(record: Record) -> str:

@@ -6,11 +6,12 @@ infrastructure spoiled. A finished one starts a new run."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import add_matrix_options, add_results_option, chosen_cells
 
@@ -110,10 +111,9 @@ def _dataset_dir(args: argparse.Namespace) -> Path:
 def _continue_or_create(
     args: argparse.Namespace, cells: Sequence[Cell], results: Results, here: Machine
 ) -> tuple[Run, list[Step], list[tuple[str, int, int, str]]]:
-    from runner.plan import order, plan_id
+    from runner.plan import order
 
-    wanted = plan_id(cells)
-    if not args.new and (found := _unfinished(results, wanted, here, cells)):
+    if not args.new and (found := _unfinished(args, results, here, cells)):
         store, steps, published = found
         store.clear_leftovers()
         if not args.json:
@@ -139,6 +139,7 @@ def _create(args: argparse.Namespace, cells: Sequence[Cell], results: Results, h
         "order_seed": seed,
         "planned": sum(cell.repeats for cell in cells),
         "start": args.start,
+        "versions": installed_versions(),
         "matrix_path": str(args.matrix),
         "matrix_text": args.matrix.read_text(encoding="utf-8"),
         "machine": to_json(here),
@@ -147,15 +148,39 @@ def _create(args: argparse.Namespace, cells: Sequence[Cell], results: Results, h
     return results.create(name, {"run_id": name, **about})
 
 
-def _unfinished(
-    results: Results, wanted: str, here: Machine, cells: Sequence[Cell]
-) -> tuple[Run, list[Step], list[tuple[str, int, int, str]]] | None:
-    """Return the newest run of this plan on this host, if something of it is pending."""
-    from runner.plan import order, remaining
+def _is_here(about: dict[str, Any], here: Machine) -> bool:
+    machine, seed = about.get("machine"), about.get("order_seed")
+    return isinstance(machine, dict) and machine.get("host_id") == here.host_id and isinstance(seed, int)
 
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of what a run is made of, as installed; looks them up and imports nothing."""
+    from importlib import metadata
+
+    found = {}
+    for name in ("keras", "tensorflow", "tensorflow-cpu", "jax", "torch", "numpy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _unfinished(
+    args: argparse.Namespace, results: Results, here: Machine, cells: Sequence[Cell]
+) -> tuple[Run, list[Step], list[tuple[str, int, int, str]]] | None:
+    """Return the newest run of this plan on this host, with this software, if something of it is pending."""
+    from records.store import StoreFailure
+    from runner.plan import order, plan_id, remaining
+
+    wanted = plan_id(cells)
+
+    same = {"plan_id": wanted, "start": args.start, "versions": installed_versions()}
     for store in reversed(results.runs()):
-        about = store.about()
-        if about.get("plan_id") != wanted or about.get("machine", {}).get("host_id") != here.host_id:
+        try:
+            about = store.about()
+        except StoreFailure as error:
+            print(f"runner: {error}; this run is passed over", file=sys.stderr)
+            continue
+        if any(about.get(key) != value for key, value in same.items()) or not _is_here(about, here):
             continue
         records, problems = store.load()
         for problem in problems:
@@ -188,8 +213,14 @@ def _conclude(args: argparse.Namespace, store: Run, steps: Sequence[Step]) -> in
         print(as_json(store, rows, records, code))
     else:
         print_table(rows, records)
-        print(f"\nreport: {args.results / 'latest' / 'report.html'}   records: {store.folder / 'records'}")
+        print(f"\nreport: {_page(args, store)}   records: {store.folder / 'records'}")
     return code
+
+
+def _page(args: argparse.Namespace, store: Run) -> Path:
+    """Return the page's path, through the link `latest` where that leads to this run."""
+    latest: Path = args.results / "latest"
+    return (latest if latest.resolve() == store.folder.resolve() else store.folder) / "report.html"
 
 
 def _latest(records: Sequence[Record]) -> list[Record]:

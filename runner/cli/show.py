@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from runner.cli.options import add_results_option
+
+if TYPE_CHECKING:
+    from records.settings import Settings
 
 NAME = "show"
 HELP = "print one cell of a run whole"
@@ -22,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every cell that the argument names."""
+    """Print the cell that the argument names."""
     from analysis.compare import summarise
     from records.codec import to_json
     from runner.cli.present import cell_lines
@@ -35,16 +40,25 @@ def run(args: argparse.Namespace) -> int:
     )
     if not wanted:
         _refuse(args.cell, store.run_id, sorted({f"{r.settings.backend}:{r.settings.workload}" for r in records}))
+    if len(wanted) > 1 and not args.json:
+        _ask(args.cell, {r.cell_id: r.settings for r in records if r.cell_id in wanted})
     if args.json:
         print(json.dumps([to_json(r) for r in records if r.cell_id in wanted], indent=1, allow_nan=False))
         return 0
-    pages = ["\n".join(cell_lines(summarise([r for r in records if r.cell_id == cell]))) for cell in wanted]
-    print("\n\n".join(pages))
+    print("\n".join(cell_lines(summarise([r for r in records if r.cell_id == wanted[0]]))))
     return 0
 
 
 def _matches(text: str, cell_id: str, workload: str, backend: str) -> bool:
     return cell_id.startswith(text) or text in (workload, f"{backend}:{workload}")
+
+
+def _ask(text: str, cells: Mapping[str, Settings]) -> None:
+    from runner.cli.format import asked
+    from runner.errors import UsageError
+
+    lines = [f"  {cell}  {settings.backend:<10}  {asked(settings)}" for cell, settings in cells.items()]
+    raise UsageError("\n".join([f"CELL: {text!r} names {len(cells)} cells; name one by its id:", *lines]))
 
 
 def _refuse(text: str, run_id: str, there: list[str]) -> None:

@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +37,8 @@ class ProcessExecutor:
         self._start = start
         self._mark = mark
         self._servers: dict[tuple[tuple[str, str], ...], Server | None] = {}
+        # A server reads Keras's own configuration when it imports it: from an empty home, never from the user's.
+        self._home = tempfile.TemporaryDirectory(prefix="runner-server-")
         self._missing: dict[str, str | None] = {}
 
     def missing(self, backend: str) -> str | None:
@@ -94,7 +97,8 @@ class ProcessExecutor:
             return Never(Outcome(infrastructure=f"server: {error}", wall_time_s=time.perf_counter() - begun_s))
 
     def _environment(self, settings: Settings) -> dict[str, str]:
-        return cell_environment(settings, self._mark)
+        home = self._home.name
+        return cell_environment(settings, self._mark) | {"HOME": home, "KERAS_HOME": home, "TMPDIR": home}
 
     def _forks(self, settings: Settings) -> bool:
         return self._start == "fork" and settings.device == "cpu"

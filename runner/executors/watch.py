@@ -26,6 +26,7 @@ from runner.executors.output import CappedOutput
 SAMPLE_S = 0.5
 POLL_S = 0.02
 ANSWER_LIMIT_S = 120.0
+CLOSE_LIMIT_S = 2.0
 MESSAGE_BYTES = 1 << 16
 
 
@@ -57,10 +58,13 @@ class Server:
         return found
 
     def close(self) -> None:
-        """End it and all that it started."""
+        """End it and all that it started: it does so itself when the runner lets go, unless it is still importing."""
         self.connection.close()
-        process_tree.kill_tree(self.process.pid)
-        self.process.wait()
+        try:
+            self.process.wait(CLOSE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process_tree.kill_tree(self.process.pid)
+            self.process.wait()
 
 
 class Meter:

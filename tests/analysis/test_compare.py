@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from analysis.compare import Row, summarise, table
-from records.schema import DeviceProof, Record, Resolved, Status
-from tests.conftest import make_record, make_settings
+from records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
+from tests.conftest import MACHINE, make_record, make_settings
 
 CLOSE = {"tensorflow": 0.0100, "jax": 0.0101, "torch": 0.0102}
 APART = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
@@ -64,15 +65,56 @@ def test_one_backend_has_nothing_to_be_compared_with() -> None:
     ("change", "reason"),
     [
         ({"resolved": Resolved(50, 32, "fork", "float32", parameters=999)}, "parameters differ: jax 999, torch 1000"),
-        ({"resolved": Resolved(50, 32, "fork", "mixed_bfloat16", parameters=1000)}, "precision differ"),
+        ({"resolved": Resolved(50, 32, "fork", "mixed_bfloat16", parameters=1000)}, "precisions differ"),
         ({"resolved": Resolved(60, 32, "fork", "float32", parameters=1000)}, "steps per epoch differ"),
-        ({"device": DeviceProof("gpu", "cuda:0", 1)}, "device differ"),
+        ({"device": DeviceProof("gpu", "cuda:0", 1)}, "devices differ: jax gpu, torch cpu"),
     ],
 )
 def test_cells_that_did_other_work_are_not_compared(change: dict[str, Any], reason: str) -> None:
     row = only_row(records_of({"torch": 0.04}) + records_of({"jax": 0.01}, **change))
     assert row.fastest is None
     assert row.verdict.startswith(f"not comparable: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [("tf32", True, "TF32 settings"), ("cpus", 1, "CPUs"), ("data_is_real", True, "kinds of data")],
+)
+def test_other_settings_in_force_are_no_comparison(field: str, value: Any, reason: str) -> None:
+    resolved = replace(Resolved(50, 32, "fork", "float32", parameters=1000), **{field: value})
+    row = only_row(records_of({"torch": 0.04}) + records_of({"jax": 0.01}, resolved=resolved))
+    assert row.verdict.startswith(f"not comparable: {reason} differ")
+
+
+def test_other_hosts_are_no_comparison() -> None:
+    elsewhere = records_of({"jax": 0.01}, machine=replace(MACHINE, host_id="f" * 16))
+    assert only_row(records_of({"torch": 0.04}) + elsewhere).verdict.startswith("not comparable: hosts differ")
+
+
+def test_the_intervals_hold_together_not_one_by_one() -> None:
+    """Two ratios whose 95 % intervals exclude 1 but whose 97.5 % ones do not name no winner."""
+    quick = [make_record(1.0, repeat=r, settings=make_settings(backend="jax")) for r in range(3)]
+    others = [
+        make_record(math.exp(0.10 + 0.038 * (r - 1)), repeat=r, settings=make_settings(backend=backend))
+        for backend in ("tensorflow", "torch")
+        for r in range(3)
+    ]
+    alone = only_row(quick + others[:3])
+    assert alone.fastest == "jax"
+    assert only_row(quick + others).fastest is None
+
+
+def test_a_summary_takes_the_median_speed_and_the_largest_memory() -> None:
+    made = [
+        make_record(
+            None,
+            repeat=r,
+            times=Times(step_time_s=0.01 * (r + 1), samples_per_s=float(speed)),
+            memory=Memory(peak_host_memory_bytes=memory),
+        )
+        for r, (speed, memory) in enumerate([(10, 3), (50, 9), (20, 6)])
+    ]
+    assert (summarise(made).samples_per_s, summarise(made).peak_host_memory_bytes) == (20.0, 9)
 
 
 def test_leagues_are_rows_of_their_own() -> None:

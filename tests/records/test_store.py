@@ -160,7 +160,7 @@ def test_a_folder_that_cannot_be_written_is_refused_with_advice(
 
 def test_a_file_in_place_of_the_results_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
-    with pytest.raises(StoreFailure, match="cannot be created"):
+    with pytest.raises(StoreFailure, match="is a file, not a folder"):
         Results(tmp_path / "results").open_for_writing()
 
 

@@ -73,7 +73,7 @@ def test_backends_of_a_work_share_their_steps_and_each_epoch_is_long_enough(fold
     assert {len(steps) for steps in by_work.values()} == {1}
 
 
-@pytest.mark.parametrize(("times_s", "steps"), [([0.1, 0.2], 6), ([], 1), ([2.0, 3.0], 1), ([0.0005], 1050)])
+@pytest.mark.parametrize(("times_s", "steps"), [([0.1, 0.2], 6), ([], 1), ([2.0, 3.0], 1), ([0.0005], 1100)])
 def test_the_quickest_backend_decides_the_steps(times_s: list[float], steps: int) -> None:
     assert steps_for(times_s) == steps
 
@@ -84,7 +84,7 @@ def test_only_what_may_share_the_machine_waits_at_its_calibration(folder: Path, 
     assert runner("--set", setting, executor=executor) == 0
     assert len(executor.abandoned) == abandoned
     assert len(executor.jobs) == 15
-    assert {r.resolved.steps_per_epoch for r in records(folder)} == {54}
+    assert {r.resolved.steps_per_epoch for r in records(folder)} == {56}
 
 
 def test_a_backend_that_fails_at_its_calibration_has_its_record_and_the_others_agree(folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_resumed_run_keeps_the_steps_it_began_with(folder: Path) -> None:
     begun = {r.settings.workload: r.resolved.steps_per_epoch for r in records(folder)}
     assert runner(executor=FakeExecutor(step_time_s=lambda settings, repeat: 0.001)) == 0
     for record in records(folder):
-        assert record.resolved.steps_per_epoch == begun.get(record.settings.workload, 525)
+        assert record.resolved.steps_per_epoch == begun.get(record.settings.workload, 550)
 
 
 def test_cells_run_in_blocks_with_every_backend_in_each(folder: Path) -> None:
@@ -372,3 +372,181 @@ def test_a_result_is_never_believed_from_a_cell_we_ended(folder: Path) -> None:
 
     assert runner("--backend", "jax", "--filter", "gru", executor=FakeExecutor(behaviours={"gru": late})) == 1
     assert {r.status for r in records(folder)} == {Status.TIMEOUT}
+
+
+def test_every_process_has_its_own_nonce_and_its_time_limit(folder: Path) -> None:
+    executor = FakeExecutor()
+    runner("--set", "timeout_s=77", executor=executor)
+    assert len({job.nonce for job in executor.jobs}) == len(executor.jobs)
+    assert set(executor.timeouts_s) == {77.0}
+    assert executor.closed
+
+
+def test_an_interrupted_run_lets_go_of_its_executor(folder: Path) -> None:
+    def interrupting(settings: Any, repeat: int) -> float:
+        raise Interrupted("stopped by SIGTERM")
+
+    executor = FakeExecutor(step_time_s=interrupting)
+    assert runner(executor=executor) == 130
+    assert executor.closed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps"),
+    [
+        (["--set", "steps_per_epoch=seed"], {32}),
+        (["--set", "steps_per_epoch=seed", "--set", "steps_per_execution=10"], {40}),
+        (["--set", "steps_per_epoch=7"], {7}),
+        (["--set", "steps_per_execution=50"], {100}),
+    ],
+)
+def test_an_epoch_has_the_steps_that_were_asked_for(folder: Path, arguments: list[str], steps: set[int]) -> None:
+    executor = FakeExecutor()
+    runner(*arguments, executor=executor)
+    assert {job.steps for job in executor.jobs} == steps
+
+
+def test_a_run_of_another_host_is_not_continued(folder: Path) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(3)
+    path = folder / "results" / "latest" / "run.json"
+    path.write_text(path.read_text().replace('"host_id": "', '"host_id": "x'))
+    runner()
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def test_a_run_under_other_versions_is_not_continued(folder: Path) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(3)
+    path = folder / "results" / "latest" / "run.json"
+    path.write_text(path.read_text().replace('"numpy": "', '"numpy": "0.'))
+    runner()
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def test_a_run_whose_description_is_torn_is_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    (folder / "results" / "latest" / "run.json").write_text("{")
+    assert runner() == 0
+    assert "this run is passed over" in capsys.readouterr().err
+
+
+def test_new_starts_a_new_run_beside_an_unfinished_one(folder: Path) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(3)
+    runner("--new")
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def test_a_continued_run_keeps_its_order(folder: Path) -> None:
+    from runner.matrix import expand, load
+    from runner.plan import order
+
+    with pytest.raises(Interrupted):
+        stop_after(6, "--order-seed", "7")
+    executor = FakeExecutor()
+    runner(executor=executor)
+    steps = [(step.cell.cell_id, step.repeat) for step in order(expand(load(Path("matrix.yaml"))), 7)]
+    assert [(job.cell_id, job.repeat) for job in executor.jobs] == steps[6:]
+
+
+def test_what_a_backend_cannot_do_leaves_the_exit_code_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Refusing(FakeExecutor):
+        def result(self, job: Job) -> Any:
+            return replace(super().result(job), exception="runner.cell.backends.Unsupported", message="no such thing")
+
+    assert runner("--filter", "gru", executor=Refusing()) == 0
+    assert {r.status for r in records(folder)} == {Status.UNSUPPORTED}
+    assert "no such thing" in capsys.readouterr().out
+
+
+def test_the_star_stands_at_the_fastest_alone(folder: Path) -> None:
+    from analysis.compare import table
+    from runner.cli.present import _cell_text
+
+    runner()
+    for row in table(records(folder)):
+        for backend in row.cells:
+            assert _cell_text(row, backend).startswith("[bold green]* ") is (row.fastest == backend)
+
+
+def test_plan_estimates_by_what_the_newest_run_took(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    capsys.readouterr()
+    main(["plan", "--json"])
+    assert json.loads(capsys.readouterr().out)["estimated_s"] == 15.0
+
+
+def test_measuring_goes_on_when_nobody_reads(folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]]) -> None:
+    process = slow_runner()
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
+    assert len(records(folder)) == 15
+
+
+def test_an_ignored_hangup_stays_ignored() -> None:
+    from runner.interrupts import interruptible
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_show_finds_a_cell_by_the_beginning_of_its_id(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    name = records(folder)[0].cell_id
+    capsys.readouterr()
+    assert main(["show", name[:6]]) == 0
+    assert f"cell {name}" in capsys.readouterr().out
+
+
+def test_a_folder_in_place_of_a_result_is_refused(folder: Path) -> None:
+    def planting(job: Job) -> Outcome:
+        job.result_path.mkdir()
+        return Outcome(exit_code=0)
+
+    assert runner("--backend", "jax", executor=FakeExecutor(behaviours={"gru": planting, "mnist_mlp": planting})) == 1
+    assert {r.status for r in records(folder)} == {Status.ERROR}
+
+
+def test_show_asks_which_of_several_cells_is_meant(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    assert main(["show", "gru"]) == 2
+    assert "names 3 cells" in capsys.readouterr().err
+
+
+def test_plan_tells_what_sets_cells_apart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.yaml").write_text(
+        "version: 1\nbackends: [jax]\ncells:\n  - {workload: gru, precision: [float32, bfloat16], eager: true}\n"
+    )
+    assert main(["plan"]) == 0
+    printed = capsys.readouterr().out
+    assert "precision=bfloat16" in printed
+    assert printed.count("eager=True") >= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["report", "--output", "/nope/x.html"], "/nope"),
+        (["--results", ""], "--results: must name a folder"),
+        (["--results", "matrix.yaml"], "matrix.yaml: is a file, not a folder; name another with --results"),
+    ],
+)
+def test_a_path_that_cannot_be_is_one_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    runner()
+    capsys.readouterr()
+    assert runner(*arguments) in (2, 3)
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1

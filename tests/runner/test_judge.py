@@ -66,6 +66,10 @@ def test_a_clean_end_without_a_result_is_an_error() -> None:
         (dumps(replace(GOOD, nonce="other")).encode(), "another attempt"),
         (dumps(replace(GOOD, cell_id="f" * 16)).encode(), "another attempt"),
         (dumps(replace(GOOD, attempt=1)).encode(), "another attempt"),
+        (dumps(replace(GOOD, repeat=1)).encode(), "another attempt"),
+        (dumps(replace(GOOD, schema_version=2)).encode(), "another attempt"),
+        (dumps(GOOD).replace('"repeat": 0', '"repeat": 1e999').encode(), "bad_result"),
+        (dumps(GOOD).replace('"import_time_s": 1.0', '"import_time_s": 1' + "0" * 400).encode(), "bad_result"),
         (dumps(replace(GOOD, device=None)).encode(), "proves no device"),
         (dumps(replace(GOOD, device=DeviceProof("gpu", "x", 1))).encode(), "measured on gpu, not on cpu"),
         (dumps(replace(GOOD, resolved=None)).encode(), "what the settings became"),
@@ -138,6 +142,16 @@ def test_a_disturbed_machine_is_a_warning(surroundings: Surroundings, rule: str)
     verdict = judge(JOB, replace(ENDED_WELL, surroundings=surroundings), kept(1.0, 1.0, 1.0), None)
     assert verdict.status is Status.OK
     assert [warning.partition(":")[0] for warning in verdict.warnings] == [rule]
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.019, False), (0.021, True)])
+def test_two_percent_of_steal_is_the_limit(share: float, warned: bool) -> None:
+    outcome = replace(ENDED_WELL, surroundings=Surroundings(steal_share=share))
+    assert bool(judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings) is warned
+
+
+def test_a_model_that_tells_no_loss_has_not_diverged() -> None:
+    assert judge(JOB, ENDED_WELL, replace(GOOD, learning=Learning()), None).status is Status.OK
 
 
 def test_a_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:

@@ -1,0 +1,91 @@
+"""The cell's arithmetic and its clock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+FIGURES = """
+import numpy as np, types
+from dataclasses import replace
+from runner.cell.measure import short_epoch_steps, summarise
+from runner.cell.batches import make_batches
+from runner.cell.loop import EpochClock, predict_epochs, step_time_by_doubling
+from tests.conftest import make_settings
+s = make_settings()
+
+t = summarise([9.0, 2.0, 2.0, 2.0], [0.5, 0.5, 0.5], s, 128)
+assert (t.first_epoch_time_s, t.epoch_times_s, t.step_time_s) == (9.0, [2.0, 2.0, 2.0], 2.0 / 128)
+assert (t.short_epoch_steps, t.seed_total_time_s, t.fixed_time_per_epoch_s) == (32, 1.5, 0.0)
+assert t.samples_per_s == 128 * 32 / 2.0
+t = summarise([9.0, 1.1, 1.0, 0.9], [0.4, 0.4, 0.4], s, 40)
+assert (t.short_epoch_steps, t.seed_total_time_s) == (5, None)
+assert abs(t.fixed_time_per_epoch_s - (0.4 - 5 * 0.6 / 35)) < 1e-12
+assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 32).seed_total_time_s == 3.0
+assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 33).seed_total_time_s is None
+
+assert [short_epoch_steps(s, n) for n in (1, 7, 8, 32, 63, 64)] == [None, None, 1, 4, 7, 32]
+assert short_epoch_steps(replace(s, steps_per_execution=10), 640) == 80
+
+built = types.SimpleNamespace(samples=lambda count, seed: (np.arange(count), np.arange(count)))
+batches = make_batches(built, replace(s, samples=10, batch_size=4), 100)
+assert [b[0].tolist() for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
+
+asked = []
+assert abs(step_time_by_doubling(lambda n: asked.append(n) or 0.01 * n, enough_s=0.15) - 0.01) < 1e-9
+assert asked[0] == 1 and asked[-1] >= 15
+
+events = []
+plug = types.SimpleNamespace(barrier=lambda model: events.append("barrier"))
+clock = EpochClock(plug, clock=lambda: events.append("clock") or float(len(events)))
+clock.on_epoch_begin(0); events.append("steps"); clock.on_epoch_end(0, {"loss": float("nan"), "accuracy": 0.5})
+assert events == ["barrier", "clock", "steps", "barrier", "clock"], events
+assert clock.log.logs == [{"loss": None, "accuracy": 0.5}] and clock.log.times_s == [3.0]
+hooks = [n for n in EpochClock.__dict__ if "batch" in n]
+assert not hooks, hooks
+
+calls = []
+model = types.SimpleNamespace(predict_on_batch=lambda x: calls.append(x))
+log = predict_epochs(model, [("a",), ("b",)], calls=3, epochs=2, discard=1)
+assert calls == ["a", "b", "a", "b", "a", "b"] and len(log.call_times_s) == 3 and len(log.epoch_times_s) == 2
+"""
+QUIET_STEP = """
+import keras, numpy as np, time
+from runner.cell import backends
+from runner.cell.loop import fit_epochs
+plug = backends.load("jax")
+class Quiet(keras.Sequential):
+    def train_step(self, state, data):
+        logs, state = super().train_step(state, data)
+        return {}, state
+model = Quiet([keras.Input((1024,)), *[keras.layers.Dense(1024) for _ in range(6)]])
+model.compile(optimizer="sgd", loss="mse")
+x = np.ones((256, 1024), "float32")
+source = plug.endless([plug.resident((x, x))])
+fit_epochs(model, source, plug, steps=2, epochs=1)
+began = time.perf_counter()
+log = fit_epochs(model, source, plug, steps=20, epochs=2)
+whole = time.perf_counter() - began
+assert sum(log.times_s) > 0.8 * whole, (log.times_s, whole)
+"""
+
+
+def passes(script: str) -> None:
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_the_figures_follow_from_the_epochs_and_every_epoch_starts_and_ends_idle() -> None:
+    passes(FIGURES)
+
+
+def test_a_jax_step_without_a_metric_is_still_timed_to_its_end() -> None:
+    """Its epoch returns before the device is done; without the barrier it reads many times too fast."""
+    passes(QUIET_STEP)

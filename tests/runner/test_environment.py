@@ -1,0 +1,30 @@
+"""What a cell's process is given of the caller's environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.executors.environment import allowed_cpus, cell_environment
+from tests.conftest import make_settings
+
+
+def test_a_cpu_cell_sees_no_gpu_and_its_own_threads() -> None:
+    found = cell_environment(make_settings(threads=2), "m", {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert (found["CUDA_VISIBLE_DEVICES"], found["OMP_NUM_THREADS"], found["JAX_PLATFORMS"]) == ("-1", "2", "cpu")
+
+
+@pytest.mark.parametrize(("visible", "index"), [({}, "0"), ({"CUDA_VISIBLE_DEVICES": "3,1"}, "3")])
+def test_a_gpu_cell_gets_one_gpu_for_itself(visible: dict[str, str], index: str) -> None:
+    assert cell_environment(make_settings(device="gpu"), "m", visible)["CUDA_VISIBLE_DEVICES"] == index
+
+
+def test_nothing_else_of_the_caller_reaches_a_cell() -> None:
+    found = cell_environment(make_settings(), "m", {"PATH": "/bin", "TOKEN": "secret", "XLA_FLAGS": "x"})
+    assert "secret" not in found.values()
+    ours = {"KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL", "KERAS_BENCHMARK_RESULTS"}
+    assert set(found) == {"PATH", *ours, "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "KERAS_TORCH_DEVICE"}
+
+
+def test_threads_hold_a_cell_to_as_many_cpus() -> None:
+    assert allowed_cpus(make_settings()) is None
+    assert len(allowed_cpus(make_settings(threads=1)) or []) == 1
