@@ -67,7 +67,7 @@ def plan(runs: int = 5) -> None:
             print(f"100000 cells: {taken_s:.2f} s, {usage.ru_maxrss * 1024 / 1e6:.0f} MB, exit {status}")
 
 
-def overhead(target: float = 0.01, limit_s: float = 240.0) -> None:
+def overhead(target: float = 0.01, limit_s: float = 55.0) -> None:
     """Print, per backend, the ratio of our timed epochs to bare ones with its 95 % interval."""
     for backend in BACKENDS:
         environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}

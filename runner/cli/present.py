@@ -23,9 +23,11 @@ WARNINGS_SHOWN = 12
 def usual_values() -> dict[str, dict[str, Scalar]]:
     """Return, per workload of the catalog, the batch size and parameters that go without saying in a title."""
     from runner import catalog
+    from runner.grammar import SETTINGS
 
     return {
         name: {
+            **{key: rule.default for key, rule in SETTINGS.items() if rule.default is not None and key not in LENGTHS},
             "batch_size": entry.batch_size,
             **{k: r.default for k, r in entry.params.items() if r.default is not None},
         }
@@ -58,6 +60,8 @@ def print_table(rows: Sequence[Row], records: Sequence[Record]) -> None:
     _print_warnings(console, records)
 
 
+# How long a cell is measured, not what it is.
+LENGTHS = frozenset({"epochs", "discard", "steps_per_epoch", "samples", "seed"})
 LEGEND = (
     "step time, 95 % interval between processes; samples/s; first epoch against a steady one. * marks the fastest, "
     "where the intervals of the ratios separate it."
