@@ -55,7 +55,7 @@ def run_facts(about: Mapping[str, object]) -> list[Fact]:
         ("run", about.get("run_id")),
         ("matrix", about.get("matrix_path")),
         ("planned", about.get("planned")),
-        ("order drawn with seed", about.get("seed")),
+        ("order drawn with seed", about.get("order_seed")),
         ("processes started by", about.get("start")),
         ("runner’s versions", ", ".join(f"{name} {version}" for name, version in sorted(told))),
     ]

@@ -77,7 +77,7 @@ ABOUT: dict[str, object] = {
     "run_id": "20251121T052500Z-5f2e1a",
     "started_at": "2025-11-21T05:25:00Z",
     "command": ["runner", "--matrix", "matrix.yaml"],
-    "seed": 20251121,
+    "order_seed": 20251121,
     "matrix_path": "matrix.yaml",
     "matrix_text": MATRIX,
     "planned": 56,
