@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -37,8 +38,7 @@ class ProcessExecutor:
         self._start = start
         self._mark = mark
         self._servers: dict[tuple[tuple[str, str], ...], Server | None] = {}
-        # A server reads Keras's own configuration when it imports it: from an empty home, never from the user's.
-        self._home = tempfile.TemporaryDirectory(prefix="runner-server-")
+        self._home: str | None = None
         self._missing: dict[str, str | None] = {}
 
     def missing(self, backend: str) -> str | None:
@@ -72,6 +72,9 @@ class ProcessExecutor:
             _, server = self._servers.popitem()
             if server is not None:
                 server.close()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+            self._home = None
 
     def start(self, job: Job, timeout_s: float) -> Running:
         """Start the job in a new process."""
@@ -97,8 +100,11 @@ class ProcessExecutor:
             return Never(Outcome(infrastructure=f"server: {error}", wall_time_s=time.perf_counter() - begun_s))
 
     def _environment(self, settings: Settings) -> dict[str, str]:
-        home = self._home.name
-        return cell_environment(settings, self._mark) | {"HOME": home, "KERAS_HOME": home, "TMPDIR": home}
+        # A server reads Keras's own configuration when it imports it: from an empty home, never from the user's.
+        if self._home is None:
+            self._home = tempfile.mkdtemp(prefix="runner-server-")
+        home = {"HOME": self._home, "KERAS_HOME": self._home, "TMPDIR": self._home}
+        return cell_environment(settings, self._mark) | home
 
     def _forks(self, settings: Settings) -> bool:
         return self._start == "fork" and settings.device == "cpu"
