@@ -1,24 +1,32 @@
 """From a run's records to its table: one row a piece of work, one column a backend, and what may be said of them.
 
 A comparison is drawn only between cells that did the same work in the same league. The fastest is named only where the
-intervals of the ratios, paired by block, separate it from every other; otherwise the row says that it does not.
+ratios to every other, paired by block, are told from 1, and the row is a discovery among the table's rows: at most 5 %
+of the names are expected to be wrong (Benjamini and Hochberg 1995). To be faster than all others, the quickest must be
+faster than each; so a row's p-value is the largest of its ratios' (Berger, "Multiparameter hypothesis testing and
+acceptance sampling", Technometrics 24 (1982)). Otherwise the row says that it does not separate them.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.statistics import (
-    CONFIDENCE,
-    MIN_PROCESSES,
+    LEVEL,
+    MIN_BLOCKS,
     Estimate,
+    adjusted_p_values,
     geometric,
-    paired_ratio,
-    smallest_difference,
+    minimum_detectable_effect,
+    of_logs,
+    p_value,
+    paired_logs,
     spread,
 )
+from analysis.suite import SuiteRatio, suite_ratio
 from records.codec import canonical, to_json
 from records.schema import MEASURED, Record, Status
 from records.settings import BACKENDS, Scalar, Settings
@@ -57,21 +65,36 @@ class CellSummary:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How much longer a step takes on `backend` than on the quickest one."""
+    """How much longer a step takes on `backend` than on the quickest one.
+
+    `smallest_difference` is the relative one that these blocks would probably have shown; None below 5 blocks.
+    """
 
     backend: str
     estimate: Estimate
+    p_value: float | None = None
+    smallest_difference: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One piece of work on several backends, and the verdict."""
+    """One piece of work on several backends, and the verdict; `adjusted_p` is over the table, None without one."""
 
     title: str
     cells: dict[str, CellSummary]
     fastest: str | None
     verdict: str
     ratios: tuple[Ratio, ...] = ()
+    adjusted_p: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """How much longer the suite takes on each backend than on `against`, within one league."""
+
+    league: str
+    against: str
+    ratios: dict[str, SuiteRatio]
 
 
 def table(records: Iterable[Record], usual: Usual | None = None) -> list[Row]:
@@ -88,7 +111,16 @@ def table(records: Iterable[Record], usual: Usual | None = None) -> list[Row]:
         works.setdefault(work_key(summary.settings), {})[summary.settings.backend] = summary
     titles = _titles([next(iter(cells.values())).settings for cells in works.values()], usual or {})
     rows = [_row(title, cells) for title, cells in zip(titles, works.values(), strict=True)]
-    return sorted(rows, key=lambda row: row.title)
+    return sorted(_judged(rows), key=lambda row: row.title)
+
+
+def suite(rows: Sequence[Row]) -> list[Suite]:
+    """Return, per league, the geometric mean ratio of each backend to the quickest, over the comparable rows."""
+    leagues: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.ratios:
+            leagues.setdefault(next(iter(row.cells.values())).settings.league, []).append(row)
+    return [found for league, members in sorted(leagues.items()) if (found := _suite(league, members))]
 
 
 def work_key(settings: Settings) -> str:
@@ -111,7 +143,8 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         records=kept,
         step_time=geometric(step_times),
         spread=spread(step_times),
-        smallest_difference=smallest_difference(step_times),
+        # The cell's own scatter holds what pairing takes out, so a ratio's smallest difference is often smaller.
+        smallest_difference=_smallest_difference(spread(step_times), len(step_times)),
         samples_per_s=_median(t.samples_per_s for t in times),
         first_epoch_time_s=_median(t.first_epoch_time_s for t in times),
         first_step_time_s=_median(t.first_step_time_s for t in times),
@@ -154,30 +187,90 @@ def _row(title: str, cells: dict[str, CellSummary]) -> Row:
         return Row(title, cells, None, "nothing to compare")
     if reason := incomparable(running):
         return Row(title, cells, None, f"not comparable: {reason}")
-    quickest = min(running, key=lambda backend: _centre(running[backend]))
-    others = [backend for backend in running if backend != quickest]
-    # Bonferroni: all ratios hold together with the stated confidence.
-    confidence = 1 - (1 - CONFIDENCE) / len(others)
-    ratios = tuple(
-        Ratio(backend, estimate)
-        for backend in others
-        if (estimate := paired_ratio(_by_repeat(running[backend]), _by_repeat(running[quickest]), confidence))
-    )
-    fastest = quickest if len(ratios) == len(others) and all((r.estimate.low or 0) > 1 for r in ratios) else None
-    return Row(title, cells, fastest, _verdict(quickest, fastest, ratios, len(others)), ratios)
+    quickest = _quickest(running)
+    pairs = {b: list(paired_logs(_by_repeat(running[b]), _by_repeat(running[quickest])).values()) for b in running}
+    ratios = tuple(_ratio(backend, logs) for backend, logs in pairs.items() if backend != quickest and logs)
+    return Row(title, cells, None, _open_verdict(quickest, ratios, len(running) - 1), ratios)
 
 
-def _verdict(quickest: str, fastest: str | None, ratios: Sequence[Ratio], others: int) -> str:
-    if fastest:
-        told = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}" for r in ratios)
-        return f"{fastest} is fastest: {told}"
+def _ratio(backend: str, logs: Sequence[float]) -> Ratio:
+    estimate = of_logs(logs)
+    assert estimate is not None
+    scatter = statistics.stdev(logs) if len(logs) > 1 else None
+    detectable = None if scatter is None else minimum_detectable_effect(scatter, len(logs))
+    return Ratio(backend, estimate, p_value(logs), detectable)
+
+
+def _judged(rows: Sequence[Row]) -> list[Row]:
+    """Name the fastest in those rows that are discoveries among all rows that could be."""
+    able = {index: p for index, row in enumerate(rows) if (p := _row_p(row)) is not None}
+    adjusted = dict(zip(able, adjusted_p_values(list(able.values())), strict=True))
+    return [_decided(row, adjusted[index], len(able)) if index in adjusted else row for index, row in enumerate(rows)]
+
+
+def _row_p(row: Row) -> float | None:
+    """Return the largest p-value of a row's ratios; None where a backend that ran has none."""
+    running = sum(1 for cell in row.cells.values() if cell.step_time)
+    found = [ratio.p_value for ratio in row.ratios if ratio.p_value is not None]
+    return max(found) if found and len(found) == running - 1 else None
+
+
+def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
+    row = replace(row, adjusted_p=adjusted_p)
+    if any((ratio.estimate.low or 0) <= 1 for ratio in row.ratios):
+        return row
+    quickest = _quickest({backend: cell for backend, cell in row.cells.items() if cell.step_time})
+    if adjusted_p > LEVEL:
+        told = ", ".join(_interval(ratio) for ratio in row.ratios)
+        return replace(
+            row,
+            verdict=f"not separable: {quickest} against {told}: not a discovery among {rows} rows (p {adjusted_p:.2g})",
+        )
+    told = ", ".join(f"{ratio.estimate.centre:.2f}x {ratio.backend}" for ratio in row.ratios)
+    return replace(row, fastest=quickest, verdict=f"{quickest} is fastest: {told}")
+
+
+def _open_verdict(quickest: str, ratios: Sequence[Ratio], others: int) -> str:
     if any(ratio.estimate.low is None for ratio in ratios):
-        return f"not separable: fewer than {MIN_PROCESSES} repeats"
+        return f"not separable: fewer than {MIN_BLOCKS} repeats give no interval"
     if len(ratios) < others:
         return "not separable: some cells have no repeat in common"
-    open_ = [ratio for ratio in ratios if (ratio.estimate.low or 0) <= 1]
-    told = ", ".join(f"{r.backend} {r.estimate.low:.2f}-{r.estimate.high:.2f}x" for r in open_)
+    told = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
     return f"not separable: {quickest} against {told}"
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"{ratio.backend} {ratio.estimate.low:.2f}-{ratio.estimate.high:.2f}x"
+
+
+def _quickest(running: Mapping[str, CellSummary]) -> str:
+    return min(running, key=lambda backend: _centre(running[backend]))
+
+
+def _suite(league: str, rows: Sequence[Row]) -> Suite | None:
+    """Return the ratios of a league's backends: over the rows in which the backend and the quickest both ran."""
+    present = [b for b in BACKENDS if any(b in row.cells and row.cells[b].step_time for row in rows)]
+    first = present[0]
+    to_first = {backend: _suite_ratio(rows, backend, first) for backend in present[1:]}
+    centres = {first: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
+    against = min(centres, key=lambda backend: centres[backend])
+    ratios = {backend: _suite_ratio(rows, backend, against) for backend in present if backend != against}
+    kept = {backend: ratio for backend, ratio in ratios.items() if ratio}
+    return Suite(league, against, kept) if kept else None
+
+
+def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
+    return suite_ratio(
+        {
+            row.title: paired_logs(_by_repeat(row.cells[backend]), _by_repeat(row.cells[against]))
+            for row in rows
+            if backend in row.cells and against in row.cells
+        }
+    )
+
+
+def _smallest_difference(scatter: float | None, count: int) -> float | None:
+    return None if scatter is None else minimum_detectable_effect(math.sqrt(2) * scatter, count)
 
 
 def _titles(works: Sequence[Settings], usual: Usual) -> list[str]:

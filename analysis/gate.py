@@ -1,0 +1,152 @@
+"""Regressed, no worse, or undecided: what a gate may say of new against base, over all comparisons of a run.
+
+- regressed: the interval of new / base lies beyond 1 + threshold, and the comparison is a discovery among the run's at
+  the gate's level.
+- no worse: the interval's upper end is within 1 + threshold (non-inferiority).
+- undecided: neither; it says how many more blocks would probably decide it.
+- not measured: there is no interval. That fails a gate: a benchmark that did not run has not passed.
+
+Family control: Benjamini and Hochberg at 1 % over the run's comparisons. Where nothing regressed at all, the chance
+that a run says "regressed" of anything is then at most 1 %, however many comparisons it holds (BH controls the
+family-wise error under the complete null); where much regressed, the test grows more able, as it should.
+
+The p-values are Wilcoxon's signed-rank ones, not Student's. Noise of benchmarks comes in whole slow processes: with
+3 in 10 processes slow, all five blocks of two equal arms favour the same one once in 1,225 comparisons; the scatter
+within them is tiny then, and Student's test is sure. The randomised order makes each sign a coin's toss when nothing
+changed, so the signed-rank p-value holds whatever the noise. The price: n blocks cannot say less than 2**-n, so a lone
+regression among 300 comparisons takes 18 blocks, and `undecided` says so.
+
+Looking again and again would spend the level more than once, so each look that could reject spends half of what is
+left (after Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983)); looks too early
+to reject spend nothing (Tarone, "A modified Bonferroni method for discrete data", Biometrics 46 (1990)).
+
+It does not know whether base and new were measured in turn; without that no gate should be asked.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from analysis.sequential import LOOKS, Looks
+from analysis.statistics import MIN_BLOCKS, Estimate, adjusted_p_values, fewest, half_width, of_logs, signed_rank_p
+
+LEVEL = 0.01
+THRESHOLD = 0.05
+
+
+class Outcome(StrEnum):
+    """What a gate says of one comparison, or of a run."""
+
+    REGRESSED = "regressed"
+    NO_WORSE = "no worse"
+    UNDECIDED = "undecided"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a gate asks: the tolerated slowdown, the chance of a false alarm per run, and the schedule of looks."""
+
+    threshold: float = THRESHOLD
+    level: float = LEVEL
+    looks: Looks = LOOKS
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the gate says of one comparison. `adjusted_p` is over the run; None where not measured.
+
+    `more_blocks` is how many further blocks would probably decide an undecided one; None where none is known to.
+    """
+
+    outcome: Outcome
+    estimate: Estimate | None
+    adjusted_p: float | None
+    more_blocks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The run's verdict and those of its comparisons, by name."""
+
+    outcome: Outcome
+    verdicts: dict[str, Verdict]
+
+
+def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> Report:
+    """Return the verdicts on the log ratios new / base, one a block, of each comparison.
+
+    The run is regressed if any comparison is; else not measured if any is not, or there is none; else undecided if any
+    is; else no worse.
+    """
+    measured = {name: logs for name, logs in comparisons.items() if len(logs) >= MIN_BLOCKS}
+    spent = [spent_p(logs, rule) for logs in measured.values()]
+    adjusted = dict(zip(measured, adjusted_p_values(spent), strict=True))
+    verdicts = {
+        name: _verdict(logs, adjusted[name], rule, len(measured)) if name in measured else _unmeasured(logs)
+        for name, logs in comparisons.items()
+    }
+    return Report(_overall([verdict.outcome for verdict in verdicts.values()]), verdicts)
+
+
+def spent_p(logs: Sequence[float], rule: Rule) -> float:
+    """Return the signed-rank p-value beyond the threshold, divided by the share of the level its look may spend."""
+    share = spending(len(logs), rule)
+    return min(1.0, signed_rank_p(logs, math.log1p(rule.threshold)) / share) if share else 1.0
+
+
+def spending(count: int, rule: Rule) -> float:
+    """Return the share of the level that may be spent at `count` blocks: half of what earlier looks left; 0 too early.
+
+    A look is too early if even all blocks on one side, in all comparisons of a run, would not be a discovery. A stop
+    between two looks, for want of budget, is a look of its own.
+    """
+    share = 0.5
+    for at in rule.looks.blocks:
+        if at < count and 2.0**-at <= rule.level * share:
+            share /= 2
+    return share if 2.0**-count <= rule.level * share else 0.0
+
+
+def _overall(outcomes: Sequence[Outcome]) -> Outcome:
+    for worst in (Outcome.REGRESSED, Outcome.NOT_MEASURED, Outcome.UNDECIDED):
+        if worst in outcomes:
+            return worst
+    return Outcome.NO_WORSE if outcomes else Outcome.NOT_MEASURED
+
+
+def _unmeasured(logs: Sequence[float]) -> Verdict:
+    return Verdict(Outcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
+
+
+def _verdict(logs: Sequence[float], adjusted_p: float, rule: Rule, family: int) -> Verdict:
+    estimate = of_logs(logs, rule.looks.confidence(len(logs)))
+    assert estimate is not None
+    assert estimate.low is not None
+    assert estimate.high is not None
+    if estimate.low > 1 + rule.threshold and adjusted_p <= rule.level:
+        return Verdict(Outcome.REGRESSED, estimate, adjusted_p)
+    if estimate.high <= 1 + rule.threshold:
+        return Verdict(Outcome.NO_WORSE, estimate, adjusted_p)
+    return Verdict(Outcome.UNDECIDED, estimate, adjusted_p, _more_blocks(logs, rule, family))
+
+
+def _more_blocks(logs: Sequence[float], rule: Rule, family: int) -> int | None:
+    """Return how many more blocks would leave the threshold outside the interval, if centre and scatter stay.
+
+    A regression must also be a discovery: the fewest blocks at which it could be, alone among `family`, are the least.
+    """
+    distance = statistics.fmean(logs) - math.log1p(rule.threshold)
+    scatter = statistics.stdev(logs)
+
+    def enough(count: int) -> bool:
+        if half_width(scatter, count, rule.looks.confidence(count)) >= abs(distance):
+            return False
+        return distance < 0 or 2.0**-count <= rule.level * spending(count, rule) / family
+
+    needed = fewest(enough) if distance else None
+    return None if needed is None else max(needed - len(logs), 1)
