@@ -92,7 +92,7 @@ def overhead_of(target: float, limit_s: float) -> None:
     from records.settings import Settings
     from runner.cell import backends
     from runner.cell.batches import make_batches
-    from runner.cell.loop import fit_epochs, step_time_by_doubling
+    from runner.cell.loop import Stretch, fit_epochs, step_time_by_doubling
 
     backend = os.environ["KERAS_BACKEND"]
     settings = Settings(**(json.loads(_SETTINGS) | {"backend": backend, "threads": 1}))
@@ -103,7 +103,7 @@ def overhead_of(target: float, limit_s: float) -> None:
     source = plug.endless([plug.resident(batch) for batch in make_batches(built, settings, 32)])
 
     def one_epoch(steps: int) -> float:
-        return fit_epochs(model, source, plug, steps=steps, epochs=2).times_s[1]
+        return fit_epochs(model, source, plug, Stretch(steps, 2)).times_s[1]
 
     steps = max(1, math.ceil(0.1 / step_time_by_doubling(one_epoch, enough_s=0.2)))
 
@@ -123,7 +123,7 @@ def overhead_of(target: float, limit_s: float) -> None:
             self.times_s.append(time.perf_counter() - self.begun_s)
 
     def ours() -> float:
-        return statistics.fmean(fit_epochs(model, source, plug, steps=steps, epochs=4).times_s[1:])
+        return statistics.fmean(fit_epochs(model, source, plug, Stretch(steps, 4)).times_s[1:])
 
     def bare() -> float:
         callback = Bare()
@@ -143,7 +143,7 @@ def overhead_of(target: float, limit_s: float) -> None:
 
     _alternate(
         f"{backend:10} whole calls of 4 epochs, no callback in the bare one",
-        whole(lambda: fit_epochs(model, source, plug, steps=steps, epochs=4)),
+        whole(lambda: fit_epochs(model, source, plug, Stretch(steps, 4))),
         whole(lambda: model.fit(source, steps_per_epoch=steps, epochs=4, verbose=0, shuffle=False)),
         target,
         limit_s,

@@ -77,7 +77,8 @@ class Times:
     epoch_times_s: list[float] = about("every kept epoch", default_factory=list)
     epoch_time_median_s: float | None = about("median of the kept epochs", default=None)
     epoch_time_mean_s: float | None = about("mean of the kept epochs", default=None)
-    step_time_s: float | None = about("median kept epoch / steps per epoch: the primary figure", default=None)
+    epoch_time_p95_s: float | None = about("95th percentile of the kept epochs, interpolated", default=None)
+    step_time_s: float | None = about("mean kept epoch / steps per epoch: the primary figure", default=None)
     fixed_time_per_epoch_s: float | None = about(
         "what an epoch costs before its first step, from two epoch lengths", default=None
     )

@@ -12,11 +12,11 @@ import secrets
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from records.schema import (
     SCHEMA_VERSION,
@@ -35,6 +35,7 @@ from records.store import Run
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Executor, Outcome, Running
 from runner.judge import ResultRefused, Verdict, accept, judge
+from runner.machine import free_memory_bytes
 from runner.matrix import Cell
 from runner.plan import Step, calibration_group
 
@@ -42,6 +43,8 @@ TARGET_EPOCH_S = 0.5
 # A calibration reads a little fast or slow; without a margin half of all epochs would fall short of the target.
 TARGET_MARGIN = 1.1
 INFRA_ATTEMPTS = 3
+# What a process may come to need beyond its own size so far, before another is started beside it.
+ROOM_FACTOR = 2
 OUTPUT_TAIL_CHARACTERS = 8000
 
 
@@ -54,6 +57,9 @@ class Observer(Protocol):
     def begun(self, step: Step) -> None:
         """A repeat begins."""
 
+    def taking_turns(self, steps: Sequence[Step]) -> None:
+        """These repeats have warmed up, and their kept epochs begin, in turn."""
+
     def ended(self, step: Step, record: Record) -> None:
         """An attempt has ended and is published."""
 
@@ -64,11 +70,19 @@ def utc_now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
-    """What measuring needs: where records go, what runs the cells, who watches."""
+class Arm:
+    """Where the records of an arm go and what runs its cells; `fault` is planted in its workloads."""
 
     run: Run
     executor: Executor
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What measuring needs: the arms by name, who watches, what this machine is and has free."""
+
+    arms: Mapping[str, Arm]
     observer: Observer
     machine: Machine
     import_roots: list[str] = field(default_factory=list)
@@ -76,20 +90,21 @@ class Workshop:
     now: Callable[[], datetime] = utc_now
 
 
-def measure(workshop: Workshop, steps: Iterable[Step]) -> None:
-    """Measure `steps` in their order and publish a record of every attempt.
+def measure(workshop: Workshop, steps: Iterable[Step], more: Callable[[], list[Step]] = list) -> None:
+    """Measure `steps` in their order and publish a record of every attempt; then what `more` asks for, until nothing.
 
-    Raises `Interrupted` as it comes, with nothing left running, and `StoreFailure` when a record cannot be kept.
+    Each answer of `more` is one block. Raises `Interrupted` as it comes, with nothing left running, and `StoreFailure`
+    when a record cannot be kept.
     """
     campaign = _Campaign(workshop)
     try:
         for _, steps_of_block in itertools.groupby(steps, key=lambda step: step.repeat):
-            block = list(steps_of_block)
-            workshop.executor.begin_block([step.cell.settings for step in block])
-            for _, comparison in itertools.groupby(block, key=lambda step: calibration_group(step.cell.settings)):
-                campaign.compare(list(comparison))
+            campaign.block(list(steps_of_block))
+        while further := more():
+            campaign.block(further)
     finally:
-        workshop.executor.close()
+        for arm in workshop.arms.values():
+            arm.executor.close()
 
 
 def steps_for(step_times_s: Iterable[float]) -> int:
@@ -112,71 +127,130 @@ class _Campaign:
 
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
-        records, _ = workshop.run.load()
-        self._next_attempt = Counter({(r.cell_id, r.repeat): r.attempt + 1 for r in records})
-        self._tried: Counter[tuple[str, int]] = Counter()
+        self._next_attempt: Counter[tuple[str, str, int]] = Counter()
+        for name, arm in workshop.arms.items():
+            self._next_attempt.update({(name, r.cell_id, r.repeat): r.attempt + 1 for r in arm.run.load()[0]})
+        self._tried: Counter[tuple[str, str, int]] = Counter()
+
+    def block(self, steps: Sequence[Step]) -> None:
+        """Measure one block, comparison after comparison."""
+        for name, arm in self._workshop.arms.items():
+            arm.executor.begin_block([step.cell.settings for step in steps if step.arm == name])
+        for _, comparison in itertools.groupby(steps, key=lambda step: calibration_group(step.cell.settings)):
+            self.compare(list(comparison))
 
     def compare(self, steps: Sequence[Step]) -> None:
-        """Measure one repeat of cells that differ in their backend only."""
-        measured = self._calibrate(steps) if self._needs_calibration(steps[0].cell) else []
+        """Measure one repeat of cells that differ in their backend or arm only: side by side, epoch by epoch in turn.
+
+        What the infrastructure spoiled is tried again, alone.
+        """
+        calibrated = self._calibrate(steps) if self._needs_calibration(steps[0]) else {}
+        done: list[Step] = []
+        warm: list[_Trial] = []
         for step in steps:
-            if step not in measured:
+            if step in calibrated and calibrated[step] is None:
+                continue
+            if warm and not self._has_room(warm, step.cell):
+                done += self._take_turns(warm)
+                warm = []
+            trial = calibrated.get(step) or self._begin(step)
+            if trial is not None:
+                trial.running.turn()
+                warm.append(trial)
+        done += self._take_turns(warm)
+        for step in steps:
+            if step not in done:
                 self._repeat(step)
 
-    def _needs_calibration(self, cell: Cell) -> bool:
-        automatic = cell.settings.steps_per_epoch == "auto" or cell.settings.compile_cache == "warm"
-        return automatic and self._workshop.run.calibration(calibration_group(cell.settings)) is None
+    def _take_turns(self, trials: Sequence[_Trial]) -> list[Step]:
+        """Run the kept epochs of warm processes in turn, then let each end; return the steps that are done."""
+        if not trials:
+            return []
+        self._workshop.observer.taking_turns([trial.step for trial in trials])
+        settings = trials[0].job.settings
+        for epoch in range(settings.epochs - settings.discard):
+            # Back and forth, so that a steady drift of the machine favours none.
+            for trial in reversed(trials) if epoch % 2 else trials:
+                trial.running.turn()
+        return [step for trial in trials for step in self._end(trial)]
 
-    def _calibrate(self, steps: Sequence[Step]) -> list[Step]:
-        """Find the steps per epoch that these cells share; return the steps that were measured on the way.
+    def _has_room(self, warm: Sequence[_Trial], cell: Cell) -> bool:
+        """Return whether one more process may stay alive beside these."""
+        if not _may_wait(cell):
+            return False
+        free_bytes = free_memory_bytes()
+        largest = max(trial.running.resident_bytes() for trial in warm)
+        return free_bytes is None or free_bytes > ROOM_FACTOR * largest
 
-        Each process goes as far as its step time and waits there; when all have told theirs, they are told how many
-        steps an epoch has and are measured one at a time.
+    def _needs_calibration(self, step: Step) -> bool:
+        settings = step.cell.settings
+        automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
+        return automatic and self._calibration(step) is None
+
+    def _calibration(self, step: Step) -> dict[str, Any] | None:
+        """Return what was found for this comparison, in whichever arm it was kept."""
+        group = calibration_group(step.cell.settings)
+        for arm in self._workshop.arms.values():
+            if found := arm.run.calibration(group):
+                return found
+        return None
+
+    def _calibrate(self, steps: Sequence[Step]) -> dict[Step, _Trial | None]:
+        """Find the steps per epoch that these cells share.
+
+        Each process goes as far as its step time and rests there; when all have told theirs, they are told how many
+        steps an epoch has. Return, for the steps whose process may go on, that process, and None for those that ended
+        meanwhile and need not be tried again.
         """
         times_s: dict[str, float] = {}
-        waiting, measured = [], []
+        found: dict[Step, _Trial | None] = {}
         for step in steps:
-            if self._workshop.executor.missing(step.cell.settings.backend):
+            if self._workshop.arms[step.arm].executor.missing(step.cell.settings.backend):
                 continue
             self._workshop.observer.calibrating(step.cell)
             trial = self._start(step, None)
-            found_s = trial.running.calibrated()
-            if found_s is None:
-                measured += self._end(trial)
+            step_time_s = trial.running.calibrated()
+            if step_time_s is None:
+                if self._end(trial):
+                    found[step] = None
                 continue
-            times_s[step.cell.settings.backend] = found_s
-            if _may_wait(step.cell):
-                waiting.append(trial)
+            times_s[f"{step.arm} {step.cell.settings.backend}".strip()] = step_time_s
+            if _may_wait(step.cell) and self._has_room([trial], step.cell):
+                found[step] = trial
             else:
                 self._abandon(trial)
         if times_s:
-            found = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
-            self._workshop.run.keep_calibration(calibration_group(steps[0].cell.settings), found)
-        for trial in waiting:
-            self._workshop.observer.begun(trial.step)
-            trial.running.resume(self._steps_per_epoch(trial.step.cell))
-            measured += self._end(trial)
-        return measured
+            kept = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
+            for arm in {step.arm for step in steps}:
+                self._workshop.arms[arm].run.keep_calibration(calibration_group(steps[0].cell.settings), kept)
+        for step, waiting in found.items():
+            if waiting is not None:
+                waiting.running.resume(self._steps_per_epoch(step))
+        return found
+
+    def _begin(self, step: Step) -> _Trial | None:
+        """Start a repeat with its steps; None, with its record, where its backend is missing."""
+        self._workshop.observer.begun(step)
+        if missing := self._workshop.arms[step.arm].executor.missing(step.cell.settings.backend):
+            self._publish(step, self._job(step, 1), Outcome(infrastructure=missing), self._workshop.now())
+            self._tried[step.key] = INFRA_ATTEMPTS
+            return None
+        return self._start(step, self._steps_per_epoch(step))
 
     def _repeat(self, step: Step) -> None:
-        """Measure one repeat; try again only what the infrastructure spoiled."""
-        self._workshop.observer.begun(step)
-        if missing := self._workshop.executor.missing(step.cell.settings.backend):
-            self._publish(step, self._job(step, 1), Outcome(infrastructure=missing), self._workshop.now())
-            return
-        count = self._steps_per_epoch(step.cell)
-        while self._tried[step.cell.cell_id, step.repeat] < INFRA_ATTEMPTS:
-            if self._end(self._start(step, count)):
+        """Measure one repeat alone, as often as the infrastructure spoils it and no oftener than is of use."""
+        while self._tried[step.key] < INFRA_ATTEMPTS:
+            trial = self._begin(step)
+            if trial is not None and self._end(trial):
                 return
 
-    def _steps_per_epoch(self, cell: Cell) -> int:
-        asked = cell.settings.steps_per_epoch
-        chunk = cell.settings.steps_per_execution
+    def _steps_per_epoch(self, step: Step) -> int:
+        settings = step.cell.settings
+        asked, chunk = settings.steps_per_epoch, settings.steps_per_execution
         if asked == "seed":
-            count = math.ceil(cell.settings.samples / cell.settings.batch_size)
+            count = math.ceil(settings.samples / settings.batch_size)
         elif asked == "auto":
-            found = self._workshop.run.calibration(calibration_group(cell.settings)) or {}
-            count = int(found.get("steps_per_epoch", 1))
+            count = int((self._calibration(step) or {}).get("steps_per_epoch", 1))
         else:
             count = int(asked)
         return math.ceil(count / chunk) * chunk
@@ -184,7 +258,8 @@ class _Campaign:
     def _start(self, step: Step, count: int | None) -> _Trial:
         job = self._job(step, count)
         started_at = self._workshop.now()
-        return _Trial(step, job, self._workshop.executor.start(job, step.cell.timeout_s), started_at)
+        executor = self._workshop.arms[step.arm].executor
+        return _Trial(step, job, executor.start(job, step.cell.timeout_s), started_at)
 
     def _end(self, trial: _Trial) -> list[Step]:
         """Wait for a process's end and publish its record; return the step, or nothing where it must be tried again."""
@@ -197,19 +272,19 @@ class _Campaign:
         shutil.rmtree(trial.job.folder, ignore_errors=True)
 
     def _publish(self, step: Step, job: Job, outcome: Outcome, started_at: datetime) -> Record:
-        record = _record(self._workshop, job, outcome, started_at)
+        run = self._workshop.arms[step.arm].run
+        record = _record(run.run_id, self._workshop.machine, job, (outcome, started_at))
         shutil.rmtree(job.folder, ignore_errors=True)
-        key = step.cell.cell_id, step.repeat
-        self._next_attempt[key] += 1
-        self._tried[key] += 1
-        self._workshop.run.publish(record)
+        self._next_attempt[step.key] += 1
+        self._tried[step.key] += 1
+        run.publish(record)
         self._workshop.observer.ended(step, record)
         return record
 
     def _job(self, step: Step, count: int | None) -> Job:
-        settings = step.cell.settings
-        attempt = self._next_attempt[step.cell.cell_id, step.repeat]
-        folder = self._workshop.run.scratch(f"{step.cell.cell_id}.{step.repeat}.{attempt}")
+        settings, arm = step.cell.settings, self._workshop.arms[step.arm]
+        attempt = self._next_attempt[step.key]
+        folder = arm.run.scratch(f"{step.cell.cell_id}.{step.repeat}.{attempt}")
         return Job(
             nonce=secrets.token_hex(16),
             cell_id=step.cell.cell_id,
@@ -220,15 +295,17 @@ class _Campaign:
             folder=str(folder.absolute()),
             import_roots=self._workshop.import_roots,
             dataset_dir=self._workshop.dataset_dir,
-            compile_cache_dir=self._compile_cache(settings),
+            compile_cache_dir=_compile_cache(arm.run, settings),
+            fault=arm.fault,
         )
 
-    def _compile_cache(self, settings: Settings) -> str | None:
-        if settings.compile_cache == "cold":
-            return None
-        folder = self._workshop.run.folder / "compile-cache" / settings.backend
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(folder.absolute())
+
+def _compile_cache(run: Run, settings: Settings) -> str | None:
+    if settings.compile_cache == "cold":
+        return None
+    folder = run.folder / "compile-cache" / settings.backend
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder.absolute())
 
 
 def _may_wait(cell: Cell) -> bool:
@@ -240,10 +317,11 @@ def _may_wait(cell: Cell) -> bool:
     return cell.settings.device == "cpu" and cell.settings.compile_cache == "cold"
 
 
-def _record(workshop: Workshop, job: Job, outcome: Outcome, started_at: datetime) -> Record:
+def _record(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, datetime]) -> Record:
+    outcome, started_at = ended
     result, problem = _result(job)
     verdict = judge(job, outcome, result, problem)
-    return build_record(job, outcome, (result, problem, verdict), (workshop.run.run_id, workshop.machine, started_at))
+    return build_record(job, outcome, (result, problem, verdict), (run_id, machine, started_at))
 
 
 def build_record(

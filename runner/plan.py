@@ -4,8 +4,9 @@ Promise: pure; the same cells and the same seed give the same order on any machi
 
 Block r holds repeat r of every cell that has one, so that drift of the machine falls on all cells alike, and a run cut
 short has measured everything about equally often. Within a block the comparisons (cells that differ in their backend
-only) come in random order and each comparison's backends in random order, one right after another: the figures that
-are compared are close in time. This is the randomised complete block design (Fisher 1935, The Design of Experiments).
+or arm only) come in random order and each comparison's cells in random order, together: the figures that are compared
+are close in time. This is the randomised complete block design (Fisher 1935, The Design of Experiments). Every second
+block has its comparisons' cells in the reverse order of the block before: what drifts steadily favours none (ABBA).
 """
 
 from __future__ import annotations
@@ -36,37 +37,49 @@ _COMPARED = attrgetter(*(f.name for f in fields(Settings) if f.name not in ("bac
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One process to run."""
+    """One process to run. `arm` names what is compared beside the cells: "" or, of two environments, which one."""
 
     cell: Cell
     repeat: int
+    arm: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Return (arm, cell_id, repeat): which process this is."""
+        return self.arm, self.cell.cell_id, self.repeat
 
 
-def order(cells: Sequence[Cell], seed: int) -> list[Step]:
-    """Return every repeat of every cell, block after block."""
-    comparisons = _comparisons(cells)
-    steps: list[Step] = []
-    for repeat in range(max((cell.repeats for cell in cells), default=0)):
-        random = Random(f"{seed}:{repeat}")
-        random.shuffle(block := list(comparisons))
-        for comparison in block:
-            there = [cell for cell in comparison if cell.repeats > repeat]
-            random.shuffle(there)
-            steps += [Step(cell, repeat) for cell in there]
-    return steps
+def order(cells: Sequence[Cell], seed: int, arms: Sequence[str] = ("",)) -> list[Step]:
+    """Return every repeat of every cell in every arm, block after block."""
+    grouped = comparisons(cells)
+    repeats = range(max((cell.repeats for cell in cells), default=0))
+    return [step for repeat in repeats for step in block(grouped, repeat, seed, arms)]
 
 
-def remaining(steps: Iterable[Step], published: Iterable[tuple[str, int, int, str]]) -> list[Step]:
+def block(grouped: Sequence[Sequence[Cell]], repeat: int, seed: int, arms: Sequence[str] = ("",)) -> list[Step]:
+    """Return one block: its comparisons in random order, each one's cells together."""
+    in_pair = Random(f"{seed}:{repeat // 2}:cells")
+    found: list[list[Step]] = []
+    for comparison in grouped:
+        together = [Step(cell, repeat, arm) for cell in comparison for arm in arms]
+        in_pair.shuffle(together)
+        there = [step for step in together if step.cell.repeats > repeat]
+        found.append(there[::-1] if repeat % 2 else there)
+    Random(f"{seed}:{repeat}").shuffle(found)
+    return [step for comparison in found for step in comparison]
+
+
+def remaining(steps: Iterable[Step], published: Iterable[tuple[str, str, int, int, str]]) -> list[Step]:
     """Return the steps still to do, in their order.
 
-    `published` holds (cell_id, repeat, attempt, status); a repeat whose latest attempt is `infra` is still to do.
+    `published` holds (arm, cell_id, repeat, attempt, status); a repeat whose latest attempt is `infra` is still to do.
     """
-    latest: dict[tuple[str, int], tuple[int, str]] = {}
-    for cell_id, repeat, attempt, status in published:
-        if latest.get((cell_id, repeat), (-1, ""))[0] < attempt:
-            latest[cell_id, repeat] = attempt, status
+    latest: dict[tuple[str, str, int], tuple[int, str]] = {}
+    for arm, cell_id, repeat, attempt, status in published:
+        if latest.get((arm, cell_id, repeat), (-1, ""))[0] < attempt:
+            latest[arm, cell_id, repeat] = attempt, status
     done = {key for key, (_, status) in latest.items() if status != Status.INFRA}
-    return [step for step in steps if (step.cell.cell_id, step.repeat) not in done]
+    return [step for step in steps if step.key not in done]
 
 
 def plan_id(cells: Iterable[Cell]) -> str:
@@ -98,7 +111,8 @@ def estimate_s(cell: Cell, catalog: Catalog, earlier: Mapping[str, float]) -> fl
     return min(cell.timeout_s, START_TIME_S + FIRST_EPOCH_EXTRA_TIME_S + settings.epochs * epoch_s)
 
 
-def _comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
+def comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Return the cells that are compared with each other: those that differ in their backend only."""
     found: dict[object, list[Cell]] = {}
     for cell in cells:
         key = (_COMPARED(cell.settings), *sorted(cell.settings.params.items()))

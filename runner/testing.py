@@ -28,7 +28,8 @@ class FakeExecutor:
     """Writes the result a cell would, at once.
 
     `behaviours` maps a workload to what happens instead; `absent` names backends that are not installed. `jobs` records
-    what was finished, `abandoned` what was ended at its calibration, `blocks` how many blocks were begun.
+    what was finished, `abandoned` what was ended at its calibration, `turns` whose turn it was, `blocks` how many
+    blocks were begun.
     """
 
     step_time_s: Callable[[Settings, int], float] = pretended_step_time_s
@@ -38,6 +39,8 @@ class FakeExecutor:
     blocks: int = 0
     abandoned: list[Job] = field(default_factory=list)
     timeouts_s: list[float] = field(default_factory=list)
+    turns: list[Job] = field(default_factory=list)
+    resident_bytes: int = 500 << 20
     closed: bool = False
     name: str = "fake"
 
@@ -105,6 +108,15 @@ class FakeRunning:
         """Take the steps."""
         self.job = replace(self.job, steps=steps)
 
+    def turn(self) -> bool:
+        """Note whose turn it was; a process that misbehaves does so at its end."""
+        self.executor.turns.append(self.job)
+        return True
+
+    def resident_bytes(self) -> int:
+        """Return a pretended size."""
+        return self.executor.resident_bytes
+
     def finish(self) -> Outcome:
         """End as the executor pretends."""
         return self.executor.end(self.job)
@@ -143,6 +155,7 @@ def _times(step_s: float, steps: int, kept: int, settings: Settings) -> Times:
         epoch_times_s=[epoch_s] * kept,
         epoch_time_median_s=epoch_s,
         epoch_time_mean_s=epoch_s,
+        epoch_time_p95_s=epoch_s,
         step_time_s=step_s,
         samples_per_s=settings.batch_size / step_s,
         steps_per_s=1 / step_s,

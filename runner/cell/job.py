@@ -21,10 +21,10 @@ RESULT_LIMIT_BYTES = 1 << 20
 class Job:
     """One process's work.
 
-    `steps` is the steps per epoch to use; None when the process is to find out how long a step takes, tell it, and wait
-    to be told. `folder` is scratch: home, temporary files and the
-    result. `import_roots` are appended to `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold
-    start.
+    `steps` is the steps per epoch to use; None when the process is to find out how long a step takes, tell it, and be
+    told. `folder` is scratch: home, temporary files, the two pipes and the result. `import_roots` are appended to
+    `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold start. `fault` is planted in the
+    workload where the program tests itself (`models.faults`).
     """
 
     nonce: str
@@ -37,6 +37,7 @@ class Job:
     import_roots: list[str]
     dataset_dir: str | None
     compile_cache_dir: str | None
+    fault: str | None = None
 
     @property
     def path(self) -> Path:
@@ -44,14 +45,14 @@ class Job:
         return Path(self.folder) / "job.json"
 
     @property
-    def calibration_path(self) -> Path:
-        """Where the process tells how long a step takes."""
-        return Path(self.folder) / "calibration.json"
+    def resting_path(self) -> Path:
+        """The pipe on which the process says that it rests."""
+        return Path(self.folder) / "resting"
 
     @property
-    def steps_path(self) -> Path:
-        """The pipe on which the process is told its steps per epoch."""
-        return Path(self.folder) / "steps"
+    def orders_path(self) -> Path:
+        """The pipe on which the process is told to go on."""
+        return Path(self.folder) / "orders"
 
     @property
     def result_path(self) -> Path:
@@ -60,10 +61,10 @@ class Job:
 
 
 def write_job(job: Job) -> None:
-    """Write the job where its process will look, with the pipe for its steps where it is to ask."""
+    """Write the job where its process will look, with the pipes on which it takes turns."""
     job.path.write_text(canonical(job), encoding="utf-8")
-    if job.steps is None:
-        os.mkfifo(job.steps_path, 0o600)
+    for pipe in (job.resting_path, job.orders_path):
+        os.mkfifo(pipe, 0o600)
 
 
 def read_job(path: Path) -> Job:
@@ -72,17 +73,15 @@ def read_job(path: Path) -> Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
-    """How long a step takes, in seconds, as the process with this nonce found it."""
+class Resting:
+    """A process's word that it rests: the CPU time it has used, and the seconds of a step where it was asked for them.
+
+    It counts only with the nonce of its job.
+    """
 
     nonce: str
-    step_time_s: float
-
-
-def agree_on_steps(job: Job, step_time_s: float) -> int:
-    """Inside the cell: tell the step time, and wait until the host says how many steps an epoch has."""
-    publish_text(job.calibration_path, dumps(Calibration(job.nonce, step_time_s)))
-    return int(job.steps_path.read_text(encoding="ascii"))
+    cpu_s: float
+    step_time_s: float | None = None
 
 
 def write_result(job: Job, result: CellResult) -> None:

@@ -18,6 +18,26 @@ import keras
 from runner.cell.backends import Batch, Plug
 from runner.cell.clock import Clock, monotonic
 
+BeforeEpoch = Callable[[int], None]
+"""Called with an epoch's number before its clock starts, the device idle: there a process waits for its turn."""
+
+
+def at_once(epoch: int) -> None:
+    """Wait for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Epochs run one after another: how many, of how many steps (or predict calls), and what precedes each.
+
+    The single calls of the first `discard` epochs are not kept.
+    """
+
+    steps: int
+    epochs: int
+    discard: int = 0
+    before: BeforeEpoch = at_once
+
 
 @dataclass(slots=True)
 class EpochLog:
@@ -30,15 +50,17 @@ class EpochLog:
 class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
     """Times each epoch with the device synchronised at both ends."""
 
-    def __init__(self, plug: Plug, clock: Clock = monotonic) -> None:
+    def __init__(self, plug: Plug, before: BeforeEpoch, clock: Clock = monotonic) -> None:
         super().__init__()
         self.log = EpochLog()
         self._plug = plug
+        self._before = before
         self._clock = clock
         self._begun_s = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._plug.barrier(self.model)
+        self._before(epoch)
         self._begun_s = self._clock()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -47,10 +69,17 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
         self.log.logs.append({name: _finite(value) for name, value in (logs or {}).items()})
 
 
-def fit_epochs(model: Any, source: Any, plug: Plug, *, steps: int, epochs: int) -> EpochLog:
-    """Train `epochs` epochs of `steps` steps from an endless source and return what each took."""
-    epoch_clock = EpochClock(plug)
-    model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=[epoch_clock])
+def fit_epochs(model: Any, source: Any, plug: Plug, stretch: Stretch) -> EpochLog:
+    """Train the epochs of a stretch from an endless source and return what each took."""
+    epoch_clock = EpochClock(plug, stretch.before)
+    model.fit(
+        source,
+        steps_per_epoch=stretch.steps,
+        epochs=stretch.epochs,
+        verbose=0,
+        shuffle=False,
+        callbacks=[epoch_clock],
+    )
     return epoch_clock.log
 
 
@@ -62,18 +91,19 @@ class CallLog:
     call_times_s: list[float] = field(default_factory=list)
 
 
-def predict_epochs(model: Any, batches: Sequence[Batch], *, calls: int, epochs: int, discard: int) -> CallLog:
-    """Call `predict_on_batch` `calls` times an epoch; a call ends with its result on the host, as its user gets it."""
+def predict_epochs(model: Any, batches: Sequence[Batch], stretch: Stretch) -> CallLog:
+    """Call `predict_on_batch` once a step; a call ends with its result on the host, as its user gets it."""
     log = CallLog()
     position = 0
-    for epoch in range(epochs):
+    for epoch in range(stretch.epochs):
+        stretch.before(epoch)
         times_s = []
-        for _ in range(calls):
+        for _ in range(stretch.steps):
             batch = batches[position % len(batches)]
             position += 1
             times_s.append(_timed(functools.partial(model.predict_on_batch, batch[0])))
         log.epoch_times_s.append(sum(times_s))
-        if epoch >= discard:
+        if epoch >= stretch.discard:
             log.call_times_s.extend(times_s)
     return log
 

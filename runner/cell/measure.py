@@ -20,13 +20,9 @@ from runner.cell import backends, memory
 from runner.cell.backends import Batch, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
-from runner.cell.job import Job, agree_on_steps
-from runner.cell.loop import (
-    EpochLog,
-    fit_epochs,
-    predict_epochs,
-    step_time_by_doubling,
-)
+from runner.cell.job import Job
+from runner.cell.loop import EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
+from runner.cell.turns import Turns
 
 CALIBRATION_EPOCH_S = 0.15
 SHORT_EPOCH_SHARE = 8
@@ -53,7 +49,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     built = _build(job)
     first = make_batches(built, settings, settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
-    work = Predicting(built, plug, job) if settings.phase == "predict" else Training(built, plug, job)
+    work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, Turns(job))
     times, learning, steps = work.run(first)
     events = plug.compile_events()
     times = replace(
@@ -150,26 +146,28 @@ class Timeline:
 class Training:
     """Epochs of `fit`."""
 
-    def __init__(self, built: Built, plug: Plug, job: Job) -> None:
-        self._built, self._plug, self._job = built, plug, job
+    def __init__(self, built: Built, plug: Plug, job: Job, turns: Turns) -> None:
+        self._built, self._plug, self._job, self._turns = built, plug, job, turns
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Take the first step, agree on the steps per epoch, train; return what was seen and the steps."""
         settings, chunk = self._job.settings, self._job.settings.steps_per_execution
         source = self._source(first)
-        first_step_s = self._fit(source, chunk, 1).times_s[0]
+        first_step_s = self._fit(source, Stretch(chunk, 1)).times_s[0]
         steps, calibration_s = _agreed(
-            self._job, lambda count: min(self._fit(source, count * chunk, 2).times_s) / chunk
+            self._job, self._turns, lambda count: min(self._fit(source, Stretch(count * chunk, 2)).times_s) / chunk
         )
         source = self._source(make_batches(self._built, settings, steps))
-        seen = Timeline(first_step_s, calibration_s, steps, self._fit(source, steps, settings.epochs))
+        log = self._fit(source, _stretch(settings, steps, self._turns))
+        self._turns.rest()
+        seen = Timeline(first_step_s, calibration_s, steps, log)
         short_steps = short_epoch_steps(settings, steps)
         if short_steps is not None and self._job.repeat == SECOND_LENGTH_REPEAT:
-            seen.short = self._fit(source, short_steps, 1 + settings.epochs - settings.discard)
+            seen.short = self._fit(source, Stretch(short_steps, 1 + settings.epochs - settings.discard))
         return seen.times(settings), _learning(seen.epochs), steps
 
-    def _fit(self, source: Any, steps: int, epochs: int) -> EpochLog:
-        return fit_epochs(self._built.model, source, self._plug, steps=steps, epochs=epochs)
+    def _fit(self, source: Any, stretch: Stretch) -> EpochLog:
+        return fit_epochs(self._built.model, source, self._plug, stretch)
 
     def _source(self, batches: Sequence[Batch]) -> Any:
         """Return the endless source `fit` draws from: resident on the device, or fed from host memory at each step."""
@@ -181,19 +179,20 @@ class Training:
 class Predicting:
     """Epochs of calls of `predict_on_batch`."""
 
-    def __init__(self, built: Built, plug: Plug, job: Job) -> None:
-        self._built, self._plug, self._job = built, plug, job
+    def __init__(self, built: Built, plug: Plug, job: Job, turns: Turns) -> None:
+        self._built, self._plug, self._job, self._turns = built, plug, job, turns
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Make the first call, agree on the calls per epoch, predict; return what was seen and the calls."""
         settings, model = self._job.settings, self._built.model
         placed = self._placed(first)
-        first_call_s = predict_epochs(model, placed, calls=1, epochs=1, discard=1).epoch_times_s[0]
+        first_call_s = predict_epochs(model, placed, Stretch(1, 1, 1)).epoch_times_s[0]
         calls, calibration_s = _agreed(
-            self._job, lambda count: min(predict_epochs(model, placed, calls=count, epochs=2, discard=0).epoch_times_s)
+            self._job, self._turns, lambda count: min(predict_epochs(model, placed, Stretch(count, 2)).epoch_times_s)
         )
         placed = self._placed(make_batches(self._built, settings, calls))
-        log = predict_epochs(model, placed, calls=calls, epochs=settings.epochs, discard=settings.discard)
+        log = predict_epochs(model, placed, _stretch(settings, calls, self._turns))
+        self._turns.rest()
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
         p50, p99 = (float(np.percentile(log.call_times_s, rank)) for rank in (50, 99))
         return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
@@ -204,14 +203,24 @@ class Predicting:
         return list(batches)
 
 
-def _agreed(job: Job, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
+def _stretch(settings: Settings, steps: int, turns: Turns) -> Stretch:
+    """Return the epochs of a cell: the discarded ones at once, each kept one in its turn."""
+
+    def before(epoch: int) -> None:
+        if epoch >= settings.discard:
+            turns.rest()
+
+    return Stretch(steps, settings.epochs, settings.discard, before)
+
+
+def _agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
     """Return the steps per epoch, and the seconds it took to find out; None where they were given."""
     if job.steps is not None:
         return job.steps, None
     begun_s = monotonic()
     step_time_s = step_time_by_doubling(epoch_s, enough_s=CALIBRATION_EPOCH_S)
     calibration_s = monotonic() - begun_s
-    return agree_on_steps(job, step_time_s), calibration_s
+    return turns.agree_on_steps(step_time_s), calibration_s
 
 
 def short_epoch_steps(settings: Settings, steps: int) -> int | None:
@@ -234,17 +243,18 @@ def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: 
     second length, possibly none.
     """
     kept = epoch_times_s[settings.discard :]
-    median_s = statistics.median(kept)
+    mean_s, median_s = statistics.fmean(kept), statistics.median(kept)
     short_steps = short_epoch_steps(settings, steps) if short_times_s else None
     times = Times(
         first_epoch_time_s=epoch_times_s[0] if settings.discard else None,
         discarded_epoch_times_s=epoch_times_s[: settings.discard],
         epoch_times_s=kept,
         epoch_time_median_s=median_s,
-        epoch_time_mean_s=statistics.fmean(kept),
-        step_time_s=median_s / steps,
-        samples_per_s=steps * settings.batch_size / median_s,
-        steps_per_s=steps / median_s,
+        epoch_time_mean_s=mean_s,
+        epoch_time_p95_s=float(np.percentile(kept, 95)),
+        step_time_s=mean_s / steps,
+        samples_per_s=steps * settings.batch_size / mean_s,
+        steps_per_s=steps / mean_s,
         short_epoch_steps=short_steps,
         short_epoch_times_s=short_times_s,
         seed_total_time_s=_seed_total(kept, short_times_s, settings, steps),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from records.schema import Record, Status
-from runner.cli.format import duration
+from runner.cli.format import asked, duration
 from runner.cli.progress import TimeLeft, is_bad, label, result
 
 if TYPE_CHECKING:
@@ -33,6 +33,12 @@ class LiveView:
     def begun(self, step: Step) -> None:
         """Show what runs."""
         self._show(f"{label(step.cell)} #{step.repeat}")
+
+    def taking_turns(self, steps: Sequence[Step]) -> None:
+        """Show what takes turns."""
+        if len(steps) > 1:
+            arms = " | ".join(f"{step.cell.settings.backend} {step.arm}".strip() for step in steps)
+            self._show(f"{asked(steps[0].cell.settings)} #{steps[0].repeat}, in turn: {arms}")
 
     def ended(self, step: Step, record: Record) -> None:
         """Let the attempt scroll by."""

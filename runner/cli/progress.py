@@ -33,6 +33,9 @@ class Silent:
     def begun(self, step: Step) -> None:
         """Say nothing."""
 
+    def taking_turns(self, steps: Sequence[Step]) -> None:
+        """Say nothing."""
+
     def ended(self, step: Step, record: Record) -> None:
         """Say nothing."""
 
@@ -70,6 +73,9 @@ class Lines:
         _say(f"        calibrating {label(cell)}")
 
     def begun(self, step: Step) -> None:
+        """Say nothing: the end says all."""
+
+    def taking_turns(self, steps: Sequence[Step]) -> None:
         """Say nothing: the end says all."""
 
     def ended(self, step: Step, record: Record) -> None:

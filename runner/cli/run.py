@@ -85,11 +85,10 @@ def _run(args: argparse.Namespace, cells: Sequence[Cell], results: Results) -> i
 
 
 def _workshop(args: argparse.Namespace, store: Run, here: Machine, mark: str, observer: object) -> Workshop:
-    from runner.campaign import Workshop
+    from runner.campaign import Arm, Workshop
 
     return Workshop(
-        run=store,
-        executor=args.seams.executor or _executor(args, mark),
+        arms={"": Arm(store, args.seams.executor or _executor(args, mark))},
         observer=observer,  # type: ignore[arg-type]
         machine=here,
         import_roots=[str(Path.cwd()), str(args.matrix.resolve().parent)],
@@ -110,7 +109,7 @@ def _dataset_dir(args: argparse.Namespace) -> Path:
 
 def _continue_or_create(
     args: argparse.Namespace, cells: Sequence[Cell], results: Results, here: Machine
-) -> tuple[Run, list[Step], list[tuple[str, int, int, str]]]:
+) -> tuple[Run, list[Step], list[tuple[str, str, int, int, str]]]:
     from runner.plan import order
 
     if not args.new and (found := _unfinished(args, results, here, cells)):
@@ -166,7 +165,7 @@ def installed_versions() -> dict[str, str]:
 
 def _unfinished(
     args: argparse.Namespace, results: Results, here: Machine, cells: Sequence[Cell]
-) -> tuple[Run, list[Step], list[tuple[str, int, int, str]]] | None:
+) -> tuple[Run, list[Step], list[tuple[str, str, int, int, str]]] | None:
     """Return the newest run of this plan on this host, with this software, if something of it is pending."""
     from records.store import StoreFailure
     from runner.plan import order, plan_id, remaining
@@ -186,7 +185,7 @@ def _unfinished(
         for problem in problems:
             print(f"runner: {problem.path}: set aside in records/corrupt: {problem.reason}", file=sys.stderr)
         store.quarantine(problems)
-        published = [(r.cell_id, r.repeat, r.attempt, str(r.status)) for r in records]
+        published = [("", r.cell_id, r.repeat, r.attempt, str(r.status)) for r in records]
         steps = order(cells, int(about["order_seed"]))
         return (store, steps, published) if remaining(steps, published) else None
     return None

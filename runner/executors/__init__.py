@@ -35,17 +35,26 @@ class Outcome:
 class Running(Protocol):
     """A process that was started. Each method returns when the process has come that far, or has ended.
 
-    Between two calls the process waits: what runs on a machine at one time is one cell.
+    Between two calls the process rests: what works on a machine at one time is one cell.
     """
 
     def calibrated(self) -> float | None:
         """Return the seconds of a step that the process found; None when it ended before, or was told its steps."""
 
     def resume(self, steps: int) -> None:
-        """Tell a calibrated process its steps per epoch."""
+        """Tell a calibrated process its steps per epoch; it goes on at its next turn."""
+
+    def turn(self) -> bool:
+        """Have the process go on until it rests: the first time before its first kept epoch, then after each of them.
+
+        Return False when it has ended.
+        """
+
+    def resident_bytes(self) -> int:
+        """Return the memory the process and its own hold, at the most seen so far."""
 
     def finish(self) -> Outcome:
-        """Return what was seen once the process has ended, by itself or at its time limit."""
+        """Have the process do all that is left, and return what was seen once it has ended or its time was up."""
 
     def abandon(self) -> None:
         """End the process; nothing is to be learnt from it any more."""

@@ -7,7 +7,6 @@ accelerator, and where a server cannot start, cells are fresh interpreters.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import os
 import shutil
@@ -23,6 +22,7 @@ from records.settings import Settings
 from runner.cell.job import Job, make_home, write_job
 from runner.executors import Outcome, Running
 from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment
+from runner.executors.interpreter import Interpreter
 from runner.executors.watch import ANSWER_LIMIT_S, Never, Server, ServerGone, Watch
 
 EXTRAS = {"tensorflow": "tf-cpu", "jax": "jax-cpu", "torch": "torch-cpu"}
@@ -34,9 +34,11 @@ class ProcessExecutor:
 
     name = "process"
 
-    def __init__(self, *, start: str = "fork", mark: str = "") -> None:
+    def __init__(self, *, start: str = "fork", mark: str = "", interpreter: Interpreter | None = None) -> None:
+        """Take cells of `interpreter`, by default this one's."""
         self._start = start
         self._mark = mark
+        self._interpreter = interpreter or Interpreter(sys.executable)
         self._servers: dict[tuple[tuple[str, str], ...], Server | None] = {}
         self._home: str | None = None
         self._missing: dict[str, str | None] = {}
@@ -44,9 +46,9 @@ class ProcessExecutor:
     def missing(self, backend: str) -> str | None:
         """Return why this backend cannot run here, None when it can. Looks for the package, imports nothing."""
         if backend not in self._missing:
-            absent = [name for name in ("keras", backend) if importlib.util.find_spec(name) is None]
+            absent = self._interpreter.absent(("keras", backend))
             self._missing[backend] = (
-                f"backend_not_installed: {' and '.join(absent)} cannot be found by {sys.executable}; "
+                f"backend_not_installed: {' and '.join(absent)} cannot be found by {self._interpreter.python}; "
                 f"install it with: pip install 'keras-benchmark-matrix[{EXTRAS[backend]}]'"
                 if absent
                 else None
@@ -61,7 +63,7 @@ class ProcessExecutor:
         self.close()
         forked = [s for s in settings if self._forks(s) and not self.missing(s.backend)]
         wanted = {_key(environment): environment for environment in (self._environment(s) for s in forked)}
-        launched = {key: _launch_server(environment) for key, environment in wanted.items()}
+        launched = {key: self._launch(environment) for key, environment in wanted.items()}
         self._servers = dict(launched)
         for key, server in launched.items():
             self._servers[key] = _when_ready(server)
@@ -92,7 +94,7 @@ class ProcessExecutor:
             if server is None:
                 server = self._light_server()
                 order |= {
-                    "argv": [sys.executable, "-P", "-m", "runner.cell.entry", str(job.path)],
+                    "argv": [self._interpreter.python, "-P", "-m", "runner.cell.entry", str(job.path)],
                     "env": environment | make_home(job),
                 }
             return Watch(server, job, order, timeout_s)
@@ -104,7 +106,10 @@ class ProcessExecutor:
         if self._home is None:
             self._home = tempfile.mkdtemp(prefix="runner-server-")
         home = {"HOME": self._home, "KERAS_HOME": self._home, "TMPDIR": self._home}
-        return cell_environment(settings, self._mark) | home
+        return cell_environment(settings, self._mark) | home | self._interpreter.variables()
+
+    def _launch(self, environment: dict[str, str]) -> Server:
+        return _launch_server(self._interpreter.python, environment)
 
     def _forks(self, settings: Settings) -> bool:
         return self._start == "fork" and settings.device == "cpu"
@@ -117,13 +122,13 @@ class ProcessExecutor:
             server.close()
             del self._servers[key]
         if key not in self._servers:
-            self._servers[key] = _when_ready(_launch_server(environment))
+            self._servers[key] = _when_ready(self._launch(environment))
         return self._servers[key]
 
     def _light_server(self) -> Server:
         """Return a free light server: each runs one process at a time, and several may wait calibrated."""
         for number in itertools.count():
-            server = self._server(_light_environment(self._mark, number))
+            server = self._server(_light_environment(self._mark, number) | self._interpreter.variables())
             if server is None:
                 raise ServerGone("the light server for fresh interpreters did not start")
             if not server.busy:
@@ -141,13 +146,13 @@ def _key(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(environment.items()))
 
 
-def _launch_server(environment: dict[str, str]) -> Server:
+def _launch_server(python: str, environment: dict[str, str]) -> Server:
     """Start a server's process; with no backend in its environment it is a light one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     backend = environment.get("KERAS_BACKEND", "")
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "runner.cell.server", str(theirs.fileno()), backend],
+            [python, "-P", "-m", "runner.cell.server", str(theirs.fileno()), backend],
             env=environment,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,

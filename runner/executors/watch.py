@@ -1,6 +1,7 @@
 """Watching one process of a cell's server: its output, its memory, its time, its end; and what else the machine did.
 
-A process that was told no steps stops at its calibration until it is told; meanwhile nothing of it is counted.
+A process rests at its calibration and around each kept epoch until it is told to go on (`runner.cell.turns`); while it
+rests nothing of it is counted.
 """
 
 from __future__ import annotations
@@ -12,19 +13,16 @@ import select
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from records.codec import CodecError, decode, loads
 from records.schema import Surroundings
-from runner.cell.job import Calibration, Job
+from runner.cell.job import Job, Resting
 from runner.executors import Outcome, process_tree
 from runner.executors.output import CappedOutput
 
 SAMPLE_S = 0.5
-POLL_S = 0.04
 ANSWER_LIMIT_S = 120.0
 CLOSE_LIMIT_S = 2.0
 MESSAGE_BYTES = 1 << 16
@@ -108,6 +106,67 @@ class Meter:
         )
 
 
+class Epochs:
+    """What the machine did during the kept epochs of a process alone, blind to what they took."""
+
+    def __init__(self, job: Job) -> None:
+        self._left = job.settings.epochs - job.settings.discard
+        self._meter = Meter()
+        self._cell_cpu_s = 0.0
+        self._begun_cpu_s: float | None = None
+
+    def begin(self, cell_cpu_s: float) -> None:
+        """The process goes on; with its next kept epoch, if any is left."""
+        if self._left > 0:
+            self._left -= 1
+            self._begun_cpu_s = cell_cpu_s
+            self._meter.on()
+
+    def end(self, cell_cpu_s: float | None) -> None:
+        """The process rests again, or has ended."""
+        self._meter.off()
+        if self._begun_cpu_s is not None and cell_cpu_s is not None:
+            self._cell_cpu_s += cell_cpu_s - self._begun_cpu_s
+        self._begun_cpu_s = None
+
+    def surroundings(self) -> Surroundings | None:
+        """Return what else the machine did; None when no kept epoch was seen."""
+        return self._meter.surroundings(self._cell_cpu_s) if self._meter.wall_s else None
+
+
+class Reins:
+    """The host's ends of a job's two pipes. Held open both ways, so that neither side waits for the other to open."""
+
+    def __init__(self, job: Job) -> None:
+        self._nonce = job.nonce
+        self._pending = b""
+        self._orders = os.open(job.orders_path, os.O_RDWR | os.O_NONBLOCK)
+        self.descriptor = os.open(job.resting_path, os.O_RDWR | os.O_NONBLOCK)
+
+    def heard(self) -> Resting | None:
+        """Return the latest whole word of the process that it rests; anything else it wrote is passed over."""
+        with contextlib.suppress(BlockingIOError):
+            self._pending += os.read(self.descriptor, MESSAGE_BYTES)
+        *lines, rest = self._pending.split(b"\n")
+        self._pending = rest[-MESSAGE_BYTES:]
+        found = None
+        for line in lines:
+            with contextlib.suppress(CodecError):
+                resting = decode(Resting, loads(line), "resting")
+                found = resting if resting.nonce == self._nonce else found
+        return found
+
+    def go(self, steps: int | None = None) -> None:
+        """Tell the process to go on."""
+        with contextlib.suppress(OSError):
+            os.write(self._orders, json.dumps({"steps": steps}).encode() + b"\n")
+
+    def close(self) -> None:
+        """Let go: a process that still waits sees the end of the pipe."""
+        os.close(self._orders)
+        os.close(self.descriptor)
+
+
 class Watch:
     """One process, from its start to its end: the executors' `Running`."""
 
@@ -120,8 +179,11 @@ class Watch:
         self._deadline_exceeded = False
         self._ended: dict[str, Any] | None = None
         self._gone: str | None = None
-        self._meter = Meter()
+        self._resting: Resting | None = None
+        self._steps: int | None = None
+        self._meter, self._epochs = Meter(), Epochs(job)
         self._meter.on()
+        self._reins = Reins(job)
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
         try:
@@ -130,33 +192,54 @@ class Watch:
             self._pid = int(server.receive(ANSWER_LIMIT_S)["started"])
         except BaseException:
             os.close(self._reader)
+            self._reins.close()
             raise
         finally:
             os.close(writer)
         server.busy = True
         self._meter.off()
         self._start_time_s = self._meter.wall_s
-        self._waiting: list[Any] = [server.connection, self._reader]
+        self._waiting: list[Any] = [server.connection, self._reader, self._reins.descriptor]
 
     def calibrated(self) -> float | None:
         """Wait until the process has told its step time; None when it ended before or told none that counts."""
-        if self._job.steps is not None or not self._wait(self._job.calibration_path.exists, POLL_S):
+        if self._job.steps is not None or not self._wait():
             return None
-        found = _read_calibration(self._job)
-        if found is None:
+        found = self._resting.step_time_s if self._resting else None
+        if found is None or not found > 0:
             process_tree.kill_tree(self._pid)
-            self._wait(lambda: False, SAMPLE_S)
+            self._resting = None
+            self._wait()
+            return None
         return found
 
     def resume(self, steps: int) -> None:
-        """Tell the process its steps, once it listens."""
-        self._wait(lambda: _told(self._job.steps_path, steps), POLL_S)
+        """Keep the steps to tell the process at its next turn."""
+        self._steps = steps
+
+    def turn(self) -> bool:
+        """Let the process go on until it rests again; False when it has ended."""
+        if self._resting is not None:
+            if self._steps is None:
+                self._epochs.begin(self._resting.cpu_s)
+            self._reins.go(self._steps)
+            self._resting = self._steps = None
+        rests = self._wait()
+        self._epochs.end(self._resting.cpu_s if self._resting else None)
+        return rests
+
+    def resident_bytes(self) -> int:
+        """Return the most memory seen, looking once more."""
+        self._peak_bytes = max(self._peak_bytes, process_tree.resident_bytes(self._pid))
+        return self._peak_bytes
 
     def finish(self) -> Outcome:
-        """Wait for the end and return what was seen."""
-        self._wait(lambda: False, SAMPLE_S)
+        """Let the process go on to its end and return what was seen."""
+        while self.turn():
+            pass
         self._output.drain(self._reader)
         os.close(self._reader)
+        self._reins.close()
         self._server.busy = False
         if self._ended is None:
             return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
@@ -171,27 +254,26 @@ class Watch:
             start_time_s=self._start_time_s,
             parent_cpu_time_s=self._meter.own_cpu_s,
             peak_tree_memory_bytes=self._peak_bytes or None,
-            surroundings=self._meter.surroundings(self._ended["cpu_s"]),
+            surroundings=self._epochs.surroundings() or self._meter.surroundings(self._ended["cpu_s"]),
         )
 
     def abandon(self) -> None:
         """End the process and wait for its end."""
         process_tree.kill_tree(self._pid)
+        self._resting = None
         self.finish()
 
-    def _wait(self, done: Callable[[], bool], look_s: float) -> bool:
-        """Watch until `done`; False when the process ended before. Kills the tree when its time is up."""
+    def _wait(self) -> bool:
+        """Watch until the process rests; False when it ended before. Kills the tree when its time is up."""
         self._meter.on()
         deadline_s = time.perf_counter() + self._left_s
         try:
-            while self._ended is None and self._gone is None:
-                if done():
-                    return True
-                self._look(look_s)
+            while self._resting is None and self._ended is None and self._gone is None:
+                self._look()
                 if time.perf_counter() > deadline_s and not self._deadline_exceeded:
                     self._deadline_exceeded = True
                     process_tree.kill_tree(self._pid)
-            return False
+            return self._ended is None and self._gone is None
         except BaseException:
             process_tree.kill_tree(self._pid)
             raise
@@ -199,18 +281,20 @@ class Watch:
             self._left_s = deadline_s - time.perf_counter()
             self._meter.off()
 
-    def _look(self, seconds: float) -> None:
-        """Take what the process prints, sample its memory, and notice its end."""
-        readable, _, _ = select.select(self._waiting, [], [], seconds)
+    def _look(self) -> None:
+        """Take what the process prints, hear whether it rests, sample its memory, and notice its end."""
+        readable, _, _ = select.select(self._waiting, [], [], SAMPLE_S)
         if self._reader in readable and not self._output.drain(self._reader):
             self._waiting.remove(self._reader)
+        if self._reins.descriptor in readable:
+            self._resting = self._reins.heard()
         if self._server.connection in readable:
             try:
                 self._ended = self._server.receive()
             except ServerGone as error:
                 self._gone = str(error)
             return
-        # A short look waits for a calibration; to read the tree's memory each time would cost percents of a core.
+        # What prints without end is looked at often; to read the tree's memory each time would cost percents of a core.
         if time.perf_counter() >= self._next_sample_s:
             self._next_sample_s = time.perf_counter() + SAMPLE_S
             self._peak_bytes = max(self._peak_bytes, process_tree.resident_bytes(self._pid))
@@ -229,31 +313,17 @@ class Never:
     def resume(self, steps: int) -> None:
         """There is nobody to tell."""
 
+    def turn(self) -> bool:
+        """It has ended."""
+        return False
+
+    def resident_bytes(self) -> int:
+        """It holds nothing."""
+        return 0
+
     def finish(self) -> Outcome:
         """Return why there was no process."""
         return self._outcome
 
     def abandon(self) -> None:
         """There is nothing to end."""
-
-
-def _told(pipe: Path, steps: int) -> bool:
-    """Write the steps into the pipe; False while nobody listens."""
-    try:
-        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    with os.fdopen(descriptor, "w") as handle:
-        handle.write(str(steps))
-    return True
-
-
-def _read_calibration(job: Job) -> float | None:
-    """Return the step time the process told, if it is this job's and a duration."""
-    try:
-        descriptor = os.open(job.calibration_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as handle:
-            found = decode(Calibration, loads(handle.read(1 << 12)), "calibration")
-    except (OSError, CodecError):
-        return None
-    return found.step_time_s if found.nonce == job.nonce and found.step_time_s > 0 else None

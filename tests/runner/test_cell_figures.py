@@ -15,7 +15,7 @@ import numpy as np, types
 from dataclasses import replace
 from runner.cell.measure import short_epoch_steps, summarise
 from runner.cell.batches import make_batches
-from runner.cell.loop import EpochClock, predict_epochs, step_time_by_doubling
+from runner.cell.loop import EpochClock, Stretch, at_once, predict_epochs, step_time_by_doubling
 from tests.conftest import make_settings
 s = make_settings()
 
@@ -42,7 +42,7 @@ assert asked[0] == 1 and asked[-1] >= 15
 
 events = []
 plug = types.SimpleNamespace(barrier=lambda model: events.append("barrier"))
-clock = EpochClock(plug, clock=lambda: events.append("clock") or float(len(events)))
+clock = EpochClock(plug, at_once, clock=lambda: events.append("clock") or float(len(events)))
 clock.on_epoch_begin(0); events.append("steps"); clock.on_epoch_end(0, {"loss": float("nan"), "accuracy": 0.5})
 assert events == ["barrier", "clock", "steps", "barrier", "clock"], events
 assert clock.log.logs == [{"loss": None, "accuracy": 0.5}] and clock.log.times_s == [3.0]
@@ -51,13 +51,13 @@ assert not hooks, hooks
 
 calls = []
 model = types.SimpleNamespace(predict_on_batch=lambda x: calls.append(x))
-log = predict_epochs(model, [("a",), ("b",)], calls=3, epochs=2, discard=1)
+log = predict_epochs(model, [("a",), ("b",)], Stretch(steps=3, epochs=2, discard=1))
 assert calls == ["a", "b", "a", "b", "a", "b"] and len(log.call_times_s) == 3 and len(log.epoch_times_s) == 2
 """
 QUIET_STEP = """
 import keras, numpy as np, time
 from runner.cell import backends
-from runner.cell.loop import fit_epochs
+from runner.cell.loop import Stretch, fit_epochs
 plug = backends.load("jax")
 class Quiet(keras.Sequential):
     def train_step(self, state, data):
@@ -67,9 +67,9 @@ model = Quiet([keras.Input((1024,)), *[keras.layers.Dense(1024) for _ in range(6
 model.compile(optimizer="sgd", loss="mse")
 x = np.ones((256, 1024), "float32")
 source = plug.endless([plug.resident((x, x))])
-fit_epochs(model, source, plug, steps=2, epochs=1)
+fit_epochs(model, source, plug, Stretch(2, 1))
 began = time.perf_counter()
-log = fit_epochs(model, source, plug, steps=20, epochs=2)
+log = fit_epochs(model, source, plug, Stretch(20, 2))
 whole = time.perf_counter() - began
 assert sum(log.times_s) > 0.8 * whole, (log.times_s, whole)
 """

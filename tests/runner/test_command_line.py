@@ -117,6 +117,33 @@ def test_cells_run_in_blocks_with_every_backend_in_each(folder: Path) -> None:
     assert executor.blocks == 3
 
 
+def test_the_kept_epochs_of_a_comparison_are_taken_in_turn_back_and_forth(folder: Path) -> None:
+    executor = FakeExecutor()
+    runner("--filter", "gru", "--repeats", "1", "--set", "steps_per_epoch=5", executor=executor)
+    backends = [job.settings.backend for job in executor.turns]
+    warm = backends[:3]
+    assert backends == [*warm, *warm, *warm[::-1], *warm]
+    assert sorted(warm) == ["jax", "tensorflow", "torch"]
+
+
+@pytest.mark.parametrize(("free_gib", "alone"), [(100, False), (0.1, True)])
+def test_processes_take_turns_only_where_they_fit_in_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, free_gib: float, alone: bool
+) -> None:
+    monkeypatch.setattr("runner.campaign.free_memory_bytes", lambda: int(free_gib * 2**30))
+    executor = FakeExecutor()
+    runner("--filter", "gru", "--repeats", "1", "--set", "steps_per_epoch=5", executor=executor)
+    first = {job.settings.backend for job in executor.turns[:4]}
+    assert (len(first) == 1) is alone
+
+
+def test_on_an_accelerator_no_process_waits_beside_another(folder: Path) -> None:
+    executor = FakeExecutor()
+    runner("--filter", "gru", "--repeats", "1", "--set", "device=gpu", executor=executor)
+    backends = [job.settings.backend for job in executor.turns]
+    assert [backends[i : i + 4] for i in (0, 4, 8)] == [[b] * 4 for b in backends[::4]]
+
+
 def test_a_crash_is_a_record_the_others_go_on_and_the_exit_code_is_1(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_no_cells_make_an_empty_order() -> None:
 
 def test_what_is_published_is_not_done_again(some: list[Cell]) -> None:
     steps = plan.order(some, 0)
-    done = [(step.cell.cell_id, step.repeat, 0, Status.OK) for step in steps[:5]]
+    done = [("", step.cell.cell_id, step.repeat, 0, Status.OK) for step in steps[:5]]
 
     assert steps[5:] == plan.remaining(steps, done)
 
@@ -95,15 +96,34 @@ def test_what_is_published_is_not_done_again(some: list[Cell]) -> None:
 def test_only_a_repeat_whose_latest_attempt_is_infra_is_done_again(some: list[Cell]) -> None:
     steps = plan.order(some, 0)
     (a, b, c), rest = [step.cell.cell_id for step in steps[:3]], steps[3:]
-    published = [(a, 0, 1, "ok"), (a, 0, 0, "infra"), (b, 0, 0, "infra"), (b, 0, 1, "infra"), (c, 0, 0, "crash")]
+    tried = [(a, 0, 1, "ok"), (a, 0, 0, "infra"), (b, 0, 0, "infra"), (b, 0, 1, "infra"), (c, 0, 0, "crash")]
 
-    assert [steps[1], *rest] == plan.remaining(steps, published)
+    assert [steps[1], *rest] == plan.remaining(steps, [("", *key) for key in tried])
+
+
+def test_what_one_arm_has_published_the_other_has_still_to_do(some: list[Cell]) -> None:
+    steps = plan.order(some, 0, ("base", "new"))
+    done = [(step.arm, step.cell.cell_id, step.repeat, 0, "ok") for step in steps if step.arm == "base"]
+
+    assert [step for step in steps if step.arm == "new"] == plan.remaining(steps, done)
+
+
+def test_every_second_block_turns_the_order_within_its_comparisons_round(some: list[Cell]) -> None:
+    steps = plan.order([replace(cell, repeats=4) for cell in some], 3, ("base", "new"))
+    orders: dict[tuple[int, int], list[tuple[str, str]]] = {}
+    for step in steps:
+        key = step.repeat, step.cell.settings.batch_size
+        orders.setdefault(key, []).append((step.cell.settings.backend, step.arm))
+
+    for (repeat, batch_size), order in orders.items():
+        if repeat % 2:
+            assert orders[repeat - 1, batch_size][::-1] == order
 
 
 def test_what_was_published_of_another_plan_changes_nothing(some: list[Cell]) -> None:
     steps = plan.order(some, 0)
 
-    assert steps == plan.remaining(steps, [("0" * 16, 0, 0, "ok"), (some[0].cell_id, 99, 0, "ok")])
+    assert steps == plan.remaining(steps, [("", "0" * 16, 0, 0, "ok"), ("", some[0].cell_id, 99, 0, "ok")])
 
 
 def test_a_plan_keeps_its_name_in_any_order_and_changes_it_with_its_repeats(tmp_path: Path) -> None:

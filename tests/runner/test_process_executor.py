@@ -208,12 +208,29 @@ def test_calibrated_processes_wait_idle_and_are_measured_with_the_steps_they_are
     assert [cpu_ticks(process) for process in running] == before
     for job, process in zip(jobs, running, strict=True):
         process.resume(7)
+        assert process.turn()
         outcome = process.finish()
         assert outcome.exit_code == 0, outcome.output_tail
         result = accept(job.result_path.read_bytes(), job)
         assert result.resolved is not None
         assert result.resolved.steps_per_epoch == 7
         assert (result.times.calibration_time_s or 0) > 0
+
+
+def test_processes_take_turns_and_rest_idle_in_between(forking: ProcessExecutor, tmp_path: Path) -> None:
+    jobs = [make_job(tmp_path, "well", backend=backend, epochs=4) for backend in ("jax", "torch")]
+    first, second = [forking.start(job, 120) for job in jobs]
+    assert first.turn()
+    assert second.turn()
+    for _ in range(3):
+        before = cpu_ticks(second)
+        assert first.turn()
+        assert before == cpu_ticks(second)
+        assert second.turn()
+    for job, process in zip(jobs, (first, second), strict=True):
+        outcome = process.finish()
+        assert outcome.exit_code == 0, outcome.output_tail
+        assert len(accept(job.result_path.read_bytes(), job).times.epoch_times_s) == 3
 
 
 def cpu_ticks(process: Any) -> list[str]:
