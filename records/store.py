@@ -24,7 +24,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -195,21 +195,29 @@ class Run:
             path.mkdir(parents=True)
         return path
 
+    def kept(self, name: str) -> dict[str, Any] | None:
+        """Return what was kept under a file name of this run, or None."""
+        return _object(self.folder / name)
+
+    def keep(self, name: str, value: dict[str, Any]) -> None:
+        """Keep a JSON object under a file name of this run, in place of an earlier one."""
+        path = self.folder / name
+        with _explained(path, "cannot be published"):
+            path.unlink(missing_ok=True)
+            publish(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
     def calibration(self, group: str) -> dict[str, Any] | None:
         """Return what was calibrated for a group of cells, or None."""
-        path = self.folder / "calibration" / f"{group}.json"
-        try:
-            found = loads(path.read_bytes())
-        except (OSError, CodecError):
-            return None  # missing or torn: it is measured again
-        return found if isinstance(found, dict) else None
+        return self.kept(f"calibration/{group}.json")
 
     def keep_calibration(self, group: str, found: dict[str, Any]) -> None:
         """Keep what was calibrated for a group of cells."""
-        path = self.folder / "calibration" / f"{group}.json"
-        with _explained(path, "cannot be published"):
-            path.unlink(missing_ok=True)
-            publish(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
+        self.keep(f"calibration/{group}.json", found)
+
+
+def latest_attempts(records: Iterable[Record]) -> list[Record]:
+    """Return, of each repeat of each cell, the latest attempt: the one that counts."""
+    return list({(r.cell_id, r.repeat): r for r in sorted(records, key=lambda record: record.key)}.values())
 
 
 def publish(path: Path, text: str) -> None:
@@ -236,6 +244,14 @@ def write_synced(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
         raise
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    try:
+        found = loads(path.read_bytes())
+    except (OSError, CodecError):
+        return None  # missing or torn: it is made again
+    return found if isinstance(found, dict) else None
 
 
 def _read_record(path: Path) -> Record:

@@ -23,6 +23,7 @@ from runner.grammar import (
     USER_PARAM,
     USER_WORKLOAD,
     VERSION,
+    WHOLE,
 )
 
 Schema = dict[str, Any]
@@ -40,9 +41,10 @@ def json_schema(catalog: Catalog) -> Schema:
                 "defaults": _mapping({key: _one(key) for key in DEFAULTS}),
                 "backends": _one("backends"),
                 "cells": _list(_entry(catalog)),
+                **{key: rule.json_schema() for key, rule in WHOLE.items()},
             }
         ),
-        "required": [key for key in TOP_KEYS if key != "defaults"],
+        "required": [key for key in TOP_KEYS if key not in ("defaults", *WHOLE)],
         "definitions": _definitions(catalog),
     }
 

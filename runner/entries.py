@@ -21,6 +21,7 @@ from runner.grammar import (
     TOP_KEYS,
     USER_PARAM,
     VERSION,
+    WHOLE,
     Rule,
     near,
     user_workload_fault,
@@ -74,14 +75,23 @@ class _Given:
         )
 
 
-def read(document: Document, catalog: Catalog) -> tuple[tuple[Entry, ...], list[Problem]]:
-    """Return the entries of a document and everything wrong with it, the document's own problems included."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a document says: its entries, what holds for the whole of it, and everything wrong with it."""
+
+    entries: tuple[Entry, ...]
+    whole: dict[str, Scalar]
+    problems: list[Problem]
+
+
+def read(document: Document, catalog: Catalog) -> Reading:
+    """Return what a document says; its own problems are among those returned."""
     reader = _Reader(document, catalog)
     entries: list[Entry] = []
     if document.value is not REFUSED and len(document.problems) < MAX_PROBLEMS:
         with suppress(Stop):
             entries = reader.top(document.value)
-    return tuple(entries), sorted(reader.problems, key=lambda problem: problem.line)
+    return Reading(tuple(entries), reader.whole, sorted(reader.problems, key=lambda problem: problem.line))
 
 
 def conflicts(axes: Axes, workload: Workload) -> list[Conflict]:
@@ -118,6 +128,7 @@ class _Reader:
         self.catalog = catalog
         self.defaults: dict[str, Scalar] = {}
         self.backends: tuple[str, ...] = ()
+        self.whole: dict[str, Scalar] = {}
 
     def line(self, path: Path) -> int:
         """Return the line of a path, or of the nearest thing around it."""
@@ -140,6 +151,9 @@ class _Reader:
         known = self.mapping((), value, TOP_KEYS)
         self.version(known)
         self.read_defaults(known.get("defaults", {}))
+        for key in [key for key in WHOLE if key in known]:
+            if (checked := self.scalar((key,), WHOLE[key], known[key])) is not None:
+                self.whole[key] = checked
         if "backends" in value:
             self.backends = self.names(("backends",), known.get("backends", REFUSED)) or BACKENDS
         else:

@@ -1,6 +1,6 @@
 """The grammar of a matrix file, in one place: every key, its rule, its default and its meaning.
 
-The reader of matrix files, the flags `--set` and `--filter`, and the JSON Schema for editors all derive from the two
+The reader of matrix files, the flags `--set` and `--filter`, and the JSON Schema for editors all derive from the
 tables below. A parameter of a workload obeys the same kind of rule; those come from the catalog.
 
 Promise: nothing is coerced. A rule accepts a value or says in words what it wants. One spelling is chosen for the
@@ -141,12 +141,27 @@ SETTINGS: dict[str, Rule] = {
 
 # One value for an entry; they decide how often and how long a cell may run, not what it is.
 LIMITS: dict[str, Rule] = {
-    "repeats": Rule("int", 1, 1000, default=3, meaning="processes run for each cell"),
+    "repeats": Rule(
+        "int",
+        1,
+        1000,
+        choices=("auto",),
+        default=5,
+        meaning="processes run for each cell; auto: 5, then more until precision_target is met or the budget is spent",
+    ),
+    "precision_target": Rule(
+        "float", 0.001, 1, default=0.03, meaning="auto: half-width of a comparison's 95 % interval that is enough"
+    ),
     "timeout_s": Rule("float", 1, 86_400, default=300.0, meaning="seconds one process may take"),
 }
 
+# One value for the whole file.
+WHOLE: dict[str, Rule] = {
+    "budget": Rule("float", 1, 10_000_000, meaning="seconds after which a run adds no more repeats to auto cells"),
+}
+
 DEFAULTS: dict[str, Rule] = SETTINGS | LIMITS
-TOP_KEYS = ("version", "defaults", "backends", "cells")
+TOP_KEYS = ("version", "defaults", "backends", "cells", *WHOLE)
 ENTRY_KEYS = ("workload", "params", "backends", "include", "exclude")
 USER_PARAM = Rule("any")
 

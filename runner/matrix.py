@@ -31,18 +31,28 @@ from runner.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule, near
 from runner.yaml_strict import path_text, printable, resolve, say
 
 MAX_CELLS = 100_000
+FIRST_LOOK = 5  # the fewest repeats that give an interval
 MAX_REPEATS = 1_000_000  # of all cells together; a step of the plan takes about 50 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One point of the matrix; `line` is that of its entry."""
+    """One point of the matrix; `line` is that of its entry.
+
+    `precision_target` is None for a fixed number of repeats; else `repeats` is where the first look is taken.
+    """
 
     settings: Settings
     cell_id: str
     repeats: int
     timeout_s: float
     line: int | None
+    precision_target: float | None = None
+
+    @property
+    def auto(self) -> bool:
+        """Whether repeats are added until the intervals are narrow enough."""
+        return self.precision_target is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,7 @@ class Matrix:
     name: str
     entries: tuple[Entry, ...]
     catalog: Catalog
+    budget_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +77,18 @@ class Overrides:
     backends: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
     assignments: Mapping[str, Scalar] = field(default_factory=dict)
-    repeats: int | None = None
+    repeats: int | str | None = None
 
 
 def load(path: Path, catalog: Catalog | None = None) -> Matrix:
     """Read a matrix file. Raises `MatrixError` with every problem in it."""
     found = catalog or catalogs.load()
     document = yaml_strict.read(_bytes(path))
-    entries, problems = read(document, found)
-    if problems:
-        raise MatrixError([_problem(path, problem) for problem in problems])
-    return Matrix(_name(path), entries, found)
+    reading = read(document, found)
+    if reading.problems:
+        raise MatrixError([_problem(path, problem) for problem in reading.problems])
+    budget_s = reading.whole.get("budget")
+    return Matrix(_name(path), reading.entries, found, None if budget_s is None else float(budget_s))
 
 
 def parse_assignment(text: str) -> tuple[str, Scalar]:
@@ -285,11 +297,17 @@ def _count(number: int) -> str:
 
 
 def _check_repeats(matrix: Matrix, entries: Sequence[Entry], counts: Sequence[int]) -> None:
-    repeats = [int(e.limits["repeats"]) * count for e, count in zip(entries, counts, strict=True)]
+    repeats = [_repeats(e)[0] * count for e, count in zip(entries, counts, strict=True)]
     if (total := sum(repeats)) > MAX_REPEATS:
         entry = entries[repeats.index(max(repeats))]
         text = f"must make at most {MAX_REPEATS} repeats in all, got {max(repeats)} of {total} here"
         raise MatrixError([f"{matrix.name}:{entry.line}: {entry.where}: {text}; lower repeats or shorten an axis"])
+
+
+def _repeats(entry: Entry) -> tuple[int, float | None]:
+    """Return the repeats to plan, and the precision at which "auto" ones are enough."""
+    asked = entry.limits["repeats"]
+    return (FIRST_LOOK, float(entry.limits["precision_target"])) if asked == "auto" else (int(asked), None)
 
 
 def _label(cell: Cell) -> str:
@@ -323,7 +341,8 @@ def _cells(entry: Entry) -> Iterator[Cell]:
         return
     arguments, places = _arguments(axes, moving)
     write = _writer(axes, moving)
-    limits = int(entry.limits["repeats"]), float(entry.limits["timeout_s"]), entry.line
+    repeats, precision_target = _repeats(entry)
+    limits = repeats, float(entry.limits["timeout_s"]), entry.line, precision_target
     points = zip(
         product(*(axis.values for axis in moving)),
         product(*(axis.texts for axis in moving)),

@@ -84,7 +84,7 @@ def remaining(steps: Iterable[Step], published: Iterable[tuple[str, str, int, in
 
 def plan_id(cells: Iterable[Cell]) -> str:
     """Return the name of the plan: the same for the same cells and repeats, whatever their order and seed."""
-    return _digest("\n".join(sorted(f"{cell.cell_id} {cell.repeats}" for cell in cells)))
+    return _digest("\n".join(sorted(f"{cell.cell_id} {cell.precision_target or cell.repeats}" for cell in cells)))
 
 
 def calibration_group(settings: Settings) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
-    from runner.matrix import Cell, Overrides
+    from runner.matrix import Cell, Matrix, Overrides
 
 BACKEND_VARIABLE = "KERAS_BENCHMARK_BACKENDS"
 
@@ -36,14 +36,53 @@ def add_matrix_options(parser: argparse.ArgumentParser) -> None:
         dest="assignments",
         help="set a setting or parameter on every cell, over the file",
     )
-    group.add_argument("--repeats", type=int, metavar="N", help="processes per cell, over the file")
+    group.add_argument("--repeats", type=count_or_auto, metavar="N", help="processes per cell, or auto, over the file")
 
 
-def add_results_option(parser: argparse.ArgumentParser) -> None:
+def add_measuring_options(parser: argparse.ArgumentParser) -> None:
+    """Add how cells are measured."""
+    group = parser.add_argument_group("how")
+    add_results_option(group)
+    group.add_argument(
+        "--start",
+        choices=("fork", "fresh"),
+        default="fork",
+        help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
+        "accelerators always start fresh (default: fork)",
+    )
+    group.add_argument(
+        "--budget", type=seconds, metavar="SECONDS", help="add repeats to auto cells for this long, over the file"
+    )
+    group.add_argument(
+        "--order-seed", type=int, metavar="N", help="seed of the random order; default: a new one, recorded"
+    )
+    group.add_argument("--new", action="store_true", help="start a new run even where an unfinished one could go on")
+    group.add_argument(
+        "--datasets", type=Path, metavar="FOLDER", help="where data sets lie; default: ~/.keras/datasets"
+    )
+
+
+def add_results_option(parser: argparse._ActionsContainer) -> None:
     """Add where results are."""
     parser.add_argument(
         "--results", type=folder, default=Path("results"), metavar="FOLDER", help="where results are; default: results"
     )
+
+
+def count_or_auto(text: str) -> int | str:
+    """Read a number of repeats, or the word auto. Raises ValueError, which argparse explains."""
+    return text if text == "auto" else int(text)
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds. Raises `UsageError` for what is none."""
+    from runner.grammar import WHOLE
+    from runner.yaml_strict import resolve
+
+    value = resolve(text)
+    if (fault := WHOLE["budget"].fault(value)) or not isinstance(value, (int, float)):
+        raise UsageError(f"--budget: {fault}")
+    return float(value)
 
 
 def folder(text: str) -> Path:
@@ -55,9 +94,20 @@ def folder(text: str) -> Path:
 
 def chosen_cells(args: argparse.Namespace) -> list[Cell]:
     """Return the cells that the matrix file and the flags ask for. Raises `InputError`."""
+    return chosen_matrix(args)[1]
+
+
+def chosen_matrix(args: argparse.Namespace) -> tuple[Matrix, list[Cell]]:
+    """Return the matrix and the cells that it and the flags ask for. Raises `InputError`."""
     from runner.matrix import expand, load
 
-    return expand(load(args.matrix), overrides(args))
+    matrix = load(args.matrix)
+    return matrix, expand(matrix, overrides(args))
+
+
+def budget_s(args: argparse.Namespace, matrix: Matrix) -> float | None:
+    """Return the budget that the flags or else the matrix give."""
+    return matrix.budget_s if args.budget is None else float(args.budget)
 
 
 def overrides(args: argparse.Namespace) -> Overrides:

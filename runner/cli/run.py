@@ -11,19 +11,19 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from runner.cli.options import add_matrix_options, add_results_option, chosen_cells
+from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from records.schema import Machine, Record
+    from records.schema import Record
     from records.store import Results, Run
-    from runner.campaign import Workshop
-    from runner.executors import Executor
+    from runner.campaign import Arm
+    from runner.executors.interpreter import Interpreter
     from runner.matrix import Cell
-    from runner.plan import Step
+    from runner.session import ArmAsked, Request, Session
 
 NAME = "run"
 HELP = "measure the cells of a matrix (the default command)"
@@ -32,74 +32,93 @@ HELP = "measure the cells of a matrix (the default command)"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     add_matrix_options(parser)
-    group = parser.add_argument_group("how")
-    add_results_option(group)  # type: ignore[arg-type]  # a group takes arguments as a parser does
-    group.add_argument(
-        "--start",
-        choices=("fork", "fresh"),
-        default="fork",
-        help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
-        "accelerators always start fresh (default: fork)",
-    )
-    group.add_argument(
-        "--order-seed", type=int, metavar="N", help="seed of the random order; default: a new one, recorded"
-    )
-    group.add_argument("--new", action="store_true", help="start a new run even where an unfinished one could go on")
-    group.add_argument(
-        "--datasets", type=Path, metavar="FOLDER", help="where data sets lie; default: ~/.keras/datasets"
-    )
-    group.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
+    add_measuring_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, publish, show. Returns the exit code."""
     from records.store import Results
+
+    matrix, cells = chosen_matrix(args)
+    results = Results(args.results)
+    arms = {"": asked_arm(None, None)}
+    session = measure_session(args, results, request(args, cells, arms), budget_s(args, matrix))
+    return _conclude(args, session.runs[""], session)
+
+
+def measure_session(args: argparse.Namespace, results: Results, asked: Request, budget: float | None) -> Session:
+    """Measure what is asked for, continuing where an earlier start left off, and return the session."""
     from runner.interrupts import interruptible
 
-    cells = chosen_cells(args)
-    results = Results(args.results)
     with interruptible():
         try:
             results.open_for_writing()
-            return _run(args, cells, results)
+            return _measure(args, results, asked, budget)
         finally:
             results.close()
 
 
-def _run(args: argparse.Namespace, cells: Sequence[Cell], results: Results) -> int:
+def request(args: argparse.Namespace, cells: Sequence[Cell], arms: Mapping[str, ArmAsked]) -> Request:
+    """Return what the flags ask to be measured."""
+    from runner.session import Request
+
+    about = {
+        "command": ["runner", *args.given],
+        "matrix_path": str(args.matrix),
+        "matrix_text": args.matrix.read_text(encoding="utf-8"),
+    }
+    return Request(cells, arms, args.start, args.order_seed, about)
+
+
+def asked_arm(interpreter: Interpreter | None, fault: str | None) -> ArmAsked:
+    """Return an arm of this Python, or of another."""
+    from runner.executors.interpreter import Interpreter
+    from runner.session import ArmAsked
+
+    versions = (interpreter or Interpreter(sys.executable)).versions() if interpreter else installed_versions()
+    return ArmAsked(interpreter.python if interpreter else None, fault, versions)
+
+
+def _measure(args: argparse.Namespace, results: Results, asked: Request, budget: float | None) -> Session:
     from runner import machine
-    from runner.campaign import measure
+    from runner.adaptive import Adaptive
+    from runner.campaign import Workshop, measure
+    from runner.cli.plan import estimates
     from runner.cli.progress import progress
     from runner.executors.process_tree import end_leftovers
-    from runner.plan import remaining
+    from runner.session import begin, resume
 
     mark = str(args.results.resolve())
     end_leftovers(mark)
     here = machine.detect()
-    store, steps, published = _continue_or_create(args, cells, results, here)
-    pending = remaining(steps, published)
-    with progress(args.json, steps, pending, _estimates(cells)) as observer:
-        workshop = _workshop(args, store, here, mark, observer)
-        measure(workshop, pending)
-    return _conclude(args, store, steps)
+    session = None if args.new else resume(results, asked, here)
+    if session and not args.json:
+        print(f"continuing {', '.join(str(run.folder) for run in session.runs.values())}")
+    session = session or begin(results, asked, here)
+    adaptive = Adaptive(session, asked.cells, budget)
+    with progress(args.json, session.steps, session.pending, estimates(args, asked.cells)) as observer:
+        workshop = Workshop(
+            arms={name: _arm(args, session.runs[name], arm, mark) for name, arm in asked.arms.items()},
+            observer=observer,
+            machine=here,
+            import_roots=[str(Path.cwd()), str(args.matrix.resolve().parent)],
+            dataset_dir=str(_dataset_dir(args)),
+        )
+        measure(workshop, session.pending, adaptive.more)
+    session.finish(adaptive.why())
+    return session
 
 
-def _workshop(args: argparse.Namespace, store: Run, here: Machine, mark: str, observer: object) -> Workshop:
-    from runner.campaign import Arm, Workshop
-
-    return Workshop(
-        arms={"": Arm(store, args.seams.executor or _executor(args, mark))},
-        observer=observer,  # type: ignore[arg-type]
-        machine=here,
-        import_roots=[str(Path.cwd()), str(args.matrix.resolve().parent)],
-        dataset_dir=str(_dataset_dir(args)),
-    )
-
-
-def _executor(args: argparse.Namespace, mark: str) -> Executor:
+def _arm(args: argparse.Namespace, run: Run, asked: ArmAsked, mark: str) -> Arm:
+    from runner.campaign import Arm
+    from runner.executors.interpreter import Interpreter
     from runner.executors.process import ProcessExecutor
 
-    return ProcessExecutor(start=args.start, mark=mark)
+    if args.seams.executor:
+        return Arm(run, args.seams.executor, asked.fault)
+    interpreter = Interpreter(asked.python, foreign=asked.python != sys.executable) if asked.python else None
+    return Arm(run, ProcessExecutor(start=args.start, mark=mark, interpreter=interpreter), asked.fault)
 
 
 def _dataset_dir(args: argparse.Namespace) -> Path:
@@ -107,107 +126,29 @@ def _dataset_dir(args: argparse.Namespace) -> Path:
     return (args.datasets or home / "datasets").resolve()
 
 
-def _continue_or_create(
-    args: argparse.Namespace, cells: Sequence[Cell], results: Results, here: Machine
-) -> tuple[Run, list[Step], list[tuple[str, str, int, int, str]]]:
-    from runner.plan import order
-
-    if not args.new and (found := _unfinished(args, results, here, cells)):
-        store, steps, published = found
-        store.clear_leftovers()
-        if not args.json:
-            print(f"continuing {store.folder}")
-        return store, steps, published
-    seed = args.order_seed if args.order_seed is not None else int.from_bytes(os.urandom(4))
-    store = _create(args, cells, results, here, seed)
-    return store, order(cells, seed), []
-
-
-def _create(args: argparse.Namespace, cells: Sequence[Cell], results: Results, here: Machine, seed: int) -> Run:
-    from records.codec import to_json
-    from records.identity import run_id
-    from runner.campaign import utc_now
-    from runner.plan import plan_id
-
-    now = utc_now()
-    about = {
-        "version": 1,
-        "started_at": now.isoformat(timespec="seconds"),
-        "command": ["runner", *args.given],
-        "plan_id": plan_id(cells),
-        "order_seed": seed,
-        "planned": sum(cell.repeats for cell in cells),
-        "start": args.start,
-        "versions": installed_versions(),
-        "matrix_path": str(args.matrix),
-        "matrix_text": args.matrix.read_text(encoding="utf-8"),
-        "machine": to_json(here),
-    }
-    name = run_id(now, os.urandom(8).hex())
-    return results.create(name, {"run_id": name, **about})
-
-
-def _is_here(about: dict[str, Any], here: Machine) -> bool:
-    machine, seed = about.get("machine"), about.get("order_seed")
-    return isinstance(machine, dict) and machine.get("host_id") == here.host_id and isinstance(seed, int)
-
-
 def installed_versions() -> dict[str, str]:
     """Return the versions of what a run is made of, as installed; looks them up and imports nothing."""
     from importlib import metadata
 
+    from runner.executors.interpreter import DISTRIBUTIONS
+
     found = {}
-    for name in ("keras", "tensorflow", "tensorflow-cpu", "jax", "torch", "numpy"):
+    for name in DISTRIBUTIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
 
 
-def _unfinished(
-    args: argparse.Namespace, results: Results, here: Machine, cells: Sequence[Cell]
-) -> tuple[Run, list[Step], list[tuple[str, str, int, int, str]]] | None:
-    """Return the newest run of this plan on this host, with this software, if something of it is pending."""
-    from records.store import StoreFailure
-    from runner.plan import order, plan_id, remaining
-
-    wanted = plan_id(cells)
-
-    same = {"plan_id": wanted, "start": args.start, "versions": installed_versions()}
-    for store in reversed(results.runs()):
-        try:
-            about = store.about()
-        except StoreFailure as error:
-            print(f"runner: {error}; this run is passed over", file=sys.stderr)
-            continue
-        if any(about.get(key) != value for key, value in same.items()) or not _is_here(about, here):
-            continue
-        records, problems = store.load()
-        for problem in problems:
-            print(f"runner: {problem.path}: set aside in records/corrupt: {problem.reason}", file=sys.stderr)
-        store.quarantine(problems)
-        published = [("", r.cell_id, r.repeat, r.attempt, str(r.status)) for r in records]
-        steps = order(cells, int(about["order_seed"]))
-        return (store, steps, published) if remaining(steps, published) else None
-    return None
-
-
-def _estimates(cells: Sequence[Cell]) -> dict[str, float]:
-    from runner import catalog
-    from runner.plan import estimate_s
-
-    known = catalog.load()
-    return {cell.cell_id: estimate_s(cell, known, {}) for cell in cells}
-
-
-def _conclude(args: argparse.Namespace, store: Run, steps: Sequence[Step]) -> int:
+def _conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
     """Write the report, print the table, and return the exit code that the records ask for."""
+    from records.store import latest_attempts
     from runner.cli.present import as_json, print_table
     from runner.cli.stored import write_report
 
     store.clear_leftovers()
     rows, records = write_report(store, store.folder / "report.html")
-    latest = _latest(records)
-    code = exit_code(latest, len(steps) - len(latest))
+    latest = latest_attempts(records)
+    code = exit_code(latest, max(0, len(session.steps) - len(latest)))
     if args.json:
         print(as_json(store, rows, records, code))
     else:
@@ -220,10 +161,6 @@ def _page(args: argparse.Namespace, store: Run) -> Path:
     """Return the page's path, through the link `latest` where that leads to this run."""
     latest: Path = args.results / "latest"
     return (latest if latest.resolve() == store.folder.resolve() else store.folder) / "report.html"
-
-
-def _latest(records: Sequence[Record]) -> list[Record]:
-    return list({(record.cell_id, record.repeat): record for record in records}.values())
 
 
 def exit_code(latest: Sequence[Record], pending: int) -> int:

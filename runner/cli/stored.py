@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from records.store import Results, Run
+from records.store import Results, Run, latest_attempts
 from runner.errors import UsageError
 from runner.grammar import near
 
@@ -38,6 +38,6 @@ def write_report(run: Run, page: Path) -> tuple[list[Row], list[Record]]:
     records, _ = run.load()
     rows = table(records, usual_values())
     about = run.about()
-    ended = {(record.cell_id, record.repeat) for record in records if record.status != "infra"}
-    report.write(page, report.render(records, rows, about, int(about["planned"]) - len(ended)))
+    ended = [record for record in latest_attempts(records) if record.status != "infra"]
+    report.write(page, report.render(records, rows, about, max(0, int(about["planned"]) - len(ended))))
     return rows, records

@@ -1,0 +1,144 @@
+"""Repeats added until the intervals are narrow enough or the budget is spent: what `repeats: auto` means.
+
+The rule of when to stop and the choice of who gets the next block are `analysis.sequential`'s; this module turns
+records into its comparisons and its answer into steps. All comparisons that go on get their next block together, since
+they share the servers that a block starts; near the end of the budget the most promising go first.
+
+A comparison holds, of the cells that differ in backend or arm only: with two arms, new / base on each backend; else
+each backend against the quickest; a cell alone is judged by its own step time. It stops when all of these do.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from analysis.sequential import State, Why, allocate, decide
+
+from records.schema import MEASURED, Record
+from runner.matrix import Cell
+from runner.plan import Step, block, comparisons
+from runner.session import Session
+
+MOST_REPEATS = 1000
+Times = Mapping[tuple[str, str], Mapping[int, float]]
+"""Step times in seconds by (arm, cell_id) and repeat."""
+
+
+class Adaptive:
+    """Decides, between blocks, what a session measures further."""
+
+    def __init__(
+        self,
+        session: Session,
+        cells: Sequence[Cell],
+        budget_s: float | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._session = session
+        self._groups = {group[0].cell_id: group for group in comparisons(cells) if group[0].auto}
+        self._budget_s = math.inf if budget_s is None else budget_s
+        self._clock = clock
+        earlier_s = sum(record.harness.wall_time_s or 0.0 for _, record in self._records())
+        self._begun_s = clock() - earlier_s
+        self._rounds = 0
+
+    def more(self) -> list[Step]:
+        """Return the next block; empty when every comparison is at its end or the budget is spent."""
+        if not self._groups:
+            return []
+        records = self._records()
+        times = step_times(records)
+        repeats = {name: self._next_repeat(group, records) for name, group in self._groups.items()}
+        left_s = self._budget_s - (self._clock() - self._begun_s)
+        states = {
+            name: State(widest(group, times), _block_cost_s(group, records))
+            for name, group in self._groups.items()
+            if repeats[name] < MOST_REPEATS and may_go_on(group, times)
+        }
+        chosen: list[str] = []
+        while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
+            chosen.append(name)
+            left_s -= states[name].block_cost_s
+        return [step for name in chosen for step in self._steps(self._groups[name], repeats[name])]
+
+    def why(self) -> dict[str, str]:
+        """Return, for each comparison by the cell_id of its first cell, why no more repeats were added."""
+        records = self._records()
+        times = step_times(records)
+        told = {}
+        for name, group in self._groups.items():
+            target = group[0].precision_target or 0.0
+            decision = decide(widest(group, times), target)
+            told[name] = str(decision.why if decision.stop else Why.BUDGET)
+        return told
+
+    def _next(self, states: Mapping[str, State], left_s: float) -> str | None:
+        """Return who is next among comparisons whose targets may differ."""
+        by_target: dict[float, dict[str, State]] = {}
+        for name, state in states.items():
+            by_target.setdefault(self._groups[name][0].precision_target or 0.0, {})[name] = state
+        offers = [found for target, some in by_target.items() if (found := allocate(some, left_s, target))]
+        return offers[0] if offers else None
+
+    def _steps(self, group: Sequence[Cell], repeat: int) -> list[Step]:
+        cells = [replace(cell, repeats=repeat + 1) for cell in group]
+        planned = {cell.cell_id: cell for cell in group}
+        steps = block([cells], repeat, self._session.seed, list(self._session.runs))
+        return [replace(step, cell=planned[step.cell.cell_id]) for step in steps]
+
+    def _next_repeat(self, group: Sequence[Cell], records: Sequence[tuple[str, Record]]) -> int:
+        own = {cell.cell_id for cell in group}
+        return max((record.repeat + 1 for _, record in records if record.cell_id in own), default=0)
+
+    def _records(self) -> list[tuple[str, Record]]:
+        return [(arm, record) for arm in self._session.runs for record in self._session.records(arm)]
+
+
+def step_times(records: Sequence[tuple[str, Record]]) -> Times:
+    """Return the step times of what was measured, of each repeat the latest attempt."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for arm, record in sorted(records, key=lambda pair: pair[1].key):
+        if record.status in MEASURED and record.times.step_time_s:
+            found.setdefault((arm, record.cell_id), {})[record.repeat] = record.times.step_time_s
+    return found
+
+
+def series(group: Sequence[Cell], times: Times) -> list[tuple[float, ...]]:
+    """Return the log ratios, by block, that are to become precise."""
+    arms = list(dict.fromkeys(arm for arm, _ in times))
+    mine = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
+    if len(arms) == 2:
+        pairs = [((arms[1], cell.cell_id), (arms[0], cell.cell_id)) for cell in group]
+    else:
+        quickest = min(mine, key=lambda key: statistics.fmean(map(math.log, mine[key].values())), default=None)
+        pairs = [(key, quickest) for key in mine if key != quickest and quickest is not None]
+    if not pairs:
+        return [tuple(math.log(value) for value in values.values()) for values in mine.values()]
+    return [_log_ratios(mine.get(one, {}), mine.get(other, {})) for one, other in pairs]
+
+
+def widest(group: Sequence[Cell], times: Times) -> tuple[float, ...]:
+    """Return the series with the largest scatter: when it is precise, all are."""
+    found = series(group, times)
+    return max(found, key=lambda logs: statistics.pstdev(logs) if logs else math.inf, default=())
+
+
+def may_go_on(group: Sequence[Cell], times: Times) -> bool:
+    """Return whether more repeats can help: not where nothing of the comparison was ever measured."""
+    return any(series(group, times))
+
+
+def _log_ratios(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> tuple[float, ...]:
+    common = sorted(numerator.keys() & denominator.keys())
+    return tuple(math.log(numerator[repeat] / denominator[repeat]) for repeat in common)
+
+
+def _block_cost_s(group: Sequence[Cell], records: Sequence[tuple[str, Record]]) -> float:
+    own = {cell.cell_id for cell in group}
+    taken = [record.harness.wall_time_s or 0.0 for _, record in records if record.cell_id in own]
+    blocks = {record.repeat for _, record in records if record.cell_id in own}
+    return sum(taken) / max(1, len(blocks))
