@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from analysis.sequential import State, Why, allocate, decide
-
 from records.schema import MEASURED, Record
 from runner.matrix import Cell
 from runner.plan import Step, block, comparisons

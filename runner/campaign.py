@@ -148,18 +148,19 @@ class _Campaign:
         done: list[Step] = []
         warm: list[_Trial] = []
         for step in steps:
-            if step in calibrated and calibrated[step] is None:
+            if step.key in calibrated and calibrated[step.key] is None:
                 continue
             if warm and not self._has_room(warm, step.cell):
                 done += self._take_turns(warm)
                 warm = []
-            trial = calibrated.get(step) or self._begin(step)
+            trial = calibrated.get(step.key) or self._begin(step)
             if trial is not None:
                 trial.running.turn()
                 warm.append(trial)
         done += self._take_turns(warm)
+        ended = {step.key for step in done} | {key for key, trial in calibrated.items() if trial is None}
         for step in steps:
-            if step not in done:
+            if step.key not in ended:
                 self._repeat(step)
 
     def _take_turns(self, trials: Sequence[_Trial]) -> list[Step]:
@@ -195,7 +196,7 @@ class _Campaign:
                 return found
         return None
 
-    def _calibrate(self, steps: Sequence[Step]) -> dict[Step, _Trial | None]:
+    def _calibrate(self, steps: Sequence[Step]) -> dict[tuple[str, str, int], _Trial | None]:
         """Find the steps per epoch that these cells share.
 
         Each process goes as far as its step time and rests there; when all have told theirs, they are told how many
@@ -203,7 +204,7 @@ class _Campaign:
         meanwhile and need not be tried again.
         """
         times_s: dict[str, float] = {}
-        found: dict[Step, _Trial | None] = {}
+        found: dict[tuple[str, str, int], _Trial | None] = {}
         for step in steps:
             if self._workshop.arms[step.arm].executor.missing(step.cell.settings.backend):
                 continue
@@ -212,20 +213,20 @@ class _Campaign:
             step_time_s = trial.running.calibrated()
             if step_time_s is None:
                 if self._end(trial):
-                    found[step] = None
+                    found[step.key] = None
                 continue
             times_s[f"{step.arm} {step.cell.settings.backend}".strip()] = step_time_s
             if _may_wait(step.cell) and self._has_room([trial], step.cell):
-                found[step] = trial
+                found[step.key] = trial
             else:
                 self._abandon(trial)
         if times_s:
             kept = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
             for arm in {step.arm for step in steps}:
                 self._workshop.arms[arm].run.keep_calibration(calibration_group(steps[0].cell.settings), kept)
-        for step, waiting in found.items():
+        for waiting in found.values():
             if waiting is not None:
-                waiting.running.resume(self._steps_per_epoch(step))
+                waiting.running.resume(self._steps_per_epoch(waiting.step))
         return found
 
     def _begin(self, step: Step) -> _Trial | None:

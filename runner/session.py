@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from records.codec import to_json
@@ -62,16 +62,15 @@ class Session:
         """Return what an arm has published."""
         return self.runs[arm].load()[0]
 
-    def finish(self, why: Mapping[str, str]) -> None:
+    def finish(self, why: Mapping[str, str], now: datetime) -> None:
         """Note that nothing is left to do, and why further repeats were not."""
         for run in self.runs.values():
-            run.keep(FINISHED, {"ended_at": datetime.now(UTC).isoformat(timespec="seconds"), "stopped": dict(why)})
+            run.keep(FINISHED, {"ended_at": now.isoformat(timespec="seconds"), "stopped": dict(why)})
 
 
-def begin(results: Results, request: Request, here: Machine) -> Session:
-    """Begin a new session."""
+def begin(results: Results, request: Request, here: Machine, now: datetime) -> Session:
+    """Begin a new session; `now` is a label for people."""
     seed = request.seed if request.seed is not None else int.from_bytes(os.urandom(4))
-    now = datetime.now(UTC)
     names = {arm: run_id(now, os.urandom(8).hex()) for arm in request.arms}
     runs = {}
     for arm, name in names.items():

@@ -83,7 +83,7 @@ def asked_arm(interpreter: Interpreter | None, fault: str | None) -> ArmAsked:
 def _measure(args: argparse.Namespace, results: Results, asked: Request, budget: float | None) -> Session:
     from runner import machine
     from runner.adaptive import Adaptive
-    from runner.campaign import Workshop, measure
+    from runner.campaign import Workshop, measure, utc_now
     from runner.cli.plan import estimates
     from runner.cli.progress import progress
     from runner.executors.process_tree import end_leftovers
@@ -95,7 +95,7 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, budget:
     session = None if args.new else resume(results, asked, here)
     if session and not args.json:
         print(f"continuing {', '.join(str(run.folder) for run in session.runs.values())}")
-    session = session or begin(results, asked, here)
+    session = session or begin(results, asked, here, utc_now())
     adaptive = Adaptive(session, asked.cells, budget)
     with progress(args.json, session.steps, session.pending, estimates(args, asked.cells)) as observer:
         workshop = Workshop(
@@ -106,7 +106,7 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, budget:
             dataset_dir=str(_dataset_dir(args)),
         )
         measure(workshop, session.pending, adaptive.more)
-    session.finish(adaptive.why())
+    session.finish(adaptive.why(), utc_now())
     return session
 
 

@@ -56,12 +56,12 @@ def test_a_run_publishes_a_record_of_every_repeat_and_a_report(
 ) -> None:
     assert runner("--matrix", "matrix.yaml") == 0
     found = records(folder)
-    assert len(found) == 3 * 3 + 3 * 2
+    assert len(found) == 3 * 5 + 3 * 2
     assert {r.status for r in found} == {Status.OK}
     assert (folder / "results" / "latest" / "report.html").read_text().startswith("<!doctype html>")
     printed = capsys.readouterr().out
     assert "tensorflow is fastest" in printed
-    assert "15/15" in printed
+    assert "21/21" in printed
 
 
 def test_backends_of_a_work_share_their_steps_and_each_epoch_is_long_enough(folder: Path) -> None:
@@ -83,7 +83,7 @@ def test_only_what_may_share_the_machine_waits_at_its_calibration(folder: Path, 
     executor = FakeExecutor()
     assert runner("--set", setting, executor=executor) == 0
     assert len(executor.abandoned) == abandoned
-    assert len(executor.jobs) == 15
+    assert len(executor.jobs) == 21
     assert {r.resolved.steps_per_epoch for r in records(folder)} == {56}
 
 
@@ -114,7 +114,7 @@ def test_cells_run_in_blocks_with_every_backend_in_each(folder: Path) -> None:
     runner("--matrix", "matrix.yaml", executor=executor)
     measured = executor.jobs
     assert [job.repeat for job in measured] == sorted(job.repeat for job in measured)
-    assert executor.blocks == 3
+    assert executor.blocks == 5
 
 
 def test_the_kept_epochs_of_a_comparison_are_taken_in_turn_back_and_forth(folder: Path) -> None:
@@ -210,7 +210,7 @@ def stop_after(count: int, *arguments: str) -> None:
     args.main(args)
 
 
-@pytest.mark.parametrize("count", range(0, 15, 2))
+@pytest.mark.parametrize("count", range(0, 21, 2))
 def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count: int) -> None:
     with pytest.raises(Interrupted):
         stop_after(count)
@@ -220,9 +220,9 @@ def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count
     assert runner(executor=executor) == 0
     assert len(Results(folder / "results").runs()) == 1
     after = {r.key: dumps(r) for r in records(folder)}
-    assert len(after) == 15
+    assert len(after) == 21
     assert {key: after[key] for key in first} == first
-    assert len(executor.jobs) == 15 - count
+    assert len(executor.jobs) == 21 - count
 
 
 def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(
@@ -234,7 +234,7 @@ def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(
     assert runner() == 0
     assert "set aside in records/corrupt" in capsys.readouterr().err
     assert len(Results(folder / "results").runs()) == 1
-    assert len(records(folder)) == 15
+    assert len(records(folder)) == 21
 
 
 def test_nothing_of_the_scratch_is_left(folder: Path) -> None:
@@ -245,7 +245,7 @@ def test_nothing_of_the_scratch_is_left(folder: Path) -> None:
 def test_json_is_the_only_thing_printed_where_it_is_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["statuses"] == {"ok": 15}
+    assert document["statuses"] == {"ok": 21}
     assert [row["fastest"] for row in document["rows"]] == [None, "tensorflow"]
 
 
@@ -344,7 +344,7 @@ def test_a_record_that_cannot_be_kept_ends_the_run_with_exit_code_3(
     os.chdir(folder)
     assert runner() == 0
     assert len(Results(folder / "results").runs()) == 1
-    assert len(records(folder)) == 15
+    assert len(records(folder)) == 21
 
 
 @pytest.fixture
@@ -387,10 +387,10 @@ def test_a_signal_at_any_moment_tears_nothing_and_the_run_is_completed(
         for run in Results(folder / "results").runs():
             assert run.load()[1] == []
     assert slow_runner().communicate() is not None
-    done = [run for run in Results(folder / "results").runs() if len(run.load()[0]) == 15]
+    done = [run for run in Results(folder / "results").runs() if len(run.load()[0]) == 21]
     assert done
     for run in Results(folder / "results").runs()[:-1]:
-        assert len(run.load()[0]) == 15
+        assert len(run.load()[0]) == 21
 
 
 def test_a_result_is_never_believed_from_a_cell_we_ended(folder: Path) -> None:
@@ -501,7 +501,7 @@ def test_plan_estimates_by_what_the_newest_run_took(folder: Path, capsys: pytest
     runner()
     capsys.readouterr()
     main(["plan", "--json"])
-    assert json.loads(capsys.readouterr().out)["estimated_s"] == 15.0
+    assert json.loads(capsys.readouterr().out)["estimated_s"] == 21.0
 
 
 def test_measuring_goes_on_when_nobody_reads(folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]]) -> None:
@@ -513,7 +513,7 @@ def test_measuring_goes_on_when_nobody_reads(folder: Path, slow_runner: Callable
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 0
-    assert len(records(folder)) == 15
+    assert len(records(folder)) == 21
 
 
 def test_an_ignored_hangup_stays_ignored() -> None:

@@ -59,7 +59,7 @@ def test_every_default_obeys_its_own_rule() -> None:
         ("discard", -1, "a whole number from 0 to 9999"),
         ("steps_per_epoch", "full", "auto, seed or a whole number from 1 to 1000000"),
         ("steps_per_epoch", True, "auto, seed or a whole number from 1 to 1000000"),
-        ("repeats", 1001, "a whole number from 1 to 1000"),
+        ("repeats", 1001, "auto or a whole number from 1 to 1000"),
         ("timeout_s", 0.5, "a number from 1 to 86400"),
         ("timeout_s", True, "a number from 1 to 86400"),
         ("seed", 2**31, "a whole number from 0 to 2147483647"),

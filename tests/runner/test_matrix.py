@@ -60,7 +60,7 @@ def test_the_smallest_matrix_makes_one_cell_a_backend_with_every_default(cells_o
 
     assert [cell.settings.backend for cell in found] == ["tensorflow", "jax", "torch"]
     cell = found[0]
-    assert (cell.repeats, cell.timeout_s, cell.line) == (3, 300.0, 4)
+    assert (cell.repeats, cell.timeout_s, cell.line) == (5, 300.0, 4)
     assert (
         cell.settings.batch_size,
         cell.settings.samples,
@@ -194,7 +194,7 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     ),
     "axis of repeats": (
         ("repeats: [1, 2]",),
-        ["5: cells[0].repeats: must be a whole number from 1 to 1000, got a list of 2"],
+        ["5: cells[0].repeats: must be auto or a whole number from 1 to 1000, got a list of 2"],
     ),
     "backends not a list": (
         ("backends: jax",),
@@ -258,7 +258,7 @@ def test_a_wrong_entry_is_refused_in_these_words(case: str, problems_of: Callabl
 
 REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
     "empty": ("", ["1: the file is empty"]),
-    "a list": ("- 1\n", ["1: must be a mapping with version, defaults, backends, cells, got a list of 1"]),
+    "a list": ("- 1\n", ["1: must be a mapping with version, defaults, backends, cells, budget, got a list of 1"]),
     "missing keys": (
         "{}",
         [
@@ -472,7 +472,7 @@ def test_exclude_looks_at_what_set_has_made(cells_of: Expand) -> None:
             "--set data=keras:mnist: cells[0]: data must be synthetic or digits for mnist_mlp, got 'keras:mnist'",
         ),
         ({"assignments": {"backend": "jax"}}, "--set backend=jax: use --backend to choose a backend"),
-        ({"repeats": 0}, "--repeats: must be a whole number from 1 to 1000, got 0"),
+        ({"repeats": 0}, "--repeats: must be auto or a whole number from 1 to 1000, got 0"),
     ],
 )
 def test_a_wrong_flag_is_named_with_what_there_is(overrides: dict[str, Any], message: str, cells_of: Expand) -> None:
