@@ -34,9 +34,9 @@ def render(records: Sequence[Record], rows: Sequence[Row], about: Mapping[str, o
     """
     from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
 
-    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    style = stylesheet()
     found, ratio_axis = findings.findings(rows)
-    page = _templates().get_template("report.html")
+    page = templates().get_template("report.html")
     return page.render(
         style=Markup(style),
         policy=policy(style),
@@ -89,7 +89,13 @@ def write(path: Path, html: str) -> None:
         raise
 
 
-def _templates() -> Environment:
+def stylesheet() -> str:
+    """Return the style sheet of every page."""
+    return (TEMPLATES / "report.css").read_text(encoding="utf-8")
+
+
+def templates() -> Environment:
+    """Return the templates; whatever they show is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     templates = Environment(

@@ -217,7 +217,7 @@ def _rule(entry: Entry, key: str) -> Rule:
 
 def _assigned(entry: Entry, wanted: Overrides) -> Entry:
     values = {key: _rule(entry, key).normal(value) for key, value in wanted.assignments.items()}
-    repeats = {} if wanted.repeats is None else {"repeats": wanted.repeats}
+    repeats: dict[str, Scalar] = {} if wanted.repeats is None else {"repeats": wanted.repeats}
     return replace(
         entry,
         axes=entry.axes | {key: (value,) for key, value in values.items() if key in SETTINGS},

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from models.faults import plant
 from models.registry import Built, Request, load
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
@@ -105,6 +106,8 @@ def _build(job: Job) -> Built:
     params = {**settings.params}
     request = Request(params=params, data=settings.data, dataset_dir=job.dataset_dir)
     built = load(settings.workload)(request)
+    if job.fault is not None:
+        built = plant(built, job.fault, settings.batch_size)
     model = built.model
     model.steps_per_execution = settings.steps_per_execution
     if settings.eager:

@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from records.store import StoreFailure
-from runner.cli import completion, list_, plan, report, run, schema, show
+from runner.cli import compare, completion, gate, list_, plan, report, run, schema, show
 from runner.errors import RunnerError
 from runner.executors import Executor
 
-COMMANDS = (run, plan, list_, show, report, completion, schema)
+COMMANDS = (run, plan, list_, show, report, compare, gate, completion, schema)
 VERSION = "0.1.0"
 DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest for your models, and say how sure it is.
 
 Without a command, `run` is meant: `runner --matrix matrix.yaml`."""
-EPILOG = """exit codes: 0 all cells ok, 1 some cell not ok, 2 bad input, 3 infrastructure, 130 interrupted"""
+EPILOG = """exit codes: 0 all cells ok, 1 some cell not ok, 2 bad input, 3 infrastructure, 130 interrupted;
+of gate: 4 regressed, 5 undecided"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,209 @@
+"""Base against new: one comparison a cell, and the verdict on all of them.
+
+Cells of one session were measured in turn and are paired by block; then the interval is over blocks. Cells of two
+sessions differ by boot, driver and hour too: their interval needs the spread between sessions that stored history
+knows, and without it there is none. What did not do the same work, on the same machine, is not compared, and says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from analysis.compare import CellSummary, incomparable, summarise
+from analysis.gate import Outcome, Rule, Verdict, judge
+from analysis.statistics import Estimate, paired_logs
+from analysis.suite import SuiteRatio, per_group
+from records.schema import MEASURED, Record
+
+Across = Callable[[Sequence[Record], Sequence[Record]], Estimate | None]
+"""From the measured records of a cell in two sessions to the ratio new / base with its interval, if it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One cell in base and new. `ratio` is new / base of the mean step time; `reason` says why there is none.
+
+    `logs` are the log ratios by block; empty where base and new are of two sessions.
+    """
+
+    cell_id: str
+    base: CellSummary | None
+    new: CellSummary | None
+    logs: tuple[float, ...]
+    ratio: Estimate | None
+    outcome: Outcome
+    adjusted_p: float | None
+    more_blocks: int | None
+    reason: str | None
+
+    @property
+    def either(self) -> CellSummary:
+        """The cell on one side or the other."""
+        found = self.new or self.base
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """All comparisons, the geometric means by backend and of the whole, and the verdict on all."""
+
+    comparisons: tuple[Comparison, ...]
+    by_backend: dict[str, SuiteRatio]
+    whole: SuiteRatio | None
+    outcome: Outcome
+    paired: bool
+    changed: tuple[str, ...]
+
+
+def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Across | None = None) -> Versus:
+    """Compare two sets of records. With `across` they are of two sessions; without, of one, paired by block."""
+    sides = {"base": _by_cell(base), "new": _by_cell(new)}
+    cells = list(dict.fromkeys([*sides["base"], *sides["new"]]))
+    reasons = {cell: _reason(sides["base"].get(cell), sides["new"].get(cell)) for cell in cells}
+    logs = {cell: () if reasons[cell] or across else _logs(sides["base"][cell], sides["new"][cell]) for cell in cells}
+    judged = judge({cell: found for cell, found in logs.items() if not reasons[cell]}, rule).verdicts
+    comparisons = []
+    for cell in cells:
+        ends = sides["base"].get(cell), sides["new"].get(cell)
+        if reasons[cell]:
+            verdict = Verdict(Outcome.NOT_MEASURED, None, None)
+        elif across:
+            verdict = _across(across, ends, rule)
+        else:
+            verdict = judged[cell]
+        comparisons.append(_comparison(cell, ends, logs[cell], verdict, reasons[cell]))
+    by_backend, whole = per_group(_grouped(comparisons))
+    return Versus(
+        tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
+        {backend: found for backend, found in by_backend.items() if found},
+        whole,
+        _overall(comparisons),
+        across is None,
+        changed(sides["base"].values(), sides["new"].values()),
+    )
+
+
+def changed(base: Iterable[CellSummary], new: Iterable[CellSummary]) -> tuple[str, ...]:
+    """Return what differs in software or machine between the two sides, as `keras 3.14.0 -> 3.15.1`."""
+    was, now = _facts(base), _facts(new)
+    return tuple(
+        f"{name} {'/'.join(was.get(name, ['none']))} -> {'/'.join(now.get(name, ['none']))}"
+        for name in sorted({*was, *now})
+        if was.get(name) != now.get(name)
+    )
+
+
+def _facts(cells: Iterable[CellSummary]) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {}
+    for record in (record for cell in cells for record in cell.measured):
+        for name, version in record.versions.items():
+            found.setdefault(name, set()).add(version)
+        found.setdefault("kernel", set()).add(str(record.machine.kernel))
+        found.setdefault("host", set()).add(record.machine.host_id)
+    return {name: sorted(values) for name, values in found.items()}
+
+
+def _by_cell(records: Iterable[Record]) -> dict[str, CellSummary]:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.cell_id, []).append(record)
+    return {cell: summarise(some) for cell, some in found.items()}
+
+
+def _reason(base: CellSummary | None, new: CellSummary | None) -> str | None:
+    """Return why a cell cannot be compared, or None."""
+    if base is None or new is None:
+        return f"only in {'new' if base is None else 'base'}"
+    for name, cell in (("base", base), ("new", new)):
+        if not cell.measured:
+            told = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
+            return f"not measured in {name}: {told or 'no repeat has ended'}"
+        if mixed := _mixed(cell):
+            return f"{mixed} within {name}"
+    if reason := incomparable({"base": base, "new": new}):
+        return f"not comparable: {reason}"
+    return None
+
+
+def _mixed(cell: CellSummary) -> str | None:
+    """Return what differs between the records of one side, which one label must not hide."""
+    for name in ("keras", cell.settings.backend):
+        found = sorted({record.versions[name] for record in cell.measured if name in record.versions})
+        if len(found) > 1:
+            return f"{name} versions differ ({', '.join(found)})"
+    hosts = {record.machine.host_id for record in cell.measured}
+    return f"machines differ ({len(hosts)} hosts)" if len(hosts) > 1 else None
+
+
+def _logs(base: CellSummary, new: CellSummary) -> tuple[float, ...]:
+    return tuple(paired_logs(_by_block(new), _by_block(base)).values())
+
+
+def _by_block(cell: CellSummary) -> dict[int, float]:
+    return {r.repeat: r.times.step_time_s for r in cell.measured if r.times.step_time_s}
+
+
+def _across(across: Across, ends: tuple[CellSummary | None, CellSummary | None], rule: Rule) -> Verdict:
+    """Judge two sessions by the interval alone: there are no blocks whose signs could be counted."""
+    base, new = ends
+    assert base is not None
+    assert new is not None
+    ratio = across(_measured(base), _measured(new))
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return Verdict(Outcome.UNDECIDED, ratio, None)
+    if ratio.high <= 1 + rule.threshold:
+        return Verdict(Outcome.NO_WORSE, ratio, None)
+    return Verdict(Outcome.REGRESSED if ratio.low > 1 + rule.threshold else Outcome.UNDECIDED, ratio, None)
+
+
+def _measured(cell: CellSummary) -> list[Record]:
+    return [record for record in cell.records if record.status in MEASURED]
+
+
+def _comparison(
+    cell_id: str,
+    ends: tuple[CellSummary | None, CellSummary | None],
+    logs: tuple[float, ...],
+    verdict: Verdict,
+    reason: str | None,
+) -> Comparison:
+    if reason is None and verdict.outcome is Outcome.NOT_MEASURED:
+        reason = f"{len(logs)} blocks in common give no interval"
+    return Comparison(
+        cell_id=cell_id,
+        base=ends[0],
+        new=ends[1],
+        logs=logs,
+        ratio=verdict.estimate,
+        outcome=verdict.outcome,
+        adjusted_p=verdict.adjusted_p,
+        more_blocks=verdict.more_blocks,
+        reason=reason,
+    )
+
+
+def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:
+    """Return backend -> cell -> block -> log ratio, for the geometric means."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for one in comparisons:
+        if one.logs and one.base and one.new:
+            logs = paired_logs(_by_block(one.new), _by_block(one.base))
+            found.setdefault(one.either.settings.backend, {})[one.cell_id] = dict(logs)
+    return found
+
+
+def _overall(comparisons: Sequence[Comparison]) -> Outcome:
+    """Return the worst of them. What is in base alone was not asked of new; nothing at all is a failure."""
+    outcomes = {one.outcome for one in comparisons}
+    for worst in (Outcome.REGRESSED, Outcome.NOT_MEASURED, Outcome.UNDECIDED):
+        if worst in outcomes:
+            return worst
+    return Outcome.NO_WORSE if outcomes else Outcome.NOT_MEASURED
+
+
+def percent(ratio: float) -> str:
+    """Return a ratio of times as a change: `+5.2 %`, `-3.1 %`."""
+    return f"{math.expm1(math.log(ratio)):+.1%}".replace("%", " %")

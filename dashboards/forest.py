@@ -1,0 +1,130 @@
+"""Base against new as one page: every comparison a line, its ratio with interval, and each block's ratio as a dot.
+
+Promise: pure; needs nothing but itself, like the report of a run. The shaded part is what the threshold tolerates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from analysis.gate import Outcome
+from analysis.statistics import Estimate
+from analysis.versus import Comparison, Versus, percent
+from dashboards.axes import Axis, fitted
+from dashboards.format import Unit, plural
+from dashboards.pictures import Mark, Stroke, slot_of
+from dashboards.report import policy, stylesheet, templates
+from records.settings import Settings
+
+HEIGHT = 40
+DOTS_Y = 28
+WHISKER_Y = 12
+NARROWEST = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One comparison, or one geometric mean."""
+
+    title: str
+    said: str
+    slot: int | None
+    settled: bool
+    height: int = HEIGHT
+    strokes: list[Stroke] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+
+
+def page(found: Versus, titles: Mapping[str, str], threshold: float) -> str:
+    """Return the page; `titles` names each cell's work by its cell_id."""
+    from markupsafe import Markup
+
+    axis = _axis(found, threshold)
+    lines = [_line(one, titles[one.cell_id], axis) for one in found.comparisons]
+    means = [(f"geometric mean on {name}", slot_of(name), suite.estimate) for name, suite in found.by_backend.items()]
+    if found.whole and len(means) > 1:
+        means.append(("geometric mean of all", slot_of(""), found.whole.estimate))
+    lines += [_mean(title, slot, estimate, axis) for title, slot, estimate in means]
+    style = stylesheet()
+    return (
+        templates()
+        .get_template("forest.html")
+        .render(
+            style=Markup(style),
+            policy=policy(style),
+            heading=f"New against base: {found.outcome}",
+            tally=", ".join(_tally(found)),
+            changed=[tuple(line.split(" ", 1)) for line in found.changed] or [("changed", "nothing that was recorded")],
+            lead=_lead(found, threshold),
+            lines=lines,
+            axis=axis,
+            tolerated=f"{axis.share(1 + threshold) - axis.share(axis.low):.2f}%" if axis else "0%",
+        )
+    )
+
+
+def _tally(found: Versus) -> Iterable[str]:
+    for outcome in Outcome:
+        if count := sum(one.outcome is outcome for one in found.comparisons):
+            yield f"{plural(count, 'comparison')} {outcome}"
+
+
+def _lead(found: Versus, threshold: float) -> str:
+    told = (
+        "Each line is how much longer a step takes in new than in base, with its 95 % interval; a dot is one block of "
+        f"two processes that took turns. Shaded is what the threshold of {threshold:.0%} tolerates."
+    )
+    if found.paired:
+        return told
+    return (
+        "Base and new are of two sessions, so there are no pairs: an interval holds the spread between sessions, and "
+        f"there is none where that is not known. Shaded is what the threshold of {threshold:.0%} tolerates."
+    )
+
+
+def _axis(found: Versus, threshold: float) -> Axis | None:
+    values = [math.exp(log) for one in found.comparisons for log in one.logs]
+    for one in found.comparisons:
+        if one.ratio:
+            values += [end for end in (one.ratio.centre, one.ratio.low, one.ratio.high) if end]
+    if not values:
+        return None
+    return fitted([*values, 1.0, 1 + threshold], "new / base, time of a step", Unit("x", 1.0), NARROWEST)
+
+
+def _line(one: Comparison, title: str, axis: Axis | None) -> Line:
+    settings: Settings = one.either.settings
+    slot = slot_of(settings.backend)
+    name = f"{title} on {settings.backend}"
+    if axis is None or one.ratio is None:
+        return Line(name, one.reason or str(one.outcome), slot, False)
+    said = f"{_told(one.ratio)}: {one.outcome}"
+    if one.outcome is Outcome.UNDECIDED and one.more_blocks:
+        said += f"; about {plural(one.more_blocks, 'more repeat')} would decide it"
+    marks = [
+        Mark(axis.place(math.exp(log)), DOTS_Y, slot, f"block {block + 1}: {percent(math.exp(log))}", hollow=True)
+        for block, log in enumerate(one.logs)
+    ]
+    drawn = _estimate(one.ratio, slot, axis)
+    return Line(name, said, slot, one.outcome in (Outcome.REGRESSED, Outcome.NO_WORSE), HEIGHT, drawn[0], marks + drawn[1])
+
+
+def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> Line:
+    strokes, marks = _estimate(estimate, slot, axis) if axis else ([], [])
+    return Line(title, _told(estimate), slot, False, HEIGHT // 2 + 4, strokes, marks)
+
+
+def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], list[Mark]]:
+    strokes = []
+    if ratio.low is not None and ratio.high is not None:
+        ends = axis.place(ratio.low), axis.place(ratio.high)
+        strokes.append(Stroke(*ends, WHISKER_Y, WHISKER_Y, slot, _told(ratio)))
+    return strokes, [Mark(axis.place(ratio.centre), WHISKER_Y, slot, _told(ratio))]
+
+
+def _told(ratio: Estimate) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{percent(ratio.centre)}, no interval"
+    return f"{percent(ratio.centre)} [{percent(ratio.low)} to {percent(ratio.high)}]"

@@ -1,0 +1,163 @@
+"""Compare two stored runs, or two environments measured in turn: what became faster or slower, and how sure it is.
+
+    runner compare RESULTS_A RESULTS_B                         two runs: folders, results folders or run ids
+    runner compare --base-env OLD/.venv --new-env NEW/.venv    two environments, measured epoch by epoch in turn
+
+Ratios are new / base of the mean step time. Two environments are one session, paired by block. Two stored runs are two
+sessions: their interval needs the spread between sessions that the stored history knows, else there is none."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix
+from runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from analysis.versus import Across, Versus
+    from records.schema import Record
+    from records.store import Run
+
+NAME = "compare"
+HELP = "compare two runs, or two environments measured in turn"
+BASE, NEW = "base", "new"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    add_sides(parser)
+    add_matrix_options(parser)
+    add_measuring_options(parser)
+    add_output(parser)
+
+
+def add_sides(parser: argparse.ArgumentParser) -> None:
+    """Add what is compared."""
+    parser.add_argument("base", nargs="?", metavar="BASE", help="a run's folder, a results folder, or an id")
+    parser.add_argument("new", nargs="?", metavar="NEW", help="the same")
+    group = parser.add_argument_group("what to measure")
+    group.add_argument("--base-env", type=Path, metavar="FOLDER", help="virtual environment of the base")
+    group.add_argument(
+        "--new-env", type=Path, metavar="FOLDER", help="virtual environment of the new; default: the runner's own"
+    )
+    group.add_argument(
+        "--plant",
+        metavar="FAULT",
+        help="plant a fault in the new side to see it found, as in slower:0.1 (a tenth more work)",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add where the findings go."""
+    group = parser.add_argument_group("findings")
+    group.add_argument(
+        "--threshold", type=float, default=0.05, metavar="SHARE", help="slowdown that is tolerated (default: 0.05)"
+    )
+    group.add_argument("--markdown", type=Path, metavar="FILE", help="write the findings as Markdown, for a comment")
+    group.add_argument("--out", type=Path, metavar="FILE", help="write the findings as a page with a picture")
+    group.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare and show. Returns the exit code."""
+    found = findings(args)
+    show(args, found)
+    return 0 if any(one.ratio for one in found.comparisons) else 1
+
+
+def findings(args: argparse.Namespace) -> Versus:
+    """Find or measure both sides and compare them. Raises `UsageError`."""
+    from analysis.gate import Rule
+    from analysis.versus import versus
+
+    if not 0 <= args.threshold <= 10:
+        raise UsageError(f"--threshold: must be a share from 0 to 10, got {args.threshold:g}")
+    measuring = args.base_env or args.new_env or args.plant
+    if measuring and args.base:
+        raise UsageError(f"compare: name two stored runs or two environments, not both; got {args.base} too")
+    if measuring:
+        base, new = _measured(args)
+    elif args.base and args.new:
+        base, new = stored_run(args, args.base), stored_run(args, args.new)
+    else:
+        raise UsageError("compare: name two stored runs (BASE NEW), or environments (--base-env, --new-env)")
+    if base.folder.resolve() == new.folder.resolve():
+        raise UsageError(f"compare: BASE and NEW are the same run, {base.folder}")
+    paired = _session(base) == _session(new) is not None
+    across = None if paired else _across(args)
+    return versus(base.load()[0], new.load()[0], Rule(threshold=args.threshold), across)
+
+
+def _across(args: argparse.Namespace) -> Across:
+    """Return how two sessions are compared: by the spread between sessions in the results folder's history."""
+    from analysis.statistics import Estimate, geometric
+
+    def ratio(base: Sequence[Record], new: Sequence[Record]) -> Estimate | None:
+        sides = [geometric([r.times.step_time_s for r in side if r.times.step_time_s]) for side in (new, base)]
+        if sides[0] is None or sides[1] is None:
+            return None
+        return Estimate(sides[0].centre / sides[1].centre, None, None, min(sides[0].count, sides[1].count))
+
+    return ratio
+
+
+def _session(run: Run) -> object:
+    return run.about().get("session")
+
+
+def stored_run(args: argparse.Namespace, name: str) -> Run:
+    """Return the run that a folder or an id names. Raises `UsageError`."""
+    from records.store import Results, Run
+
+    for folder in (Path(name), args.results / name):
+        if (folder / "run.json").is_file():
+            return Run(folder.resolve())
+        if (newest := Results(folder).latest()) is not None:
+            return newest
+    raise UsageError(
+        f"compare: {name} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
+    )
+
+
+def _measured(args: argparse.Namespace) -> tuple[Run, Run]:
+    """Measure both sides in turn, in one session."""
+    from records.faults import UnknownFault, parse
+    from records.store import Results
+    from runner.cli.run import asked_arm, measure_session, request
+    from runner.executors.interpreter import of_environment
+
+    if args.plant:
+        try:
+            parse(args.plant)
+        except UnknownFault as error:
+            raise UsageError(f"--plant: {error}") from error
+    base = of_environment(args.base_env, "--base-env") if args.base_env else None
+    new = of_environment(args.new_env, "--new-env") if args.new_env else None
+    matrix, cells = chosen_matrix(args)
+    arms = {BASE: asked_arm(base, None), NEW: asked_arm(new, args.plant)}
+    session = measure_session(args, Results(args.results), request(args, cells, arms), budget_s(args, matrix))
+    return session.runs[BASE], session.runs[NEW]
+
+
+def show(args: argparse.Namespace, found: Versus) -> None:
+    """Print the findings, and write what was asked for."""
+    from runner.cli import versus
+
+    if args.markdown:
+        args.markdown.write_text(versus.markdown(found), encoding="utf-8")
+    if args.out:
+        from dashboards import forest, report
+        from runner.cli.format import asked
+
+        titles = {one.cell_id: asked(one.either.settings) for one in found.comparisons}
+        report.write(args.out, forest.page(found, titles, args.threshold))
+    if args.json:
+        print(versus.as_json(found))
+    else:
+        print(versus.text(found))
+    sys.stdout.flush()

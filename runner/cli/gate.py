@@ -1,0 +1,36 @@
+"""Decide whether new is slower than base: a comparison as `runner compare` makes it, with a verdict as exit code.
+
+    runner gate --base-env PINNED/.venv --threshold 0.05
+
+regressed (exit 4): the interval of new / base lies beyond the threshold, and the comparison is a discovery among the
+run's. no worse (exit 0): every interval ends within the threshold. undecided (exit 5): neither; it says how many more
+repeats would probably decide it. Nothing measured, or a cell that failed, is exit 1: what did not run has not passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from runner.cli import compare
+from runner.cli.options import add_matrix_options, add_measuring_options
+
+NAME = "gate"
+HELP = "fail where new is slower than base"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    compare.add_sides(parser)
+    add_matrix_options(parser)
+    add_measuring_options(parser)
+    compare.add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, show, and return the verdict as an exit code."""
+    from analysis.gate import Outcome
+
+    found = compare.findings(args)
+    compare.show(args, found)
+    codes = {Outcome.NO_WORSE: 0, Outcome.NOT_MEASURED: 1, Outcome.REGRESSED: 4, Outcome.UNDECIDED: 5}
+    return codes[found.outcome]

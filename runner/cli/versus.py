@@ -1,0 +1,121 @@
+"""A comparison of base and new as text, as Markdown for a comment, and for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from analysis.gate import Outcome
+from analysis.statistics import Estimate
+from analysis.suite import SuiteRatio
+from analysis.versus import Comparison, Versus, percent
+from records.codec import to_json
+from runner.cli.format import asked, columns, seconds
+from runner.executors.output import printable
+
+HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "blocks", "verdict"]
+
+
+def text(found: Versus) -> str:
+    """Return the findings for a terminal."""
+    lines = [line.rstrip() for line in columns(_rows(found))] if found.comparisons else []
+    return "\n".join(printable(line) for line in [*lines, "", *_remarks(found)])
+
+
+def markdown(found: Versus) -> str:
+    """Return the findings as Markdown: the verdict, the table, what changed."""
+    rows = _rows(found)
+    table = [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
+    table.insert(1, "|" + " --- |" * len(HEAD))
+    verdict, *rest = _remarks(found)
+    remarks = [f"- {_cell(line)}" for line in rest]
+    return printable_lines([f"### Benchmarks: {verdict}", "", *table, "", *remarks])
+
+
+def printable_lines(lines: Sequence[str]) -> str:
+    """Return lines as one text with nothing in them that a terminal or a page would obey."""
+    return "\n".join(printable(line) for line in lines) + "\n"
+
+
+def as_json(found: Versus) -> str:
+    """Return the findings as one JSON document."""
+    document = {
+        "version": 1,
+        "outcome": str(found.outcome),
+        "paired": found.paired,
+        "changed": list(found.changed),
+        "comparisons": [_comparison_json(one) for one in found.comparisons],
+        "by_backend": {name: to_json(ratio) for name, ratio in found.by_backend.items()},
+        "whole": to_json(found.whole) if found.whole else None,
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _comparison_json(one: Comparison) -> dict[str, Any]:
+    return {
+        "cell_id": one.cell_id,
+        "settings": to_json(one.either.settings),
+        "base_step_time_s": _centre(one, "base"),
+        "new_step_time_s": _centre(one, "new"),
+        "ratio": to_json(one.ratio) if one.ratio else None,
+        "outcome": str(one.outcome),
+        "adjusted_p": one.adjusted_p,
+        "more_blocks": one.more_blocks,
+        "reason": one.reason,
+        "log_ratios": list(one.logs),
+    }
+
+
+def _rows(found: Versus) -> list[list[str]]:
+    rows = [HEAD]
+    for one in found.comparisons:
+        title = asked(one.either.settings)
+        figures = [seconds(_centre(one, side)) for side in ("base", "new")]
+        blocks = str(len(one.logs)) if found.paired else "-"
+        rows.append([title, one.either.settings.backend, *figures, *_ratio(one.ratio), blocks, _verdict(one)])
+    for backend, suite in found.by_backend.items():
+        rows.append(_suite_row("geometric mean", backend, suite))
+    if found.whole and len(found.by_backend) > 1:
+        rows.append(_suite_row("geometric mean", "all", found.whole))
+    return rows
+
+
+def _suite_row(title: str, backend: str, suite: SuiteRatio) -> list[str]:
+    return [title, backend, "", "", *_ratio(suite.estimate), str(suite.estimate.count), ""]
+
+
+def _ratio(ratio: Estimate | None) -> list[str]:
+    if ratio is None:
+        return ["-", "-"]
+    interval = "none" if ratio.low is None or ratio.high is None else f"{percent(ratio.low)} to {percent(ratio.high)}"
+    return [percent(ratio.centre), interval]
+
+
+def _verdict(one: Comparison) -> str:
+    if one.reason:
+        return one.reason
+    if one.outcome is Outcome.UNDECIDED and one.more_blocks:
+        return f"undecided: about {one.more_blocks} more repeats would decide it"
+    return str(one.outcome)
+
+
+def _centre(one: Comparison, side: str) -> float | None:
+    cell = one.base if side == "base" else one.new
+    return cell.step_time.centre if cell and cell.step_time else None
+
+
+def _remarks(found: Versus) -> list[str]:
+    """Return the verdict, then what else must be known, in lines."""
+    counts = {outcome: sum(one.outcome is outcome for one in found.comparisons) for outcome in Outcome}
+    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    lines = [f"{found.outcome} ({told or 'nothing in common'})"]
+    if found.changed:
+        lines.append(f"changed: {', '.join(found.changed)}")
+    if not found.paired:
+        lines.append("base and new are of two sessions: intervals hold the spread between sessions, where it is known")
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
