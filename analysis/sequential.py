@@ -67,7 +67,7 @@ class Looks:
         return max((at for at in self.blocks if at <= count), default=0)
 
 
-LOOKS = Looks((5, 8, 12, 18, 27, 40), (0.955, 0.955, 0.955, 0.955, 0.953, 0.951))
+LOOKS = Looks((5, 8, 12, 18, 27, 40), (0.9511, 0.9793, 0.9794, 0.9832, 0.9755, 0.9530))
 
 
 @dataclass(frozen=True, slots=True)

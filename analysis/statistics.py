@@ -5,7 +5,8 @@ process) of each arm, measured in turn; its figure is one number, the log of the
 times. Epochs are never the unit of evidence: adjacent epochs share a process, and a whole process can be slow.
 
 Promise: no interval below `MIN_BLOCKS` blocks. A percentile bootstrap of the median covers 51 % (two blocks) and 75 %
-(three) where it says 95 %; Student's t over two or three is honest and useless. Blocks that tell nothing give `None`, never a zero.
+(three) where it says 95 %; Student's t over two or three is honest and useless. Blocks that tell nothing give `None`,
+never a zero.
 
 What it does not know: that blocks are exchangeable. The order within a block must be drawn at random, and a slow mode
 of whole processes that no block happened to show is in no interval (docs/statistics.md gives what that costs).
@@ -23,15 +24,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import numpy
 
 CONFIDENCE = 0.95
 MIN_BLOCKS = 5
 MOST_BLOCKS = 10_000
 POWER = 0.8
 LEVEL = 0.05
-# Above so many blocks the signed-rank test counts no longer, but takes the normal tail: there they agree within 5 %.
-EXACT_RANKS = 100
 
 Block = TypeVar("Block", bound=Hashable)
 
@@ -165,9 +167,23 @@ def signed_rank_p(logs: Sequence[float], centre: float = 0.0) -> float:
     distances = [log - centre for log in logs]
     twice = _doubled_ranks([abs(distance) for distance in distances])
     below = sum(rank for rank, distance in zip(twice, distances, strict=True) if distance <= 0)
-    if len(logs) > EXACT_RANKS:
-        return _signed_rank_tail(twice, below)
-    return float(sum(_sums(tuple(sorted(twice)))[: below + 1]) / 2 ** len(logs))
+    return float(signed_rank_chances(tuple(sorted(twice)))[below])
+
+
+@lru_cache(maxsize=256)
+def signed_rank_chances(ranks: tuple[int, ...]) -> numpy.ndarray[Any, Any]:
+    """Return the chance that those of the ranks that a coin picks sum to at most 0, 1, 2, ...
+
+    Each rank is in or out with one half: sums of positive numbers, so even the smallest chance has all its digits.
+    """
+    import numpy as np
+
+    chances = np.array([1.0])
+    for rank in ranks:
+        out, within = np.pad(chances, (0, rank)), np.pad(chances, (rank, 0))
+        chances = (out + within) / 2
+    total: numpy.ndarray[Any, Any] = np.cumsum(chances)
+    return total
 
 
 def adjusted_p_values(p_values: Sequence[float]) -> list[float]:
@@ -202,31 +218,8 @@ def _hodges_lehmann(logs: Sequence[float], confidence: float) -> Estimate:
 @lru_cache(maxsize=256)
 def _signed_rank_critical(count: int, confidence: float) -> int | None:
     """Return the largest rank sum w with P(W <= w) <= (1 - confidence) / 2; None where not even 0 is so rare."""
-    most, total, found = (1 - confidence) / 2 * 2**count, 0, None
-    for value, ways in enumerate(_sums(tuple(range(1, count + 1)))):
-        total += ways
-        if total > most:
-            break
-        found = value
-    return found
-
-
-@lru_cache(maxsize=1024)
-def _sums(ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how many of the subsets of these ranks have the sum 0, 1, 2, ..."""
-    counts = [1]
-    for rank in ranks:
-        shifted = [0] * rank + counts
-        counts = [a + b for a, b in zip(counts + [0] * rank, shifted, strict=True)]
-    return tuple(counts)
-
-
-def _signed_rank_tail(twice: Sequence[int], below: int) -> float:
-    """Return the normal approximation to the chance that the doubled ranks of one sign sum to at most `below`."""
-    from scipy.special import ndtr
-
-    variance = sum(rank * rank for rank in twice) / 4
-    return float(ndtr((below + 1 - sum(twice) / 2) / math.sqrt(variance)))
+    rare = int((signed_rank_chances(tuple(range(1, count + 1))) <= (1 - confidence) / 2).sum())
+    return rare - 1 if rare else None
 
 
 def _doubled_ranks(sizes: Sequence[float]) -> list[int]:

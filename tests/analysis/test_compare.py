@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.compare import Row, summarise, table
+from analysis.compare import Row, suite, summarise, table
 from records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
 from tests.conftest import MACHINE, make_record, make_settings
 
@@ -17,11 +17,20 @@ APART = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
 
 
 def records_of(
-    step_times_s: dict[str, float], *, repeats: int = 3, noise: float = 0.02, **changes: Any
+    step_times_s: dict[str, float],
+    *,
+    repeats: int = 5,
+    noise: float = 0.02,
+    workload: str = "mnist_mlp",
+    league: str = "as_shipped",
+    **changes: Any,
 ) -> list[Record]:
     return [
         make_record(
-            base * (1 + noise * ((i + r) % 3 - 1)), repeat=r, settings=make_settings(backend=backend), **changes
+            base * (1 + noise * ((i + r) % 3 - 1)),
+            repeat=r,
+            settings=make_settings(backend=backend, workload=workload, league=league),
+            **changes,
         )
         for i, (backend, base) in enumerate(step_times_s.items())
         for r in range(repeats)
@@ -37,7 +46,7 @@ def only_row(records: list[Record]) -> Row:
 def test_a_clear_winner_is_named_with_its_ratios() -> None:
     row = only_row(records_of(APART))
     assert row.fastest == "tensorflow"
-    assert row.verdict == "tensorflow is fastest: 2.00x jax, 4.00x torch"
+    assert row.verdict == "tensorflow is fastest: 2.02x jax, 4.02x torch"
 
 
 def test_close_backends_are_not_separable() -> None:
@@ -52,9 +61,16 @@ def test_the_second_best_alone_can_keep_a_winner_unnamed() -> None:
     assert "torch" not in row.verdict
 
 
-def test_two_repeats_never_name_a_winner() -> None:
-    row = only_row(records_of(APART, repeats=2))
-    assert (row.fastest, row.verdict) == (None, "not separable: fewer than 3 repeats")
+@pytest.mark.parametrize("repeats", [1, 2, 4])
+def test_fewer_than_five_repeats_never_name_a_winner(repeats: int) -> None:
+    row = only_row(records_of(APART, repeats=repeats))
+    assert (row.fastest, row.verdict) == (None, "not separable: fewer than 5 repeats give no interval")
+
+
+def test_cells_without_a_repeat_in_common_are_not_separable() -> None:
+    late = [replace(record, repeat=record.repeat + 5) for record in records_of({"jax": 0.02})]
+    row = only_row(records_of({"torch": 0.04}) + late)
+    assert (row.fastest, row.verdict) == (None, "not separable: some cells have no repeat in common")
 
 
 def test_one_backend_has_nothing_to_be_compared_with() -> None:
@@ -91,17 +107,64 @@ def test_other_hosts_are_no_comparison() -> None:
     assert only_row(records_of({"torch": 0.04}) + elsewhere).verdict.startswith("not comparable: hosts differ")
 
 
-def test_the_intervals_hold_together_not_one_by_one() -> None:
-    """Two ratios whose 95 % intervals exclude 1 but whose 97.5 % ones do not name no winner."""
-    quick = [make_record(1.0, repeat=r, settings=make_settings(backend="jax")) for r in range(3)]
-    others = [
-        make_record(math.exp(0.10 + 0.038 * (r - 1)), repeat=r, settings=make_settings(backend=backend))
-        for backend in ("tensorflow", "torch")
-        for r in range(3)
+def pair(workload: str, gap: float, scatter: float = 0.02) -> list[Record]:
+    """jax and torch on one workload: torch slower by `gap` on the logarithms, the pairs scattering about it."""
+    steps = [scatter * deviation for deviation in (-1.3, -0.4, 0.0, 0.4, 1.3)]
+    return [
+        make_record(time_s, repeat=r, settings=make_settings(workload=workload, backend=backend))
+        for r, step in enumerate(steps)
+        for backend, time_s in (("jax", 0.01), ("torch", 0.01 * math.exp(gap + step)))
     ]
-    alone = only_row(quick + others[:3])
+
+
+def test_a_name_must_be_a_discovery_among_the_rows() -> None:
+    """What is separate alone need not be among twenty rows that show nothing."""
+    alone = only_row(pair("gru", 0.027))
     assert alone.fastest == "jax"
-    assert only_row(quick + others).fastest is None
+    others = [record for i in range(20) for record in pair(f"w{i:02}", 0.0)]
+    row = table(pair("gru", 0.027) + others)[0]
+    assert (row.title, row.fastest) == ("gru", None)
+    assert row.verdict == "not separable: jax against torch 1.00-1.05x: not a discovery among 21 rows (p 0.73)"
+
+
+def test_many_like_rows_stand_by_each_other() -> None:
+    rows = table([record for i in range(20) for record in pair(f"w{i:02}", 0.027)])
+    assert {row.fastest for row in rows} == {"jax"}
+
+
+def test_a_ratio_says_which_difference_would_have_shown() -> None:
+    close, wide = (only_row(pair("gru", 0.0, scatter)).ratios[0] for scatter in (0.02, 0.04))
+    assert close.smallest_difference is not None
+    assert wide.smallest_difference is not None
+    assert math.log1p(wide.smallest_difference) == pytest.approx(2 * math.log1p(close.smallest_difference))
+    assert only_row(records_of(APART, repeats=4)).ratios[0].smallest_difference is None
+
+
+def test_a_suite_has_a_ratio_for_each_backend_against_the_quickest() -> None:
+    records = [
+        record
+        for i, factor in enumerate((1.0, 2.0, 3.0))
+        for record in records_of(
+            {"tensorflow": 0.01 * factor, "jax": 0.02 * factor, "torch": 0.04 * factor}, workload=f"w{i}"
+        )
+    ]
+    (found,) = suite(table(records))
+    assert (found.league, found.against) == ("as_shipped", "tensorflow")
+    centres = {backend: ratio.estimate.centre for backend, ratio in found.ratios.items()}
+    assert centres == pytest.approx({"jax": 2.0, "torch": 4.0}, rel=0.05)
+    assert found.ratios["jax"].workloads == ("w0", "w1", "w2")
+
+
+def test_a_suite_never_mixes_leagues() -> None:
+    matched = records_of({"jax": 0.01, "torch": 0.02}, league="matched")
+    found = suite(table(records_of({"jax": 0.02, "torch": 0.01}) + matched))
+    assert [(one.league, one.against) for one in found] == [("as_shipped", "torch"), ("matched", "jax")]
+
+
+def test_what_is_not_comparable_is_in_no_suite() -> None:
+    other = Resolved(50, 32, "fork", "float32", parameters=999)
+    assert suite(table(records_of({"torch": 0.04}) + records_of({"jax": 0.01}, resolved=other))) == []
+    assert suite([]) == []
 
 
 def test_a_summary_takes_the_median_speed_and_the_largest_memory() -> None:

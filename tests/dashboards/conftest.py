@@ -1,4 +1,4 @@
-"""A made-up run: six workloads on three backends, three processes each, with the ways a cell can end among them."""
+"""A made-up run: six workloads on three backends, five processes each, with the ways a cell can end among them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from records.schema import (
 from records.settings import BACKENDS, Settings
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
-REPEATS = 3
+REPEATS = 5
 KEPT_EPOCHS = 3
 
 
@@ -80,7 +80,7 @@ ABOUT: dict[str, object] = {
     "order_seed": 20251121,
     "matrix_path": "matrix.yaml",
     "matrix_text": MATRIX,
-    "planned": 56,
+    "planned": 92,
     "start": "fork",
     "versions": {"runner": "0.1.0"},
 }
@@ -210,7 +210,7 @@ def unstable(record: Record) -> Record:
 
 
 def made_up_records() -> list[Record]:
-    """Return 54 records: 46 ok, one unstable, and four kinds of failure."""
+    """Return 91 records: 78 ok, one unstable, four kinds of failure, and a first try."""
     return [_ended(measured(w, b, r)) for w in WORKS for b in BACKENDS for r in range(REPEATS)] + [_first_try()]
 
 

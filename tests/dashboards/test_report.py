@@ -153,7 +153,7 @@ def test_every_failure_is_told_with_status_reason_and_output(made_up: Any) -> No
 def test_failures_with_one_cause_are_told_once(made_up: Any) -> None:
     found = troubles.failures(made_up.records, made_up.rows)
     assert sorted(failure.status for failure in found) == ["device_mismatch", "timeout", "unsupported"]
-    assert {failure.where for failure in found} == {"repeats 1, 2, 3", "repeat 3"}
+    assert {failure.where for failure in found} == {"repeats 1, 2, 3, 4, 5", "repeat 3"}
 
 
 def test_a_warning_is_split_into_rule_doubt_and_advice(made_up: Any) -> None:
@@ -171,7 +171,7 @@ def test_a_warning_of_another_form_is_shown_whole(made_up: Any) -> None:
 
 def test_attempts_that_were_tried_again_are_not_counted(made_up: Any) -> None:
     counts = {tally.name: tally.count for tally in findings.tallies(made_up.records, pending=2)}
-    assert counts == {"ok": 46, "unstable": 1, "unsupported": 3, "failed": 4, "pending": 2}
+    assert counts == {"ok": 78, "unstable": 1, "unsupported": 5, "failed": 6, "pending": 2}
     assert troubles.superseded(made_up.records) == 1
 
 

@@ -1,0 +1,192 @@
+"""What the statistics do on made-up noise whose truth is known: coverage when stopped, and false alarms of the gate.
+
+Promise: the same rules as `analysis.sequential.decide` and `analysis.gate.judge`, over many runs at once (tests hold
+them together); every draw from a stated seed. It does not know how real machines are noisy: `analysis.noise` says what
+is pretended, and `runner selftest` measures the real ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr, stdtr
+
+from analysis.gate import Rule, spending
+from analysis.noise import Array, Scenario
+from analysis.sequential import LOOKS, PRECISION_TARGET, Looks
+from analysis.statistics import CONFIDENCE, adjusted_p_values, signed_rank_chances, t_quantile
+
+COMPARISONS = 300
+# The threshold 0 is the hardest: any tolerance only takes alarms away.
+NO_TOLERANCE = Rule(threshold=0.0)
+CHUNK_RUNS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Where each run of a simulation stopped: centre and half-width on the logarithms, and how many blocks it took."""
+
+    centre: Array
+    half: Array
+    count: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How often the interval at the stopping time held the truth; its standard error; the mean number of blocks."""
+
+    share: float
+    error: float
+    blocks: float
+    at_first: float
+
+
+@dataclass(frozen=True, slots=True)
+class FalseAlarms:
+    """The share of runs in which a gate called any of its comparisons, all truly equal, regressed.
+
+    `by_student` is what the same gate would do with Student's p-values in place of the signed-rank ones.
+    """
+
+    share: float
+    by_student: float
+    runs: int
+
+
+def plain(blocks: tuple[int, ...]) -> Looks:
+    """Return these looks with 95 % at each: what stopping costs where nobody allows for it."""
+    return Looks(blocks, (CONFIDENCE,) * len(blocks))
+
+
+def stopped(logs: Array, target: float = PRECISION_TARGET, looks: Looks = LOOKS) -> Stopped:
+    """Return where each row of blocks stops: at the first look precise enough, else at the last."""
+    runs = len(logs)
+    centre, half, count = np.empty(runs), np.empty(runs), np.zeros(runs, dtype=int)
+    for at, confidence in zip(looks.blocks, looks.confidences, strict=True):
+        open_ = np.flatnonzero(count == 0)
+        seen = logs[open_, :at]
+        width = t_quantile(at - 1, confidence) / math.sqrt(at) * seen.std(axis=1, ddof=1)
+        ends = np.full(len(open_), at == looks.blocks[-1]) | (width <= math.log1p(target))
+        rows = open_[ends]
+        centre[rows], half[rows], count[rows] = seen.mean(axis=1)[ends], width[ends], at
+    return Stopped(centre, half, count)
+
+
+def coverage(scenario: Scenario, noise: float, runs: int, seed: int, looks: Looks = LOOKS) -> Coverage:
+    """Return how often the interval at the stopping time holds the true ratio, 1."""
+    generator = np.random.default_rng(seed)
+    found = stopped(scenario.draw(generator, (runs, looks.blocks[-1]), noise), looks=looks)
+    share = float(np.mean(np.abs(found.centre) <= found.half))
+    return Coverage(
+        share,
+        math.sqrt(share * (1 - share) / runs),
+        float(found.count.mean()),
+        float(np.mean(found.count == looks.blocks[0])),
+    )
+
+
+def false_alarms(scenario: Scenario, noise: float, runs: int, seed: int, rule: Rule = NO_TOLERANCE) -> FalseAlarms:
+    """Return how often a gate over 300 equal comparisons, each stopped by its own rule, raises a false alarm."""
+    generator = np.random.default_rng(seed)
+    alarmed = by_student = 0
+    for begun in range(0, runs, CHUNK_RUNS):
+        size = min(CHUNK_RUNS, runs - begun)
+        ranks, students = _smallest_p_values(scenario, noise, size * COMPARISONS, generator, rule)
+        alarmed += _alarms(ranks, size, rule)
+        by_student += _alarms(students, size, rule)
+    return FalseAlarms(alarmed / runs, by_student / runs, runs)
+
+
+def _smallest_p_values(
+    scenario: Scenario, noise: float, rows: int, generator: np.random.Generator, rule: Rule
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return, for those comparisons that could be discoveries, the p-values by signed ranks and by Student's t.
+
+    Blocks are drawn only for those comparisons that go on, from look to look.
+    """
+    ranks: dict[int, float] = {}
+    students: dict[int, float] = {}
+    centre, target = math.log1p(rule.threshold), math.log1p(PRECISION_TARGET)
+    names, logs = np.arange(rows), np.empty((rows, 0))
+    for at, confidence in zip(rule.looks.blocks, rule.looks.confidences, strict=True):
+        logs = np.hstack([logs, scenario.draw(generator, (len(names), at - logs.shape[1]), noise)])
+        mean, scatter = logs.mean(axis=1), logs.std(axis=1, ddof=1) / math.sqrt(at)
+        half = t_quantile(at - 1, confidence) * scatter
+        ends = np.full(len(names), at == rule.looks.blocks[-1]) | (half <= target)
+        beyond = np.flatnonzero(ends & (mean - half > centre))
+        _add(students, names[beyond], stdtr(at - 1, (centre - mean[beyond]) / scatter[beyond]), rule)
+        if share := spending(at, rule):
+            _add(ranks, names[beyond], _rank_chances(logs[beyond] - centre) / share, rule)
+        names, logs = names[~ends], logs[~ends]
+    return ranks, students
+
+
+def _add(found: dict[int, float], names: Array, p_values: Array, rule: Rule) -> None:
+    for index in np.flatnonzero(p_values <= rule.level):
+        found[int(names[index])] = float(p_values[index])
+
+
+def _rank_chances(distances: Array) -> Array:
+    """Return, for each row without ties, what `signed_rank_p` gives."""
+    ranks = np.abs(distances).argsort(axis=1).argsort(axis=1) + 1
+    below = np.where(distances <= 0, ranks, 0).sum(axis=1)
+    chances: Array = signed_rank_chances(tuple(range(1, distances.shape[1] + 1)))[below]
+    return chances
+
+
+def _alarms(p_values: dict[int, float], runs: int, rule: Rule) -> int:
+    """Return in how many runs, of 300 comparisons each, any is a discovery; those not named have p-value 1."""
+    by_run: dict[int, list[float]] = {}
+    for name, p in p_values.items():
+        by_run.setdefault(name // COMPARISONS, []).append(p)
+    return sum(
+        1
+        for found in by_run.values()
+        if min(adjusted_p_values([*found, *[1.0] * (COMPARISONS - len(found))])) <= rule.level
+    )
+
+
+def normal_coverage(looks: Looks, scatters: Array, runs: int, seed: int) -> Array:
+    """Return the coverage at the stopping time of normal blocks, for each standard deviation of their log ratio.
+
+    Stopping looks at the scatter only, and for normal blocks that is independent of the mean; so each run gives its
+    chance of covering, not only a yes or no, and the figure has little error of its own.
+    """
+    paths = _scatter_paths(looks.blocks, runs, seed)
+    factors = np.array([t_quantile(at - 1, c) for at, c in zip(looks.blocks, looks.confidences, strict=True)])
+    halves = paths * factors / np.sqrt(looks.blocks)
+    return np.array([_covered(halves, looks.blocks, scatter) for scatter in scatters])
+
+
+def calibrate(blocks: tuple[int, ...], scatters: Array, runs: int = 20_000, seed: int = 1) -> Looks:
+    """Return the looks with the confidences that bring the coverage of normal blocks nearest to 95 % over `scatters`.
+
+    `scatters` are standard deviations of the block's log ratio; the largest distance from 95 % is made small.
+    """
+    from scipy.optimize import minimize
+
+    def looks_of(logits: Array) -> Looks:
+        return Looks(blocks, tuple(float(c) for c in 1 / (1 + np.exp(-logits))))
+
+    def worst(logits: Array) -> float:
+        return float(np.abs(normal_coverage(looks_of(logits), scatters, runs, seed) - CONFIDENCE).max())
+
+    start = np.full(len(blocks), math.log(CONFIDENCE / (1 - CONFIDENCE)))
+    found = minimize(worst, start, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-5, "maxiter": 2000})
+    return looks_of(found.x)
+
+
+def _scatter_paths(blocks: tuple[int, ...], runs: int, seed: int) -> Array:
+    """Return, for normal blocks of scatter 1, their standard deviation at each look."""
+    made = np.random.default_rng(seed).standard_normal((runs, blocks[-1]))
+    return np.stack([made[:, :at].std(axis=1, ddof=1) for at in blocks], axis=1)
+
+
+def _covered(halves: Array, blocks: tuple[int, ...], scatter: float) -> float:
+    precise = halves * scatter <= math.log1p(PRECISION_TARGET)
+    precise[:, -1] = True
+    at = precise.argmax(axis=1)
+    reach = halves[np.arange(len(at)), at] * np.sqrt(np.asarray(blocks))[at]
+    return float(np.mean(2 * ndtr(reach) - 1))

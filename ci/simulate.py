@@ -1,0 +1,142 @@
+"""Run the simulations that docs/statistics.md states, and print them as Markdown.
+
+    ci/simulate                       20,000 runs each, about two minutes on two cores
+    ci/simulate --write               and put the tables into docs/statistics.md
+    ci/simulate --calibrate           find the confidences of the looks anew (analysis/sequential.py holds them)
+
+The same seed gives the same tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+# One thread a process: the arrays are small, and the processes share the cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+from analysis import designs, noise, simulation
+from analysis.sequential import LOOKS, PRECISION_TARGET
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "statistics.md"
+BEGIN, END = "<!-- simulation: begin -->", "<!-- simulation: end -->"
+NOISES = (0.01, 0.03, 0.10)
+# Standard deviations of a block's log ratio, from far below what the first look resolves to far above the last.
+SCATTERS = np.geomspace(0.005, 0.5, 61)
+
+Job = Callable[[], Any]
+
+
+def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
+    """Return every simulation: its kind, its scenario, its noise; each with a seed of its own."""
+    found: dict[tuple[str, str, float], Job] = {}
+    for place, (scenario, level) in enumerate((s, n) for s in (*noise.SCENARIOS, noise.LIMIT) for n in NOISES):
+        own = seed + place
+        found["coverage", scenario.name, level] = partial(simulation.coverage, scenario, level, runs, own)
+        if scenario is not noise.LIMIT:
+            found["alarms", scenario.name, level] = partial(simulation.false_alarms, scenario, level, runs, own)
+    for level in NOISES:
+        for drift in (designs.ramp, designs.step):
+            job = partial(designs.order_errors, drift, level, repeats=10, runs=runs, seed=seed)
+            found["order", drift.__name__, level] = job
+        for budget_s in (120.0, 300.0):
+            job = partial(designs.smallest_detectable, level, budget_s, runs=runs, seed=seed)
+            found["detectable", f"{budget_s:.0f} s", level] = job
+    return found
+
+
+def call(job: Job) -> Any:
+    """Run one simulation; in a process of its own."""
+    return job()
+
+
+def tables(found: dict[tuple[str, str, float], Any], runs: int, seed: int, taken_s: float) -> Iterator[str]:
+    """Yield the lines of the document."""
+    yield f"{datetime.now(UTC):%Y-%m-%d}, `ci/simulate --runs {runs} --seed {seed}`, {taken_s:.0f} s. Noise is the"
+    yield "standard deviation of one process's log time; target: half-width 3 %."
+    yield ""
+    yield "| scenario | noise | coverage at the stop, % | blocks, mean | stopped at 5 | gate: false alarms, % of runs |"
+    yield "|---|---|---|---|---|---|"
+    for (kind, name, level), figure in found.items():
+        if kind == "coverage":
+            alarms = found.get(("alarms", name, level))
+            told = "-" if alarms is None else f"{alarms.share * 100:.2f} (Student: {alarms.by_student * 100:.2f})"
+            yield (
+                f"| {name} | {level:.0%} | {figure.share * 100:.2f} ± {figure.error * 100:.2f} | "
+                f"{figure.blocks:.1f} | {figure.at_first:.0%} | {told} |"
+            )
+    yield ""
+    yield "| drift of 20 % over 20 processes | noise | error in turn, % | one after the other, % | falls by |"
+    yield "|---|---|---|---|---|"
+    for (kind, name, level), figure in found.items():
+        if kind == "order":
+            yield (
+                f"| {name} | {level:.0%} | {figure.in_turn * 100:.2f} | {figure.one_after_other * 100:.2f} | "
+                f"{figure.gain:.1f}x |"
+            )
+    yield ""
+    yield "| budget | noise | blocks | smallest difference, ours, % | keras-benchmarks', % | share |"
+    yield "|---|---|---|---|---|---|"
+    for (kind, name, level), figure in found.items():
+        if kind == "detectable":
+            yield (
+                f"| {name} | {level:.0%} | {figure.blocks} | {figure.ours * 100:.1f} | {figure.theirs * 100:.1f} | "
+                f"{figure.share:.2f} |"
+            )
+    yield ""
+    yield from looks_table(runs)
+
+
+def looks_table(runs: int) -> Iterator[str]:
+    """Yield what the looks cover over all sizes of normal noise."""
+    shares = simulation.normal_coverage(LOOKS, SCATTERS, runs, seed=2)
+    plain = simulation.normal_coverage(simulation.plain(LOOKS.blocks), SCATTERS, runs, seed=2)
+    yield f"Normal blocks, {len(SCATTERS)} scatters of the ratio from {SCATTERS[0]:.1%} to {SCATTERS[-1]:.0%}: coverage"
+    yield (
+        f"{shares.min() * 100:.2f}-{shares.max() * 100:.2f} %; with plain 95 % intervals at each look "
+        f"{plain.min() * 100:.2f}-{plain.max() * 100:.2f} %."
+    )
+
+
+def calibrate() -> None:
+    """Print confidences for the looks, and what they reach."""
+    looks = simulation.calibrate(LOOKS.blocks, SCATTERS)
+    reached = simulation.normal_coverage(looks, SCATTERS, 100_000, seed=3)
+    print(f"target {PRECISION_TARGET:.0%}, looks {looks.blocks}")
+    print("confidences", tuple(round(confidence, 4) for confidence in looks.confidences))
+    print(f"coverage {reached.min():.4f}-{reached.max():.4f}")
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20_000, help="runs of each simulation")
+    parser.add_argument("--seed", type=int, default=20261121)
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/statistics.md")
+    parser.add_argument("--calibrate", action="store_true", help="find the confidences of the looks")
+    args = parser.parse_args()
+    if args.calibrate:
+        calibrate()
+        return
+    begun_s = time.perf_counter()
+    planned = jobs(args.runs, args.seed)
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        found = dict(zip(planned, pool.map(call, planned.values()), strict=True))
+    text = "\n".join(tables(found, args.runs, args.seed, time.perf_counter() - begun_s))
+    print(text)
+    if args.write:
+        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
+        DOCUMENT.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""A gate says regressed, no worse or undecided, and never passes what was not measured."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from analysis.gate import Outcome, Rule, judge, spending
+from analysis.sequential import LOOKS, Looks
+
+
+def blocks(count: int, ratio: float, scatter: float = 0.005, seed: int = 1) -> list[float]:
+    generator = random.Random(seed)
+    return [math.log(ratio) + generator.gauss(0, scatter) for _ in range(count)]
+
+
+def test_a_slowdown_beyond_the_threshold_is_regressed() -> None:
+    found = judge({"a": blocks(12, 1.2)})
+    assert (found.outcome, found.verdicts["a"].outcome) == (Outcome.REGRESSED, Outcome.REGRESSED)
+    assert found.verdicts["a"].more_blocks is None
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 1.03])
+def test_what_is_surely_within_the_threshold_is_no_worse(ratio: float) -> None:
+    assert judge({"a": blocks(5, ratio)}).outcome is Outcome.NO_WORSE
+
+
+def test_an_interval_on_both_sides_of_the_threshold_is_undecided() -> None:
+    found = judge({"a": blocks(5, 1.01, scatter=0.05)}).verdicts["a"]
+    assert found.outcome is Outcome.UNDECIDED
+    assert found.more_blocks is not None
+    assert found.more_blocks > 1
+
+
+def test_the_blocks_it_asks_for_decide_it() -> None:
+    few = judge({"a": blocks(8, 1.03, scatter=0.03)}).verdicts["a"]
+    assert few.outcome is Outcome.UNDECIDED
+    assert few.estimate is not None
+    assert few.more_blocks is not None
+    scatter = few.estimate.half_width
+    assert scatter is not None
+    more = [*blocks(8, 1.03, scatter=0.03)] * ((8 + few.more_blocks) // 8 + 1)
+    assert judge({"a": more}).outcome is Outcome.NO_WORSE
+
+
+def test_five_blocks_never_prove_a_regression() -> None:
+    """All of five on one side happen too often by slow processes alone; the verdict asks for as many as could."""
+    found = judge({"a": blocks(5, 2.0)}).verdicts["a"]
+    assert (found.outcome, found.more_blocks) == (Outcome.UNDECIDED, 3)
+
+
+def test_a_lone_regression_among_many_needs_more_blocks_than_one_among_its_like() -> None:
+    equal = {f"w{i}": blocks(8, 1.0, seed=i) for i in range(299)}
+    lone = judge({**equal, "slow": blocks(8, 1.5)}).verdicts["slow"]
+    assert (lone.outcome, lone.more_blocks) == (Outcome.UNDECIDED, 10)
+    assert judge({**equal, "slow": blocks(18, 1.5)}).verdicts["slow"].outcome is Outcome.REGRESSED
+    everywhere = judge({f"w{i}": blocks(8, 1.5, seed=i) for i in range(300)})
+    assert {verdict.outcome for verdict in everywhere.verdicts.values()} == {Outcome.REGRESSED}
+
+
+@pytest.mark.parametrize("logs", [[], blocks(4, 1.0)])
+def test_what_was_not_measured_fails_the_gate(logs: list[float]) -> None:
+    found = judge({"a": blocks(5, 1.0), "b": logs})
+    assert found.outcome is Outcome.NOT_MEASURED
+    assert (found.verdicts["b"].adjusted_p, found.verdicts["b"].more_blocks) == (None, 5 - len(logs))
+
+
+def test_nothing_at_all_fails_the_gate() -> None:
+    assert judge({}).outcome is Outcome.NOT_MEASURED
+
+
+def test_the_worst_verdict_is_the_runs() -> None:
+    equal, open_, slow = blocks(12, 1.0), blocks(12, 1.05, 0.1), blocks(12, 2.0)
+    assert judge({"equal": equal, "open": open_}).outcome is Outcome.UNDECIDED
+    assert judge({"equal": equal, "open": open_, "none": []}).outcome is Outcome.NOT_MEASURED
+    assert judge({"equal": equal, "open": open_, "none": [], "slow": slow}).outcome is Outcome.REGRESSED
+
+
+def test_the_looks_never_spend_more_than_the_level() -> None:
+    for level in (0.001, 0.01, 0.05):
+        rule = Rule(level=level)
+        spent = [spending(at, rule) for at in LOOKS.blocks]
+        assert sum(spent) <= 1
+        assert all(not share or 2.0**-at <= level * share for at, share in zip(LOOKS.blocks, spent, strict=True))
+
+
+def test_a_stop_between_two_looks_spends_as_a_look_of_its_own() -> None:
+    assert [spending(count, Rule()) for count in (5, 7, 8, 10, 12, 13, 18)] == [0, 0, 1 / 2, 1 / 4, 1 / 4, 1 / 8, 1 / 8]
+
+
+def test_a_fixed_number_of_blocks_is_one_look() -> None:
+    rule = Rule(looks=Looks.once(8))
+    assert spending(8, rule) == 0.5
+    assert judge({"a": blocks(8, 1.2)}, rule).outcome is Outcome.REGRESSED
+
+
+def test_no_threshold_is_needed_to_call_a_speed_up_no_worse() -> None:
+    assert judge({"a": blocks(5, 0.9)}, Rule(threshold=0.0)).outcome is Outcome.NO_WORSE
