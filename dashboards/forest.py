@@ -107,8 +107,9 @@ def _line(one: Comparison, title: str, axis: Axis | None) -> Line:
         Mark(axis.place(math.exp(log)), DOTS_Y, slot, f"block {block + 1}: {percent(math.exp(log))}", hollow=True)
         for block, log in enumerate(one.logs)
     ]
-    drawn = _estimate(one.ratio, slot, axis)
-    return Line(name, said, slot, one.outcome in (Outcome.REGRESSED, Outcome.NO_WORSE), HEIGHT, drawn[0], marks + drawn[1])
+    strokes, centre = _estimate(one.ratio, slot, axis)
+    settled = one.outcome in (Outcome.REGRESSED, Outcome.NO_WORSE)
+    return Line(name, said, slot, settled, HEIGHT, strokes, marks + centre)
 
 
 def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> Line:
