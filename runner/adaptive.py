@@ -4,46 +4,55 @@ The rule of when to stop and the choice of who gets the next block are `analysis
 records into its comparisons and its answer into steps. All comparisons that go on get their next block together, since
 they share the servers that a block starts; near the end of the budget the most promising go first.
 
+Under a gate's rule a comparison goes on, from look to look, until the gate has decided it; else until its interval is
+as narrow as asked.
+
 A comparison holds, of the cells that differ in backend or arm only: with two arms, new / base on each backend; else
 each backend against the quickest; a cell alone is judged by its own step time. It stops when all of these do.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from analysis.sequential import State, Why, allocate, decide
+from analysis.gate import Outcome, Rule, judge
+from analysis.sequential import LOOKS, State, Why, allocate, decide
 from records.schema import MEASURED, Record
 from runner.matrix import Cell
 from runner.plan import Step, block, comparisons
 from runner.session import Session
 
 MOST_REPEATS = 1000
+NEVER = -0.5
 Times = Mapping[tuple[str, str], Mapping[int, float]]
 """Step times in seconds by (arm, cell_id) and repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """How long a session may go on adding repeats, in seconds, and the gate's rule where a gate is to be decided."""
+
+    budget_s: float | None = None
+    rule: Rule | None = None
 
 
 class Adaptive:
     """Decides, between blocks, what a session measures further."""
 
     def __init__(
-        self,
-        session: Session,
-        cells: Sequence[Cell],
-        budget_s: float | None,
-        clock: Callable[[], float] = time.perf_counter,
+        self, session: Session, cells: Sequence[Cell], goal: Goal, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._session = session
         self._groups = {group[0].cell_id: group for group in comparisons(cells) if group[0].auto}
-        self._budget_s = math.inf if budget_s is None else budget_s
+        self._budget_s = math.inf if goal.budget_s is None else goal.budget_s
+        self._rule = goal.rule
         self._clock = clock
-        earlier_s = sum(record.harness.wall_time_s or 0.0 for _, record in self._records())
-        self._begun_s = clock() - earlier_s
-        self._rounds = 0
+        self._begun_s = clock() - _wall_s(self._records())
 
     def more(self) -> list[Step]:
         """Return the next block; empty when every comparison is at its end or the budget is spent."""
@@ -51,47 +60,71 @@ class Adaptive:
             return []
         records = self._records()
         times = step_times(records)
-        repeats = {name: self._next_repeat(group, records) for name, group in self._groups.items()}
-        left_s = self._budget_s - (self._clock() - self._begun_s)
+        done = {(arm, record.cell_id, record.repeat) for arm, record in records}
+        repeats = {name: self._next_repeat(group, done) for name, group in self._groups.items()}
+        # Whichever is more: what the clock says of this start, or what the processes of all starts took.
+        left_s = self._budget_s - max(self._clock() - self._begun_s, _wall_s(records))
+        decided = self._decided(times)
         states = {
-            name: State(widest(group, times), _block_cost_s(group, records))
+            name: State(widest(group, times), _block_cost_s(group, records), self._stakes())
             for name, group in self._groups.items()
-            if repeats[name] < MOST_REPEATS and may_go_on(group, times)
+            if repeats[name] < MOST_REPEATS and may_go_on(group, times) and name not in decided
         }
         chosen: list[str] = []
         while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
             chosen.append(name)
             left_s -= states[name].block_cost_s
-        return [step for name in chosen for step in self._steps(self._groups[name], repeats[name])]
+        return [step for name in chosen for step in self._steps(self._groups[name], repeats[name], done)]
 
     def why(self) -> dict[str, str]:
         """Return, for each comparison by the cell_id of its first cell, why no more repeats were added."""
         records = self._records()
         times = step_times(records)
-        told = {}
+        told = dict(self._decided(times))
         for name, group in self._groups.items():
-            target = group[0].precision_target or 0.0
-            decision = decide(widest(group, times), target)
-            told[name] = str(decision.why if decision.stop else Why.BUDGET)
+            decision = decide(widest(group, times), self._target(name))
+            told.setdefault(name, str(decision.why if decision.stop else Why.BUDGET))
         return told
+
+    def _stakes(self) -> tuple[float, ...]:
+        return (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
+
+    def _target(self, name: str) -> float:
+        """Return the width that is enough; under a gate none is, not even 0."""
+        return NEVER if self._rule else self._groups[name][0].precision_target or 0.0
+
+    def _decided(self, times: Times) -> dict[str, str]:
+        """Return the comparisons a gate has decided at one of its looks, and how."""
+        if self._rule is None:
+            return {}
+        logs = {name: series(group, times) for name, group in self._groups.items()}
+        named = {f"{name} {i}": one for name, several in logs.items() for i, one in enumerate(several)}
+        verdicts = judge(named, self._rule).verdicts
+        found = {}
+        for name, several in logs.items():
+            outcomes = [verdicts[f"{name} {i}"].outcome for i in range(len(several))]
+            if all(len(one) in LOOKS.blocks for one in several) and Outcome.UNDECIDED not in outcomes:
+                found[name] = " and ".join(sorted(set(map(str, outcomes))))
+        return found
 
     def _next(self, states: Mapping[str, State], left_s: float) -> str | None:
         """Return who is next among comparisons whose targets may differ."""
         by_target: dict[float, dict[str, State]] = {}
         for name, state in states.items():
-            by_target.setdefault(self._groups[name][0].precision_target or 0.0, {})[name] = state
+            by_target.setdefault(self._target(name), {})[name] = state
         offers = [found for target, some in by_target.items() if (found := allocate(some, left_s, target))]
         return offers[0] if offers else None
 
-    def _steps(self, group: Sequence[Cell], repeat: int) -> list[Step]:
+    def _steps(self, group: Sequence[Cell], repeat: int, done: Collection[tuple[str, str, int]]) -> list[Step]:
+        """Return what is left of one block of a comparison; all of it, unless an earlier start was stopped in it."""
         cells = [replace(cell, repeats=repeat + 1) for cell in group]
         planned = {cell.cell_id: cell for cell in group}
         steps = block([cells], repeat, self._session.seed, list(self._session.runs))
-        return [replace(step, cell=planned[step.cell.cell_id]) for step in steps]
+        return [replace(step, cell=planned[step.cell.cell_id]) for step in steps if step.key not in done]
 
-    def _next_repeat(self, group: Sequence[Cell], records: Sequence[tuple[str, Record]]) -> int:
-        own = {cell.cell_id for cell in group}
-        return max((record.repeat + 1 for _, record in records if record.cell_id in own), default=0)
+    def _next_repeat(self, group: Sequence[Cell], done: Collection[tuple[str, str, int]]) -> int:
+        wanted = [(arm, cell.cell_id) for arm in self._session.runs for cell in group]
+        return next(n for n in itertools.count() if any((*key, n) not in done for key in wanted))
 
     def _records(self) -> list[tuple[str, Record]]:
         return [(arm, record) for arm in self._session.runs for record in self._session.records(arm)]
@@ -129,6 +162,10 @@ def widest(group: Sequence[Cell], times: Times) -> tuple[float, ...]:
 def may_go_on(group: Sequence[Cell], times: Times) -> bool:
     """Return whether more repeats can help: not where nothing of the comparison was ever measured."""
     return any(series(group, times))
+
+
+def _wall_s(records: Sequence[tuple[str, Record]]) -> float:
+    return sum(record.harness.wall_time_s or 0.0 for _, record in records)
 
 
 def _log_ratios(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> tuple[float, ...]:

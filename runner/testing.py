@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from records.faults import parse
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
 from runner.cell.job import Job, write_result
@@ -74,7 +75,7 @@ class FakeExecutor:
 
     def result(self, job: Job) -> CellResult:
         """Return a complete result for a job."""
-        step_s = self.step_time_s(job.settings, job.repeat)
+        step_s = self.step_time_s(job.settings, job.repeat) * (1 + parse(job.fault)[1] if job.fault else 1)
         empty = CellResult(SCHEMA_VERSION, job.nonce, job.cell_id, job.repeat, job.attempt)
         proved = replace(empty, device=DeviceProof(job.settings.device, "fake:0", 1, "fake"))
         steps = job.steps or 1

@@ -19,6 +19,7 @@ from runner.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from analysis.gate import Rule
     from analysis.versus import Across, Versus
     from records.schema import Record
     from records.store import Run
@@ -65,23 +66,27 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and show. Returns the exit code."""
-    found = findings(args)
+    found = findings(args, to_decide=False)
     show(args, found)
     return 0 if any(one.ratio for one in found.comparisons) else 1
 
 
-def findings(args: argparse.Namespace) -> Versus:
-    """Find or measure both sides and compare them. Raises `UsageError`."""
+def findings(args: argparse.Namespace, *, to_decide: bool) -> Versus:
+    """Find or measure both sides and compare them; `to_decide` adds auto repeats until the gate has decided.
+
+    Raises `UsageError`.
+    """
     from analysis.gate import Rule
     from analysis.versus import versus
 
+    rule = Rule(threshold=args.threshold)
     if not 0 <= args.threshold <= 10:
         raise UsageError(f"--threshold: must be a share from 0 to 10, got {args.threshold:g}")
     measuring = args.base_env or args.new_env or args.plant
     if measuring and args.base:
         raise UsageError(f"compare: name two stored runs or two environments, not both; got {args.base} too")
     if measuring:
-        base, new = _measured(args)
+        base, new = _measured(args, rule if to_decide else None)
     elif args.base and args.new:
         base, new = stored_run(args, args.base), stored_run(args, args.new)
     else:
@@ -90,7 +95,7 @@ def findings(args: argparse.Namespace) -> Versus:
         raise UsageError(f"compare: BASE and NEW are the same run, {base.folder}")
     paired = _session(base) == _session(new) is not None
     across = None if paired else _across(args)
-    return versus(base.load()[0], new.load()[0], Rule(threshold=args.threshold), across)
+    return versus(base.load()[0], new.load()[0], rule, across)
 
 
 def _across(args: argparse.Namespace) -> Across:
@@ -124,10 +129,11 @@ def stored_run(args: argparse.Namespace, name: str) -> Run:
     )
 
 
-def _measured(args: argparse.Namespace) -> tuple[Run, Run]:
+def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
     """Measure both sides in turn, in one session."""
     from records.faults import UnknownFault, parse
     from records.store import Results
+    from runner.adaptive import Goal
     from runner.cli.run import asked_arm, measure_session, request
     from runner.executors.interpreter import of_environment
 
@@ -140,7 +146,8 @@ def _measured(args: argparse.Namespace) -> tuple[Run, Run]:
     new = of_environment(args.new_env, "--new-env") if args.new_env else None
     matrix, cells = chosen_matrix(args)
     arms = {BASE: asked_arm(base, None), NEW: asked_arm(new, args.plant)}
-    session = measure_session(args, Results(args.results), request(args, cells, arms), budget_s(args, matrix))
+    goal = Goal(budget_s(args, matrix), rule)
+    session = measure_session(args, Results(args.results), request(args, cells, arms), goal)
     return session.runs[BASE], session.runs[NEW]
 
 

@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from records.schema import Record, Status
-from runner.cli.format import asked, duration
-from runner.cli.progress import TimeLeft, is_bad, label, result
+from runner.cli.format import duration
+from runner.cli.progress import TimeLeft, is_bad, label, name, result
 
 if TYPE_CHECKING:
     from runner.matrix import Cell
@@ -28,24 +28,24 @@ class LiveView:
 
     def calibrating(self, cell: Cell) -> None:
         """Show what is calibrated."""
-        self._show(f"calibrating {label(cell)}")
+        self._show(f"calibrating {name(cell)}")
 
     def begun(self, step: Step) -> None:
         """Show what runs."""
-        self._show(f"{label(step.cell)} #{step.repeat}")
+        self._show(label(step))
 
     def taking_turns(self, steps: Sequence[Step]) -> None:
         """Show what takes turns."""
         if len(steps) > 1:
             arms = " | ".join(f"{step.cell.settings.backend} {step.arm}".strip() for step in steps)
-            self._show(f"{asked(steps[0].cell.settings)} #{steps[0].repeat}, in turn: {arms}")
+            self._show(f"{steps[0].cell.settings.workload} #{steps[0].repeat}, in turn: {arms}")
 
     def ended(self, step: Step, record: Record) -> None:
         """Let the attempt scroll by."""
         if record.status is not Status.INFRA:
             self._left.done(step)
         colour = "red" if is_bad(record) else "yellow" if record.warnings or record.reason else "green"
-        self._bar.console.print(f"[{colour}]{escape(label(step.cell))} #{step.repeat}[/]: {escape(result(record))}")
+        self._bar.console.print(f"[{colour}]{escape(label(step))}[/]: {escape(result(record))}")
         self._bar.update(self._task, advance=record.status is not Status.INFRA)
 
     def _show(self, what: str) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from records.schema import HARMLESS, MEASURED, Record, Status
-from runner.cli.format import asked, duration, seconds
+from runner.cli.format import duration, seconds
 from runner.executors.output import printable
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Lines:
 
     def calibrating(self, cell: Cell) -> None:
         """Name what is calibrated."""
-        _say(f"        calibrating {label(cell)}")
+        _say(f"        calibrating {name(cell)}")
 
     def begun(self, step: Step) -> None:
         """Say nothing: the end says all."""
@@ -84,7 +84,7 @@ class Lines:
             self._done += 1
             self._left.done(step)
         _say(
-            f"{self._done:4d}/{self._total} {label(step.cell)} #{step.repeat}: {result(record)}"
+            f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {result(record)}"
             f"   ({duration(self._left.seconds())} left)"
         )
 
@@ -115,9 +115,15 @@ def progress(
             yield observer
 
 
-def label(cell: Cell) -> str:
-    """Return a short name of a cell for progress."""
-    return f"{asked(cell.settings)} on {cell.settings.backend}"
+def label(step: Step) -> str:
+    """Return a short name of a repeat for progress: its cell, its arm, its number."""
+    return f"{name(step.cell)} {step.arm} #{step.repeat}".replace("  ", " ")
+
+
+def name(cell: Cell) -> str:
+    """Return a short name of a cell: its workload, phase and batch size; the plan tells the rest."""
+    phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
+    return f"{cell.settings.workload}{phase} b{cell.settings.batch_size} on {cell.settings.backend}"
 
 
 def result(record: Record) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from records.schema import Record
     from records.store import Results, Run
+    from runner.adaptive import Goal
     from runner.campaign import Arm
     from runner.executors.interpreter import Interpreter
     from runner.matrix import Cell
@@ -39,22 +40,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, publish, show. Returns the exit code."""
     from records.store import Results
+    from runner.adaptive import Goal
 
     matrix, cells = chosen_matrix(args)
     results = Results(args.results)
     arms = {"": asked_arm(None, None)}
-    session = measure_session(args, results, request(args, cells, arms), budget_s(args, matrix))
+    session = measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
     return _conclude(args, session.runs[""], session)
 
 
-def measure_session(args: argparse.Namespace, results: Results, asked: Request, budget: float | None) -> Session:
+def measure_session(args: argparse.Namespace, results: Results, asked: Request, goal: Goal) -> Session:
     """Measure what is asked for, continuing where an earlier start left off, and return the session."""
     from runner.interrupts import interruptible
 
     with interruptible():
         try:
             results.open_for_writing()
-            return _measure(args, results, asked, budget)
+            return _measure(args, results, asked, goal)
         finally:
             results.close()
 
@@ -80,7 +82,7 @@ def asked_arm(interpreter: Interpreter | None, fault: str | None) -> ArmAsked:
     return ArmAsked(interpreter.python if interpreter else None, fault, versions)
 
 
-def _measure(args: argparse.Namespace, results: Results, asked: Request, budget: float | None) -> Session:
+def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: Goal) -> Session:
     from runner import machine
     from runner.adaptive import Adaptive
     from runner.campaign import Workshop, measure, utc_now
@@ -96,7 +98,7 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, budget:
     if session and not args.json:
         print(f"continuing {', '.join(str(run.folder) for run in session.runs.values())}")
     session = session or begin(results, asked, here, utc_now())
-    adaptive = Adaptive(session, asked.cells, budget)
+    adaptive = Adaptive(session, asked.cells, goal)
     with progress(args.json, session.steps, session.pending, estimates(args, asked.cells)) as observer:
         workshop = Workshop(
             arms={name: _arm(args, session.runs[name], arm, mark) for name, arm in asked.arms.items()},

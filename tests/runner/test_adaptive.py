@@ -1,0 +1,121 @@
+"""Repeats that are added until an interval is narrow enough, a gate has decided, or the budget is spent."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from records.settings import Settings
+from records.store import Results
+from runner.cli.main import Seams, main
+from runner.errors import Interrupted
+from runner.testing import FakeExecutor
+
+MATRIX = """\
+version: 1
+backends: [jax, torch]
+defaults: {repeats: auto, precision_target: 0.05, steps_per_epoch: 5}
+cells:
+  - workload: gru
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def noisy(share: float) -> Callable[[Settings, int], float]:
+    """Return step times of 10 ms that scatter by `share`, the same for the same backend and repeat."""
+    return lambda settings, repeat: 0.01 * Random(f"{settings.backend}{repeat}").lognormvariate(0, share)
+
+
+def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
+    return main(list(arguments), Seams(executor=executor or FakeExecutor()))
+
+
+def newest(folder: Path) -> tuple[Counter[str], dict[str, Any]]:
+    run = Results(folder / "results").runs()[-1]
+    finished = run.kept("finished.json")
+    assert finished is not None
+    return Counter(record.settings.backend for record in run.load()[0]), finished["stopped"]
+
+
+def test_a_precise_comparison_stops_at_the_first_look(folder: Path) -> None:
+    assert runner(executor=FakeExecutor(step_time_s=noisy(0.005))) == 0
+    counts, why = newest(folder)
+    assert counts == {"jax": 5, "torch": 5}
+    assert set(why.values()) == {"precise enough"}
+
+
+def test_a_noisy_comparison_gets_more_blocks_and_stops_at_a_look(folder: Path) -> None:
+    assert runner(executor=FakeExecutor(step_time_s=noisy(0.05))) == 0
+    counts, why = newest(folder)
+    assert counts["jax"] == counts["torch"]
+    assert counts["jax"] in (8, 12, 18, 27, 40)
+    assert set(why.values()) == {"precise enough"}
+
+
+def test_a_hopeless_comparison_stops_at_the_last_look(folder: Path) -> None:
+    runner(executor=FakeExecutor(step_time_s=noisy(2.0)))
+    counts, why = newest(folder)
+    assert counts == {"jax": 40, "torch": 40}
+    assert set(why.values()) == {"no look left"}
+
+
+def test_a_spent_budget_stops_it_and_says_so(folder: Path) -> None:
+    """A pretended process takes a second: five blocks of two are ten, and five seconds more make two further blocks."""
+    runner("--budget", "15", executor=FakeExecutor(step_time_s=noisy(2.0)))
+    counts, why = newest(folder)
+    assert 5 <= counts["jax"] <= 12
+    assert set(why.values()) == {"budget spent"}
+
+
+def test_the_budget_of_the_matrix_is_that_of_the_flag(folder: Path) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX + "budget: 1\n")
+    runner(executor=FakeExecutor(step_time_s=noisy(2.0)))
+    assert newest(folder)[1].keys()
+    assert newest(folder)[0]["jax"] <= 6
+
+
+def test_an_interrupted_auto_run_goes_on_where_it_was(folder: Path) -> None:
+    class Stopping(FakeExecutor):
+        def end(self, job: Any) -> Any:
+            if len(self.jobs) == 13:
+                raise Interrupted("stopped")
+            return super().end(job)
+
+    assert runner(executor=Stopping(step_time_s=noisy(2.0))) == 130
+    runner(executor=FakeExecutor(step_time_s=noisy(2.0)))
+    assert len(Results(folder / "results").runs()) == 1
+    assert newest(folder)[0] == {"jax": 40, "torch": 40}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "outcome"),
+    [
+        ((), 0, "no worse"),
+        (("--plant", "slower:0.2"), 4, "regressed"),
+        (("--plant", "slower:0.2", "--repeats", "5"), 5, "undecided"),
+        (("--plant", "slower:0.02"), 0, "no worse"),
+    ],
+)
+def test_a_gate_adds_blocks_until_it_has_decided(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, outcome: str
+) -> None:
+    import sys
+
+    environment = str(Path(sys.executable).parents[1])
+    given = ("gate", "--base-env", environment, "--json", *arguments)
+    assert runner(*given, executor=FakeExecutor(step_time_s=noisy(0.005))) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document["outcome"] == outcome
+    assert document["paired"] is True
