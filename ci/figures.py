@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,111 +67,17 @@ def plan(runs: int = 5) -> None:
             print(f"100000 cells: {taken_s:.2f} s, {usage.ru_maxrss * 1024 / 1e6:.0f} MB, exit {status}")
 
 
-def overhead(target: float = 0.01, limit_s: float = 400.0) -> None:
-    """Print, per backend, the ratio of our timed epochs to bare ones with its 95 % interval, then that of whole calls.
+def overhead(limit_s: float = 400.0) -> None:
+    """Print, per backend, the ratio of our timed epochs to bare ones with its 95 % interval (`runner.cell.cost`).
 
-    A comparison ends when its half-width is `target`, or after `limit_s` seconds: printed, so that a wide one shows.
-    Each process keeps to one CPU and one thread: with two threads of two, a pair of epochs scatters by 8 to 10 %
-    whatever is measured (every wait of one thread for the other meets the rest of the machine), on one by 3 %.
+    A comparison ends when its half-width is 1 %, or after `limit_s` seconds: printed, so that a wide one shows.
     """
+    from runner.executors.cost import cost_of_timing
+
     for backend in BACKENDS:
-        environment = os.environ | {
-            "KERAS_BACKEND": backend,
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-            "CUDA_VISIBLE_DEVICES": "-1",
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, __file__, "overhead-of", str(target), str(limit_s)]
-        subprocess.run(command, env=environment, check=True)
-
-
-def overhead_of(target: float, limit_s: float) -> None:
-    """In one process: time `fit_epochs` and plain `model.fit` in turn (ABBA), same source, steps and final barrier."""
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    from models.registry import Request, load
-    from records.settings import Settings
-    from runner.cell import backends
-    from runner.cell.batches import make_batches
-    from runner.cell.loop import Stretch, fit_epochs, step_time_by_doubling
-
-    backend = os.environ["KERAS_BACKEND"]
-    settings = Settings(**(json.loads(_SETTINGS) | {"backend": backend, "threads": 1}))
-    plug = backends.load(backend)
-    plug.configure(settings, None)
-    built = load("mnist_mlp")(Request({}, "synthetic", None))
-    model = built.model
-    source = plug.endless([plug.resident(batch) for batch in make_batches(built, settings, 32)])
-
-    def one_epoch(steps: int) -> float:
-        return fit_epochs(model, source, plug, Stretch(steps, 2)).times_s[1]
-
-    steps = max(1, math.ceil(0.1 / step_time_by_doubling(one_epoch, enough_s=0.2)))
-
-    class Bare(__import__("keras").callbacks.Callback):  # type: ignore[misc]
-        """What anybody would write: two barriers and two looks at the clock."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.times_s: list[float] = []
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            plug.barrier(self.model)
-            self.begun_s = time.perf_counter()
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            plug.barrier(self.model)
-            self.times_s.append(time.perf_counter() - self.begun_s)
-
-    def ours() -> float:
-        return statistics.fmean(fit_epochs(model, source, plug, Stretch(steps, 4)).times_s[1:])
-
-    def bare() -> float:
-        callback = Bare()
-        model.fit(source, steps_per_epoch=steps, epochs=4, verbose=0, shuffle=False, callbacks=[callback])
-        return statistics.fmean(callback.times_s[1:])
-
-    _alternate(f"{backend:10} epochs of {steps} steps", ours, bare, target, limit_s)
-
-    def whole(fit: Callable[[], object]) -> Callable[[], float]:
-        def timed() -> float:
-            begun_s = time.perf_counter()
-            fit()
-            plug.barrier(model)
-            return time.perf_counter() - begun_s
-
-        return timed
-
-    _alternate(
-        f"{backend:10} whole calls of 4 epochs, no callback in the bare one",
-        whole(lambda: fit_epochs(model, source, plug, Stretch(steps, 4))),
-        whole(lambda: model.fit(source, steps_per_epoch=steps, epochs=4, verbose=0, shuffle=False)),
-        target,
-        limit_s,
-    )
-
-
-_SETTINGS = """{"workload": "mnist_mlp", "params": {}, "batch_size": 32, "samples": 1000, "phase": "fit", "epochs": 4,
-"discard": 1, "steps_per_epoch": "auto", "data": "synthetic", "seed": 0, "device": "cpu", "precision": "float32",
-"jit": "auto", "eager": false, "steps_per_execution": 1, "feed": "device_resident", "threads": "all",
-"compile_cache": "cold", "league": "as_shipped"}"""
-
-
-def _alternate(name: str, ours: Callable[[], float], bare: Callable[[], float], target: float, limit_s: float) -> None:
-    """Run both in turn, swapping who goes first, until the half-width is small enough; print the ratio."""
-    ours(), bare()
-    logs: list[float] = []
-    begun_s = time.perf_counter()
-    while True:
-        if len(logs) % 2:
-            theirs, own = bare(), ours()
-        else:
-            own, theirs = ours(), bare()
-        logs.append(math.log(own / theirs))
-        if len(logs) >= 20 and (half_width(logs) <= target or time.perf_counter() - begun_s > limit_s):
-            break
-    centre, half = statistics.fmean(logs), half_width(logs)
-    low, high = math.exp(centre - half), math.exp(centre + half)
-    print(f"{name}: ratio {math.exp(centre):.4f} [{low:.4f} {high:.4f}] over {len(logs)} pairs", flush=True)
+        found = cost_of_timing(backend, limit_s)
+        interval = f"[{found['low']:.4f} {found['high']:.4f}]"
+        print(f"{backend:10} epochs: ratio {found['ratio']:.4f} {interval} over {found['pairs']} pairs", flush=True)
 
 
 def half_width(logs: Sequence[float]) -> float:
@@ -268,9 +174,6 @@ def main() -> None:
         commands.add_parser(name)
     commands.add_parser("overhead").add_argument("--limit-s", type=float, default=400.0, help="seconds a comparison")
     commands.add_parser("spread").add_argument("--processes", type=int, default=30)
-    inner = commands.add_parser("overhead-of")
-    inner.add_argument("target", type=float)
-    inner.add_argument("limit_s", type=float)
     stored = commands.add_parser("run")
     stored.add_argument("folder", type=Path)
     stored.add_argument("--wall-s", type=float)
@@ -279,8 +182,6 @@ def main() -> None:
         run(args.folder, args.wall_s)
     elif args.command == "spread":
         spread(args.processes)
-    elif args.command == "overhead-of":
-        overhead_of(args.target, args.limit_s)
     elif args.command == "overhead":
         overhead(limit_s=args.limit_s)
     else:

@@ -119,3 +119,46 @@ def test_a_gate_adds_blocks_until_it_has_decided(
     document = json.loads(capsys.readouterr().out)
     assert document["outcome"] == outcome
     assert document["paired"] is True
+
+
+def test_a_selftest_tells_of_every_stored_session_of_its_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert runner("selftest", "--repeats", "10", "--new", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
+    capsys.readouterr()
+    assert runner("selftest", "--stored", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["sessions"], document["planted"]) == (2, None)
+    assert [one["outside"]["of"] for one in document["findings"]] == [4, 4, 8]
+
+
+def test_a_planted_slowdown_is_told_apart_from_the_sessions_without(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner("selftest", "--repeats", "5", executor=FakeExecutor(step_time_s=noisy(0.01)))
+    capsys.readouterr()
+    assert runner("selftest", "--repeats", "5", "--plant", "slower:0.2", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["sessions"], document["planted"]) == (1, "slower:0.2")
+    assert [one["slower"]["share"] for one in document["findings"]] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("selftest", "--plant", "faster:1"), "--plant: must be slower"),
+        (("selftest", "--stored"), "holds no selftest"),
+        (("gate",), "name two stored runs"),
+        (("compare", "nowhere", "results"), "nowhere is neither"),
+        (("compare", "--base-env", "nowhere"), "--base-env: must be a virtual environment"),
+        (("compare", "--plant", "slower:1", "results"), "not both"),
+        (("gate", "--plant", "slower:1", "--threshold", "-1"), "--threshold: must be a share"),
+        (("run", "--budget", "soon"), "--budget: must be a number"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    assert runner(*arguments) == 2
+    printed = capsys.readouterr()
+    assert told in printed.err
+    assert len(printed.err.splitlines()) == 1

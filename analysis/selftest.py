@@ -1,0 +1,137 @@
+"""What a program that compares says of two equal things, and of one that was made slower on purpose.
+
+Blocks of a cell measured under two labels are cut into comparisons of a few blocks each, which share none. Of equal
+labels, an interval that does not hold 1 is a false alarm; with a planted slowdown, a comparison whose interval lies
+above 1 has found it. Rates come with Clopper and Pearson's exact interval (Biometrika 26 (1934)).
+
+It does not know whether two comparisons of one process's neighbours are independent: they share no process, only an
+hour.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from analysis.gate import Outcome, Rule, judge
+from analysis.statistics import CONFIDENCE, MIN_BLOCKS, of_logs, paired_logs
+from records.schema import MEASURED, Record
+
+Labelled = tuple[Sequence[Record], Sequence[Record]]
+"""The records of the two labels of one session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many of so many, with the exact 95 % interval of the share; None of nothing."""
+
+    count: int
+    of: int
+
+    @property
+    def share(self) -> float | None:
+        """The share itself."""
+        return self.count / self.of if self.of else None
+
+    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+        """Return Clopper and Pearson's interval."""
+        from scipy.special import betaincinv
+
+        if not self.of:
+            return None
+        tail = (1 - confidence) / 2
+        low = 0.0 if self.count == 0 else float(betaincinv(self.count, self.of - self.count + 1, tail))
+        high = 1.0 if self.count == self.of else float(betaincinv(self.count + 1, self.of - self.count, 1 - tail))
+        return low, high
+
+    def p_value(self, expected: float) -> float | None:
+        """Return the two-sided exact binomial p-value against an expected share (twice the smaller tail)."""
+        from scipy.special import bdtr, bdtrc
+
+        if not self.of:
+            return None
+        below = float(bdtr(self.count, self.of, expected))
+        above = 1.0 if self.count == 0 else float(bdtrc(self.count - 1, self.of, expected))
+        return min(1.0, 2 * min(below, above))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the comparisons of one backend, or of all, came to.
+
+    `outside`: intervals that do not hold 1. `slower`: those wholly above it. `half_width`: the median one, relative.
+    `ratio`: the geometric mean of all. `gate_alarms`: sessions' gates that said regressed of anything.
+    """
+
+    name: str
+    sessions: int
+    outside: Rate
+    slower: Rate
+    half_width: float | None
+    ratio: float | None
+
+
+def cut(session: Labelled, blocks: int = MIN_BLOCKS) -> dict[str, list[list[float]]]:
+    """Return, by backend, the log ratios of comparisons of `blocks` blocks each, in the blocks' order.
+
+    What is left over at the end of a cell makes no comparison.
+    """
+    found: dict[str, list[list[float]]] = {}
+    for backend, logs in _logs(session):
+        for start in range(0, len(logs) - blocks + 1, blocks):
+            found.setdefault(backend, []).append(logs[start : start + blocks])
+    return found
+
+
+def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[Finding]:
+    """Return what all sessions came to, by backend, and over all of them last."""
+    by_backend: dict[str, list[list[float]]] = {}
+    for session in sessions:
+        for backend, comparisons in cut(session, blocks).items():
+            by_backend.setdefault(backend, []).extend(comparisons)
+    everything = [comparison for comparisons in by_backend.values() for comparison in comparisons]
+    named = {**dict(sorted(by_backend.items())), "all": everything}
+    return [_finding(name, len(sessions), comparisons) for name, comparisons in named.items() if comparisons]
+
+
+def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
+    """Return in how many sessions a gate over all cells, all their blocks, said regressed."""
+    outcomes = []
+    for session in sessions:
+        logs = {f"{number} {backend}": found for number, (backend, found) in enumerate(_logs(session))}
+        verdicts = judge(logs, rule).verdicts.values()
+        outcomes.append(any(verdict.outcome is Outcome.REGRESSED for verdict in verdicts))
+    return Rate(sum(outcomes), len(outcomes))
+
+
+def _finding(name: str, sessions: int, comparisons: Sequence[Sequence[float]]) -> Finding:
+    estimates = [estimate for logs in comparisons if (estimate := of_logs(logs)) is not None]
+    widths = [estimate.half_width for estimate in estimates if estimate.half_width is not None]
+    logs = [log for comparison in comparisons for log in comparison]
+    return Finding(
+        name=name,
+        sessions=sessions,
+        outside=Rate(sum(estimate.excludes(1.0) for estimate in estimates), len(estimates)),
+        slower=Rate(sum((estimate.low or 0.0) > 1 for estimate in estimates), len(estimates)),
+        half_width=statistics.median(widths) if widths else None,
+        ratio=math.exp(statistics.fmean(logs)) if logs else None,
+    )
+
+
+def _logs(session: Labelled) -> Iterable[tuple[str, list[float]]]:
+    base, new = (_by_cell(records) for records in session)
+    for cell in base:
+        if cell in new:
+            logs = paired_logs(new[cell][1], base[cell][1])
+            yield base[cell][0], [logs[block] for block in sorted(logs)]
+
+
+def _by_cell(records: Iterable[Record]) -> Mapping[str, tuple[str, dict[int, float]]]:
+    found: dict[str, tuple[str, dict[int, float]]] = {}
+    for record in sorted(records, key=lambda record: record.key):
+        if record.status in MEASURED and record.times.step_time_s:
+            cell = found.setdefault(record.cell_id, (record.settings.backend, {}))
+            cell[1][record.repeat] = record.times.step_time_s
+    return found

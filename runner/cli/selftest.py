@@ -1,0 +1,164 @@
+"""Measure the matrix against itself under two labels, and say how often it finds a difference that is not there.
+
+With --plant slower:0.1 the second label does a tenth more work: then it says how often that was found. Every call adds
+a session to the results folder, and all sessions of the same kind are told together. It also measures what measuring
+costs: epochs timed by this program against those of a bare `fit`, in turn in one process, and the runner's own CPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix
+from runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from analysis.selftest import Finding, Labelled, Rate
+    from records.schema import Record
+    from records.store import Results
+
+NAME = "selftest"
+HELP = "measure the matrix against itself: false alarms, detection, cost of measuring"
+LABELS = ("base", "new")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    add_matrix_options(parser)
+    add_measuring_options(parser)
+    group = parser.add_argument_group("what to test")
+    group.add_argument("--plant", metavar="FAULT", help="plant a fault in the second label, as in slower:0.05")
+    group.add_argument(
+        "--stored", action="store_true", help="measure nothing; tell of the sessions the results folder holds"
+    )
+    group.add_argument(
+        "--cost-s", type=float, default=0.0, metavar="SECONDS", help="measure the cost of timing this long a backend"
+    )
+    group.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, tell. Returns the exit code."""
+    from records.faults import UnknownFault, parse
+    from records.store import Results
+
+    try:
+        if args.plant:
+            parse(args.plant)
+    except UnknownFault as error:
+        raise UsageError(f"--plant: {error}") from error
+    results = Results(args.results)
+    if not args.stored:
+        _measure(args, results)
+    sessions = stored_sessions(results, args.plant)
+    if not sessions:
+        raise UsageError(f"--stored: {args.results} holds no selftest{f' with {args.plant}' if args.plant else ''}")
+    document = _document(sessions, args)
+    print(json.dumps(document, indent=1, allow_nan=False) if args.json else _text(document))
+    return 0 if document["findings"] else 1
+
+
+def _measure(args: argparse.Namespace, results: Results) -> None:
+    from runner.adaptive import Goal
+    from runner.cli.run import asked_arm, measure_session, request
+
+    matrix, cells = chosen_matrix(args)
+    arms = {LABELS[0]: asked_arm(None, None), LABELS[1]: asked_arm(None, args.plant)}
+    measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
+
+
+def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
+    """Return the records of every stored session of two labels of this Python, with this fault planted or none."""
+    from records.store import Run
+
+    wanted = {LABELS[0]: {"python": None, "fault": None}, LABELS[1]: {"python": None, "fault": fault}}
+    found: list[Labelled] = []
+    for run in results.runs():
+        about = run.about()
+        if about.get("arms") == wanted and about.get("arm") == LABELS[0]:
+            other = Run(results.root / str(about["runs"][LABELS[1]]))
+            found.append((run.load()[0], other.load()[0]))
+    return found
+
+
+def _document(sessions: Sequence[Labelled], args: argparse.Namespace) -> dict[str, Any]:
+    from analysis.gate import Rule
+    from analysis.selftest import findings, gate_alarms
+
+    return {
+        "version": 1,
+        "planted": args.plant,
+        "sessions": len(sessions),
+        "findings": [_finding_json(one) for one in findings(sessions)],
+        "gate_regressed": _rate_json(gate_alarms(sessions, Rule(threshold=0.0))),
+        "parent_cpu_share": _parent_cpu([record for session in sessions for side in session for record in side]),
+        "cost": _cost(args) if args.cost_s else [],
+    }
+
+
+def _finding_json(one: Finding) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "outside": _rate_json(one.outside),
+        "outside_p_value": one.outside.p_value(0.05),
+        "slower": _rate_json(one.slower),
+        "half_width": one.half_width,
+        "ratio": one.ratio,
+    }
+
+
+def _rate_json(rate: Rate) -> dict[str, Any]:
+    interval = rate.interval()
+    return {"count": rate.count, "of": rate.of, "share": rate.share, "interval": list(interval) if interval else None}
+
+
+def _parent_cpu(records: Sequence[Record]) -> dict[str, float] | None:
+    shares = [
+        record.harness.parent_cpu_time_s / record.harness.wall_time_s
+        for record in records
+        if record.harness.parent_cpu_time_s is not None and record.harness.wall_time_s
+    ]
+    return {"median": statistics.median(shares), "maximum": max(shares)} if shares else None
+
+
+def _cost(args: argparse.Namespace) -> list[dict[str, Any]]:
+    from runner.executors.cost import cost_of_timing
+
+    _, cells = chosen_matrix(args)
+    return [cost_of_timing(backend, args.cost_s) for backend in dict.fromkeys(cell.settings.backend for cell in cells)]
+
+
+def _text(document: dict[str, Any]) -> str:
+    from runner.cli.format import columns
+
+    planted = document["planted"]
+    told = "slower found in" if planted else "false alarms"
+    rows = [["backend", "comparisons", told, "95 % interval of the rate", "median half-width", "mean ratio"]]
+    for one in document["findings"]:
+        rate = one["slower"] if planted else one["outside"]
+        low, high = rate["interval"]
+        width = "-" if one["half_width"] is None else f"{one['half_width']:.1%}"
+        figures = [str(rate["of"]), f"{rate['share']:.1%}", f"{low:.1%} to {high:.1%}", width, f"{one['ratio']:.4f}"]
+        rows.append([one["name"], *figures])
+    gate = document["gate_regressed"]
+    lines = [
+        f"{document['sessions']} session(s) of the matrix against itself, {planted or 'nothing'} planted",
+        "",
+        *columns(rows),
+        "",
+        f"gate at threshold 0: regressed in {gate['count']} of {gate['of']} sessions",
+    ]
+    if not planted:
+        lines.append("of 95 % intervals, 5 % miss 1 by right; what the rate's own interval must hold is 5 %")
+    if cpu := document["parent_cpu_share"]:
+        lines.append(f"the runner's CPU: median {cpu['median']:.2%} of a core, at most {cpu['maximum']:.2%}")
+    lines += [
+        f"cost of timing on {one['backend']}: epochs {one['ratio']:.4f} of bare ones "
+        f"[{one['low']:.4f} {one['high']:.4f}], {one['pairs']} pairs"
+        for one in document["cost"]
+    ]
+    return "\n".join(line.rstrip() for line in lines)

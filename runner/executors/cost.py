@@ -1,0 +1,46 @@
+"""Asking a child process what timing costs on a backend."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from typing import Any
+
+from records.settings import Settings
+from runner.catalog import load
+from runner.errors import InfrastructureError
+from runner.executors.environment import cell_environment
+from runner.grammar import SETTINGS
+
+TARGET = 0.01
+WORKLOAD = "mnist_mlp"
+START_LIMIT_S = 120.0
+
+
+def cost_of_timing(backend: str, limit_s: float) -> dict[str, Any]:
+    """Return the ratio of our timed epochs to bare ones, with its interval and pairs. Raises `InfrastructureError`."""
+    workload = load().workloads[WORKLOAD]
+    usual = {key: rule.default for key, rule in SETTINGS.items() if rule.default is not None}
+    size = {"batch_size": workload.batch_size, "samples": workload.samples}
+    settings = Settings(**(usual | size), backend=backend, workload=WORKLOAD, params={})  # type: ignore[arg-type]
+    asked = json.dumps(asdict(settings) | {"threads": 1})
+    with tempfile.TemporaryDirectory(prefix="runner-cost-") as home:
+        places = {"HOME": home, "KERAS_HOME": home, "TMPDIR": home, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-P", "-m", "runner.cell.cost", asked, str(TARGET), str(limit_s)]
+        try:
+            done = subprocess.run(
+                command,
+                env=cell_environment(settings, "") | places,
+                capture_output=True,
+                text=True,
+                timeout=limit_s + START_LIMIT_S,
+                check=True,
+            )
+            found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        except (subprocess.SubprocessError, ValueError, IndexError) as error:
+            told = getattr(error, "stderr", None) or str(error)
+            raise InfrastructureError(f"cost of timing on {backend}: {str(told).strip()[-400:]}") from error
+    return found

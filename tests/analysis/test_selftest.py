@@ -1,0 +1,65 @@
+"""False alarms and detection, counted over comparisons cut from recorded blocks."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from analysis.gate import Rule
+from analysis.selftest import Labelled, Rate, cut, findings, gate_alarms
+from tests.conftest import make_record, make_settings
+
+
+def session(blocks: int, slower: float = 1.0, scatter: float = 0.01, seed: int = 0) -> Labelled:
+    """Two cells of two backends, `blocks` blocks each, the second label slower by a factor."""
+    random = Random(seed)
+    sides: tuple[list[object], list[object]] = ([], [])
+    for backend in ("jax", "torch"):
+        settings = make_settings(backend=backend)
+        for block in range(blocks):
+            for side, factor in zip(sides, (1.0, slower), strict=True):
+                step_s = 0.01 * factor * random.lognormvariate(0, scatter)
+                side.append(make_record(step_s, block, settings=settings))
+    return sides  # type: ignore[return-value]
+
+
+def test_blocks_are_cut_into_comparisons_that_share_none_and_what_is_left_over_makes_none() -> None:
+    assert {backend: len(found) for backend, found in cut(session(14)).items()} == {"jax": 2, "torch": 2}
+    assert [len(comparison) for comparison in cut(session(14))["jax"]] == [5, 5]
+
+
+def test_the_false_alarms_of_equal_labels_are_about_one_in_twenty() -> None:
+    everything = findings([session(200, seed=seed) for seed in range(10)])[-1]
+
+    assert everything.outside.of == 10 * 2 * 40
+    assert 0.02 < (everything.outside.share or 0) < 0.09
+    assert 0.99 < (everything.ratio or 0) < 1.01
+
+
+def test_a_planted_slowdown_is_found_in_every_comparison_that_is_precise_enough() -> None:
+    everything = findings([session(50, slower=1.1)])[-1]
+
+    assert (everything.slower.count, everything.slower.of) == (20, 20)
+
+
+@pytest.mark.parametrize(("slower", "alarms"), [(1.0, 0), (1.2, 4)])
+def test_the_gate_of_a_session_alarms_where_something_is_slower(slower: float, alarms: int) -> None:
+    sessions = [session(20, slower=slower, seed=seed) for seed in range(4)]
+
+    assert Rate(alarms, 4) == gate_alarms(sessions, Rule(threshold=0.05))
+
+
+def test_a_rate_has_the_exact_interval_of_clopper_and_pearson() -> None:
+    low, high = Rate(5, 100).interval() or (0, 0)
+
+    assert (round(low, 4), round(high, 4)) == (0.0164, 0.1128)
+    assert Rate(0, 0).interval() is None
+    low, high = Rate(0, 10).interval() or (1, 0)
+    assert (0.0, round(1 - 0.025**0.1, 9)) == (low, round(high, 9))
+
+
+def test_a_rate_far_from_what_is_expected_has_a_small_p_value() -> None:
+    assert (Rate(5, 100).p_value(0.05) or 0) > 0.8
+    assert (Rate(15, 100).p_value(0.05) or 1) < 0.001
+    assert Rate(0, 0).p_value(0.05) is None
