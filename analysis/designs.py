@@ -25,7 +25,7 @@ KEPT_S = 2.0
 EPOCH_S = 0.5
 # Epochs scatter within a process by so much, beside what the process as a whole does.
 EPOCH_NOISE = 0.10
-# Over the whole budget the machine changes its speed by so much, in a straight line, up or down.
+# Over a run, or a budget, the machine changes its speed by so much, up or down.
 DRIFT = 0.20
 
 
@@ -56,9 +56,9 @@ class Detectable:
         return self.ours / self.theirs
 
 
-def ramp(generator: np.random.Generator, runs: int, slots: int) -> Array:
-    """Return the machine's log slowness in each slot: a straight line of `DRIFT` over the run, up or down."""
-    line = np.linspace(0.0, math.log1p(DRIFT), slots)
+def ramp(generator: np.random.Generator, runs: int, slots: int, drift: float = DRIFT) -> Array:
+    """Return the machine's log slowness in each slot: a straight line of `drift` over the run, up or down."""
+    line = np.linspace(0.0, math.log1p(drift), slots)
     return np.where(generator.random((runs, 1)) < 0.5, line, -line)
 
 
@@ -80,33 +80,43 @@ def order_errors(
     return Errors(float(np.sqrt(np.mean(in_turn**2))), float(np.sqrt(np.mean(after**2))))
 
 
-def smallest_detectable(noise: float, budget_s: float, runs: int, seed: int) -> Detectable:
-    """Return what our design and keras-benchmarks' detect of two arms within `budget_s` seconds.
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A made-up machine and the time it is lent for.
 
-    `noise` is the standard deviation of a process's log time: it stays for the whole process, however long.
+    `noise` is the standard deviation of a process's log time: it stays for the whole process, however long. `drift` is
+    how much the machine changes its speed over the budget, in a straight line.
     """
+
+    noise: float
+    drift: float
+    budget_s: float
+
+
+def smallest_detectable(machine: Machine, runs: int, seed: int) -> Detectable:
+    """Return what our design and keras-benchmarks' detect of two arms on this machine, within its budget."""
     generator = np.random.default_rng(seed)
-    blocks = int(budget_s // (2 * (START_S + KEPT_S)))
-    logs = _our_blocks(generator, noise, runs, blocks)
+    blocks = int(machine.budget_s // (2 * (START_S + KEPT_S)))
+    logs = _our_blocks(generator, machine, runs, blocks)
     half = t_quantile(blocks - 1, CONFIDENCE) * logs.std(axis=1, ddof=1) / math.sqrt(blocks)
-    theirs = _their_figure(generator, noise, runs, budget_s)
+    theirs = _their_figure(generator, machine, runs)
     limit = np.full(runs, np.quantile(np.abs(theirs), 1 - LEVEL))
     return Detectable(_detected(logs.mean(axis=1), half), _detected(theirs, limit), blocks)
 
 
-def _our_blocks(generator: np.random.Generator, noise: float, runs: int, blocks: int) -> Array:
-    machine = ramp(generator, runs, 2 * blocks)
-    own = math.hypot(noise, EPOCH_NOISE / math.sqrt(KEPT_S / EPOCH_S))
-    figures = machine + generator.standard_normal(machine.shape) * own
+def _our_blocks(generator: np.random.Generator, machine: Machine, runs: int, blocks: int) -> Array:
+    slowness = ramp(generator, runs, 2 * blocks, machine.drift)
+    own = math.hypot(machine.noise, EPOCH_NOISE / math.sqrt(KEPT_S / EPOCH_S))
+    figures = slowness + generator.standard_normal(slowness.shape) * own
     signs = np.where(generator.random((runs, blocks)) < 0.5, 1.0, -1.0)
     differences: Array = signs * (figures[:, ::2] - figures[:, 1::2])
     return differences
 
 
-def _their_figure(generator: np.random.Generator, noise: float, runs: int, budget_s: float) -> Array:
-    own = math.hypot(noise, EPOCH_NOISE / math.sqrt((budget_s / 2 - START_S) / EPOCH_S))
+def _their_figure(generator: np.random.Generator, machine: Machine, runs: int) -> Array:
+    own = math.hypot(machine.noise, EPOCH_NOISE / math.sqrt((machine.budget_s / 2 - START_S) / EPOCH_S))
     # The means of two halves of a straight line lie half of it apart.
-    halves = ramp(generator, runs, 2)[:, 1] / 2
+    halves = ramp(generator, runs, 2, machine.drift)[:, 1] / 2
     difference: Array = halves + generator.standard_normal(runs) * math.sqrt(2) * own
     return difference
 

@@ -4,7 +4,7 @@ The method is a group-sequential fixed-width interval: looks at set numbers of b
 interval at its own confidence; it stops at the first look whose half-width is at most the target, or when the budget
 is spent or no look is left. Stopping at a lucky, narrow moment makes plain 95 % intervals cover less; the looks'
 confidences are calibrated so that the interval reported at the stopping time covers 95 % again, as nearly as can be
-over all sizes of noise (`analysis.simulation.calibrate`; docs/statistics.md holds what was reached).
+over all sizes of noise (`analysis.calibration.calibrate`; docs/statistics.md holds what was reached).
 
 Promise: the rule looks at the width only, never at the side of the ratio, and only at the set looks; what happens
 between them changes nothing. Decisions are functions of the blocks alone.
@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from analysis.statistics import CONFIDENCE, MIN_BLOCKS, Estimate, half_width, of_logs
+from analysis.statistics import CONFIDENCE, Estimate, half_width, of_logs
 
 PRECISION_TARGET = 0.03
 
@@ -47,11 +47,11 @@ class Looks:
     confidences: tuple[float, ...]
 
     def confidence(self, count: int) -> float:
-        """Return the confidence of an interval over `count` blocks: that of the last look at or before it."""
-        return next(
-            (c for at, c in zip(reversed(self.blocks), reversed(self.confidences), strict=True) if at <= count),
-            self.confidences[0],
-        )
+        """Return the confidence of an interval over `count` blocks: of the look there, else of the last one.
+
+        Elsewhere than at a look one ends for want of budget, whatever the width: that is what the last look is for.
+        """
+        return dict(zip(self.blocks, self.confidences, strict=True)).get(count, self.confidences[-1])
 
     @classmethod
     def once(cls, count: int) -> Looks:
@@ -62,12 +62,8 @@ class Looks:
         """Return the first look after `count` blocks; None after the last."""
         return next((at for at in self.blocks if at > count), None)
 
-    def passed(self, count: int) -> int:
-        """Return how many blocks the last look at or before `count` saw; 0 before the first."""
-        return max((at for at in self.blocks if at <= count), default=0)
 
-
-LOOKS = Looks((5, 8, 12, 18, 27, 40), (0.9511, 0.9793, 0.9794, 0.9832, 0.9755, 0.9530))
+LOOKS = Looks((5, 8, 12, 18, 27, 40), (0.9461, 0.9826, 0.9812, 0.9721, 0.9849, 0.9535))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +94,15 @@ def decide(logs: Sequence[float], target: float, looks: Looks = LOOKS, *, budget
     """
     count = len(logs)
     estimate = of_logs(logs, looks.confidence(count))
-    if budget_spent:
-        return Decision(True, estimate, Why.BUDGET)
-    if count < MIN_BLOCKS or estimate is None or estimate.half_width is None:
-        return Decision(False, estimate, Why.FEW)
+    if count in looks.blocks[:-1] and estimate and (estimate.half_width or 0.0) <= math.log1p(target):
+        return Decision(True, estimate, Why.PRECISE)
     if count >= looks.blocks[-1]:
         return Decision(True, estimate, Why.LAST)
-    if count not in looks.blocks:
-        return Decision(False, estimate, Why.BETWEEN)
-    precise = estimate.half_width <= math.log1p(target)
-    return Decision(precise, estimate, Why.PRECISE if precise else Why.WIDE)
+    if budget_spent:
+        return Decision(True, of_logs(logs, looks.confidences[-1]), Why.BUDGET)
+    if count < looks.blocks[0]:
+        return Decision(False, estimate, Why.FEW)
+    return Decision(False, estimate, Why.WIDE if count in looks.blocks else Why.BETWEEN)
 
 
 def allocate(
@@ -115,28 +110,36 @@ def allocate(
 ) -> str | None:
     """Return the comparison that gets the next block; None when all are at their end or none fits the budget.
 
-    First those on their way to the first look, cheapest first; then the one whose interval would narrow most, up to
-    its next look, per second; a comparison whose interval holds a ratio that matters counts twice. Between two looks
-    a comparison is judged by what its last look saw, so that choosing adds no look.
+    Blocks are bought up to the next look, and begun only where the budget reaches it: an interval cut short between
+    two looks covers a little less. First all go to their first look, in turn where the budget holds for all, else one
+    after the other, the cheapest first. Then the one whose interval would narrow most per second up to its next look;
+    one whose interval holds a ratio that matters counts twice. Between two looks nothing is chosen anew, so that
+    choosing adds no look.
     """
-    open_ = {
-        name: state
-        for name, state in states.items()
-        if state.block_cost_s <= budget_s and not decide(state.logs, target, looks).stop
-    }
-    young = [name for name, state in open_.items() if len(state.logs) < looks.blocks[0]]
-    if young:
+    ways = {name: _way(state, looks) for name, state in states.items() if not decide(state.logs, target, looks).stop}
+    young = [name for name in ways if len(states[name].logs) < looks.blocks[0]]
+    if young and sum(ways[name] for name in young) <= budget_s:
         return min(young, key=lambda name: (len(states[name].logs), states[name].block_cost_s))
+    open_ = [name for name, cost_s in ways.items() if cost_s <= budget_s]
+    begun = [name for name in open_ if len(states[name].logs) not in (0, *looks.blocks)]
+    fresh = [name for name in open_ if name in young]
+    if begun or fresh:
+        return min(begun or fresh, key=lambda name: ways[name])
     return max(open_, key=lambda name: _gain_per_s(states[name], looks), default=None)
 
 
+def _way(state: State, looks: Looks) -> float:
+    """Return the seconds to the comparison's next look."""
+    ahead = looks.following(len(state.logs)) or len(state.logs)
+    return (ahead - len(state.logs)) * state.block_cost_s
+
+
 def _gain_per_s(state: State, looks: Looks) -> float:
-    seen = looks.passed(len(state.logs))
-    ahead = looks.following(seen)
-    logs = state.logs[:seen]
-    if ahead is None:
+    count = len(state.logs)
+    ahead = looks.following(count)
+    estimate = of_logs(state.logs, looks.confidence(count))
+    if ahead is None or estimate is None or estimate.half_width is None:
         return 0.0
-    scatter, estimate = statistics.stdev(logs), of_logs(logs, looks.confidence(seen))
-    narrowing = half_width(scatter, seen, looks.confidence(seen)) - half_width(scatter, ahead, looks.confidence(ahead))
-    at_stake = estimate is not None and any(not estimate.excludes(ratio) for ratio in state.stakes)
-    return narrowing * (2 if at_stake else 1) / ((ahead - seen) * state.block_cost_s)
+    then = half_width(statistics.stdev(state.logs), ahead, looks.confidence(ahead))
+    at_stake = any(not estimate.excludes(ratio) for ratio in state.stakes)
+    return (estimate.half_width - then) * (2 if at_stake else 1) / _way(state, looks)

@@ -11,12 +11,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr, stdtr
+from scipy.special import stdtr
 
 from analysis.gate import Rule, spending
 from analysis.noise import Array, Scenario
 from analysis.sequential import LOOKS, PRECISION_TARGET, Looks
-from analysis.statistics import CONFIDENCE, adjusted_p_values, signed_rank_chances, t_quantile
+from analysis.statistics import adjusted_p_values, signed_rank_chances, t_quantile
 
 COMPARISONS = 300
 # The threshold 0 is the hardest: any tolerance only takes alarms away.
@@ -55,35 +55,38 @@ class FalseAlarms:
     runs: int
 
 
-def plain(blocks: tuple[int, ...]) -> Looks:
-    """Return these looks with 95 % at each: what stopping costs where nobody allows for it."""
-    return Looks(blocks, (CONFIDENCE,) * len(blocks))
-
-
 def stopped(logs: Array, target: float = PRECISION_TARGET, looks: Looks = LOOKS) -> Stopped:
-    """Return where each row of blocks stops: at the first look precise enough, else at the last."""
+    """Return where each row of blocks stops: at the first look precise enough, else where its blocks (the budget) end.
+
+    More blocks than the last look has are not looked at.
+    """
+    most = min(logs.shape[1], looks.blocks[-1])
     runs = len(logs)
     centre, half, count = np.empty(runs), np.empty(runs), np.zeros(runs, dtype=int)
-    for at, confidence in zip(looks.blocks, looks.confidences, strict=True):
+    for at in [*(at for at in looks.blocks if at < most), most]:
         open_ = np.flatnonzero(count == 0)
         seen = logs[open_, :at]
-        width = t_quantile(at - 1, confidence) / math.sqrt(at) * seen.std(axis=1, ddof=1)
-        ends = np.full(len(open_), at == looks.blocks[-1]) | (width <= math.log1p(target))
+        error = seen.std(axis=1, ddof=1) / math.sqrt(at)
+        width = t_quantile(at - 1, looks.confidence(at)) * error
+        ends = (width <= math.log1p(target)) & (at in looks.blocks)
+        if at == most:
+            width = np.where(ends, width, t_quantile(at - 1, looks.confidences[-1]) * error)
+            ends = np.ones(len(open_), dtype=bool)
         rows = open_[ends]
         centre[rows], half[rows], count[rows] = seen.mean(axis=1)[ends], width[ends], at
     return Stopped(centre, half, count)
 
 
-def coverage(scenario: Scenario, noise: float, runs: int, seed: int, looks: Looks = LOOKS) -> Coverage:
-    """Return how often the interval at the stopping time holds the true ratio, 1."""
+def coverage(scenario: Scenario, noise: float, runs: int, seed: int, most_blocks: int = LOOKS.blocks[-1]) -> Coverage:
+    """Return how often the interval at the stopping time holds the true ratio, 1; the budget is `most_blocks`."""
     generator = np.random.default_rng(seed)
-    found = stopped(scenario.draw(generator, (runs, looks.blocks[-1]), noise), looks=looks)
+    found = stopped(scenario.draw(generator, (runs, most_blocks), noise))
     share = float(np.mean(np.abs(found.centre) <= found.half))
     return Coverage(
         share,
         math.sqrt(share * (1 - share) / runs),
         float(found.count.mean()),
-        float(np.mean(found.count == looks.blocks[0])),
+        float(np.mean(found.count == LOOKS.blocks[0])),
     )
 
 
@@ -146,47 +149,3 @@ def _alarms(p_values: dict[int, float], runs: int, rule: Rule) -> int:
         for found in by_run.values()
         if min(adjusted_p_values([*found, *[1.0] * (COMPARISONS - len(found))])) <= rule.level
     )
-
-
-def normal_coverage(looks: Looks, scatters: Array, runs: int, seed: int) -> Array:
-    """Return the coverage at the stopping time of normal blocks, for each standard deviation of their log ratio.
-
-    Stopping looks at the scatter only, and for normal blocks that is independent of the mean; so each run gives its
-    chance of covering, not only a yes or no, and the figure has little error of its own.
-    """
-    paths = _scatter_paths(looks.blocks, runs, seed)
-    factors = np.array([t_quantile(at - 1, c) for at, c in zip(looks.blocks, looks.confidences, strict=True)])
-    halves = paths * factors / np.sqrt(looks.blocks)
-    return np.array([_covered(halves, looks.blocks, scatter) for scatter in scatters])
-
-
-def calibrate(blocks: tuple[int, ...], scatters: Array, runs: int = 20_000, seed: int = 1) -> Looks:
-    """Return the looks with the confidences that bring the coverage of normal blocks nearest to 95 % over `scatters`.
-
-    `scatters` are standard deviations of the block's log ratio; the largest distance from 95 % is made small.
-    """
-    from scipy.optimize import minimize
-
-    def looks_of(logits: Array) -> Looks:
-        return Looks(blocks, tuple(float(c) for c in 1 / (1 + np.exp(-logits))))
-
-    def worst(logits: Array) -> float:
-        return float(np.abs(normal_coverage(looks_of(logits), scatters, runs, seed) - CONFIDENCE).max())
-
-    start = np.full(len(blocks), math.log(CONFIDENCE / (1 - CONFIDENCE)))
-    found = minimize(worst, start, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-5, "maxiter": 2000})
-    return looks_of(found.x)
-
-
-def _scatter_paths(blocks: tuple[int, ...], runs: int, seed: int) -> Array:
-    """Return, for normal blocks of scatter 1, their standard deviation at each look."""
-    made = np.random.default_rng(seed).standard_normal((runs, blocks[-1]))
-    return np.stack([made[:, :at].std(axis=1, ddof=1) for at in blocks], axis=1)
-
-
-def _covered(halves: Array, blocks: tuple[int, ...], scatter: float) -> float:
-    precise = halves * scatter <= math.log1p(PRECISION_TARGET)
-    precise[:, -1] = True
-    at = precise.argmax(axis=1)
-    reach = halves[np.arange(len(at)), at] * np.sqrt(np.asarray(blocks))[at]
-    return float(np.mean(2 * ndtr(reach) - 1))

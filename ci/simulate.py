@@ -22,18 +22,15 @@ from typing import Any
 # One thread a process: the arrays are small, and the processes share the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import numpy as np
-
-from analysis import designs, noise, simulation
+from analysis import calibration, designs, noise, simulation
 from analysis.sequential import LOOKS, PRECISION_TARGET
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "statistics.md"
 BEGIN, END = "<!-- simulation: begin -->", "<!-- simulation: end -->"
 NOISES = (0.01, 0.03, 0.10)
-# Standard deviations of a block's log ratio, from far below what the first look resolves to far above the last.
-SCATTERS = np.geomspace(0.005, 0.5, 61)
-
+BUDGETS = LOOKS.blocks[:-1]
 Job = Callable[[], Any]
+Found = dict[tuple[str, str, float], Any]
 
 
 def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
@@ -44,13 +41,16 @@ def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
         found["coverage", scenario.name, level] = partial(simulation.coverage, scenario, level, runs, own)
         if scenario is not noise.LIMIT:
             found["alarms", scenario.name, level] = partial(simulation.false_alarms, scenario, level, runs, own)
+        for most in BUDGETS:
+            job = partial(simulation.coverage, scenario, level, runs, own, most)
+            found[f"budget {most}", scenario.name, level] = job
     for level in NOISES:
         for drift in (designs.ramp, designs.step):
             job = partial(designs.order_errors, drift, level, repeats=10, runs=runs, seed=seed)
             found["order", drift.__name__, level] = job
-        for budget_s in (120.0, 300.0):
-            job = partial(designs.smallest_detectable, level, budget_s, runs=runs, seed=seed)
-            found["detectable", f"{budget_s:.0f} s", level] = job
+        for machine in (designs.Machine(level, drift, budget_s) for drift in (0.2, 0.0) for budget_s in (120.0, 300.0)):
+            job = partial(designs.smallest_detectable, machine, runs=runs, seed=seed)
+            found["detectable", f"{machine.budget_s:.0f} s | {machine.drift:.0%}", level] = job
     return found
 
 
@@ -59,61 +59,86 @@ def call(job: Job) -> Any:
     return job()
 
 
-def tables(found: dict[tuple[str, str, float], Any], runs: int, seed: int, taken_s: float) -> Iterator[str]:
+def tables(found: Found, runs: int, seed: int, taken_s: float) -> Iterator[str]:
     """Yield the lines of the document."""
     yield f"{datetime.now(UTC):%Y-%m-%d}, `ci/simulate --runs {runs} --seed {seed}`, {taken_s:.0f} s. Noise is the"
-    yield "standard deviation of one process's log time; target: half-width 3 %."
+    yield "standard deviation of one process's log time. Target: a half-width of 3 %; budget: 40 blocks."
+    yield from coverage_table(found)
+    yield from budget_table(found)
+    yield from order_table(found)
+    yield from detectable_table(found)
+    yield from looks_lines(runs)
+
+
+def head(*names: str) -> Iterator[str]:
+    """Yield an empty line and the head of a table."""
     yield ""
-    yield "| scenario | noise | coverage at the stop, % | blocks, mean | stopped at 5 | gate: false alarms, % of runs |"
-    yield "|---|---|---|---|---|---|"
+    yield f"| {' | '.join(names)} |"
+    yield "|" + "---|" * len(names)
+
+
+def coverage_table(found: Found) -> Iterator[str]:
+    """Yield coverage at the stopping time and the gate's false alarms."""
+    yield from head(
+        "scenario", "noise", "covers, %", "blocks", "stopped at 5", "false alarms, % of runs", "by Student's t"
+    )
     for (kind, name, level), figure in found.items():
         if kind == "coverage":
             alarms = found.get(("alarms", name, level))
-            told = "-" if alarms is None else f"{alarms.share * 100:.2f} (Student: {alarms.by_student * 100:.2f})"
+            told = "- | -" if alarms is None else f"{alarms.share * 100:.2f} | {alarms.by_student * 100:.2f}"
             yield (
                 f"| {name} | {level:.0%} | {figure.share * 100:.2f} ± {figure.error * 100:.2f} | "
                 f"{figure.blocks:.1f} | {figure.at_first:.0%} | {told} |"
             )
-    yield ""
-    yield "| drift of 20 % over 20 processes | noise | error in turn, % | one after the other, % | falls by |"
-    yield "|---|---|---|---|---|"
+
+
+def budget_table(found: Found) -> Iterator[str]:
+    """Yield coverage where the budget ends at an earlier look: the range over the levels of noise."""
+    yield from head("covers, %, with a budget of", *(f"{most} blocks" for most in BUDGETS))
+    for scenario in (*noise.SCENARIOS, noise.LIMIT):
+        shares = [[found[f"budget {most}", scenario.name, n].share * 100 for n in NOISES] for most in BUDGETS]
+        yield f"| {scenario.name} | " + " | ".join(f"{min(s):.1f}-{max(s):.1f}" for s in shares) + " |"
+
+
+def order_table(found: Found) -> Iterator[str]:
+    """Yield what taking turns is worth."""
+    yield from head("drift of 20 %, 20 processes", "noise", "error in turn, %", "in order, %", "falls by")
     for (kind, name, level), figure in found.items():
         if kind == "order":
-            yield (
-                f"| {name} | {level:.0%} | {figure.in_turn * 100:.2f} | {figure.one_after_other * 100:.2f} | "
-                f"{figure.gain:.1f}x |"
-            )
-    yield ""
-    yield "| budget | noise | blocks | smallest difference, ours, % | keras-benchmarks', % | share |"
-    yield "|---|---|---|---|---|---|"
+            errors = f"{figure.in_turn * 100:.2f} | {figure.one_after_other * 100:.2f}"
+            yield f"| {name} | {level:.0%} | {errors} | {figure.gain:.1f}x |"
+
+
+def detectable_table(found: Found) -> Iterator[str]:
+    """Yield the smallest detectable differences of two methods."""
+    yield from head(
+        "budget", "drift", "noise", "blocks", "smallest difference, ours, %", "keras-benchmarks', %", "share"
+    )
     for (kind, name, level), figure in found.items():
         if kind == "detectable":
-            yield (
-                f"| {name} | {level:.0%} | {figure.blocks} | {figure.ours * 100:.1f} | {figure.theirs * 100:.1f} | "
-                f"{figure.share:.2f} |"
-            )
-    yield ""
-    yield from looks_table(runs)
+            both = f"{figure.ours * 100:.1f} | {figure.theirs * 100:.1f}"
+            yield f"| {name} | {level:.0%} | {figure.blocks} | {both} | {figure.share:.2f} |"
 
 
-def looks_table(runs: int) -> Iterator[str]:
+def looks_lines(runs: int) -> Iterator[str]:
     """Yield what the looks cover over all sizes of normal noise."""
-    shares = simulation.normal_coverage(LOOKS, SCATTERS, runs, seed=2)
-    plain = simulation.normal_coverage(simulation.plain(LOOKS.blocks), SCATTERS, runs, seed=2)
-    yield f"Normal blocks, {len(SCATTERS)} scatters of the ratio from {SCATTERS[0]:.1%} to {SCATTERS[-1]:.0%}: coverage"
+    scatters = calibration.SCATTERS
+    ours = calibration.normal_coverage(LOOKS, scatters, runs, seed=2)
+    plain = calibration.normal_coverage(calibration.plain(LOOKS.blocks), scatters, runs, seed=2)
+    yield ""
+    yield f"Normal blocks, {len(scatters)} scatters of the ratio from {scatters[0]:.1%} to {scatters[-1]:.0%}: coverage"
     yield (
-        f"{shares.min() * 100:.2f}-{shares.max() * 100:.2f} %; with plain 95 % intervals at each look "
+        f"at the stop {ours.min() * 100:.2f}-{ours.max() * 100:.2f} %; with plain 95 % intervals at each look "
         f"{plain.min() * 100:.2f}-{plain.max() * 100:.2f} %."
     )
 
 
 def calibrate() -> None:
     """Print confidences for the looks, and what they reach."""
-    looks = simulation.calibrate(LOOKS.blocks, SCATTERS)
-    reached = simulation.normal_coverage(looks, SCATTERS, 100_000, seed=3)
+    looks, distance = calibration.calibrate(LOOKS.blocks)
     print(f"target {PRECISION_TARGET:.0%}, looks {looks.blocks}")
     print("confidences", tuple(round(confidence, 4) for confidence in looks.confidences))
-    print(f"coverage {reached.min():.4f}-{reached.max():.4f}")
+    print(f"coverage within {distance * 100:.2f} points of 95 %, on the draws it was found on")
 
 
 def main() -> None:

@@ -48,8 +48,8 @@ def test_a_spent_budget_stops_anywhere(count: int) -> None:
 def test_the_interval_has_the_confidence_of_its_look() -> None:
     logs = blocks(12, 0.05)
     assert decide(logs, 0.03).estimate == of_logs(logs, LOOKS.confidence(12))
-    assert LOOKS.confidence(17) == LOOKS.confidence(12)
-    assert LOOKS.confidence(3) == LOOKS.confidences[0]
+    assert LOOKS.confidence(17) == LOOKS.confidence(40) == LOOKS.confidences[-1]
+    assert decide(logs, 0.03, budget_spent=True).estimate == of_logs(logs, LOOKS.confidences[-1])
     assert Looks.once(7).confidence(7) == 0.95
 
 
@@ -65,9 +65,16 @@ def test_stopping_is_blind_to_the_side() -> None:
         assert decide(logs, 0.03).why is decide([-log for log in logs], 0.03).why
 
 
-def test_the_first_look_comes_first_for_all() -> None:
+def test_the_first_look_comes_first_for_all_in_turn() -> None:
     states = {"done": State(blocks(5, 0.5), 1.0), "young": State(blocks(3, 0.1), 9.0), "new": State((), 2.0)}
     assert allocate(states, 100.0) == "new"
+
+
+def test_a_budget_too_small_for_all_takes_one_after_the_other_to_its_first_look() -> None:
+    states = {"begun": State(blocks(3, 0.1), 9.0), "new": State((), 2.0), "dear": State((), 50.0)}
+    assert allocate(states, 100.0) == "begun"
+    assert allocate(states, 17.0) == "new"
+    assert allocate(states, 9.0) is None
 
 
 def test_noise_gets_the_next_block() -> None:
@@ -87,19 +94,29 @@ def test_what_is_at_stake_counts_more_than_a_little_noise() -> None:
     assert allocate({"clear": gated, "open": open_}, 100.0) == "clear"
 
 
-def test_what_is_at_its_end_or_beyond_the_budget_gets_none() -> None:
+def test_what_is_at_its_end_or_cannot_reach_its_next_look_gets_none() -> None:
     precise, dear = State(blocks(5, 0.001), 1.0), State(blocks(8, 0.5), 60.0)
-    assert allocate({"precise": precise}, 100.0) is None
-    assert allocate({"precise": precise, "dear": dear}, 50.0) is None
-    assert allocate({"dear": dear}, 60.0) == "dear"
+    assert allocate({"precise": precise}, 1e6) is None
+    assert allocate({"precise": precise, "dear": dear}, 239.0) is None
+    assert allocate({"dear": dear}, 240.0) == "dear"
     assert allocate({}, 60.0) is None
 
 
-def test_between_two_looks_the_choice_rests_on_the_last_look() -> None:
-    """Wild blocks after the look at 8 change nothing before the look at 12."""
-    calm, other = blocks(8, 0.05), State(blocks(8, 0.06), 1.0)
-    for more in ((), (9.0,), (9.0, -9.0, 9.0)):
-        assert allocate({"calm": State((*calm, *more), 1.0), "other": other}, 100.0) == "other"
+def test_between_two_looks_nothing_is_chosen_anew() -> None:
+    """What was begun goes on to its next look, however wild others are."""
+    calm, wild = State((*blocks(8, 0.05), 0.0), 1.0), State(blocks(8, 5.0), 1.0)
+    assert allocate({"wild": wild, "calm": calm}, 100.0) == "calm"
+
+
+def test_a_budget_ends_at_looks() -> None:
+    generator = random.Random(4)
+    logs: dict[str, list[float]] = {"a": [], "b": [], "c": []}
+    left_s = 64.0
+    while name := allocate({name: State(tuple(found), 1.0) for name, found in logs.items()}, left_s):
+        logs[name].append(generator.gauss(0.0, 0.3))
+        left_s -= 1.0
+    assert {len(found) for found in logs.values()} <= set(LOOKS.blocks)
+    assert left_s < 15
 
 
 def test_a_campaign_ends_with_every_comparison_precise() -> None:
