@@ -15,6 +15,21 @@ from records.schema import CellResult
 from records.settings import Settings
 
 RESULT_LIMIT_BYTES = 1 << 20
+# What parity twins leave beside their traces.
+WEIGHTS_NAME = "weights.npz"
+ARRAYS_NAME = "arrays.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What a process does in place of measuring, for parity: see `runner.cell.twin`.
+
+    `role` is weights (make them), train (compare steps) or forward (sketch the layers' outputs). `weights` is the file
+    to load, None for the process that makes it.
+    """
+
+    role: str
+    weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,7 @@ class Job:
     import_roots: list[str]
     dataset_dir: str | None
     compile_cache_dir: str | None
+    twin: Twin | None = None
 
     @property
     def path(self) -> Path:
@@ -52,6 +68,11 @@ class Job:
     def steps_path(self) -> Path:
         """The pipe on which the process is told its steps per epoch."""
         return Path(self.folder) / "steps"
+
+    @property
+    def trace_path(self) -> Path:
+        """Where a parity twin's trace is expected; its arrays lie beside it."""
+        return Path(self.folder) / "trace.json"
 
     @property
     def result_path(self) -> Path:
