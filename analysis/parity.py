@@ -7,15 +7,16 @@ is understood.
 What is compared, and how far apart it may be, is `LIMITS`. Deviations of vectors are |a - b| / max(|a|, |b|) in the
 Euclidean norm, those of numbers the same in absolute value. Two things are taken out, by rules fixed beforehand:
 
-- A weight whose gradient is zero but for rounding on every backend: below `ZERO_GRADIENT` of the whole gradient's norm,
-  in float64 where that is there. Such are a bias just before a normalisation, or the bias of attention's keys. Its
-  direction is noise, and an adaptive optimiser makes full steps of noise. It is listed.
+- A gradient or an update that is zero but for rounding: on one backend below `ZERO["float64"]` of the norm of all
+  together, and on none above `ZERO["float32"]` of it. Such are the gradient of a bias just before a normalisation or of
+  the bias of attention's keys, and the update of a mean that is zero. Its direction is noise, of which an adaptive
+  optimiser makes full steps. It is listed.
 - Of an update's deviation, what the resolution of the weight itself explains: a weight of norm w is stored to
   `resolution * w`, so that an update, the difference of two, cannot be known better.
 
 A deviation of float32 losses over all steps is explained where it is at most `OWN_FACTOR` times what one of the two
 backends deviates from itself when one thread becomes two: training amplifies rounding, and the order of a sum is
-rounding. Nothing else is explained away.
+rounding. The other explanations are those of `KNOWN`, each a cause that was found and a limit.
 
 It does not know how twins are run: that is `runner.parity`.
 """
@@ -40,7 +41,7 @@ LIMITS: Mapping[str, Mapping[str, float]] = {
     "float32": {"loss": 1e-5, "gradient_norm": 1e-4, "gradient": 1e-2, "update": 5e-2, "losses": 1e-3},
 }
 RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23}
-ZERO_GRADIENT = {"float64": 1e-12, "float32": 1e-6}
+ZERO = {"float64": 1e-12, "float32": 1e-6}
 OWN_FACTOR = 3.0
 SKETCH_LIMIT = {"float64": 1e-9, "float32": 1e-3}
 TRAINING = ("float32", "losses")
@@ -61,33 +62,45 @@ def pairs(backends: Iterable[str]) -> list[tuple[str, str]]:
     return list(combinations(sorted(backends, key=BACKENDS.index), 2))
 
 
-def zero_gradients(twins: Sequence[Twin], precision: str) -> list[int]:
-    """Return the weights whose gradient is zero but for rounding on every one of these twins of one precision."""
-    found: set[int] | None = None
+def zeros(twins: Sequence[Twin], precision: str, kind: str) -> frozenset[int]:
+    """Return the weights whose gradient or update, as `kind` says, is zero but for rounding on these twins."""
+    norms = []
     for twin in twins:
-        norms = {i: _norm(twin.arrays("gradient", i)) for i in _trainable(twin.trace)}
-        floor = ZERO_GRADIENT[precision] * sum(norm**2 for norm in norms.values()) ** 0.5
-        zeros = {i for i, norm in norms.items() if norm <= floor}
-        found = zeros if found is None else found & zeros
-    return sorted(found or ())
+        found = {i: _norm(twin.arrays(kind, i)) for i in _of_kind(twin.trace, kind)}
+        whole = sum(norm**2 for norm in found.values()) ** 0.5 or 1.0
+        norms.append({i: norm / whole for i, norm in found.items()})
+    return frozenset(
+        i
+        for i in norms[0]
+        if min(one[i] for one in norms) <= ZERO[precision] and max(one[i] for one in norms) <= ZERO["float32"]
+    )
 
 
-def deviation(a: Twin, b: Twin, precision: str, zeros: Iterable[int] = ()) -> Deviation:
-    """Return how far two twins of one precision are apart; `zeros` are left out where a direction would be compared."""
-    left_out = frozenset(zeros)
-    trainable = _trainable(a.trace)
-    compared = [i for i in trainable if i not in left_out]
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """The weights whose gradient, and those whose update, is zero but for rounding: left out where directions count."""
+
+    gradient: frozenset[int] = frozenset()
+    update: frozenset[int] = frozenset()
+
+
+NO_ZEROS = Zeros()
+
+
+def deviation(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> Deviation:
+    """Return how far two twins of one precision are apart."""
+    trainable = _of_kind(a.trace, "gradient")
+    compared = [i for i in trainable if i not in zero.gradient]
     gradient, gradient_at = _worst(compared, lambda i: _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0))
     resolution = RESOLUTION[precision]
-    moving = [i for i in range(len(a.trace.weights)) if i not in left_out]
+    moving = [i for i in _of_kind(a.trace, "update") if i not in zero.update and i not in zero.gradient]
     update, update_at = _worst(
         moving,
         lambda i: _apart(a.arrays("update", i), b.arrays("update", i), resolution * (a.trace.weights[i].norm or 0.0)),
     )
     norms = [sum(_norm(twin.arrays("gradient", i)) ** 2 for i in trainable) ** 0.5 for twin in (a, b)]
-    losses = [_relative(x, y) for x, y in zip(a.trace.losses, b.trace.losses, strict=True)]
     return Deviation(
-        loss=losses[0],
+        loss=_relative(a.trace.losses[0], b.trace.losses[0]),
         gradient_norm=_relative(*norms),
         gradient=gradient,
         gradient_at=None if gradient_at is None else a.trace.weights[gradient_at].path,
@@ -114,22 +127,52 @@ def findings(precision: str, seen: Deviation) -> list[Finding]:
     return found
 
 
-def explained(pair: Pair, own: Mapping[str, float]) -> Pair:
-    """Return the pair with its float32 losses explained where a backend's own deviation explains them."""
-    return replace(pair, findings=[_explained(finding, pair.backends, own) for finding in pair.findings])
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A deviation whose cause was found: of these workloads, with this backend on one side, up to `limit`."""
+
+    workloads: frozenset[str]
+    backend: str
+    precision: str
+    figures: frozenset[str]
+    limit: float
+    cause: str
 
 
-def _explained(finding: Finding, backends: Sequence[str], own: Mapping[str, float]) -> Finding:
+def explained(pair: Pair, workload: str, own: Mapping[str, float]) -> Pair:
+    """Return the pair with the findings explained that a known cause or a backend's own deviation explains."""
+
+    def told(finding: Finding) -> Finding:
+        return replace(finding, explanation=_known(finding, pair, workload) or _within_own(finding, pair, own))
+
+    return replace(pair, findings=list(map(told, pair.findings)))
+
+
+def _known(finding: Finding, pair: Pair, workload: str) -> str | None:
+    """Return the causes that together explain the finding: several, where each side has its own."""
+    applying = [
+        known
+        for known in KNOWN
+        if workload in known.workloads
+        and known.backend in pair.backends
+        and known.precision == finding.precision
+        and finding.figure in known.figures
+    ]
+    if finding.value is None or finding.value > max((known.limit for known in applying), default=0.0):
+        return None
+    return "; ".join(known.cause for known in applying)
+
+
+def _within_own(finding: Finding, pair: Pair, own: Mapping[str, float]) -> str | None:
     if (finding.precision, finding.figure) != TRAINING or finding.value is None:
-        return finding
-    for backend in sorted(backends, key=lambda name: -own.get(name, 0.0)):
+        return None
+    for backend in sorted(pair.backends, key=lambda name: -own.get(name, 0.0)):
         if finding.value <= OWN_FACTOR * own.get(backend, 0.0):
-            text = (
+            return (
                 f"training amplifies rounding: {backend} deviates from itself by {own[backend]:.1e} when one thread "
                 f"becomes two, and {finding.value:.1e} is within {OWN_FACTOR:g} times that"
             )
-            return replace(finding, explanation=text)
-    return finding
+    return None
 
 
 def parting_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> str | None:
@@ -145,11 +188,10 @@ def parting_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> s
     return None
 
 
-def parting_weight(a: Twin, b: Twin, precision: str, zeros: Iterable[int] = ()) -> str | None:
+def parting_weight(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> str | None:
     """Return the weight nearest the output whose gradient differs: a fault in it spreads towards the input."""
-    left_out = frozenset(zeros)
-    for i in reversed(_trainable(a.trace)):
-        if i in left_out:
+    for i in reversed(_of_kind(a.trace, "gradient")):
+        if i in zero.gradient:
             continue
         apart = _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0)
         if apart is None or apart > LIMITS[precision]["gradient"]:
@@ -157,12 +199,12 @@ def parting_weight(a: Twin, b: Twin, precision: str, zeros: Iterable[int] = ()) 
     return None
 
 
-def parted_after_forward(pair: Pair, twins: tuple[Twin, Twin], precision: str, zeros: Iterable[int]) -> str:
+def parted_after_forward(pair: Pair, twins: tuple[Twin, Twin], precision: str, zero: Zeros = NO_ZEROS) -> str:
     """Return where two backends part whose layers give the same: loss, gradient, optimiser or later training."""
     unexplained = {finding.figure for finding in pair.findings if finding.explanation is None}
     if "loss" in unexplained:
         return "the loss; every layer's output agrees"
-    weight = parting_weight(*twins, precision, zeros)
+    weight = parting_weight(*twins, precision, zero)
     if weight is not None:
         return f"the gradient of {weight}; every layer's output agrees"
     if "update" in unexplained:
@@ -216,8 +258,9 @@ class Stored:
         return max((value for value in values if value is not None), default=None)
 
 
-def _trainable(trace: Trace) -> list[int]:
-    return [i for i, weight in enumerate(trace.weights) if weight.trainable]
+def _of_kind(trace: Trace, kind: str) -> list[int]:
+    """Return the weights that have a gradient, or an update."""
+    return [i for i, weight in enumerate(trace.weights) if weight.trainable or kind == "update"]
 
 
 def _norm(array: NDArray[Any]) -> float:
@@ -260,3 +303,25 @@ def _sketches_differ(a: Sketch, b: Sketch, limit: float) -> bool:
     scale = max(a.norm, b.norm)
     apart = max(abs(a.norm - b.norm), *(abs(x - y) for x, y in zip(a.projections, b.projections, strict=True)))
     return scale > 0 and apart > limit * scale
+
+
+_ATTENTION = (
+    "Keras on JAX takes the softmax of attention without dropout in float32, whatever the precision "
+    "(jax.nn.dot_product_attention and Keras's own form of it)"
+)
+_GELU = "tf.nn.gelu multiplies by 1/sqrt(2) rounded to float32, also in float64"
+_REPEATED_TOKENS = (
+    "Keras on TensorFlow hands an embedding's gradient to Adam as rows, and squares the rows of a token that comes "
+    "twice in a batch one by one instead of their sum: its second moment is too small and its step too long"
+)
+_FORWARD = frozenset({"loss", "gradient_norm", "gradient", "losses"})
+_UPDATE, _LOSSES = frozenset({"update"}), frozenset({"losses"})
+KNOWN = (
+    Known(frozenset({"decoder_lm", "vit_tiny"}), "jax", "float64", _FORWARD, 1e-6, _ATTENTION),
+    Known(frozenset({"decoder_lm", "vit_tiny"}), "jax", "float64", _UPDATE, 1e-3, _ATTENTION),
+    Known(frozenset({"bert", "decoder_lm", "vit_tiny"}), "tensorflow", "float64", _FORWARD, 1e-7, _GELU),
+    Known(frozenset({"bert", "decoder_lm", "vit_tiny"}), "tensorflow", "float64", _UPDATE, 1e-4, _GELU),
+    Known(frozenset({"bert", "decoder_lm"}), "tensorflow", "float64", _UPDATE, 0.3, _REPEATED_TOKENS),
+    Known(frozenset({"bert", "decoder_lm"}), "tensorflow", "float32", _UPDATE, 0.3, _REPEATED_TOKENS),
+    Known(frozenset({"bert", "decoder_lm"}), "tensorflow", "float64", _LOSSES, 1e-4, _REPEATED_TOKENS),
+)

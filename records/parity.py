@@ -83,7 +83,7 @@ class Finding:
     precision: str
     figure: str = about("field of `Deviation`")
     value: float | None = about("null where it could not be computed: a loss or gradient was not finite")
-    limit: float
+    limit: float = about("the largest deviation that is none")
     at: str | None = about("the weight, for the figures that are a worst weight's", default=None)
     explanation: str | None = about("why it is no fault, where that was shown; else null", default=None)
 
@@ -117,6 +117,7 @@ class ParityRecord:
     weights_sha256: str | None = about("content of the initial weights, loaded by every twin", default=None)
     switched_off: list[str] = about("random layers that ran at rate 0", default_factory=list)
     zero_gradients: list[str] = about("weights whose gradient is zero but for rounding", default_factory=list)
+    zero_updates: list[str] = about("other weights whose update is zero but for rounding", default_factory=list)
     own: dict[str, float] = about("a backend's own float32 losses, 1 thread against 2", default_factory=dict)
     pairs: list[Pair] = about("every two backends", default_factory=list)
     failures: dict[str, str] = about("twins that could not be compared, and why", default_factory=dict)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from analysis import parity
-from records.parity import PARITY_VERSION, Pair, ParityRecord
+from records.parity import PARITY_VERSION, Pair, ParityRecord, Trace
 from records.schema import Status
 from runner.cell.job import WEIGHTS_NAME, Twin
 from runner.twins import Key, Reply, Subject, Workshop
@@ -54,11 +54,11 @@ class _Comparison:
         """Run what must be run and return what it showed."""
         if self._make_weights():
             self._train([Key(b, p) for b in self.workshop.backends for p in self.workshop.precisions])
-        zeros = self._zeros()
-        pairs = [pair for a, b in parity.pairs(self.workshop.backends) if (pair := self._pair(a, b, zeros)).deviations]
+        zero = self._zeros()
+        pairs = [pair for a, b in parity.pairs(self.workshop.backends) if (pair := self._pair(a, b, zero)).deviations]
         own = self._own(pairs)
-        pairs = [parity.explained(pair, own) for pair in pairs]
-        pairs = [pair if pair.agrees else self._located(pair, zeros) for pair in pairs]
+        pairs = [parity.explained(pair, self.subject.workload, own) for pair in pairs]
+        pairs = [pair if pair.agrees else self._located(pair, zero) for pair in pairs]
         some = next((twin.trace for twin in self.twins.values()), None)
         return ParityRecord(
             version=PARITY_VERSION,
@@ -70,7 +70,8 @@ class _Comparison:
             started_at=self.workshop.started_at,
             weights_sha256=self.sha256,
             switched_off=some.switched_off if some else [],
-            zero_gradients=[some.weights[i].path for i in zeros] if some else [],
+            zero_gradients=_paths(some, zero.gradient),
+            zero_updates=_paths(some, zero.update - zero.gradient),
             own=own,
             pairs=pairs,
             failures=self.failures,
@@ -108,19 +109,19 @@ class _Comparison:
         noted = self.unsupported if reply.status is Status.UNSUPPORTED else self.failures
         noted[name] = reply.reason
 
-    def _zeros(self) -> list[int]:
-        """Return the weights whose gradient is zero, as the finest precision at hand shows them."""
+    def _zeros(self) -> parity.Zeros:
+        """Return what is zero but for rounding, as the finest precision at hand shows it."""
         for precision in ("float64", "float32"):
             if twins := [twin for key, twin in self.twins.items() if key.precision == precision]:
-                return parity.zero_gradients(twins, precision)
-        return []
+                return parity.Zeros(*(parity.zeros(twins, precision, kind) for kind in ("gradient", "update")))
+        return parity.NO_ZEROS
 
-    def _pair(self, a: str, b: str, zeros: Sequence[int]) -> Pair:
+    def _pair(self, a: str, b: str, zero: parity.Zeros) -> Pair:
         pair = Pair([a, b], {})
         for precision in self.workshop.precisions:
             left, right = (self.twins.get(Key(backend, precision)) for backend in (a, b))
             if left is not None and right is not None:
-                pair.deviations[precision] = parity.deviation(left, right, precision, zeros)
+                pair.deviations[precision] = parity.deviation(left, right, precision, zero)
                 pair.findings.extend(parity.findings(precision, pair.deviations[precision]))
         return pair
 
@@ -140,7 +141,7 @@ class _Comparison:
                 found[backend] = apart
         return found
 
-    def _located(self, pair: Pair, zeros: Sequence[int]) -> Pair:
+    def _located(self, pair: Pair, zero: parity.Zeros) -> Pair:
         """Return the pair with the layer, or else the weight, where its backends part."""
         precision = next(finding.precision for finding in pair.findings if finding.explanation is None)
         keys = [Key(backend, precision) for backend in pair.backends]
@@ -150,4 +151,8 @@ class _Comparison:
             if layer is not None:
                 return replace(pair, located=f"the output of layer {layer}")
         a, b = (self.twins[key] for key in keys)
-        return replace(pair, located=parity.parted_after_forward(pair, (a, b), precision, zeros))
+        return replace(pair, located=parity.parted_after_forward(pair, (a, b), precision, zero))
+
+
+def _paths(trace: Trace | None, indices: Iterable[int]) -> list[str]:
+    return [trace.weights[i].path for i in sorted(indices)] if trace else []

@@ -68,8 +68,12 @@ class Reply:
         """Return a reader of the twin's arrays, one at a time; nothing that executes is ever loaded."""
         import numpy as np
 
-        stored = np.load(self.folder / ARRAYS_NAME, allow_pickle=False)
-        return lambda kind, i: stored[f"{kind}.{i}"]
+        def read(kind: str, i: int) -> NDArray[Any]:
+            with np.load(self.folder / ARRAYS_NAME, allow_pickle=False) as stored:
+                array: NDArray[Any] = stored[f"{kind}.{i}"]
+            return array
+
+        return read
 
 
 @dataclass(frozen=True, slots=True)

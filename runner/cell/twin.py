@@ -152,7 +152,7 @@ def _train(job: Job, built: Built, plug: Plug, sha256: str) -> Trace:
     """Train the job's steps; keep the gradients of step 1, what step 2 changed, and every loss."""
     model, recorder = built.model, Recorder(built.model)
     losses: list[float | None] = []
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Any] = {}
     states: list[list[Array]] = []
     for step, batch in enumerate(make_batches(built, job.settings, seed_steps(job.settings))):
         losses.append(_finite(model.train_on_batch(*batch, return_dict=True).get("loss")))

@@ -61,13 +61,29 @@ def test_a_permuted_gradient_of_the_same_norm_is_found() -> None:
 
 def test_a_gradient_of_rounding_only_is_listed_and_left_out() -> None:
     a, b = make_twin(gradient_1=1e-16), make_twin("torch", gradient_1=-1e-16)
-    assert parity.zero_gradients([a, b], "float64") == [1]
+    zero = parity.zeros([a, b], "float64", "gradient")
+    assert zero == {1}
     assert parity.deviation(a, b, "float64").gradient == pytest.approx(2.0)
-    assert parity.deviation(a, b, "float64", [1]).gradient == 0.0
+    assert parity.deviation(a, b, "float64", parity.Zeros(gradient=zero)).gradient == 0.0
+
+
+def test_what_one_backend_takes_in_float32_may_be_zero_to_float32s_rounding_only() -> None:
+    exact, rounded, other = (make_twin(gradient_1=factor) for factor in (1e-16, 1e-8, 1e-4))
+    assert parity.zeros([exact, rounded], "float64", "gradient") == {1}
+    assert parity.zeros([exact, other], "float64", "gradient") == frozenset()
+    assert parity.zeros([rounded, rounded], "float64", "gradient") == frozenset()
+    assert parity.zeros([rounded, rounded], "float32", "gradient") == {1}
+
+
+def test_an_update_of_rounding_only_is_left_out() -> None:
+    a, b = make_twin(update_2=1e-16), make_twin("torch", update_2=-1e-16)
+    zero = parity.zeros([a, b], "float64", "update")
+    assert parity.deviation(a, b, "float64").update == pytest.approx(2.0)
+    assert parity.deviation(a, b, "float64", parity.Zeros(update=zero)).update == 0.0
 
 
 def test_a_gradient_that_is_zero_on_one_backend_only_is_not_left_out() -> None:
-    assert parity.zero_gradients([make_twin(), make_twin("torch", gradient_1=0.0)], "float64") == []
+    assert parity.zeros([make_twin(), make_twin("torch", gradient_1=0.0)], "float64", "gradient") == frozenset()
 
 
 def test_an_update_below_the_resolution_of_its_weight_is_no_deviation() -> None:
@@ -87,14 +103,14 @@ def test_training_that_parts_is_explained_by_three_times_a_backends_own_deviatio
     own: float, is_explained: bool
 ) -> None:
     pair = Pair(["jax", "torch"], {}, [Finding("float32", "losses", 0.01, 1e-3)])
-    found = parity.explained(pair, {"torch": own})
+    found = parity.explained(pair, "lstm", {"torch": own})
     assert found.agrees == is_explained
 
 
 def test_nothing_else_is_explained_away() -> None:
     others = [Finding("float64", "losses", 0.01, 1e-6), Finding("float32", "loss", 0.01, 1e-5)]
     pair = Pair(["jax", "torch"], {}, others)
-    assert parity.explained(pair, {"torch": 1.0, "jax": 1.0}) == pair
+    assert parity.explained(pair, "lstm", {"torch": 1.0, "jax": 1.0}) == pair
 
 
 def sketch(layer: str, *projections: float, norm: float = 1.0) -> Sketch:
@@ -116,7 +132,7 @@ def test_a_layer_seen_on_one_backend_only_is_passed_over() -> None:
 def test_of_parting_gradients_the_nearest_to_the_output_is_named() -> None:
     a, b = make_twin(), make_twin("torch", gradient_0=1.5, gradient_1=1.5)
     pair = Pair(["jax", "torch"], {"float64": parity.deviation(a, b, "float64")}, [])
-    where = parity.parted_after_forward(pair, (a, b), "float64", [])
+    where = parity.parted_after_forward(pair, (a, b), "float64")
     assert where == "the gradient of model/dense/bias; every layer's output agrees"
 
 
@@ -124,7 +140,7 @@ def test_a_step_that_parts_with_equal_gradients_is_the_optimisers() -> None:
     a, b = make_twin(), make_twin("torch", update_3=1.5)
     seen = parity.deviation(a, b, "float64")
     pair = Pair(["jax", "torch"], {"float64": seen}, parity.findings("float64", seen))
-    where = parity.parted_after_forward(pair, (a, b), "float64", [])
+    where = parity.parted_after_forward(pair, (a, b), "float64")
     assert where == "the optimiser's step on model/last/kernel; every gradient agrees"
 
 

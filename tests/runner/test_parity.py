@@ -123,7 +123,7 @@ def test_training_that_parts_is_repeated_with_two_threads(
     monkeypatch.setitem(parity_limits()["float32"], "loss", 1.0)
     ran = Ran(tmp_path, behaviour=twins(losses=losses))
     assert ran.code == code
-    own = {backend: more_threads - 1 for backend in ("tensorflow", "jax", "torch")}
+    own = dict.fromkeys(("tensorflow", "jax", "torch"), more_threads - 1)
     assert ran.record().own == pytest.approx(own, rel=0.01)
 
 
