@@ -320,7 +320,7 @@ def _may_wait(cell: Cell) -> bool:
 
 def _record(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, datetime]) -> Record:
     outcome, started_at = ended
-    result, problem = _result(job)
+    result, problem = read_result(job)
     verdict = judge(job, outcome, result, problem)
     return build_record(job, outcome, (result, problem, verdict), (run_id, machine, started_at))
 
@@ -373,14 +373,15 @@ def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, 
     )
 
 
-def _result(job: Job) -> tuple[CellResult | None, str | None]:
+def read_result(job: Job) -> tuple[CellResult | None, str | None]:
+    """Return the result a process left, or why it counts for nothing."""
     try:
-        return accept(_read_bounded(job.result_path), job), None
+        return accept(read_bounded(job.result_path, RESULT_LIMIT_BYTES), job), None
     except ResultRefused as refused:
         return None, str(refused)
 
 
-def _read_bounded(path: Path) -> bytes | None:
+def read_bounded(path: Path, limit_bytes: int) -> bytes | None:
     """Read what the cell left, were it hostile: no link is followed, no pipe waited on, no giant swallowed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -391,6 +392,6 @@ def _read_bounded(path: Path) -> bytes | None:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ResultRefused("bad_result: not a regular file")
-        return os.pread(descriptor, RESULT_LIMIT_BYTES + 1, 0)
+        return os.pread(descriptor, limit_bytes + 1, 0)
     finally:
         os.close(descriptor)

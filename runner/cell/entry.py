@@ -45,14 +45,23 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
         sys.path.extend(_import_roots(job))
         if import_time_s is None:
             import_time_s = import_backend()
-        from runner.cell.measure import measure
-
-        write_result(job, measure(job, import_time_s, start))
+        _work(job, import_time_s, start)
     except Exception as error:  # noqa: BLE001 - the process boundary: whatever a workload raises becomes evidence
         traceback.print_exc()
         _report(job, error)
         return 1
     return 0
+
+
+def _work(job: Job, import_time_s: float, start: str) -> None:
+    if job.twin is not None:
+        from runner.cell.twin import run_twin
+
+        run_twin(job, job.twin)
+        return
+    from runner.cell.measure import measure
+
+    write_result(job, measure(job, import_time_s, start))
 
 
 def leave(code: int) -> None:

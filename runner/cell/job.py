@@ -15,6 +15,21 @@ from records.schema import CellResult
 from records.settings import Settings
 
 RESULT_LIMIT_BYTES = 1 << 20
+# What parity twins leave beside their traces.
+WEIGHTS_NAME = "weights.npz"
+ARRAYS_NAME = "arrays.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What a process does in place of measuring, for parity: see `runner.cell.twin`.
+
+    `role` is weights (make them), train (compare steps) or forward (sketch the layers' outputs). `weights` is the file
+    to load, None for the process that makes it.
+    """
+
+    role: str
+    weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +53,7 @@ class Job:
     dataset_dir: str | None
     compile_cache_dir: str | None
     fault: str | None = None
+    twin: Twin | None = None
 
     @property
     def path(self) -> Path:
@@ -53,6 +69,11 @@ class Job:
     def orders_path(self) -> Path:
         """The pipe on which the process is told to go on."""
         return Path(self.folder) / "orders"
+
+    @property
+    def trace_path(self) -> Path:
+        """Where a parity twin's trace is expected; its arrays lie beside it."""
+        return Path(self.folder) / "trace.json"
 
     @property
     def result_path(self) -> Path:

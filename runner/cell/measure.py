@@ -43,11 +43,11 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     settings = job.settings
     plug = backends.load(settings.backend)
     plug.configure(settings, job.compile_cache_dir)
-    _configure_keras(settings)
-    _seed(plug, settings.seed)
-    device = _prove(plug, settings)
+    configure_keras(settings)
+    seed_all(plug, settings.seed)
+    device = prove(plug, settings)
     begun_s = monotonic()
-    built = _build(job)
+    built = build(job)
     first = make_batches(built, settings, settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
     work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, Turns(job))
@@ -68,11 +68,12 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         resolved=resolved,
         learning=learning,
         memory=Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()),
-        versions=_versions(plug),
+        versions=found_versions(plug),
     )
 
 
-def _configure_keras(settings: Settings) -> None:
+def configure_keras(settings: Settings) -> None:
+    """Set what Keras itself decides: layout and precision."""
     import keras
 
     keras.config.set_image_data_format("channels_last")
@@ -80,7 +81,7 @@ def _configure_keras(settings: Settings) -> None:
     keras.config.set_dtype_policy(settings.precision)
 
 
-def _seed(plug: Plug, seed: int) -> None:
+def seed_all(plug: Plug, seed: int) -> None:
     """Seed everything a workload draws from.
 
     `keras.utils.set_random_seed` also imports TensorFlow wherever it is installed, which costs a JAX or PyTorch cell
@@ -91,7 +92,8 @@ def _seed(plug: Plug, seed: int) -> None:
     plug.seed(seed)
 
 
-def _prove(plug: Plug, settings: Settings) -> DeviceProof:
+def prove(plug: Plug, settings: Settings) -> DeviceProof:
+    """Return where tensors lie. Raises `DeviceMismatch` where that is not what was asked."""
     proof = plug.proof()
     if proof.platform != settings.device:
         raise DeviceMismatch(
@@ -101,7 +103,8 @@ def _prove(plug: Plug, settings: Settings) -> DeviceProof:
     return proof
 
 
-def _build(job: Job) -> Built:
+def build(job: Job) -> Built:
+    """Return the job's workload, built, with its settings of compilation."""
     settings = job.settings
     params = {**settings.params}
     request = Request(params=params, data=settings.data, dataset_dir=job.dataset_dir)
@@ -306,7 +309,8 @@ def _resolved(job: Job, built: Built, plug: Plug, run: tuple[str, int]) -> Resol
     )
 
 
-def _versions(plug: Plug) -> dict[str, str]:
+def found_versions(plug: Plug) -> dict[str, str]:
+    """Return the versions of Python, Keras, NumPy and the backend."""
     found = {"python": platform.python_version(), **plug.versions()}
     for package in ("keras", "numpy"):
         found[package] = importlib.metadata.version(package)

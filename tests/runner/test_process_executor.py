@@ -61,7 +61,7 @@ def run(executor: ProcessExecutor, job: Job, timeout_s: float = 120.0) -> Record
 def read(job: Job) -> tuple[CellResult | None, str | None]:
     from runner import campaign
 
-    return campaign._result(job)
+    return campaign.read_result(job)
 
 
 def processes_with(text: str) -> list[int]:

@@ -1,0 +1,258 @@
+"""Check that every backend does the same work: equal weights and batches, random layers off, compared untimed.
+
+Each workload trains a small preset for a few steps on each backend, in float64 and in float32. The table shows, for
+every two backends, how far apart (relative; 0 is equal) they are in float64: the gradient of step 1 and the update of
+step 2, each its worst weight's; and in float32: the loss and the gradient's norm at step 1, the update of step 2, and
+the loss of the worst step. exit codes: 0 all agree, 1 some deviate or could not be compared, 2 bad input"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.options import add_results_option
+from runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from records.parity import ParityRecord
+    from records.settings import Scalar
+    from runner.twins import Lane, Subject, Workshop
+
+NAME = "parity"
+HELP = "check that every backend does the same work"
+PRECISIONS = ("float64", "float32")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument(
+        "workloads", nargs="*", metavar="WORKLOAD", help="a workload, or your own module:build; default: all known ones"
+    )
+    parser.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
+    parser.add_argument("--precision", default=",".join(PRECISIONS), metavar="NAMES", help="default: %(default)s")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="training steps (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="samples in a batch (default: 8)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and batches (default: 0)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="set a workload's parameter"
+    )
+    parser.add_argument("--timeout-s", type=float, default=600.0, metavar="S", help="for each process (default: 600)")
+    parser.add_argument(
+        "--keep-weights", action="store_true", help="keep the initial weights in results/parity/weights"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_results_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare the workloads and return the exit code."""
+    from records.parity import FOLDER
+    from records.store import Results
+    from runner.executors.process_tree import end_leftovers
+    from runner.interrupts import interruptible
+    from runner.parity import exit_code
+
+    subjects, chosen = _subjects(args), (_backends(args), _precisions(args.precision))
+    results = Results(args.results)
+    with interruptible():
+        try:
+            results.open_for_writing()
+            end_leftovers(str(args.results.resolve()))
+            (args.results / FOLDER).mkdir(exist_ok=True)
+            records = _compared(args, subjects, chosen)
+        finally:
+            results.close()
+    code = exit_code(records)
+    if args.json:
+        print(_document(records, code))
+    else:
+        print("\n".join(table(records)))
+    return code
+
+
+def _compared(
+    args: argparse.Namespace, subjects: Sequence[Subject], chosen: tuple[list[str], list[str]]
+) -> list[ParityRecord]:
+    """Compare workload after workload, keep each comparison, and say so on stderr."""
+    from records.parity import save
+    from runner.parity import compare
+
+    lanes = _lanes(args)
+    records = []
+    try:
+        for number, subject in enumerate(subjects, 1):
+            record = compare(_workshop(args, lanes, chosen), subject)
+            save(args.results, record)
+            records.append(record)
+            if not args.json:
+                print(f"{number}/{len(subjects)} {subject.workload}: {verdict(record)}", file=sys.stderr, flush=True)
+    finally:
+        for lane in lanes:
+            lane.executor.close()
+    return records
+
+
+def _workshop(args: argparse.Namespace, lanes: Sequence[Lane], chosen: tuple[list[str], list[str]]) -> Workshop:
+    from records.parity import FOLDER
+    from runner.campaign import utc_now
+    from runner.twins import Workshop
+
+    folder = args.results / FOLDER
+    return Workshop(
+        lanes=lanes,
+        backends=chosen[0],
+        precisions=chosen[1],
+        work=folder / "work",
+        import_roots=[str(Path.cwd())],
+        started_at=utc_now().isoformat(timespec="seconds"),
+        timeout_s=args.timeout_s,
+        weights=folder / "weights" if args.keep_weights else None,
+    )
+
+
+def _lanes(args: argparse.Namespace) -> list[Lane]:
+    from runner.executors.process import ProcessExecutor
+    from runner.twins import Lane, lanes
+
+    if args.seams.executor is not None:
+        return [Lane(args.seams.executor)]
+    mark = str(args.results.resolve())
+    return lanes(lambda: ProcessExecutor(mark=mark), most=2)
+
+
+def _subjects(args: argparse.Namespace) -> list[Subject]:
+    """Return what is to be compared. Raises `UsageError`."""
+    from runner import catalog
+    from runner.matrix import parse_assignment
+    from runner.presets import BATCH_SIZE
+    from runner.twins import Subject
+
+    for name, value, least in (("--steps", args.steps, 2), ("--batch-size", args.batch_size or BATCH_SIZE, 1)):
+        if value < least:
+            raise UsageError(f"{name}: must be a whole number from {least}, got {value}")
+    known = catalog.load()
+    assigned = dict(map(parse_assignment, args.assignments))
+    return [
+        Subject(name, _params(known, name, assigned), args.batch_size or BATCH_SIZE, args.steps, args.seed)
+        for name in dict.fromkeys(args.workloads or known.workloads)
+    ]
+
+
+def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Scalar]:
+    from runner.grammar import USER_WORKLOAD, near
+    from runner.presets import small
+
+    if USER_WORKLOAD.fullmatch(name):
+        return assigned
+    if name not in known.workloads:
+        raise UsageError(
+            f"WORKLOAD: must be one of {', '.join(known.workloads)} or your own module:build, got {name!r}"
+            f"{near(name, known.workloads)}"
+        )
+    rules = known.workloads[name].params
+    for key, value in assigned.items():
+        if key not in rules:
+            raise UsageError(f"--set {key}: {name} takes {', '.join(rules)}, got {key!r}{near(key, rules)}")
+        if fault := rules[key].fault(value):
+            raise UsageError(f"--set {key}: {fault}")
+    return {**small(name), **{key: rules[key].normal(value) for key, value in assigned.items()}}
+
+
+def _backends(args: argparse.Namespace) -> list[str]:
+    """Return the backends to compare, two at least, all installed. Raises `UsageError`."""
+    from records.settings import BACKENDS
+    from runner.grammar import near
+
+    for name in args.backend:
+        if name not in BACKENDS:
+            raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")
+    executor = _lanes(args)[0].executor
+    asked = [name for name in BACKENDS if not args.backend or name in args.backend]
+    missing = {name: reason for name in asked if (reason := executor.missing(name))}
+    if args.backend and missing:
+        raise UsageError(f"--backend: {'; '.join(missing.values())}")
+    found = [name for name in asked if name not in missing]
+    if len(found) < 2:
+        told = f" ({'; '.join(missing.values())})" if missing else ""
+        raise UsageError(f"--backend: parity compares two backends at least, got {', '.join(found) or 'none'}{told}")
+    return found
+
+
+def _precisions(text: str) -> list[str]:
+    found = [name for name in PRECISIONS if name in text.split(",")]
+    if not found or set(text.split(",")) != set(found):
+        raise UsageError(f"--precision: must be {' or '.join(PRECISIONS)}, or both with a comma between, got {text!r}")
+    return found
+
+
+def verdict(record: ParityRecord) -> str:
+    """Return a workload's verdict in a few words."""
+    if record.agrees:
+        explained = any(pair.findings for pair in record.pairs)
+        return "agrees, with an exception" if explained else "agrees"
+    if not record.pairs:
+        return "not compared"
+    parted = [pair.located for pair in record.pairs if pair.located]
+    return f"deviates at {parted[0]}" if parted else "deviates" if not record.failures else "not all compared"
+
+
+HEAD = ["workload", "backends", "f64 gradient", "f64 update", "f32 loss", "f32 norm", "f32 update", "f32 losses", ""]
+SHOWN = (
+    ("float64", "gradient"),
+    ("float64", "update"),
+    ("float32", "loss"),
+    ("float32", "gradient_norm"),
+    ("float32", "update"),
+    ("float32", "losses"),
+)
+
+
+def table(records: Sequence[ParityRecord]) -> list[str]:
+    """Return the table and, below it, every exception and failure with its reason."""
+    from runner.cli.format import columns
+
+    rows = [HEAD]
+    notes: list[str] = []
+    for record in records:
+        for number, pair in enumerate(record.pairs):
+            figures = [_figure(pair.deviations.get(precision), figure) for precision, figure in SHOWN]
+            told = "agrees" if pair.agrees and not pair.findings else "agrees *" if pair.agrees else "deviates *"
+            rows.append(["" if number else record.workload, " - ".join(pair.backends), *figures, told])
+        notes += _notes(record)
+    return [*columns(rows, right=frozenset(range(2, 8))), *([""] if notes else []), *notes]
+
+
+def _figure(deviation: Any, figure: str) -> str:
+    value = getattr(deviation, figure) if deviation is not None else None
+    return "-" if value is None else "0" if value == 0 else f"{value:.0e}"
+
+
+def _notes(record: ParityRecord) -> list[str]:
+    from runner.executors.output import printable
+
+    lines = []
+    for pair in record.pairs:
+        name = f"* {record.workload}, {' - '.join(pair.backends)}"
+        for finding in pair.findings:
+            value = "not finite" if finding.value is None else f"{finding.value:.1e}, limit {finding.limit:.0e}"
+            at = f" at {finding.at}" if finding.at else ""
+            why = f": {finding.explanation}" if finding.explanation else ""
+            lines.append(f"{name}: {finding.precision} {finding.figure} {value}{at}{why}")
+        if pair.located:
+            lines.append(f"{name}: they part at {pair.located}")
+    for twin, reason in record.failures.items():
+        lines.append(f"* {record.workload}, {twin}: not compared: {reason}")
+    for twin, reason in record.unsupported.items():
+        lines.append(f"  {record.workload}, {twin}: not offered: {reason}")
+    return list(map(printable, lines))
+
+
+def _document(records: Sequence[ParityRecord], code: int) -> str:
+    from records.codec import to_json
+
+    told = [{"agrees": record.agrees, "verdict": verdict(record), **to_json(record)} for record in records]
+    return json.dumps({"version": 1, "exit_code": code, "workloads": told}, indent=1, allow_nan=False)

@@ -1,0 +1,158 @@
+"""Parity: run a workload's twins on every backend, compare them, and say where they part.
+
+For one workload: the initial weights are made once, in one process, and kept under the hash of their content; every
+backend's process at every precision loads them, says what it loaded, and trains the same batches. Figures beyond a
+limit lead to two further looks: a float32 training that parts is repeated with two threads, and where two backends do
+not agree, a forward pass on each tells the first layer whose output differs.
+
+Promise: a twin that fails is told in the record, not raised. Scratch is gone when a workload is done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from analysis import parity
+from records.parity import PARITY_VERSION, Pair, ParityRecord, Trace
+from records.schema import Status
+from runner.cell.job import WEIGHTS_NAME, Twin
+from runner.twins import Key, Reply, Subject, Workshop
+
+OWN_THREADS = 2
+
+
+def compare(workshop: Workshop, subject: Subject) -> ParityRecord:
+    """Compare one workload on the workshop's backends."""
+    workshop.work.mkdir(parents=True, exist_ok=True)
+    try:
+        return _Comparison(workshop, subject).record()
+    finally:
+        shutil.rmtree(workshop.work, ignore_errors=True)
+
+
+def exit_code(records: Iterable[ParityRecord]) -> int:
+    """Return 0 where all agree, else 1; a workload that no two backends offer is no disagreement. Pure."""
+    return 0 if all(record.agrees or (not record.pairs and not record.failures) for record in records) else 1
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """One workload, from the making of its weights to its record."""
+
+    workshop: Workshop
+    subject: Subject
+    twins: dict[Key, parity.Twin] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
+    sha256: str | None = None
+    weights: str | None = None
+
+    def record(self) -> ParityRecord:
+        """Run what must be run and return what it showed."""
+        if self._make_weights():
+            self._train([Key(b, p) for b in self.workshop.backends for p in self.workshop.precisions])
+        zero = self._zeros()
+        pairs = [pair for a, b in parity.pairs(self.workshop.backends) if (pair := self._pair(a, b, zero)).deviations]
+        own = self._own(pairs)
+        pairs = [parity.explained(pair, self.subject.workload, own) for pair in pairs]
+        pairs = [pair if pair.agrees else self._located(pair, zero) for pair in pairs]
+        some = next((twin.trace for twin in self.twins.values()), None)
+        return ParityRecord(
+            version=PARITY_VERSION,
+            workload=self.subject.workload,
+            params=dict(self.subject.params),
+            batch_size=self.subject.batch_size,
+            steps=self.subject.steps,
+            seed=self.subject.seed,
+            started_at=self.workshop.started_at,
+            weights_sha256=self.sha256,
+            switched_off=some.switched_off if some else [],
+            zero_gradients=_paths(some, zero.gradient),
+            zero_updates=_paths(some, zero.update - zero.gradient),
+            own=own,
+            pairs=pairs,
+            failures=self.failures,
+            unsupported=self.unsupported,
+            versions={key.backend: twin.trace.versions for key, twin in self.twins.items()},
+        )
+
+    def _make_weights(self) -> bool:
+        """Have the first backend that offers the workload make its weights, and keep them by their content."""
+        for backend in self.workshop.backends:
+            (reply,) = self.workshop.run(self.subject, [(Key(backend, "float32"), Twin("weights"))])
+            if reply.trace is not None:
+                self.sha256 = reply.trace.weights_sha256
+                folder = self.workshop.weights or self.workshop.work
+                folder.mkdir(parents=True, exist_ok=True)
+                kept = folder.absolute() / f"{self.sha256}.npz"
+                (reply.folder / WEIGHTS_NAME).replace(kept)
+                self.weights = str(kept)
+                return True
+            self._note(f"{backend} weights", reply)
+        return False
+
+    def _train(self, keys: Sequence[Key]) -> None:
+        """Train these twins and keep what came back."""
+        replies = self.workshop.run(self.subject, [(key, Twin("train", self.weights)) for key in keys])
+        for key, reply in zip(keys, replies, strict=True):
+            if reply.trace is None:
+                self._note(str(key), reply)
+            elif reply.trace.weights_sha256 != self.sha256:
+                self.failures[str(key)] = "error: it trained other weights than those it was given"
+            else:
+                self.twins[key] = parity.Twin(key.backend, reply.trace, reply.arrays())
+
+    def _note(self, name: str, reply: Reply) -> None:
+        noted = self.unsupported if reply.status is Status.UNSUPPORTED else self.failures
+        noted[name] = reply.reason
+
+    def _zeros(self) -> parity.Zeros:
+        """Return what is zero but for rounding, as the finest precision at hand shows it."""
+        for precision in ("float64", "float32"):
+            if twins := [twin for key, twin in self.twins.items() if key.precision == precision]:
+                return parity.Zeros(*(parity.zeros(twins, precision, kind) for kind in ("gradient", "update")))
+        return parity.NO_ZEROS
+
+    def _pair(self, a: str, b: str, zero: parity.Zeros) -> Pair:
+        pair = Pair([a, b], {})
+        for precision in self.workshop.precisions:
+            left, right = (self.twins.get(Key(backend, precision)) for backend in (a, b))
+            if left is not None and right is not None:
+                pair.deviations[precision] = parity.deviation(left, right, precision, zero)
+                pair.findings.extend(parity.findings(precision, pair.deviations[precision]))
+        return pair
+
+    def _own(self, pairs: Sequence[Pair]) -> dict[str, float]:
+        """Return how far each backend's float32 losses are from themselves with more threads, where that is asked."""
+        parted = [pair for pair in pairs if any((f.precision, f.figure) == parity.TRAINING for f in pair.findings)]
+        if len(os.sched_getaffinity(0)) < OWN_THREADS:
+            return {}
+        found = {}
+        for backend in sorted({backend for pair in parted for backend in pair.backends}):
+            more = Key(backend, "float32", OWN_THREADS)
+            (reply,) = self.workshop.run(self.subject, [(more, Twin("train", self.weights))])
+            if reply.trace is None:
+                continue
+            apart = parity.worst_loss(self.twins[Key(backend, "float32")].trace.losses, reply.trace.losses)
+            if apart is not None:
+                found[backend] = apart
+        return found
+
+    def _located(self, pair: Pair, zero: parity.Zeros) -> Pair:
+        """Return the pair with the layer, or else the weight, where its backends part."""
+        precision = next(finding.precision for finding in pair.findings if finding.explanation is None)
+        keys = [Key(backend, precision) for backend in pair.backends]
+        left, right = self.workshop.run(self.subject, [(key, Twin("forward", self.weights)) for key in keys])
+        if left.trace is not None and right.trace is not None:
+            layer = parity.parting_layer(left.trace.sketches, right.trace.sketches, precision)
+            if layer is not None:
+                return replace(pair, located=f"the output of layer {layer}")
+        a, b = (self.twins[key] for key in keys)
+        return replace(pair, located=parity.parted_after_forward(pair, (a, b), precision, zero))
+
+
+def _paths(trace: Trace | None, indices: Iterable[int]) -> list[str]:
+    return [trace.weights[i].path for i in sorted(indices)] if trace else []

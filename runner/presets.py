@@ -1,0 +1,36 @@
+"""Small presets of the catalog's workloads, for what is compared and not timed: every layer, in seconds.
+
+Images are large enough that the last normalisation of a deep network still averages over some tens of values: over two
+or three it amplifies rounding beyond any tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from records.settings import Scalar
+
+BATCH_SIZE = 8
+DEEP_IMAGE: Mapping[str, Scalar] = {"image_size": 64}
+SMALL: Mapping[str, Mapping[str, Scalar]] = {
+    "mnist_mlp": {"image_size": 8},
+    "cifar10_cnn": {"image_size": 16},
+    "lstm": {"sequence_length": 10, "units": 32},
+    "gru": {"sequence_length": 10, "units": 32},
+    "lstm_text_generation": {"sequence_length": 10, "units": 32},
+    "mnist_irnn": {"image_size": 6, "units": 32},
+    "resnet50": DEEP_IMAGE,
+    "vgg16": {"image_size": 32},
+    "xception": {"image_size": 71},
+    "mobilenet_v3_small": DEEP_IMAGE,
+    "efficientnet_v2_b0": DEEP_IMAGE,
+    "resnet50_subclass": DEEP_IMAGE,
+    "bert": {"sequence_length": 16},
+    "decoder_lm": {"sequence_length": 16, "width": 64, "depth": 2, "vocabulary": 512},
+    "vit_tiny": {"image_size": 32, "patch_size": 8, "depth": 3},
+}
+
+
+def small(workload: str) -> dict[str, Scalar]:
+    """Return the parameters of a workload's small preset; none for a user's own."""
+    return dict(SMALL.get(workload, {}))
