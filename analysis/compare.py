@@ -30,6 +30,7 @@ from analysis.suite import SuiteRatio, suite_ratio
 from records.codec import canonical, to_json
 from records.schema import MEASURED, Record, Status
 from records.settings import BACKENDS, Scalar, Settings
+from records.store import latest_attempts
 
 Usual = Mapping[str, Mapping[str, Scalar]]
 
@@ -109,8 +110,8 @@ def table(records: Iterable[Record], usual: Usual | None = None) -> list[Row]:
     for cell_records in by_cell.values():
         summary = summarise(cell_records)
         works.setdefault(work_key(summary.settings), {})[summary.settings.backend] = summary
-    titles = _titles([next(iter(cells.values())).settings for cells in works.values()], usual or {})
-    rows = [_row(title, cells) for title, cells in zip(titles, works.values(), strict=True)]
+    named = titles([next(iter(cells.values())).settings for cells in works.values()], usual or {})
+    rows = [_row(title, cells) for title, cells in zip(named, works.values(), strict=True)]
     return sorted(_judged(rows), key=lambda row: row.title)
 
 
@@ -123,6 +124,12 @@ def suite(rows: Sequence[Row]) -> list[Suite]:
     return [found for league, members in sorted(leagues.items()) if (found := _suite(league, members))]
 
 
+def detectable(rows: Sequence[Row], effect: float) -> tuple[int, int]:
+    """Return how many of the comparisons would have shown a relative difference of `effect`, and of how many."""
+    known = [ratio.smallest_difference for row in rows for ratio in row.ratios]
+    return sum(found is not None and found <= effect for found in known), len(known)
+
+
 def work_key(settings: Settings) -> str:
     """Return what names the work itself: the settings without the backend."""
     return canonical(replace(settings, backend=""))
@@ -130,10 +137,7 @@ def work_key(settings: Settings) -> str:
 
 def summarise(records: Sequence[Record]) -> CellSummary:
     """Summarise one cell's records: of each repeat, the latest attempt."""
-    latest: dict[int, Record] = {}
-    for record in sorted(records, key=lambda record: record.key):
-        latest[record.repeat] = record
-    kept = tuple(latest.values())
+    kept = tuple(latest_attempts(records))
     measured = [record for record in kept if record.status in MEASURED]
     times = [record.times for record in measured]
     step_times = [t.step_time_s for t in times if t.step_time_s]
@@ -172,6 +176,11 @@ def incomparable(cells: dict[str, CellSummary]) -> str | None:
         "devices": lambda record: record.device and record.device.platform,
         "hosts": lambda record: record.machine.host_id,
     }
+    if all(cell.settings.league == "matched" for cell in cells.values()):
+        facts |= {
+            "compile modes": lambda record: record.resolved and record.resolved.jit_compile,
+            "image data formats": lambda record: record.resolved and record.resolved.image_data_format,
+        }
     for name, fact in facts.items():
         found = {b: sorted({str(fact(r)) for r in cell.measured}) for b, cell in cells.items() if cell.measured}
         if len({tuple(texts) for texts in found.values()}) > 1:
@@ -236,7 +245,12 @@ def _open_verdict(quickest: str, ratios: Sequence[Ratio], others: int) -> str:
     if len(ratios) < others:
         return "not separable: some cells have no repeat in common"
     told = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
-    return f"not separable: {quickest} against {told}"
+    return f"not separable: {quickest} against {told}{_would_have_shown(ratios)}"
+
+
+def _would_have_shown(ratios: Sequence[Ratio]) -> str:
+    known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
+    return f"; a difference of {max(known):.1%} would have shown".replace("%", " %") if known else ""
 
 
 def _interval(ratio: Ratio) -> str:
@@ -273,7 +287,7 @@ def _smallest_difference(scatter: float | None, count: int) -> float | None:
     return None if scatter is None else minimum_detectable_effect(math.sqrt(2) * scatter, count)
 
 
-def _titles(works: Sequence[Settings], usual: Usual) -> list[str]:
+def titles(works: Sequence[Settings], usual: Usual) -> list[str]:
     """Name each work by its workload, by what is unusual about it, and by what tells it from the workload's others."""
     return [_title(one, [w for w in works if w.workload == one.workload], usual.get(one.workload)) for one in works]
 

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboards.findings import latest
 from dashboards.format import DASH, MILLISECOND, SECOND, memory, number, quantity, share, whole
 from records.schema import Machine, Record
 from records.settings import BACKENDS
+from records.store import latest_attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def surroundings(records: Sequence[Record]) -> Grid:
 
 
 def _machines(records: Sequence[Record]) -> list[Machine]:
-    return list({record.machine.host_id: record.machine for record in latest(records)}.values())
+    return list({record.machine.host_id: record.machine for record in latest_attempts(records)}.values())
 
 
 def _machine_facts(machine: Machine) -> list[Fact]:

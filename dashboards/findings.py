@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from analysis.compare import CellSummary, Row
+from analysis.compare import CellSummary, Row, detectable, suite
+from analysis.statistics import Estimate
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.format import (
@@ -19,14 +20,17 @@ from dashboards.format import (
     Unit,
     interval,
     number,
+    plural,
     share,
 )
 from dashboards.pictures import Mark, Stroke, Word, slot_of, work_details
 from records.schema import HARMLESS, Record, Status
 from records.settings import BACKENDS
+from records.store import latest_attempts
 
 RATIO = Unit("×", 1.0)
 FOREST_LINE = 18
+NOTABLE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +89,9 @@ class Block:
     lines: list[Line]
 
 
-def latest(records: Sequence[Record]) -> list[Record]:
-    """Return of every repeat its latest attempt, in the order of the records' keys."""
-    found = {(record.cell_id, record.repeat): record for record in sorted(records, key=lambda record: record.key)}
-    return list(found.values())
-
-
 def tallies(records: Sequence[Record], pending: int) -> list[Tally]:
     """Return how the latest attempts ended, and how many are still to come."""
-    statuses = Counter(record.status for record in latest(records))
+    statuses = Counter(record.status for record in latest_attempts(records))
     failed = sum(count for status, count in statuses.items() if status not in HARMLESS)
     return [
         Tally("ok", statuses[Status.OK]),
@@ -116,6 +114,23 @@ def findings(rows: Sequence[Row]) -> tuple[list[Finding], Axis | None]:
         axes.logarithmic([1.0, *ends], "time per step against the quickest, × (logarithmic)", RATIO) if ends else None
     )
     return [_finding(index, row, axis) for index, row in enumerate(rows)], axis
+
+
+def suites(rows: Sequence[Row]) -> list[str]:
+    """Return what holds for the suite as a whole, in sentences."""
+    told = []
+    for one in suite(rows):
+        ratios = ", ".join(f"{_times(ratio.estimate)} on {name}" for name, ratio in one.ratios.items())
+        told.append(f"Geometric mean of the suite, league {one.league}: against {one.against}, a step takes {ratios}.")
+    able, of = detectable(rows, NOTABLE)
+    if of:
+        told.append(f"A difference of {NOTABLE * 100:.0f} % would have shown in {able} of {plural(of, 'comparison')}.")
+    return told
+
+
+def _times(ratio: Estimate) -> str:
+    ends = interval(ratio.low, ratio.high, ratio.centre)
+    return f"{number(ratio.centre)} ×" + (f" ({ends})" if ends else "")
 
 
 def table(rows: Sequence[Row]) -> list[Block]:

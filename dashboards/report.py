@@ -47,6 +47,7 @@ def render(records: Sequence[Record], rows: Sequence[Row], about: Mapping[str, o
         tallies=findings.tallies(records, pending),
         superseded=troubles.superseded(records),
         findings=found,
+        suites=findings.suites(rows),
         ratio_axis=ratio_axis,
         backends=findings.backends(rows),
         blocks=findings.table(rows),

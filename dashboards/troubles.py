@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.compare import Row
-from dashboards.findings import latest
 from dashboards.pictures import slot_of
 from records.schema import MEASURED, Evidence, Record
+from records.store import latest_attempts
 
 TERMINAL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -45,7 +45,7 @@ class Doubt:
 def failures(records: Sequence[Record], rows: Sequence[Row]) -> list[Failure]:
     """Return the latest attempts without figures, those with the same cell, status and reason together."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in latest(records):
+    for record in latest_attempts(records):
         if record.status not in MEASURED:
             groups.setdefault((record.cell_id, record.status, record.reason or ""), []).append(record)
     titles = _titles(rows)
@@ -56,7 +56,7 @@ def failures(records: Sequence[Record], rows: Sequence[Row]) -> list[Failure]:
 def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[Doubt]:
     """Return every warning, the repeats of one cell that drew the same one together."""
     groups: dict[tuple[str, str], list[Record]] = {}
-    for record in latest(records):
+    for record in latest_attempts(records):
         for warning in dict.fromkeys(record.warnings):
             groups.setdefault((warning, record.cell_id), []).append(record)
     titles = _titles(rows)
@@ -72,7 +72,7 @@ def printable(output: str) -> str:
 
 def superseded(records: Sequence[Record]) -> int:
     """Return how many attempts were tried again."""
-    return len(records) - len(latest(records))
+    return len(records) - len(latest_attempts(records))
 
 
 def _titles(rows: Sequence[Row]) -> dict[str, str]:

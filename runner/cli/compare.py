@@ -155,16 +155,15 @@ def show(args: argparse.Namespace, found: Versus) -> None:
     """Print the findings, and write what was asked for."""
     from runner.cli import versus
 
+    names = versus.names(found)
     if args.markdown:
-        args.markdown.write_text(versus.markdown(found), encoding="utf-8")
+        args.markdown.write_text(versus.markdown(found, names), encoding="utf-8")
     if args.out:
         from dashboards import forest, report
-        from runner.cli.format import asked
 
-        titles = {one.cell_id: asked(one.either.settings) for one in found.comparisons}
-        report.write(args.out, forest.page(found, titles, args.threshold))
+        report.write(args.out, forest.page(found, names, args.threshold))
     if args.json:
         print(versus.as_json(found))
     else:
-        print(versus.text(found))
+        print(versus.text(found, names))
     sys.stdout.flush()

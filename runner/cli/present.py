@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.compare import CellSummary, Row
+from analysis.compare import CellSummary, Row, detectable, suite
+from analysis.suite import SuiteRatio
 from records.codec import to_json
 from records.schema import MEASURED, Record
 from records.settings import Scalar
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from records.store import Run
 
 WARNINGS_SHOWN = 12
+NOTABLE = 0.05
 
 
 def usual_values() -> dict[str, dict[str, Scalar]]:
@@ -56,6 +58,8 @@ def print_table(rows: Sequence[Row], records: Sequence[Record]) -> None:
     console.print()
     for row in rows:
         console.print(f"{_plain(row.title)}: {_plain(row.verdict)}")
+    for line in suite_lines(rows):
+        console.print(line)
     _print_failures(console, rows)
     _print_warnings(console, records)
 
@@ -66,6 +70,23 @@ LEGEND = (
     "step time, 95 % interval between processes; samples/s; first epoch against a steady one. * marks the fastest, "
     "where the intervals of the ratios separate it."
 )
+
+
+def suite_lines(rows: Sequence[Row]) -> list[str]:
+    """Return what holds for the suite as a whole: geometric means, and what it could have shown."""
+    lines = []
+    for one in suite(rows):
+        told = ", ".join(f"{ratio.estimate.centre:.2f}x {name}{_bounds(ratio)}" for name, ratio in one.ratios.items())
+        lines.append(f"geometric mean, league {one.league}: {told} against {one.against}")
+    able, of = detectable(rows, NOTABLE)
+    if of:
+        lines.append(f"a difference of {NOTABLE:.0%} would have shown in {able} of {of} comparisons")
+    return lines
+
+
+def _bounds(ratio: SuiteRatio) -> str:
+    low, high = ratio.estimate.low, ratio.estimate.high
+    return "" if low is None or high is None else f" ({low:.2f}-{high:.2f})"
 
 
 def _cell_text(row: Row, backend: str) -> str:

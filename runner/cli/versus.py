@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from analysis.compare import titles
 from analysis.gate import Outcome
 from analysis.statistics import Estimate
 from analysis.suite import SuiteRatio
 from analysis.versus import Comparison, Versus, percent
 from records.codec import to_json
-from runner.cli.format import asked, columns, seconds
+from runner.cli.format import columns, seconds
+from runner.cli.present import usual_values
 from runner.executors.output import printable
 
+Names = Mapping[str, str]
 HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "blocks", "verdict"]
 
 
-def text(found: Versus) -> str:
-    """Return the findings for a terminal."""
-    lines = [line.rstrip() for line in columns(_rows(found))] if found.comparisons else []
+def names(found: Versus) -> Names:
+    """Return a title for each cell: its workload, what is unusual about it, what tells it from the others."""
+    cells = [one.either for one in found.comparisons]
+    told = titles([cell.settings for cell in cells], usual_values())
+    return {cell.cell_id: title for cell, title in zip(cells, told, strict=True)}
+
+
+def text(found: Versus, names: Names) -> str:
+    """Return the findings for a terminal; `names` gives the title of each cell by its cell_id."""
+    lines = [line.rstrip() for line in columns(_rows(found, names))] if found.comparisons else []
     return "\n".join(printable(line) for line in [*lines, "", *_remarks(found)])
 
 
-def markdown(found: Versus) -> str:
+def markdown(found: Versus, names: Names) -> str:
     """Return the findings as Markdown: the verdict, the table, what changed."""
-    rows = _rows(found)
+    rows = _rows(found, names)
     table = [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
     table.insert(1, "|" + " --- |" * len(HEAD))
     verdict, *rest = _remarks(found)
@@ -67,10 +77,10 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
     }
 
 
-def _rows(found: Versus) -> list[list[str]]:
+def _rows(found: Versus, names: Names) -> list[list[str]]:
     rows = [HEAD]
     for one in found.comparisons:
-        title = asked(one.either.settings)
+        title = names[one.cell_id]
         figures = [seconds(_centre(one, side)) for side in ("base", "new")]
         blocks = str(len(one.logs)) if found.paired else "-"
         rows.append([title, one.either.settings.backend, *figures, *_ratio(one.ratio), blocks, _verdict(one)])
