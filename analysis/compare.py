@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from analysis.doubts import doubts
 from analysis.sequential import FIXED, Looks
 from analysis.statistics import (
     LEVEL,
@@ -57,6 +58,7 @@ class CellSummary:
     peak_device_memory_bytes: int | None
     failures: tuple[tuple[Status, str], ...]
     warnings: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
     @property
     def measured(self) -> tuple[Record, ...]:
@@ -159,6 +161,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured),
         failures=tuple(sorted({(r.status, r.reason or "") for r in kept if r.status not in MEASURED})),
         warnings=tuple(sorted({warning for record in kept for warning in record.warnings})),
+        doubts=doubts(kept),
     )
 
 
