@@ -14,6 +14,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from analysis.doubts import doubts
+from analysis.sequential import FIXED, Looks
 from analysis.statistics import (
     LEVEL,
     MIN_BLOCKS,
@@ -57,6 +59,7 @@ class CellSummary:
     peak_device_memory_bytes: int | None
     failures: tuple[tuple[Status, str], ...]
     warnings: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
     @property
     def measured(self) -> tuple[Record, ...]:
@@ -98,10 +101,11 @@ class Suite:
     ratios: dict[str, SuiteRatio]
 
 
-def table(records: Iterable[Record], usual: Usual | None = None) -> list[Row]:
+def table(records: Iterable[Record], usual: Usual | None = None, looks: Looks = FIXED) -> list[Row]:
     """Return the rows of a run, in the order of their titles.
 
-    `usual` gives, per workload, the values that go without saying; a title names what differs from them.
+    `usual` gives, per workload, the values that go without saying; a title names what differs from them. `looks` are
+    those after which the run stopped adding repeats, where it chose their number itself.
     """
     by_cell: dict[str, list[Record]] = {}
     for record in records:
@@ -111,7 +115,7 @@ def table(records: Iterable[Record], usual: Usual | None = None) -> list[Row]:
         summary = summarise(cell_records)
         works.setdefault(work_key(summary.settings), {})[summary.settings.backend] = summary
     named = titles([next(iter(cells.values())).settings for cells in works.values()], usual or {})
-    rows = [_row(title, cells) for title, cells in zip(named, works.values(), strict=True)]
+    rows = [_row(title, cells, looks) for title, cells in zip(named, works.values(), strict=True)]
     return sorted(_judged(rows), key=lambda row: row.title)
 
 
@@ -161,6 +165,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured),
         failures=tuple(sorted({(r.status, r.reason or "") for r in kept if r.status not in MEASURED})),
         warnings=tuple(sorted({warning for record in kept for warning in record.warnings})),
+        doubts=doubts(kept),
     )
 
 
@@ -189,7 +194,7 @@ def incomparable(cells: dict[str, CellSummary]) -> str | None:
     return None
 
 
-def _row(title: str, cells: dict[str, CellSummary]) -> Row:
+def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     cells = {backend: cells[backend] for backend in BACKENDS if backend in cells}
     running = {backend: cell for backend, cell in cells.items() if cell.step_time}
     if len(running) < 2:
@@ -198,12 +203,12 @@ def _row(title: str, cells: dict[str, CellSummary]) -> Row:
         return Row(title, cells, None, f"not comparable: {reason}")
     quickest = _quickest(running)
     pairs = {b: list(paired_logs(_by_repeat(running[b]), _by_repeat(running[quickest])).values()) for b in running}
-    ratios = tuple(_ratio(backend, logs) for backend, logs in pairs.items() if backend != quickest and logs)
+    ratios = tuple(_ratio(backend, logs, looks) for backend, logs in pairs.items() if backend != quickest and logs)
     return Row(title, cells, None, _open_verdict(quickest, ratios, len(running) - 1), ratios)
 
 
-def _ratio(backend: str, logs: Sequence[float]) -> Ratio:
-    estimate = of_logs(logs)
+def _ratio(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
+    estimate = of_logs(logs, looks.confidence(len(logs)))
     assert estimate is not None
     scatter = statistics.stdev(logs) if len(logs) > 1 else None
     detectable = None if scatter is None else minimum_detectable_effect(scatter, len(logs))

@@ -100,16 +100,19 @@ def spent_p(logs: Sequence[float], rule: Rule) -> float:
 
 
 def spending(count: int, rule: Rule) -> float:
-    """Return the share of the level that may be spent at `count` blocks: half of what earlier looks left; 0 too early.
+    """Return the share of the level that may be spent at `count` blocks: at a look half of what earlier ones left.
 
-    A look is too early if even all blocks on one side, in all comparisons of a run, would not be a discovery. A stop
-    between two looks, for want of budget, is a look of its own.
+    Elsewhere, and at the last look, nothing comes after, so all that is left. A look is too early, and spends nothing,
+    if even all blocks on one side, in all comparisons of a run, would not be a discovery.
     """
-    share = 0.5
-    for at in rule.looks.blocks:
-        if at < count and 2.0**-at <= rule.level * share:
-            share /= 2
-    return share if 2.0**-count <= rule.level * share else 0.0
+    left = 1.0
+    for at in rule.looks.blocks[:-1]:
+        able = 2.0**-at <= rule.level * left / 2
+        if at == count:
+            return left / 2 if able else 0.0
+        if at < count and able:
+            left /= 2
+    return left if 2.0**-count <= rule.level * left else 0.0
 
 
 def _overall(outcomes: Sequence[Outcome]) -> Outcome:
@@ -139,6 +142,7 @@ def _more_blocks(logs: Sequence[float], rule: Rule, family: int) -> int | None:
     """Return how many more blocks would leave the threshold outside the interval, if centre and scatter stay.
 
     A regression must also be a discovery: the fewest blocks at which it could be, alone among `family`, are the least.
+    One goes on to the next look.
     """
     distance = statistics.fmean(logs) - math.log1p(rule.threshold)
     scatter = statistics.stdev(logs)
@@ -149,4 +153,7 @@ def _more_blocks(logs: Sequence[float], rule: Rule, family: int) -> int | None:
         return distance < 0 or 2.0**-count <= rule.level * spending(count, rule) / family
 
     needed = fewest(enough) if distance else None
-    return None if needed is None else max(needed - len(logs), 1)
+    if needed is None:
+        return None
+    wanted = max(needed, len(logs) + 1)
+    return next((at for at in rule.looks.blocks if at >= wanted), wanted) - len(logs)

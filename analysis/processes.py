@@ -82,7 +82,8 @@ def modes(values: Sequence[float], level: float = MODES_LEVEL) -> Modes | None:
     ordered = np.sort(np.log(np.asarray(values, dtype=float)))
     share, at = (float(found[0]) for found in _best_split(ordered[np.newaxis, :]))
     fast, slow = ordered[: int(at)], ordered[int(at) :]
-    chance = float(np.mean(_null_shares(len(values)) >= share))
+    # Phipson and Smyth (2010): a simulated p-value is never 0.
+    chance = float((1 + np.sum(_null_shares(len(values)) >= share)) / (1 + NULL_RUNS))
     if chance > level or slow.mean() - fast.mean() < math.log1p(LEAST_GAP):
         return None
     return Modes(math.exp(fast.mean()), math.exp(slow.mean()), len(slow), len(ordered), chance)

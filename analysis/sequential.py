@@ -4,7 +4,8 @@ The method is a group-sequential fixed-width interval: looks at set numbers of b
 interval at its own confidence; it stops at the first look whose half-width is at most the target, or when the budget
 is spent or no look is left. Stopping at a lucky, narrow moment makes plain 95 % intervals cover less; the looks'
 confidences are calibrated so that the interval reported at the stopping time covers 95 % again, as nearly as can be
-over all sizes of noise (`analysis.calibration.calibrate`; docs/statistics.md holds what was reached).
+over all sizes of noise (`analysis.calibration.calibrate`; docs/statistics.md holds what was reached). They
+hold for any target: only the ratio of noise to target matters.
 
 Promise: the rule looks at the width only, never at the side of the ratio, and only at the set looks; what happens
 between them changes nothing. Decisions are functions of the blocks alone.
@@ -51,12 +52,7 @@ class Looks:
 
         Elsewhere than at a look one ends for want of budget, whatever the width: that is what the last look is for.
         """
-        return dict(zip(self.blocks, self.confidences, strict=True)).get(count, self.confidences[-1])
-
-    @classmethod
-    def once(cls, count: int) -> Looks:
-        """Return the schedule of a run whose number of blocks was fixed beforehand: one look, the plain interval."""
-        return cls((count,), (CONFIDENCE,))
+        return self.confidences[self.blocks.index(count) if count in self.blocks else -1]
 
     def following(self, count: int) -> int | None:
         """Return the first look after `count` blocks; None after the last."""
@@ -64,6 +60,8 @@ class Looks:
 
 
 LOOKS = Looks((5, 8, 12, 18, 27, 40), (0.9461, 0.9826, 0.9812, 0.9721, 0.9849, 0.9535))
+# A number of blocks fixed beforehand: no look but the last, the plain interval.
+FIXED = Looks((), (CONFIDENCE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ def allocate(
     one whose interval holds a ratio that matters counts twice. Between two looks nothing is chosen anew, so that
     choosing adds no look.
     """
-    ways = {name: _way(state, looks) for name, state in states.items() if not decide(state.logs, target, looks).stop}
+    ways = {name: way_s(state, looks) for name, state in states.items() if not decide(state.logs, target, looks).stop}
     young = [name for name in ways if len(states[name].logs) < looks.blocks[0]]
     if young and sum(ways[name] for name in young) <= budget_s:
         return min(young, key=lambda name: (len(states[name].logs), states[name].block_cost_s))
@@ -128,8 +126,8 @@ def allocate(
     return max(open_, key=lambda name: _gain_per_s(states[name], looks), default=None)
 
 
-def _way(state: State, looks: Looks) -> float:
-    """Return the seconds to the comparison's next look."""
+def way_s(state: State, looks: Looks) -> float:
+    """Return the seconds that the blocks up to the comparison's next look cost."""
     ahead = looks.following(len(state.logs)) or len(state.logs)
     return (ahead - len(state.logs)) * state.block_cost_s
 
@@ -142,4 +140,4 @@ def _gain_per_s(state: State, looks: Looks) -> float:
         return 0.0
     then = half_width(statistics.stdev(state.logs), ahead, looks.confidence(ahead))
     at_stake = any(not estimate.excludes(ratio) for ratio in state.stakes)
-    return (estimate.half_width - then) * (2 if at_stake else 1) / _way(state, looks)
+    return (estimate.half_width - then) * (2 if at_stake else 1) / way_s(state, looks)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.gate import Outcome, Rule, judge
-from analysis.sequential import LOOKS, State, Why, allocate, decide
+from analysis.sequential import LOOKS, State, Why, allocate, decide, way_s
 from records.schema import MEASURED, Record
 from runner.matrix import Cell
 from runner.plan import Step, block, comparisons
@@ -73,7 +73,7 @@ class Adaptive:
         chosen: list[str] = []
         while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
             chosen.append(name)
-            left_s -= states[name].block_cost_s
+            left_s -= way_s(states[name], LOOKS)
         return [step for name in chosen for step in self._steps(self._groups[name], repeats[name], done)]
 
     def why(self) -> dict[str, str]:

@@ -177,6 +177,7 @@ def cell_lines(cell: CellSummary) -> list[str]:
                 record.evidence.output_tail.strip(),
             ]
     lines += ["", *(f"warning: {warning}" for warning in cell.warnings)] if cell.warnings else []
+    lines += ["", *(f"doubt: {doubt}" for doubt in cell.doubts)] if cell.doubts else []
     return [printable(line) for line in lines]
 
 

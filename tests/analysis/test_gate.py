@@ -8,7 +8,7 @@ import random
 import pytest
 
 from analysis.gate import Outcome, Rule, judge, spending
-from analysis.sequential import LOOKS, Looks
+from analysis.sequential import FIXED, LOOKS
 
 
 def blocks(count: int, ratio: float, scatter: float = 0.005, seed: int = 1) -> list[float]:
@@ -86,14 +86,16 @@ def test_the_looks_never_spend_more_than_the_level() -> None:
         assert all(not share or 2.0**-at <= level * share for at, share in zip(LOOKS.blocks, spent, strict=True))
 
 
-def test_a_stop_between_two_looks_spends_as_a_look_of_its_own() -> None:
-    assert [spending(count, Rule()) for count in (5, 7, 8, 10, 12, 13, 18)] == [0, 0, 1 / 2, 1 / 4, 1 / 4, 1 / 8, 1 / 8]
+def test_where_nothing_comes_after_all_that_is_left_is_spent() -> None:
+    """At the last look, and between two looks, where one ends for want of budget."""
+    spent = [spending(count, Rule()) for count in (5, 7, 8, 10, 12, 13, 18, 40, 41)]
+    assert spent == [0, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8, 1 / 16, 1 / 16]
 
 
-def test_a_fixed_number_of_blocks_is_one_look() -> None:
-    rule = Rule(looks=Looks.once(8))
-    assert spending(8, rule) == 0.5
-    assert judge({"a": blocks(8, 1.2)}, rule).outcome is Outcome.REGRESSED
+def test_a_fixed_number_of_blocks_spends_all_at_once() -> None:
+    rule = Rule(looks=FIXED)
+    assert [spending(count, rule) for count in (5, 6, 7, 8, 100)] == [0, 0, 1, 1, 1]
+    assert judge({"a": blocks(7, 1.2)}, rule).outcome is Outcome.REGRESSED
 
 
 def test_no_threshold_is_needed_to_call_a_speed_up_no_worse() -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from analysis.sequential import LOOKS, Looks, State, Why, allocate, decide
+from analysis.sequential import FIXED, LOOKS, State, Why, allocate, decide
 from analysis.statistics import of_logs
 
 
@@ -50,7 +50,7 @@ def test_the_interval_has_the_confidence_of_its_look() -> None:
     assert decide(logs, 0.03).estimate == of_logs(logs, LOOKS.confidence(12))
     assert LOOKS.confidence(17) == LOOKS.confidence(40) == LOOKS.confidences[-1]
     assert decide(logs, 0.03, budget_spent=True).estimate == of_logs(logs, LOOKS.confidences[-1])
-    assert Looks.once(7).confidence(7) == 0.95
+    assert {FIXED.confidence(count) for count in (5, 8, 100)} == {0.95}
 
 
 def test_there_are_at_most_six_looks_in_rising_order() -> None:
