@@ -148,6 +148,11 @@ def explained(pair: Pair, workload: str, own: Mapping[str, float]) -> Pair:
     return replace(pair, findings=list(map(told, pair.findings)))
 
 
+def is_parted_training(finding: Finding) -> bool:
+    """Return whether float32 losses are beyond their limit and nothing explains it yet."""
+    return (finding.precision, finding.figure) == TRAINING and finding.explanation is None
+
+
 def _known(finding: Finding, pair: Pair, workload: str) -> str | None:
     """Return the causes that together explain the finding: several, where each side has its own."""
     applying = [
