@@ -11,7 +11,8 @@ import pytest
 
 from records.annotations import FILE
 from records.schema import Status
-from runner.cli.main import main
+from runner.cli.main import Seams, main
+from runner.testing import FakeExecutor
 from tests.conftest import MACHINE, make_settings
 from tests.sessions import nights, noisy, processes, run_name, store_session
 
@@ -207,3 +208,18 @@ def test_many_remarks_of_a_kind_are_counted_and_json_holds_them_all(
         (folder / "results" / run_name(number) / "records" / "notes.txt").write_text("")
     assert "and 3 more of these; --json lists them" in printed(capsys)
     assert len(document(capsys)["passed_over"]) == 8
+
+
+def test_runs_of_the_runner_itself_are_sessions_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    matrix = "version: 1\nbackends: [jax]\ncells:\n  - {workload: mnist_mlp, repeats: 5}\n"
+    (tmp_path / "matrix.yaml").write_text(matrix)
+    for _ in range(2):
+        assert main(["--matrix", "matrix.yaml", "--results", "mine"], Seams(executor=FakeExecutor())) == 0
+    capsys.readouterr()
+    found = document(capsys, "--results", "mine")
+    (one,) = found["histories"]
+    assert [session["step_time"]["count"] for session in one["sessions"]] == [5, 5]
+    assert (found["doubts"], found["passed_over"]) == ([], [])
