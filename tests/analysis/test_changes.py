@@ -133,6 +133,12 @@ def test_an_annotation_stands_where_no_change_would_be_found() -> None:
     assert one.levels[-1].first == 10
 
 
+def test_no_change_is_looked_for_across_an_annotated_one() -> None:
+    # Noted one session late: the shift lies across the note, and is not told a second time beside it.
+    values = [*noisy(1.0, 20), *noisy(1.1, 10, seed=5)]
+    assert found(assess(history(values), {run_name(21): "keras 3.16"})) == [(21, "keras 3.16")]
+
+
 def test_changes_beside_an_annotated_one_are_still_found() -> None:
     values = [*noisy(1.0, 20), *noisy(1.1, 20, seed=5), *noisy(1.3, 20, seed=6)]
     assert found(assess(history(values), {run_name(20): "meant"})) == [(20, "meant"), (40, None)]
