@@ -17,11 +17,8 @@ from runner.cli.options import add_matrix_options, add_measuring_options, budget
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from analysis.gate import Rule
     from analysis.versus import Across, Versus
-    from records.schema import Record
     from records.store import Run
 
 NAME = "compare"
@@ -94,21 +91,17 @@ def findings(args: argparse.Namespace, *, to_decide: bool) -> Versus:
     if base.folder.resolve() == new.folder.resolve():
         raise UsageError(f"compare: BASE and NEW are the same run, {base.folder}")
     paired = _session(base) == _session(new) is not None
-    across = None if paired else _across(args)
-    return versus(base.load()[0], new.load()[0], rule, across)
+    base_records, new_records = base.load()[0], new.load()[0]
+    across = None if paired else _across(args, base, new, {record.cell_id for record in new_records})
+    return versus(base_records, new_records, rule, across)
 
 
-def _across(args: argparse.Namespace) -> Across:
-    """Return how two sessions are compared: by the spread between sessions in the results folder's history."""
-    from analysis.statistics import Estimate, geometric
+def _across(args: argparse.Namespace, base: Run, new: Run, cells: set[str]) -> Across:
+    """Return how two sessions are compared: by the spread between sessions that their results folders know."""
+    from runner.cli.past import across_stored
 
-    def ratio(base: Sequence[Record], new: Sequence[Record]) -> Estimate | None:
-        sides = [geometric([r.times.step_time_s for r in side if r.times.step_time_s]) for side in (new, base)]
-        if sides[0] is None or sides[1] is None:
-            return None
-        return Estimate(sides[0].centre / sides[1].centre, None, None, min(sides[0].count, sides[1].count))
-
-    return ratio
+    roots = {folder.resolve() for folder in (args.results, base.folder.parent, new.folder.parent)}
+    return across_stored(sorted(roots), {base.run_id, new.run_id}, cells)
 
 
 def _session(run: Run) -> object:

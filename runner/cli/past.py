@@ -1,0 +1,55 @@
+"""Stored histories for commands: read, judged with their notes, and what they know of the spread between sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from analysis.changes import USUAL_RUN_LENGTH, Assessment, assess
+from analysis.history import across_sessions, histories
+from analysis.statistics import Estimate
+from records import past
+from records.annotations import in_force, load
+from records.past import Past
+from records.schema import Record
+
+
+def assessed(found: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LENGTH) -> list[Assessment]:
+    """Return every history with its changes, those that were annotated in these folders told from the others."""
+    notes = in_force(line for root in roots for line in load(root)[0])
+    return [
+        assess(
+            one,
+            {run: note for (cell, host, run), note in notes.items() if (cell, host) == (one.cell_id, one.host_id)},
+            run_length,
+        )
+        for one in histories(found)
+    ]
+
+
+def across_stored(
+    roots: Sequence[Path], compared: Collection[str], cells: Collection[str]
+) -> Callable[[Sequence[Record], Sequence[Record]], Estimate | None]:
+    """Return how a cell's records of two sessions compare, given the spread that these folders know.
+
+    `cells` are those that will be asked for. The runs that are compared themselves do not count for the spread: a
+    regression must not widen the interval that shall show it.
+    """
+    found = past.read(roots, lambda cell_id, workload, backend: cell_id in cells)
+    others = replace(found, runs=tuple(run for run in found.runs if run.run_id not in compared))
+    spreads = {
+        (one.history.cell_id, one.history.host_id, one.history.device): one.spread for one in assessed(others, roots)
+    }
+
+    def ratio(base: Sequence[Record], new: Sequence[Record]) -> Estimate | None:
+        base_s, new_s = ([r.times.step_time_s for r in side if r.times.step_time_s] for side in (base, new))
+        places = {_place(record) for record in (*base, *new)}
+        return across_sessions(base_s, new_s, spreads.get(places.pop()) if len(places) == 1 else None)
+
+    return ratio
+
+
+def _place(record: Record) -> tuple[str, str, tuple[str, str] | None]:
+    device = (record.device.platform, record.device.model or record.device.name) if record.device else None
+    return record.cell_id, record.machine.host_id, device
