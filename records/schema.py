@@ -141,12 +141,21 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What else the machine did while the attempt ran."""
+    """What else the machine did: the loads over the whole attempt, all else during its kept epochs alone."""
 
     load_before: float | None = about("one-minute load average at the start", default=None)
     load_after: float | None = about("one-minute load average at the end", default=None)
-    steal_share: float | None = about("share of all CPU time the hypervisor took away", default=None)
+    steal_share: float | None = about("share of the CPUs' working time the hypervisor withheld", default=None)
     other_cpu_share: float | None = about("share of all CPU time used by processes outside this run", default=None)
+    cpu_pressure_share: float | None = about("share of the time some task waited for a CPU (PSI)", default=None)
+    memory_stall_share: float | None = about("share of the time all tasks waited for memory (PSI)", default=None)
+    io_stall_share: float | None = about("share of the time all tasks waited for storage (PSI)", default=None)
+    throttle_events: int | None = about("thermal throttlings of the CPUs used", default=None)
+    quota_throttled_time_s: float | None = about("time a CPU quota held the run back", default=None)
+    disturbed: str | None = about(
+        "what disturbed this repeat's block from outside, by a rule that knows no times; it was measured again",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,34 +7,26 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import secrets
 import shutil
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Protocol
 
+from analysis.surroundings.disturbance import disturbed
 from records.schema import (
-    SCHEMA_VERSION,
-    CellResult,
-    Evidence,
-    Harness,
-    Learning,
+    MEASURED,
     Machine,
-    Memory,
     Record,
     Status,
-    Times,
 )
 from records.settings import Settings
 from records.store import Run
-from runner.cell.job import RESULT_LIMIT_BYTES, Job
+from runner.attempts import record_of
+from runner.cell.job import Job
 from runner.executors import Executor, Outcome, Running
-from runner.judge import ResultRefused, Verdict, accept, judge
 from runner.machine import free_memory_bytes
 from runner.matrix import Cell
 from runner.plan import Step, calibration_group
@@ -43,9 +35,9 @@ TARGET_EPOCH_S = 0.5
 # A calibration reads a little fast or slow; without a margin half of all epochs would fall short of the target.
 TARGET_MARGIN = 1.1
 INFRA_ATTEMPTS = 3
+MOST_REPLACEMENTS = 1
 # What a process may come to need beyond its own size so far, before another is started beside it.
 ROOM_FACTOR = 2
-OUTPUT_TAIL_CHARACTERS = 8000
 
 
 class Observer(Protocol):
@@ -131,13 +123,29 @@ class _Campaign:
         for name, arm in workshop.arms.items():
             self._next_attempt.update({(name, r.cell_id, r.repeat): r.attempt + 1 for r in arm.run.load()[0]})
         self._tried: Counter[tuple[str, str, int]] = Counter()
+        self._disturbed: set[tuple[str, str, int]] = set()
 
     def block(self, steps: Sequence[Step]) -> None:
         """Measure one block, comparison after comparison."""
         for name, arm in self._workshop.arms.items():
             arm.executor.begin_block([step.cell.settings for step in steps if step.arm == name])
-        for _, comparison in itertools.groupby(steps, key=lambda step: calibration_group(step.cell.settings)):
-            self.compare(list(comparison))
+        for _, group in itertools.groupby(steps, key=lambda step: calibration_group(step.cell.settings)):
+            comparison = list(group)
+            self.compare(comparison)
+            self._replace_disturbed(comparison)
+
+    def _replace_disturbed(self, steps: Sequence[Step]) -> None:
+        """Measure a comparison's block again, whole, where the machine was disturbed from outside; a few times at most.
+
+        The disturbed attempts stay in the store; of each repeat the latest attempt counts.
+        """
+        for _ in range(MOST_REPLACEMENTS):
+            if not any(step.key in self._disturbed for step in steps):
+                return
+            self._disturbed -= {step.key for step in steps}
+            for step in steps:
+                self._tried[step.key] = 0
+            self.compare(steps)
 
     def compare(self, steps: Sequence[Step]) -> None:
         """Measure one repeat of cells that differ in their backend or arm only: side by side, epoch by epoch in turn.
@@ -173,7 +181,23 @@ class _Campaign:
             # Back and forth, so that a steady drift of the machine favours none.
             for trial in reversed(trials) if epoch % 2 else trials:
                 trial.running.turn()
-        return [step for trial in trials for step in self._end(trial)]
+        return self._end_all(trials)
+
+    def _end_all(self, trials: Sequence[_Trial]) -> list[Step]:
+        """Let each process end and publish its record, with what disturbed them all; return the steps that are done."""
+        outcomes = [trial.running.finish() for trial in trials]
+        reason = disturbed(stretch for outcome in outcomes for stretch in outcome.watched)
+        if reason is not None:
+            told = str(reason)
+            outcomes = [replace(o, surroundings=replace(o.surroundings, disturbed=told)) for o in outcomes]
+        done = []
+        for trial, outcome in zip(trials, outcomes, strict=True):
+            record = self._publish(trial.step, trial.job, outcome, trial.started_at)
+            if record.status is not Status.INFRA:
+                done.append(trial.step)
+            if reason is not None and record.status in MEASURED:
+                self._disturbed.add(trial.step.key)
+        return done
 
     def _has_room(self, warm: Sequence[_Trial], cell: Cell) -> bool:
         """Return whether one more process may stay alive beside these."""
@@ -264,9 +288,7 @@ class _Campaign:
 
     def _end(self, trial: _Trial) -> list[Step]:
         """Wait for a process's end and publish its record; return the step, or nothing where it must be tried again."""
-        outcome = trial.running.finish()
-        record = self._publish(trial.step, trial.job, outcome, trial.started_at)
-        return [] if record.status is Status.INFRA else [trial.step]
+        return self._end_all([trial])
 
     def _abandon(self, trial: _Trial) -> None:
         trial.running.abandon()
@@ -274,7 +296,7 @@ class _Campaign:
 
     def _publish(self, step: Step, job: Job, outcome: Outcome, started_at: datetime) -> Record:
         run = self._workshop.arms[step.arm].run
-        record = _record(run.run_id, self._workshop.machine, job, (outcome, started_at))
+        record = record_of(run.run_id, self._workshop.machine, job, (outcome, started_at))
         shutil.rmtree(job.folder, ignore_errors=True)
         self._next_attempt[step.key] += 1
         self._tried[step.key] += 1
@@ -316,82 +338,3 @@ def _may_wait(cell: Cell) -> bool:
     filled the cache: there the calibrated process is ended, and its cell started again with its steps.
     """
     return cell.settings.device == "cpu" and cell.settings.compile_cache == "cold"
-
-
-def _record(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, datetime]) -> Record:
-    outcome, started_at = ended
-    result, problem = read_result(job)
-    verdict = judge(job, outcome, result, problem)
-    return build_record(job, outcome, (result, problem, verdict), (run_id, machine, started_at))
-
-
-def build_record(
-    job: Job,
-    outcome: Outcome,
-    judged: tuple[CellResult | None, str | None, Verdict],
-    context: tuple[str, Machine, datetime],
-) -> Record:
-    """Put one attempt's evidence, result and verdict together. Pure."""
-    (result, problem, verdict), (run_id, machine, started_at) = judged, context
-    peaks = (result.memory.peak_host_memory_bytes if result else None, outcome.peak_tree_memory_bytes)
-    return Record(
-        schema_version=SCHEMA_VERSION,
-        run_id=run_id,
-        cell_id=job.cell_id,
-        repeat=job.repeat,
-        attempt=job.attempt,
-        status=verdict.status,
-        reason=verdict.reason,
-        warnings=list(verdict.warnings),
-        started_at=started_at.isoformat(timespec="seconds"),
-        settings=job.settings,
-        resolved=result.resolved if result else None,
-        device=result.device if result else None,
-        times=result.times if result else Times(),
-        learning=result.learning if result else Learning(),
-        memory=Memory(
-            max((peak for peak in peaks if peak is not None), default=None),
-            result.memory.peak_device_memory_bytes if result else None,
-        ),
-        versions=result.versions if result else {},
-        machine=machine,
-        surroundings=outcome.surroundings,
-        evidence=_evidence(outcome, result, problem, verdict),
-        harness=Harness(outcome.wall_time_s, outcome.start_time_s, outcome.parent_cpu_time_s),
-    )
-
-
-def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, verdict: Verdict) -> Evidence:
-    return Evidence(
-        exit_code=outcome.exit_code,
-        signal=outcome.signal,
-        deadline_exceeded=outcome.deadline_exceeded,
-        oom_kills=outcome.oom_kills,
-        result_problem=problem,
-        exception=result.exception if result else None,
-        output_tail="" if verdict.status is Status.OK else outcome.output_tail[-OUTPUT_TAIL_CHARACTERS:],
-    )
-
-
-def read_result(job: Job) -> tuple[CellResult | None, str | None]:
-    """Return the result a process left, or why it counts for nothing."""
-    try:
-        return accept(read_bounded(job.result_path, RESULT_LIMIT_BYTES), job), None
-    except ResultRefused as refused:
-        return None, str(refused)
-
-
-def read_bounded(path: Path, limit_bytes: int) -> bytes | None:
-    """Read what the cell left, were it hostile: no link is followed, no pipe waited on, no giant swallowed."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ResultRefused(f"bad_result: {error.strerror}") from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ResultRefused("bad_result: not a regular file")
-        return os.pread(descriptor, limit_bytes + 1, 0)
-    finally:
-        os.close(descriptor)

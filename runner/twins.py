@@ -21,7 +21,7 @@ from records.identity import cell_id
 from records.parity import Trace
 from records.schema import Status
 from records.settings import Scalar, Settings
-from runner.campaign import read_bounded, read_result
+from runner.attempts import read_bounded, read_result
 from runner.cell.job import ARRAYS_NAME, Job, Twin
 from runner.executors import Executor, Running
 from runner.judge import ResultRefused, judge

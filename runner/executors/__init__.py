@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from analysis.surroundings.disturbance import Watched
 from records.schema import Surroundings
 from records.settings import Settings
 from runner.cell.job import Job
@@ -16,7 +17,7 @@ class Outcome:
     """What an executor saw of one process. It judges nothing.
 
     `infrastructure` says why there was no process, or why its end was not seen; then nothing else is evidence.
-    Times in seconds, memory in bytes.
+    Times in seconds, memory in bytes. `watched` holds what the machine did in each kept epoch.
     """
 
     exit_code: int | None = None
@@ -30,6 +31,7 @@ class Outcome:
     parent_cpu_time_s: float | None = None
     peak_tree_memory_bytes: int | None = None
     surroundings: Surroundings = Surroundings()
+    watched: tuple[Watched, ...] = ()
 
 
 class Running(Protocol):

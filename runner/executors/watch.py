@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from records.codec import CodecError, decode, loads
-from records.schema import Surroundings
 from runner.cell.job import Job, Resting
 from runner.executors import Outcome, process_tree
+from runner.executors.epochs import Epochs, surroundings
 from runner.executors.output import CappedOutput
 
 SAMPLE_S = 0.5
@@ -66,72 +66,27 @@ class Server:
 
 
 class Meter:
-    """Adds up, over the stretches of time between `on` and `off`, what the machine and the runner did."""
+    """Adds up, over the stretches between `on` and `off`, wall time, the runner's CPU time and the kernel's kills."""
 
     def __init__(self) -> None:
         self.wall_s = 0.0
         self.own_cpu_s = 0.0
         self.oom_kills = 0
-        self._total_s = self._busy_s = self._steal_s = 0.0
-        self._load_before = os.getloadavg()[0]
-        self._begun: tuple[float, float, int, process_tree.CpuTimes | None] | None = None
+        self._begun: tuple[float, float, int] | None = None
 
     def on(self) -> None:
         """Begin a stretch."""
-        self._begun = (time.perf_counter(), time.process_time(), process_tree.oom_kills(), process_tree.cpu_times())
+        self._begun = (time.perf_counter(), time.process_time(), process_tree.oom_kills())
 
     def off(self) -> None:
         """End a stretch."""
         if self._begun is None:
             return
-        wall_s, own_s, kills, before = self._begun
+        wall_s, own_s, kills = self._begun
         self._begun = None
         self.wall_s += time.perf_counter() - wall_s
         self.own_cpu_s += time.process_time() - own_s
         self.oom_kills += process_tree.oom_kills() - kills
-        after = process_tree.cpu_times()
-        if before is not None and after is not None:
-            self._total_s += after.total_s - before.total_s
-            self._busy_s += after.busy_s - before.busy_s
-            self._steal_s += after.steal_s - before.steal_s
-
-    def surroundings(self, cell_cpu_s: float) -> Surroundings:
-        """Return what else the machine did, given the CPU time of the process itself."""
-        around = Surroundings(load_before=self._load_before, load_after=os.getloadavg()[0])
-        if self._total_s <= 0:
-            return around
-        others_s = max(0.0, self._busy_s - cell_cpu_s - self.own_cpu_s)
-        return Surroundings(
-            around.load_before, around.load_after, self._steal_s / self._total_s, others_s / self._total_s
-        )
-
-
-class Epochs:
-    """What the machine did during the kept epochs of a process alone, blind to what they took."""
-
-    def __init__(self, job: Job) -> None:
-        self._left = job.settings.epochs - job.settings.discard
-        self._meter = Meter()
-        self._cell_cpu_s = 0.0
-        self._begun_cpu_s: float | None = None
-
-    def begin(self, cell_cpu_s: float) -> None:
-        """The process goes on; with its next kept epoch, if any is left."""
-        if self._left > 0:
-            self._left -= 1
-            self._begun_cpu_s = cell_cpu_s
-            self._meter.on()
-
-    def end(self, cell_cpu_s: float | None) -> None:
-        """The process rests again, or has ended."""
-        self._meter.off()
-        if self._begun_cpu_s is not None and cell_cpu_s is not None:
-            self._cell_cpu_s += cell_cpu_s - self._begun_cpu_s
-        self._begun_cpu_s = None
-
-    def surroundings(self) -> Surroundings | None:
-        """Return what else the machine did; None when no kept epoch was seen."""
-        return self._meter.surroundings(self._cell_cpu_s) if self._meter.wall_s else None
 
 
 class Reins:
@@ -182,6 +137,7 @@ class Watch:
         self._resting: Resting | None = None
         self._steps: int | None = None
         self._meter, self._epochs = Meter(), Epochs(job)
+        self._load_before = os.getloadavg()[0]
         self._meter.on()
         self._reins = Reins(job)
         self._reader, writer = os.pipe()
@@ -221,11 +177,11 @@ class Watch:
         """Let the process go on until it rests again; False when it has ended."""
         if self._resting is not None:
             if self._steps is None:
-                self._epochs.begin(self._resting.cpu_s)
+                self._epochs.begin(self._pid)
             self._reins.go(self._steps)
             self._resting = self._steps = None
         rests = self._wait()
-        self._epochs.end(self._resting.cpu_s if self._resting else None)
+        self._epochs.end(self._pid)
         return rests
 
     def resident_bytes(self) -> int:
@@ -240,6 +196,7 @@ class Watch:
         self._output.drain(self._reader)
         os.close(self._reader)
         self._reins.close()
+        self._epochs.close()
         self._server.busy = False
         if self._ended is None:
             return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
@@ -254,7 +211,8 @@ class Watch:
             start_time_s=self._start_time_s,
             parent_cpu_time_s=self._meter.own_cpu_s,
             peak_tree_memory_bytes=self._peak_bytes or None,
-            surroundings=self._epochs.surroundings() or self._meter.surroundings(self._ended["cpu_s"]),
+            surroundings=surroundings(self._epochs.watched, (self._load_before, os.getloadavg()[0])),
+            watched=tuple(self._epochs.watched),
         )
 
     def abandon(self) -> None:

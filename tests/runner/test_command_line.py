@@ -102,7 +102,7 @@ def test_a_backend_that_fails_at_its_calibration_has_its_record_and_the_others_a
 
 def test_a_resumed_run_keeps_the_steps_it_began_with(folder: Path) -> None:
     with pytest.raises(Interrupted):
-        stop_after(4)
+        stop_after(6)
     begun = {r.settings.workload: r.resolved.steps_per_epoch for r in records(folder)}
     assert runner(executor=FakeExecutor(step_time_s=lambda settings, repeat: 0.001)) == 0
     for record in records(folder):
@@ -215,14 +215,14 @@ def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count
     with pytest.raises(Interrupted):
         stop_after(count)
     first = {r.key: dumps(r) for r in records(folder)}
-    assert len(first) == count
+    assert len(first) == count - count % 3  # the arms of a block are published together, once all have ended
     executor = FakeExecutor()
     assert runner(executor=executor) == 0
     assert len(Results(folder / "results").runs()) == 1
     after = {r.key: dumps(r) for r in records(folder)}
     assert len(after) == 21
     assert {key: after[key] for key in first} == first
-    assert len(executor.jobs) == 21 - count
+    assert len(executor.jobs) == 21 - len(first)
 
 
 def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(

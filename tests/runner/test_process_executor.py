@@ -16,7 +16,8 @@ import pytest
 
 from records.identity import cell_id
 from records.schema import MEASURED, CellResult, Record, Status
-from runner.campaign import build_record, utc_now
+from runner.attempts import build_record
+from runner.campaign import utc_now
 from runner.cell.job import Job
 from runner.executors import Outcome
 from runner.executors.environment import MARK
@@ -59,9 +60,9 @@ def run(executor: ProcessExecutor, job: Job, timeout_s: float = 120.0) -> Record
 
 
 def read(job: Job) -> tuple[CellResult | None, str | None]:
-    from runner import campaign
+    from runner import attempts
 
-    return campaign.read_result(job)
+    return attempts.read_result(job)
 
 
 def processes_with(text: str) -> list[int]:
