@@ -20,7 +20,8 @@ from analysis.statistics import adjusted_p_values, signed_rank_chances, t_quanti
 
 COMPARISONS = 300
 # The threshold 0 is the hardest: any tolerance only takes alarms away.
-NO_TOLERANCE = Rule(threshold=0.0)
+NO_TOLERANCE = Rule(threshold=0.0, looks=LOOKS)
+UNTIL_DECIDED = Rule(threshold=0.0)
 CHUNK_RUNS = 50
 
 
@@ -53,6 +54,17 @@ class FalseAlarms:
     share: float
     by_student: float
     runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class UntilDecided:
+    """A gate that goes on from look to look until it has decided, over comparisons at its threshold exactly.
+
+    `passed` is the share of them that it calls no worse, `alarmed` that of runs of 300 with any called regressed.
+    """
+
+    passed: float
+    alarmed: float
 
 
 def stopped(logs: Array, target: float = PRECISION_TARGET, looks: Looks = LOOKS) -> Stopped:
@@ -102,6 +114,41 @@ def false_alarms(scenario: Scenario, noise: float, runs: int, seed: int, rule: R
     return FalseAlarms(alarmed / runs, by_student / runs, runs)
 
 
+def until_decided(scenario: Scenario, noise: float, runs: int, seed: int, rule: Rule = UNTIL_DECIDED) -> UntilDecided:
+    """Return what a gate says of comparisons at its threshold, the hardest there are, if it may look until decided."""
+    generator = np.random.default_rng(seed)
+    passed = alarmed = 0
+    for begun in range(0, runs, CHUNK_RUNS):
+        size = min(CHUNK_RUNS, runs - begun)
+        well, p_values = _decide_all(scenario, noise, size * COMPARISONS, generator, rule)
+        passed += well
+        alarmed += _alarms(p_values, size, rule)
+    return UntilDecided(passed / (runs * COMPARISONS), alarmed / runs)
+
+
+def _decide_all(
+    scenario: Scenario, noise: float, rows: int, generator: np.random.Generator, rule: Rule
+) -> tuple[int, dict[int, float]]:
+    """Return how many comparisons pass, and the smallest p-value at any look of those that could be discoveries.
+
+    A comparison once regressed would stop; here it goes on, which can only add alarms.
+    """
+    found: dict[int, float] = {}
+    centre = math.log1p(rule.threshold)
+    names, logs = np.arange(rows), np.empty((rows, 0))
+    for at, confidence in zip(rule.looks.blocks, rule.looks.confidences, strict=True):
+        more = scenario.draw(generator, (len(names), at - logs.shape[1]), noise) + centre
+        logs = np.hstack([logs, more])
+        mean = logs.mean(axis=1)
+        half = t_quantile(at - 1, confidence) / math.sqrt(at) * logs.std(axis=1, ddof=1)
+        beyond = np.flatnonzero(mean - half > centre)
+        if share := spending(at, rule):
+            _add(found, names[beyond], _rank_chances(logs[beyond] - centre) / share, rule)
+        on = mean + half > centre
+        names, logs = names[on], logs[on]
+    return rows - len(names), found
+
+
 def _smallest_p_values(
     scenario: Scenario, noise: float, rows: int, generator: np.random.Generator, rule: Rule
 ) -> tuple[dict[int, float], dict[int, float]]:
@@ -128,7 +175,8 @@ def _smallest_p_values(
 
 def _add(found: dict[int, float], names: Array, p_values: Array, rule: Rule) -> None:
     for index in np.flatnonzero(p_values <= rule.level):
-        found[int(names[index])] = float(p_values[index])
+        name = int(names[index])
+        found[name] = min(float(p_values[index]), found.get(name, 1.0))
 
 
 def _rank_chances(distances: Array) -> Array:

@@ -41,6 +41,7 @@ def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
         found["coverage", scenario.name, level] = partial(simulation.coverage, scenario, level, runs, own)
         if scenario is not noise.LIMIT:
             found["alarms", scenario.name, level] = partial(simulation.false_alarms, scenario, level, runs, own)
+            found["decided", scenario.name, level] = partial(simulation.until_decided, scenario, level, runs // 10, own)
         for most in BUDGETS:
             job = partial(simulation.coverage, scenario, level, runs, own, most)
             found[f"budget {most}", scenario.name, level] = job
@@ -65,6 +66,7 @@ def tables(found: Found, runs: int, seed: int, taken_s: float) -> Iterator[str]:
     yield "is the standard deviation of one process's log time. Target: a half-width of 3 %; budget: 40 blocks."
     yield from coverage_table(found)
     yield from budget_table(found)
+    yield from decided_table(found)
     yield from order_table(found)
     yield from detectable_table(found)
     yield from looks_lines(runs)
@@ -98,6 +100,15 @@ def budget_table(found: Found) -> Iterator[str]:
     for scenario in (*noise.SCENARIOS, noise.LIMIT):
         shares = [[found[f"budget {most}", scenario.name, n].share * 100 for n in NOISES] for most in BUDGETS]
         yield f"| {scenario.name} | " + " | ".join(f"{min(s):.1f}-{max(s):.1f}" for s in shares) + " |"
+
+
+def decided_table(found: Found) -> Iterator[str]:
+    """Yield what a gate does that goes on until it has decided: ranges over the levels of noise."""
+    yield from head("looking until decided, at the threshold", "passed as no worse, %", "runs with an alarm, %")
+    for scenario in noise.SCENARIOS:
+        figures = [found["decided", scenario.name, level] for level in NOISES]
+        shares = ([one.passed * 100 for one in figures], [one.alarmed * 100 for one in figures])
+        yield f"| {scenario.name} | " + " | ".join(f"{min(s):.2f}-{max(s):.2f}" for s in shares) + " |"
 
 
 def order_table(found: Found) -> Iterator[str]:

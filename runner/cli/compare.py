@@ -73,10 +73,11 @@ def findings(args: argparse.Namespace, *, to_decide: bool) -> Versus:
 
     Raises `UsageError`.
     """
-    from analysis.gate import Rule
+    from analysis.gate import GATE_LOOKS, Rule
+    from analysis.sequential import LOOKS
     from analysis.versus import versus
 
-    rule = Rule(threshold=args.threshold)
+    rule = Rule(threshold=args.threshold, looks=GATE_LOOKS if to_decide else LOOKS)
     if not 0 <= args.threshold <= 10:
         raise UsageError(f"--threshold: must be a share from 0 to 10, got {args.threshold:g}")
     measuring = args.base_env or args.new_env or args.plant

@@ -11,7 +11,7 @@ from analysis import calibration, noise, simulation
 from analysis.gate import Outcome, Rule, judge
 from analysis.noise import SCENARIOS, Scenario
 from analysis.sequential import LOOKS, Looks, Why, decide
-from analysis.simulation import COMPARISONS, coverage, false_alarms, stopped
+from analysis.simulation import COMPARISONS, NO_TOLERANCE, coverage, false_alarms, stopped, until_decided
 
 RUNS = 2000
 EQUAL = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -67,6 +67,18 @@ def test_a_gate_over_equal_comparisons_is_silent(scenario: Scenario) -> None:
 def test_students_p_values_would_take_slow_processes_for_regressions() -> None:
     found = false_alarms(SCENARIOS[3], 0.01, 100, seed=2)
     assert found.share < 0.02 < found.by_student
+
+
+@EQUAL
+def test_a_gate_that_goes_on_until_decided_seldom_passes_what_is_at_its_threshold(scenario: Scenario) -> None:
+    """Asked: 2.5 % and no alarms; with the confidences of a run stopped by its width it would be about 6 %."""
+    found = until_decided(scenario, 0.03, 40, seed=2)
+    assert found.passed <= 0.03
+    assert found.alarmed <= 0.05
+
+
+def test_looks_made_for_widths_would_pass_too_much() -> None:
+    assert until_decided(SCENARIOS[0], 0.03, 40, seed=2, rule=NO_TOLERANCE).passed > 0.05
 
 
 @pytest.mark.parametrize(("shift", "alarm"), [(0.0, False), (0.05, False), (0.3, True)])
