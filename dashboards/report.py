@@ -36,7 +36,7 @@ def render(records: Sequence[Record], rows: Sequence[Row], about: Mapping[str, o
 
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     found, ratio_axis = findings.findings(rows)
-    page = _templates().get_template("report.html")
+    page = templates().get_template("report.html")
     return page.render(
         style=Markup(style),
         policy=policy(style),
@@ -89,10 +89,11 @@ def write(path: Path, html: str) -> None:
         raise
 
 
-def _templates() -> Environment:
+def templates() -> Environment:
+    """Return the templates of every page; whatever they are given is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    templates = Environment(
+    found = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -100,5 +101,5 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.globals.update(slot_of=pictures.slot_of, DASH=DASH)
-    return templates
+    found.globals.update(slot_of=pictures.slot_of, DASH=DASH)
+    return found

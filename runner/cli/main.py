@@ -11,13 +11,17 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from records.store import StoreFailure
-from runner.cli import completion, list_, plan, report, run, schema, show
+from runner.cli import completion, list_, plan, report, roofline, run, schema, show
 from runner.errors import RunnerError
 from runner.executors import Executor
 
-COMMANDS = (run, plan, list_, show, report, completion, schema)
+if TYPE_CHECKING:
+    from runner.executors.probe import Probe
+
+COMMANDS = (run, plan, list_, show, report, roofline, completion, schema)
 VERSION = "0.1.0"
 DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest for your models, and say how sure it is.
 
@@ -30,6 +34,7 @@ class Seams:
     """What a test may put in place of the real world; None means the real one."""
 
     executor: Executor | None = None
+    probe: Probe | None = None
 
 
 def parser() -> argparse.ArgumentParser:
