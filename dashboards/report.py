@@ -99,7 +99,7 @@ def templates() -> Environment:
     """Return the templates; whatever they show is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    templates = Environment(
+    found = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -107,5 +107,5 @@ def templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.globals.update(slot_of=pictures.slot_of, DASH=DASH)
-    return templates
+    found.globals.update(slot_of=pictures.slot_of, DASH=DASH)
+    return found
