@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.history import LEAST_SESSIONS, History, Session, SessionSpread, session_spread
+from analysis.history import History, Session, SessionSpread, session_spread
 from analysis.statistics import Estimate, geometric
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Values = Sequence[float] | NDArray[np.float64]
 
 SHORTEST_LEVEL = 3
+LEAST_FOR_CHANGES = 2 * SHORTEST_LEVEL
 LOOK_AHEAD = 2
 MOST_CHANGES = 20
 NEIGHBOURS = 2
@@ -120,7 +121,7 @@ def assess(history: History, notes: Mapping[str, str] | None = None, run_length:
 
 
 def change_points(logs: Values, threshold: float) -> list[int]:
-    """Return the indices at which a new level begins; none below `LEAST_SESSIONS` values."""
+    """Return the indices at which a new level begins; none below `LEAST_FOR_CHANGES` values."""
     accepted: list[int] = []
     # Two opposite changes can hide each other, so that neither stands out alone: look ahead.
     for breaks, score in _segmentations(logs):
@@ -138,14 +139,12 @@ def evidence(logs: Values) -> float:
 
 def _segmentations(logs: Values) -> Iterator[tuple[list[int], float]]:
     """Yield the best segmentation with one change point, with two and so on, and the score of its weakest one."""
-    if len(logs) < LEAST_SESSIONS:
+    if len(logs) < LEAST_FOR_CHANGES:
         return
     from ruptures import KernelCPD
 
     values = bounded(logs)
     most = min(MOST_CHANGES, len(values) // SHORTEST_LEVEL - 1)
-    if most < 1:
-        return
     # The linear kernel is the squared error, in C: `Dynp(model="l2")` gives the same, far slower.
     segmentation = KernelCPD(kernel="linear", min_size=SHORTEST_LEVEL).fit(values)
     segmentation.predict(n_bkps=min(LOOK_AHEAD, most))  # keeps those with fewer change points, too

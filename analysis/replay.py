@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.changes import Assessment, evidence
+from analysis.changes import LEAST_FOR_CHANGES, Assessment, evidence
 from analysis.history import LEAST_SESSIONS
 from analysis.statistics import CONFIDENCE
 
@@ -119,11 +119,11 @@ def run_lengths(draw: Draw, thresholds: Sequence[float], replays: Replays) -> li
 
     watched, alarms = [0] * len(thresholds), [0] * len(thresholds)
     for random in _randoms(replays):
-        peaks = _peaks(draw(random, replays.sessions), LEAST_SESSIONS)
+        peaks = _peaks(draw(random, replays.sessions))
         for i, threshold in enumerate(thresholds):
             beyond = np.flatnonzero(peaks > threshold)
             alarms[i] += bool(beyond.size)
-            watched[i] += int(beyond[0]) + LEAST_SESSIONS if beyond.size else replays.sessions
+            watched[i] += int(beyond[0]) + LEAST_FOR_CHANGES if beyond.size else replays.sessions
     return [_run_length(*pair) for pair in zip(alarms, watched, strict=True)]
 
 
@@ -137,7 +137,7 @@ def delay(draw: Draw, shift: float, threshold: float, replays: Replays) -> Delay
     for random in _randoms(replays):
         values = draw(random, replays.baseline + replays.watched_after)
         values[replays.baseline :] += math.log1p(shift)
-        if any(peak > threshold for peak in _peaks(values[: replays.baseline], LEAST_SESSIONS)):
+        if any(peak > threshold for peak in _peaks(values[: replays.baseline])):
             continue
         counted += 1
         lengths = range(replays.baseline + 1, len(values) + 1)
@@ -154,11 +154,11 @@ def _randoms(replays: Replays) -> list[np.random.Generator]:
     return [np.random.default_rng([replays.seed, number]) for number in range(replays.count)]
 
 
-def _peaks(values: NDArray[np.float64], shortest: int) -> NDArray[np.float64]:
-    """Return the evidence for a change after each session from the `shortest` history on."""
+def _peaks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the evidence for a change after each session, from `LEAST_FOR_CHANGES` sessions on."""
     import numpy as np
 
-    return np.array([evidence(values[:length]) for length in range(shortest, len(values) + 1)])
+    return np.array([evidence(values[:length]) for length in range(LEAST_FOR_CHANGES, len(values) + 1)])
 
 
 def _run_length(alarms: int, watched: int) -> RunLength:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from analysis.changes import Assessment, Change, VersionChange
+from analysis.changes import LEAST_FOR_CHANGES, Assessment, Change, VersionChange
 from analysis.history import LEAST_SESSIONS, History, Session, SessionSpread
 from analysis.statistics import Estimate
 from records.codec import CodecError, decode, to_json
@@ -144,8 +144,8 @@ def _baseline(one: Assessment) -> list[str]:
         lines.append(f"spread between sessions: not known below {LEAST_SESSIONS} sessions; {missing} more are needed")
     else:
         lines.append(f"spread between sessions: {_spread(one.spread)}")
-    if len(one.history.valued) < LEAST_SESSIONS:
-        lines.append(f"changes: not looked for below {LEAST_SESSIONS} sessions")
+    if len(one.history.valued) < LEAST_FOR_CHANGES:
+        lines.append(f"changes: not looked for below {LEAST_FOR_CHANGES} sessions")
     elif not one.changes:
         lines.append("changes: none found")
     return lines

@@ -74,9 +74,10 @@ def test_three_sessions_at_a_new_level_may_be_a_change_and_two_are_none() -> Non
     assert change_points(logs((1.0, 20), (1.2, 2)), USUAL) == []
 
 
-def test_below_five_sessions_nothing_is_looked_for() -> None:
-    assert change_points(logs((1.0, 2), (9.0, 2)), USUAL) == []
-    assert evidence([0.0] * 4) == 0.0
+def test_below_six_sessions_nothing_is_looked_for() -> None:
+    assert change_points(logs((1.0, 3), (9.0, 2)), USUAL) == []
+    assert change_points(logs((1.0, 3), (9.0, 3)), USUAL) == [3]
+    assert evidence([0.0, 9.0, 0.0, 9.0, 0.0]) == 0.0
 
 
 def test_equal_values_have_no_change_and_a_step_between_equal_values_is_one() -> None:

@@ -36,7 +36,7 @@ def test_every_session_until_the_alarm_is_watched_and_none_after() -> None:
     (none,) = run_lengths(normal(0.02), [99.0], FEW)
     assert (none.mean, none.high, none.alarms, none.watched) == (None, None, 0, 12 * 60)
     (all_,) = run_lengths(normal(0.02), [0.0], FEW)
-    # With five sessions there are too few for two levels of three; with six every replay holds some evidence.
+    # Six sessions are the fewest that hold two levels of three, and then there is always some evidence.
     assert (all_.alarms, all_.watched, all_.mean) == (12, 12 * 6, 6.0)
 
 

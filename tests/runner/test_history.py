@@ -79,7 +79,7 @@ def test_json_holds_sessions_changes_levels_and_spread(folder: Path, capsys: pyt
 def test_few_sessions_say_what_is_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "bert")
     assert "spread between sessions: not known below 5 sessions; 3 more are needed" in text
-    assert "changes: not looked for below 5 sessions" in text
+    assert "changes: not looked for below 6 sessions" in text
 
 
 def test_the_newest_sessions_are_listed_and_the_rest_is_counted(
