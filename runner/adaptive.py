@@ -51,6 +51,7 @@ class Adaptive:
         self._groups = {group[0].cell_id: group for group in comparisons(cells) if group[0].auto}
         self._budget_s = math.inf if goal.budget_s is None else goal.budget_s
         self._rule = goal.rule
+        self._looks = goal.rule.looks if goal.rule else LOOKS
         self._clock = clock
         self._begun_s = clock() - _wall_s(self._records())
 
@@ -73,7 +74,7 @@ class Adaptive:
         chosen: list[str] = []
         while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
             chosen.append(name)
-            left_s -= way_s(states[name], LOOKS)
+            left_s -= way_s(states[name], self._looks)
         return [step for name in chosen for step in self._steps(self._groups[name], repeats[name], done)]
 
     def why(self) -> dict[str, str]:
@@ -82,7 +83,7 @@ class Adaptive:
         times = step_times(records)
         told = dict(self._decided(times))
         for name, group in self._groups.items():
-            decision = decide(widest(group, times), self._target(name))
+            decision = decide(widest(group, times), self._target(name), self._looks)
             told.setdefault(name, str(decision.why if decision.stop else Why.BUDGET))
         return told
 
@@ -103,7 +104,7 @@ class Adaptive:
         found = {}
         for name, several in logs.items():
             outcomes = [verdicts[f"{name} {i}"].outcome for i in range(len(several))]
-            if all(len(one) in LOOKS.blocks for one in several) and Outcome.UNDECIDED not in outcomes:
+            if all(len(one) in self._looks.blocks for one in several) and Outcome.UNDECIDED not in outcomes:
                 found[name] = " and ".join(sorted(set(map(str, outcomes))))
         return found
 
@@ -112,7 +113,7 @@ class Adaptive:
         by_target: dict[float, dict[str, State]] = {}
         for name, state in states.items():
             by_target.setdefault(self._target(name), {})[name] = state
-        offers = [found for target, some in by_target.items() if (found := allocate(some, left_s, target))]
+        offers = [found for target, some in by_target.items() if (found := allocate(some, left_s, target, self._looks))]
         return offers[0] if offers else None
 
     def _steps(self, group: Sequence[Cell], repeat: int, done: Collection[tuple[str, str, int]]) -> list[Step]:

@@ -19,6 +19,7 @@ from records.schema import Machine, Record
 from records.store import Results, Run, StoreFailure
 from runner.matrix import Cell
 from runner.plan import Step, order, plan_id, remaining
+from runner.stopping import FIXED
 
 FINISHED = "finished.json"
 
@@ -41,11 +42,12 @@ class Request:
     start: str
     seed: int | None
     about: Mapping[str, Any]
+    stopping: str = FIXED
 
     def identity(self) -> dict[str, Any]:
         """Return what must be the same for a session to be continued."""
         arms = {name: {"python": arm.python, "fault": arm.fault} for name, arm in self.arms.items()}
-        return {"plan_id": plan_id(self.cells), "start": self.start, "arms": arms}
+        return {"plan_id": plan_id(self.cells), "start": self.start, "stopping": self.stopping, "arms": arms}
 
 
 @dataclass(frozen=True, slots=True)

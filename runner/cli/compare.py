@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,11 +74,11 @@ def findings(args: argparse.Namespace, *, to_decide: bool) -> Versus:
 
     Raises `UsageError`.
     """
-    from analysis.gate import GATE_LOOKS, Rule
-    from analysis.sequential import LOOKS
+    from analysis.gate import Rule
     from analysis.versus import versus
+    from runner.stopping import looks_of
 
-    rule = Rule(threshold=args.threshold, looks=GATE_LOOKS if to_decide else LOOKS)
+    rule = Rule(threshold=args.threshold)
     if not 0 <= args.threshold <= 10:
         raise UsageError(f"--threshold: must be a share from 0 to 10, got {args.threshold:g}")
     measuring = args.base_env or args.new_env or args.plant
@@ -94,7 +95,7 @@ def findings(args: argparse.Namespace, *, to_decide: bool) -> Versus:
     paired = _session(base) == _session(new) is not None
     base_records, new_records = base.load()[0], new.load()[0]
     across = None if paired else _across(args, base, new, {record.cell_id for record in new_records})
-    return versus(base_records, new_records, rule, across)
+    return versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
 
 
 def _across(args: argparse.Namespace, base: Run, new: Run, cells: set[str]) -> Across:
@@ -141,7 +142,7 @@ def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
     matrix, cells = chosen_matrix(args)
     arms = {BASE: asked_arm(base, None), NEW: asked_arm(new, args.plant)}
     goal = Goal(budget_s(args, matrix), rule)
-    session = measure_session(args, Results(args.results), request(args, cells, arms), goal)
+    session = measure_session(args, Results(args.results), request(args, cells, arms, to_decide=rule is not None), goal)
     return session.runs[BASE], session.runs[NEW]
 
 

@@ -61,16 +61,19 @@ def measure_session(args: argparse.Namespace, results: Results, asked: Request, 
             results.close()
 
 
-def request(args: argparse.Namespace, cells: Sequence[Cell], arms: Mapping[str, ArmAsked]) -> Request:
-    """Return what the flags ask to be measured."""
+def request(
+    args: argparse.Namespace, cells: Sequence[Cell], arms: Mapping[str, ArmAsked], *, to_decide: bool = False
+) -> Request:
+    """Return what the flags ask to be measured; `to_decide` where a gate decides when it is enough."""
     from runner.session import Request
+    from runner.stopping import stopping
 
     about = {
         "command": ["runner", *args.given],
         "matrix_path": str(args.matrix),
         "matrix_text": args.matrix.read_text(encoding="utf-8"),
     }
-    return Request(cells, arms, args.start, args.order_seed, about)
+    return Request(cells, arms, args.start, args.order_seed, about, stopping(cells, to_decide=to_decide))
 
 
 def asked_arm(interpreter: Interpreter | None, fault: str | None) -> ArmAsked:

@@ -88,13 +88,14 @@ def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
 def _document(sessions: Sequence[Labelled], args: argparse.Namespace) -> dict[str, Any]:
     from analysis.gate import Rule
     from analysis.selftest import findings, gate_alarms
+    from analysis.sequential import FIXED
 
     return {
         "version": 1,
         "planted": args.plant,
         "sessions": len(sessions),
         "findings": [_finding_json(one) for one in findings(sessions)],
-        "gate_regressed": _rate_json(gate_alarms(sessions, Rule(threshold=0.0))),
+        "gate_regressed": _rate_json(gate_alarms(sessions, Rule(threshold=0.0, looks=FIXED))),
         "parent_cpu_share": _parent_cpu([record for session in sessions for side in session for record in side]),
         "cost": _cost(args) if args.cost_s else [],
     }

@@ -34,10 +34,11 @@ def write_report(run: Run, page: Path) -> tuple[list[Row], list[Record]]:
     from analysis.compare import table
     from dashboards import report
     from runner.cli.present import usual_values
+    from runner.stopping import looks_of
 
     records, _ = run.load()
-    rows = table(records, usual_values())
     about = run.about()
+    rows = table(records, usual_values(), looks_of(about))
     ended = [record for record in latest_attempts(records) if record.status != "infra"]
     report.write(page, report.render(records, rows, about, max(0, int(about["planned"]) - len(ended))))
     return rows, records

@@ -46,7 +46,7 @@ def test_a_cell_is_set_against_the_best_backend_and_against_its_own_product() ->
 
 
 def test_the_ends_of_the_interval_turn_round_as_shares() -> None:
-    one = cell((0.009, 0.010, 0.011))
+    one = cell((0.009, 0.010, 0.011, 0.010, 0.0095))
     (share,) = against(one).shares
     assert one.step_time is not None
     assert share.low is not None
