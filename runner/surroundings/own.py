@@ -1,0 +1,77 @@
+"""What the run's own processes have used: the part of the machine's counters that is nobody else's doing.
+
+    before = sampler.read(), own_now(tree, pids, usable)
+    ...
+    after = sampler.read(), own_now(tree, pids, usable)
+    watched = Watched(since(before[0], after[0]), own_since(before[1], after[1]))
+
+Promise: `pids` are all of the run's processes, the waiting ones and the runner too; if one of them does not tell,
+the figure is None, since what it used would be taken for others' use.
+Not known here: memory that processes share counts in each of them, so a share of memory is rather too large.
+Source: proc(5) for /proc/PID/stat, statm and io.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from analysis.surroundings.disturbance import OwnUse
+from analysis.surroundings.readings import Unread
+from runner.surroundings.processes import read_line
+from runner.surroundings.tree import Tree, whole_number
+
+N = TypeVar("N", int, float)
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def own_now(tree: Tree, pids: Collection[int], usable_bytes: int | None) -> OwnUse:
+    """Return what these processes and their ended children have used since they started, and the memory they hold.
+
+    `usable_bytes` is what they may use (`memory.usable_bytes`); None where that is not known.
+    """
+    resident = _sum(pids, lambda pid: _resident_bytes(tree, pid))
+    return OwnUse(
+        cpu_s=_sum(pids, lambda pid: _cpu_s(tree, pid)),
+        memory_share=resident / usable_bytes if resident is not None and usable_bytes else None,
+        storage_bytes=_sum(pids, lambda pid: _storage_bytes(tree, pid)),
+    )
+
+
+def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
+    """Return what was used between two readings of the same processes; of memory the larger share held."""
+    shares = [share for share in (before.memory_share, after.memory_share) if share is not None]
+    return OwnUse(
+        cpu_s=_moved(before.cpu_s, after.cpu_s),
+        memory_share=max(shares) if len(shares) == 2 else None,
+        storage_bytes=_moved(before.storage_bytes, after.storage_bytes),
+    )
+
+
+def _cpu_s(tree: Tree, pid: int) -> float | None:
+    line = read_line(tree, pid)
+    return None if line is None else line.cpu_s + line.ended_children_cpu_s
+
+
+def _resident_bytes(tree: Tree, pid: int) -> int | None:
+    text = tree.text(f"/proc/{pid}/statm")
+    pages = None if isinstance(text, Unread) else whole_number([*text.split(), "", ""][1])
+    return None if pages is None else pages * PAGE_BYTES
+
+
+def _storage_bytes(tree: Tree, pid: int) -> int | None:
+    text = tree.text(f"/proc/{pid}/io")
+    told = {} if isinstance(text, Unread) else dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    read, written = (whole_number(told.get(name, "")) for name in ("read_bytes", "write_bytes"))
+    return None if read is None or written is None else read + written
+
+
+def _sum(pids: Collection[int], used: Callable[[int], N | None]) -> N | None:
+    found = [used(pid) for pid in pids]
+    known = [amount for amount in found if amount is not None]
+    return sum(known[1:], known[0]) if known and len(known) == len(found) else None
+
+
+def _moved(before: N | None, after: N | None) -> N | None:
+    return None if before is None or after is None or after < before else after - before

@@ -1,0 +1,115 @@
+"""Processes, and what this one may do.
+
+Promise: nothing is told of a process but its name, cleaned of control characters, and its share of a CPU.
+Source: proc(5) for /proc/PID/stat.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from analysis.surroundings.readings import Process, Unread
+from runner.executors.output import printable
+from runner.surroundings.counters import covered_stat
+from runner.surroundings.tree import Tree, whole_number
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+SHOWN = 3
+# Less than this of one CPU is not worth a name.
+SHOWN_SHARE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What matters here of a process's stat file; times in seconds."""
+
+    name: str
+    parent: int
+    cpu_s: float
+    ended_children_cpu_s: float
+    started_ticks: int
+
+
+def processes(tree: Tree) -> dict[int, Line] | Unread:
+    """Return every process that shows."""
+    found = {}
+    for name in tree.names("/proc", "[0-9]*"):
+        pid = whole_number(name)
+        line = None if pid is None else read_line(tree, pid)
+        if pid is not None and line is not None:
+            found[pid] = line
+    return found or Unread("/proc shows no process")
+
+
+def read_line(tree: Tree, pid: int) -> Line | None:
+    """Return a process's stat file: `PID (NAME) STATE PPID ...`, whose name may hold blanks and parentheses."""
+    text = tree.text(f"/proc/{pid}/stat")
+    if isinstance(text, Unread):
+        return None
+    head, found, rest = text.rpartition(")")
+    words = rest.split()
+    numbers = [whole_number(word) for word in words[1:20]]
+    if not found or len(numbers) < 19:
+        return None
+    parent, user, system, child_user, child_system, started = (numbers[i] for i in (0, 10, 11, 12, 13, 18))
+    if parent is None or user is None or system is None or child_user is None or child_system is None:
+        return None
+    name = " ".join(printable(head.partition("(")[2]).split()) or "?"
+    used, ended = (user + system) / TICKS_PER_S, (child_user + child_system) / TICKS_PER_S
+    return Line(name[:20], parent, used, ended, started or 0)
+
+
+def others(
+    before: Mapping[int, Line] | Unread, after: Mapping[int, Line] | Unread, own: int, wall_s: float
+) -> tuple[Process, ...] | Unread:
+    """Return the processes outside our own tree that used most CPU meanwhile, most first."""
+    if isinstance(before, Unread):
+        return before
+    if isinstance(after, Unread):
+        return after
+    used = []
+    for pid, line in after.items():
+        if _descends(pid, own, after):
+            continue
+        earlier = before.get(pid)
+        same = earlier is not None and earlier.started_ticks == line.started_ticks
+        cpu_s = line.cpu_s - (earlier.cpu_s if earlier is not None and same else 0.0)
+        used.append(Process(line.name, cpu_s / wall_s))
+    used.sort(key=lambda process: (-process.cpu_share, process.name))
+    return tuple(process for process in used[:SHOWN] if process.cpu_share >= SHOWN_SHARE)
+
+
+def missing_rights(tree: Tree) -> tuple[str, ...]:
+    """Return what is needed for looking and measuring and is not allowed here; nothing is changed in asking."""
+    found = []
+    if isinstance(tree.text("/proc/1/stat"), Unread):
+        found.append("processes of other users do not show")
+    if covered_stat(tree):
+        found.append("/proc/stat is a container's own, so the CPU use of others does not show")
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(0))
+    except OSError:
+        found.append("processes may not be held to CPUs")
+    return tuple(found)
+
+
+def container(tree: Tree) -> str | None:
+    """Return the container engine, as far as it shows."""
+    for path, engine in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman")):
+        if not isinstance(tree.text(path), Unread):
+            return engine
+    groups = tree.text("/proc/self/cgroup")
+    known = {"kubepods": "kubernetes", "docker": "docker", "lxc": "lxc", "libpod": "podman"}
+    return next((name for word, name in known.items() if not isinstance(groups, Unread) and word in groups), None)
+
+
+def _descends(pid: int, own: int, lines: Mapping[int, Line]) -> bool:
+    seen: set[int] = set()
+    while pid in lines and pid not in seen:
+        if pid == own:
+            return True
+        seen.add(pid)
+        pid = lines[pid].parent
+    return pid == own

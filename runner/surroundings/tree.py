@@ -1,0 +1,94 @@
+"""Reading small files of /proc and /sys below a root, so that a test can make the tree up.
+
+Promise: no exception for what is missing, forbidden, no regular file or garbage: it is `Unread`, with the path and the
+reason. A read never blocks and takes at most `LIMIT_BYTES`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.surroundings.readings import Unread
+
+LIMIT_BYTES = 1 << 20
+_REASONS = {
+    errno.ENOENT: "is not there",
+    errno.ENOTDIR: "is not there",
+    errno.EACCES: "is forbidden to this user",
+    errno.EPERM: "is forbidden to this user",
+    errno.EOPNOTSUPP: "is switched off in this kernel",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The files below `root`; every path is given as on the machine, from `/`."""
+
+    root: Path = Path("/")
+
+    def text(self, path: str) -> str | Unread:
+        """Return a file's text without blanks at its ends."""
+        try:
+            descriptor = os.open(self.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            return _unread(path, error)
+        try:
+            return _whole(descriptor).decode("utf-8", errors="replace").strip()
+        except OSError as error:
+            return _unread(path, error)
+        finally:
+            os.close(descriptor)
+
+    def number(self, path: str) -> int | Unread:
+        """Return the whole number that a file holds."""
+        text = self.text(path)
+        if isinstance(text, Unread):
+            return text
+        found = whole_number(text)
+        return Unread(f"{path} holds {text[:20]!r}, not a number") if found is None else found
+
+    def names(self, folder: str, pattern: str) -> list[str]:
+        """Return the names in a folder that fit a pattern, sorted; none where it cannot be read."""
+        try:
+            return sorted(found.name for found in self.at(folder).glob(pattern))
+        except OSError:
+            return []
+
+    def at(self, path: str) -> Path:
+        """Return where a path lies below the root."""
+        return self.root / path.lstrip("/")
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text is; None for anything but ASCII digits with an optional sign, at most 20 long."""
+    digits = text[1:] if text[:1] == "-" else text
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
+
+
+def number_list(text: str) -> list[int] | None:
+    """Return the numbers of a kernel list such as `0-3,8`; None where it is none, or longer than 65,536."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        low, high = whole_number(first), whole_number(last or first)
+        if low is None or high is None or not 0 <= low <= high or high - low >= 1 << 16:
+            return None
+        found += range(low, high + 1)
+    return found
+
+
+def _unread(path: str, error: OSError) -> Unread:
+    reason = _REASONS.get(error.errno or 0, f"cannot be read ({error.strerror})")
+    return Unread(f"{path} {reason}", absent=error.errno in (errno.ENOENT, errno.ENOTDIR))
+
+
+def _whole(descriptor: int) -> bytes:
+    parts: list[bytes] = []
+    left = LIMIT_BYTES
+    while left > 0 and (part := os.read(descriptor, left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
