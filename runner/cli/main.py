@@ -13,11 +13,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from records.store import StoreFailure
-from runner.cli import compare, completion, gate, history, list_, parity, plan, report, run, schema, selftest, show
+from runner.cli import (
+    check,
+    compare,
+    completion,
+    gate,
+    history,
+    list_,
+    parity,
+    plan,
+    report,
+    run,
+    schema,
+    selftest,
+    show,
+)
 from runner.errors import RunnerError
 from runner.executors import Executor
 
-COMMANDS = (run, plan, list_, show, report, parity, compare, gate, history, selftest, completion, schema)
+COMMANDS = (run, plan, list_, show, report, check, parity, compare, gate, history, selftest, completion, schema)
 VERSION = "0.1.0"
 DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest for your models, and say how sure it is.
 

@@ -309,7 +309,7 @@ def test_a_results_folder_in_use_is_exit_code_3_and_names_the_holder(
     held.close()
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "list", "show", "report", "completion", "schema"])
+@pytest.mark.parametrize("command", ["run", "plan", "list", "show", "report", "check", "completion", "schema"])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])

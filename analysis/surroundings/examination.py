@@ -1,0 +1,14 @@
+"""From what was read of a machine to every finding: pure."""
+
+from __future__ import annotations
+
+from analysis.surroundings.activity import activity_findings
+from analysis.surroundings.findings import Finding
+from analysis.surroundings.gpu import gpu_findings
+from analysis.surroundings.readings import Readings
+from analysis.surroundings.setting import setting_findings
+
+
+def examine(readings: Readings) -> list[Finding]:
+    """Return every finding: first what difference can be shown and what disturbs now, then how the machine is set."""
+    return [*activity_findings(readings), *setting_findings(readings), *gpu_findings(readings.gpus)]

@@ -1,0 +1,83 @@
+"""What a GPU's driver tells, judged. Pure.
+
+Source of the bits: NVML's nvmlClocksEventReasons (nvml.h), the same numbers nvidia-smi prints.
+Not known here: whether clocks are locked, which the driver does not tell; GPUs of other makers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
+from analysis.surroundings.readings import Gpu, Unread
+
+MHZ = 1_000_000
+# Data-centre GPUs begin to slow down between 85 and 95 C; nvidia-smi's own limit is not told on every one.
+TEMPERATURE_C = Limit(75.0, 85.0)
+# 0x1 (idle), 0x2 (clocks set by the user) and 0x100 (display) are no throttling.
+BAD_REASONS = {
+    0x08: "hardware slowdown",
+    0x20: "too hot (driver)",
+    0x40: "too hot (hardware)",
+    0x80: "power brake",
+}
+DOUBTFUL_REASONS = {0x04: "power cap", 0x10: "held to another GPU's clock"}
+
+
+def gpu_findings(gpus: tuple[Gpu, ...] | Unread | None) -> Iterator[Finding]:
+    """Yield what is found of every GPU; one finding where there is none or nothing can be read."""
+    if isinstance(gpus, Unread):
+        yield unread(Check.GPU, gpus)
+        return
+    if not gpus:
+        yield Finding(Check.GPU, Verdict.FINE, "no NVIDIA driver is loaded; other makers' are not looked for")
+        return
+    for gpu in gpus:
+        yield Finding(Check.GPU, Verdict.FINE, f"GPU {gpu.index}: {gpu.name}")
+        yield from (rule(gpu) for rule in (_clocks, _temperature, _throttling, _persistence, _users))
+
+
+def _clocks(gpu: Gpu) -> Finding:
+    if isinstance(gpu.clock_hz, Unread):
+        return unread(Check.GPU_CLOCKS, gpu.clock_hz)
+    if isinstance(gpu.max_clock_hz, Unread):
+        return unread(Check.GPU_CLOCKS, gpu.max_clock_hz)
+    why = f"whether they are locked; now {gpu.clock_hz / MHZ:.0f} of at most {gpu.max_clock_hz / MHZ:.0f} MHz"
+    advice = "lock them while measuring: nvidia-smi -lgc CLOCK"
+    return Finding(Check.GPU_CLOCKS, Verdict.UNREAD, f"not readable: {why}", advice)
+
+
+def _temperature(gpu: Gpu) -> Finding:
+    if isinstance(gpu.temperature_c, Unread):
+        return unread(Check.GPU_TEMPERATURE, gpu.temperature_c)
+    verdict = TEMPERATURE_C.verdict(gpu.temperature_c)
+    return judged(Check.GPU_TEMPERATURE, verdict, f"{gpu.temperature_c:.0f} C", "let it cool, mend its cooling")
+
+
+def _throttling(gpu: Gpu) -> Finding:
+    mask = gpu.throttle_mask
+    if isinstance(mask, Unread):
+        return unread(Check.GPU_THROTTLING, mask)
+    bad = [text for bit, text in BAD_REASONS.items() if mask & bit]
+    doubtful = [text for bit, text in DOUBTFUL_REASONS.items() if mask & bit]
+    verdict = Verdict.BAD if bad else Verdict.DOUBTFUL if doubtful else Verdict.FINE
+    seen = ", ".join(bad + doubtful) or "none now"
+    return judged(Check.GPU_THROTTLING, verdict, seen, "lock the clocks lower, cool it, raise its power limit")
+
+
+def _persistence(gpu: Gpu) -> Finding:
+    if isinstance(gpu.persistence, Unread):
+        return unread(Check.GPU_PERSISTENCE, gpu.persistence)
+    if gpu.persistence:
+        return Finding(Check.GPU_PERSISTENCE, Verdict.FINE, "on")
+    seen = "off: the driver unloads between processes, and each starts it anew"
+    return Finding(Check.GPU_PERSISTENCE, Verdict.DOUBTFUL, seen, "nvidia-smi -pm 1")
+
+
+def _users(gpu: Gpu) -> Finding:
+    if isinstance(gpu.users, Unread):
+        return unread(Check.GPU_USERS, gpu.users)
+    if not gpu.users:
+        return Finding(Check.GPU_USERS, Verdict.FINE, "no other process")
+    seen = f"other processes hold it: {', '.join(map(str, gpu.users))}"
+    return Finding(Check.GPU_USERS, Verdict.BAD, seen, "stop them, or measure on another GPU")

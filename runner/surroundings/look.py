@@ -1,0 +1,79 @@
+"""Everything that is read of the machine, before and while a measurement runs."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Collection, Sequence
+
+from analysis.surroundings.disturbance import OwnUse
+from analysis.surroundings.readings import Limits, Meanwhile, Place, Readings, Unread
+from runner.surroundings.cgroups import memory_limit_bytes, memory_used_bytes, quota_cpus
+from runner.surroundings.counters import Sampler, since
+from runner.surroundings.gpu import gpus
+from runner.surroundings.memory import swap
+from runner.surroundings.processes import container, missing_rights, others, processes
+from runner.surroundings.processors import clocks, heat, hypervisor, numa_nodes, online
+from runner.surroundings.tree import Tree
+
+LOAD = "/proc/loadavg"
+
+
+def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float]]) -> Readings:
+    """Read the machine, and watch it while `measure` runs, which returns a log ratio for each of its pairs."""
+    load, started = _load(tree), heat(tree, cpus)
+    meanwhile, ratios = watch(tree, cpus, measure)
+    return Readings(
+        clocks=clocks(tree, cpus),
+        heat=started,
+        limits=limits(tree, cpus),
+        place=place(tree, cpus),
+        swap=swap(tree),
+        load=load,
+        meanwhile=meanwhile,
+        gpus=gpus(tree),
+        pair_log_ratios=tuple(ratios),
+    )
+
+
+def watch(
+    tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float]]
+) -> tuple[Meanwhile, Sequence[float]]:
+    """Return what the machine did while `measure` ran, and what that returned."""
+    with Sampler(cpus, tree.root) as sampler:
+        seen, own_s, before = processes(tree), _own_cpu_s(), sampler.read()
+        ratios = measure()
+        stretch, own = since(before, sampler.read()), OwnUse(cpu_s=_own_cpu_s() - own_s)
+    return Meanwhile(stretch, own, others(seen, processes(tree), os.getpid(), stretch.wall_s)), ratios
+
+
+def limits(tree: Tree, cpus: Collection[int]) -> Limits:
+    """Return what this process may use."""
+    return Limits(len(cpus), online(tree), quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
+
+
+def place(tree: Tree, cpus: Collection[int]) -> Place:
+    """Return where this process runs."""
+    return Place(
+        hypervisor=hypervisor(tree),
+        container=container(tree),
+        numa_nodes=numa_nodes(tree, cpus),
+        aslr=tree.number("/proc/sys/kernel/randomize_va_space"),
+        missing_rights=missing_rights(tree),
+    )
+
+
+def _load(tree: Tree) -> float | Unread:
+    text = tree.text(LOAD)
+    if isinstance(text, Unread):
+        return text
+    whole, _, part = (text.split() or [""])[0].partition(".")
+    if not (whole.isascii() and whole.isdigit() and part.isascii() and part.isdigit()):
+        return Unread(f"{LOAD} holds {text[:20]!r}, not numbers")
+    return float(f"{whole}.{part}")
+
+
+def _own_cpu_s() -> float:
+    """Return what this process and its ended children have used."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(found.ru_utime + found.ru_stime for found in used)

@@ -1,0 +1,109 @@
+"""The command `runner check`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.surroundings.disturbance import Cause, Disturbed
+from analysis.surroundings.findings import Check, Verdict
+from analysis.surroundings.readings import Process, Readings
+from runner.cli.main import main
+from runner.surroundings import look, turns
+from runner.surroundings.turns import Pair
+from tests.analysis.surroundings.test_examination import QUIET, STRETCH
+
+BUSY = replace(
+    QUIET,
+    meanwhile=replace(
+        QUIET.meanwhile,
+        stretch=replace(STRETCH, cpu_busy_s=30.0),
+        others=tuple(Process(f"a-process-with-a-name-{n}"[:20], 0.9) for n in range(3)),
+    ),
+)
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put made-up readings and pairs in place of the machine's."""
+
+    def put(readings: Readings, pairs: int = 10, disturbed: Disturbed | None = None) -> None:
+        made = [Pair(0.01 * (-1) ** n, ((1.0, 1.0),), disturbed) for n in range(pairs)]
+        monkeypatch.setattr(turns, "measure", lambda seconds, cpus, seed, told: made)
+
+        def seen(tree: object, cpus: object, measure: Any) -> Readings:
+            return replace(readings, pair_log_ratios=tuple(measure()))
+
+        monkeypatch.setattr(look, "look", seen)
+
+    return put
+
+
+def test_a_quiet_machine_gives_0_and_its_smallest_difference(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pretend(QUIET)
+    assert main(["check"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1] == "this machine can show a difference of 1.0 % in 10 pairs, 0.5 % in 30 pairs"
+
+
+def test_something_bad_gives_1_with_advice_and_fits_80_columns(
+    pretend: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(BUSY, disturbed=Disturbed(Cause.OTHER_CPU, 0.25, 0.05))
+    assert main(["check"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    assert "-> stop them" in [line.strip() for line in lines]
+    assert any(line.startswith("10 of 10 pairs were disturbed from outside, first by other_cpu") for line in lines)
+    assert "from the undisturbed pairs alone: no figure" in lines[-2]
+
+
+def test_every_line_names_its_verdict_and_its_check(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pretend(QUIET)
+    main(["check"])
+    heads = [line.split()[:2] for line in capsys.readouterr().out.split("\n\n")[0].splitlines() if line[0] != " "]
+    assert {verdict for verdict, _ in heads} == {"fine"}
+    assert [name for _, name in heads] == [check.value for check in Check if not check.value.startswith("gpu_")]
+
+
+def test_json_holds_the_findings_the_pairs_and_what_was_read(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pretend(BUSY)
+    assert main(["check", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["version"], document["worst"], len(document["pairs"])) == (1, "bad", 10)
+    assert [f["check"] for f in document["findings"] if f["verdict"] == "bad"] == ["other_cpu"]
+    assert document["resolution"]["detectable"][0]["pairs"] == 10
+    assert document["readings"]["load"] == 0.1
+
+
+def test_too_few_pairs_give_no_figure(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pretend(QUIET, pairs=4)
+    assert main(["check"]) == 0
+    assert "no figure: of the 5 pairs it takes, 4 were measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "601"])
+def test_seconds_that_cannot_be_are_refused_by_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"--seconds={text}"]) == 2
+    assert capsys.readouterr().err == f"runner: --seconds: must be a number from 3 to 600, got {text!r}\n"
+
+
+@pytest.mark.process
+def test_the_real_command_examines_this_machine(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "runner.cli.main", "check", "--seconds", "4", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert done.returncode == (document["worst"] == Verdict.BAD)
+    assert {f["check"] for f in document["findings"]} >= {c.value for c in Check if not c.value.startswith("gpu_")}
+    assert document["pairs"]
+    for pair in document["pairs"]:
+        assert all(0.01 < seconds < 30 for turn in pair["turn_times_s"] for seconds in turn)
+    watched = document["readings"]["meanwhile"]
+    assert 0 < watched["own"]["cpu_s"] < watched["stretch"]["cpu_total_s"] * 1.05
