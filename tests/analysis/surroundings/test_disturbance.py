@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.surroundings.disturbance import (
@@ -98,12 +98,14 @@ def test_each_signal_beyond_its_limit_is_named_whenever_it_came(changes: dict[st
     assert cause(watched(), watched(**changes)) == expected
 
 
+@settings(deadline=None)
 @given(blocks_twice)
 def test_the_rule_cannot_know_which_arm_a_stretch_belongs_to(blocks: tuple[list[Watched], list[Watched]]) -> None:
     block, shuffled = blocks
     assert disturbed(block) == disturbed(shuffled)
 
 
+@settings(deadline=None)
 @given(stretches, stretches, st.sampled_from([0.5, 2.0, 64.0]))
 def test_a_block_longer_by_a_factor_in_everything_is_judged_the_same(
     first: Watched, second: Watched, factor: float
