@@ -16,7 +16,9 @@ Euclidean norm, those of numbers the same in absolute value. Two things are take
 
 A deviation of float32 losses over all steps is explained where it is at most `OWN_FACTOR` times what one of the two
 backends deviates from itself when one thread becomes two: training amplifies rounding, and the order of a sum is
-rounding. The other explanations are those of `KNOWN`, each a cause that was found and a limit.
+rounding. Any other float32 figure is explained where the float64 one is within its limit and it is at most
+`ROUNDING_FACTOR` times what each of the two, the better one too, differs from its own float64. The other explanations
+are those of `KNOWN`, each a cause that was found and a limit.
 
 It does not know how twins are run: that is `runner.parity`.
 """
@@ -25,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,7 @@ LIMITS: Mapping[str, Mapping[str, float]] = {
 RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23}
 ZERO = {"float64": 1e-12, "float32": 1e-6}
 OWN_FACTOR = 3.0
+ROUNDING_FACTOR = 10.0
 SKETCH_LIMIT = {"float64": 1e-9, "float32": 1e-3}
 TRAINING = ("float32", "losses")
 WORST_WEIGHT = {"gradient": "gradient_at", "update": "update_at"}
@@ -139,11 +142,21 @@ class Known:
     cause: str
 
 
-def explained(pair: Pair, workload: str, own: Mapping[str, float]) -> Pair:
-    """Return the pair with the findings explained that a known cause or a backend's own deviation explains."""
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What may explain a finding: by backend, how far its float32 losses are from themselves with two threads, and how
+    far its float32 is from its own float64."""
+
+    own: Mapping[str, float] = field(default_factory=dict)
+    rounding: Mapping[str, Deviation] = field(default_factory=dict)
+
+
+def explained(pair: Pair, workload: str, evidence: Evidence) -> Pair:
+    """Return the pair with the findings explained that a known cause or the backends' own rounding explains."""
 
     def told(finding: Finding) -> Finding:
-        return replace(finding, explanation=_known(finding, pair, workload) or _within_own(finding, pair, own))
+        text = _known(finding, pair, workload) or _within_own(finding, pair, evidence.own)
+        return replace(finding, explanation=text or _within_rounding(finding, pair, evidence.rounding))
 
     return replace(pair, findings=list(map(told, pair.findings)))
 
@@ -178,6 +191,22 @@ def _within_own(finding: Finding, pair: Pair, own: Mapping[str, float]) -> str |
                 f"becomes two, and {finding.value:.1e} is within {OWN_FACTOR:g} times that"
             )
     return None
+
+
+def _within_rounding(finding: Finding, pair: Pair, rounding: Mapping[str, Deviation]) -> str | None:
+    """Explain a float32 figure by rounding: both backends, each beside its own float64, must show it."""
+    exact = pair.deviations.get("float64")
+    if finding.precision != "float32" or finding.figure == "losses" or finding.value is None or exact is None:
+        return None
+    seen = {backend: getattr(rounding.get(backend), finding.figure, None) for backend in pair.backends}
+    apart = getattr(exact, finding.figure)
+    least = min((value for value in seen.values() if value is not None), default=0.0)
+    if None in seen.values() or apart is None or apart > LIMITS["float64"][finding.figure]:
+        return None
+    if finding.value > ROUNDING_FACTOR * least:
+        return None
+    told = " and ".join(f"{backend} is {value:.1e} from its own float64" for backend, value in seen.items())
+    return f"rounding, which this network amplifies: {told}, in which the two agree to {apart:.0e}"
 
 
 def parting_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> str | None:
@@ -319,10 +348,16 @@ _REPEATED_TOKENS = (
     "Keras on TensorFlow hands an embedding's gradient to Adam as rows, and squares the rows of a token that comes "
     "twice in a batch one by one instead of their sum: its second moment is too small and its step too long"
 )
+_SCHEDULE = (
+    "Keras on TensorFlow computes a schedule's learning rate in float32, also in float64: 3e-8 off, which training "
+    "amplifies as it does float32's rounding"
+)
 _FORWARD = frozenset({"loss", "gradient_norm", "gradient", "losses"})
 _UPDATE, _LOSSES = frozenset({"update"}), frozenset({"losses"})
+_SCHEDULED = frozenset({"cifar10_cnn", "resnet50_subclass", "vgg16", "xception"})
 KNOWN = (
-    Known(frozenset({"decoder_lm", "vit_tiny"}), "jax", "float64", _FORWARD, 1e-6, _ATTENTION),
+    Known(_SCHEDULED, "tensorflow", "float64", _LOSSES, 0.3, _SCHEDULE),
+    Known(frozenset({"decoder_lm", "vit_tiny"}), "jax", "float64", _FORWARD, 1e-4, _ATTENTION),
     Known(frozenset({"decoder_lm", "vit_tiny"}), "jax", "float64", _UPDATE, 1e-3, _ATTENTION),
     Known(frozenset({"bert", "decoder_lm", "vit_tiny"}), "tensorflow", "float64", _FORWARD, 1e-7, _GELU),
     Known(frozenset({"bert", "decoder_lm", "vit_tiny"}), "tensorflow", "float64", _UPDATE, 1e-4, _GELU),

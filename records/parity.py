@@ -119,6 +119,9 @@ class ParityRecord:
     zero_gradients: list[str] = about("weights whose gradient is zero but for rounding", default_factory=list)
     zero_updates: list[str] = about("other weights whose update is zero but for rounding", default_factory=list)
     own: dict[str, float] = about("a backend's own float32 losses, 1 thread against 2", default_factory=dict)
+    rounding: dict[str, Deviation] = about(
+        "a backend's float32 against its own float64, where that was asked", default_factory=dict
+    )
     pairs: list[Pair] = about("every two backends", default_factory=list)
     failures: dict[str, str] = about("twins that could not be compared, and why", default_factory=dict)
     unsupported: dict[str, str] = about("twins that a backend does not offer, and why", default_factory=dict)

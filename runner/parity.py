@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from analysis import parity
-from records.parity import PARITY_VERSION, Pair, ParityRecord, Trace
+from records.parity import PARITY_VERSION, Deviation, Pair, ParityRecord, Trace
 from records.schema import Status
 from runner.cell.job import WEIGHTS_NAME, Twin
 from runner.twins import Key, Reply, Subject, Workshop
@@ -58,8 +58,10 @@ class _Comparison:
             self._train([Key(b, p) for b in self.workshop.backends for p in self.workshop.precisions])
         zero = self._zeros()
         pairs = [pair for a, b in parity.pairs(self.workshop.backends) if (pair := self._pair(a, b, zero)).deviations]
+        rounding = self._rounding(pairs, zero)
         own = self._own(pairs)
-        pairs = [parity.explained(pair, self.subject.workload, own) for pair in pairs]
+        evidence = parity.Evidence(own, rounding)
+        pairs = [parity.explained(pair, self.subject.workload, evidence) for pair in pairs]
         pairs = [pair if pair.agrees else self._located(pair, zero) for pair in pairs]
         some = next((twin.trace for twin in self.twins.values()), None)
         return ParityRecord(
@@ -75,6 +77,7 @@ class _Comparison:
             zero_gradients=_paths(some, zero.gradient),
             zero_updates=_paths(some, zero.update - zero.gradient),
             own=own,
+            rounding=rounding,
             pairs=pairs,
             failures=self.failures,
             unsupported=self.unsupported,
@@ -127,13 +130,23 @@ class _Comparison:
                 pair.findings.extend(parity.findings(precision, pair.deviations[precision]))
         return pair
 
+    def _rounding(self, pairs: Sequence[Pair], zero: parity.Zeros) -> dict[str, Deviation]:
+        """Return how far each backend's float32 is from its own float64, where a float32 figure is beyond its limit."""
+        asked = {b for pair in pairs if any(f.precision == "float32" for f in pair.findings) for b in pair.backends}
+        found = {}
+        for backend in self.workshop.backends:
+            exact, rounded = (self.twins.get(Key(backend, precision)) for precision in ("float64", "float32"))
+            if backend in asked and exact is not None and rounded is not None:
+                found[backend] = parity.deviation(rounded, exact, "float32", zero)
+        return found
+
     def _own(self, pairs: Sequence[Pair]) -> dict[str, float]:
         """Return how far a backend's float32 losses are from themselves with more threads, where that may explain."""
         found: dict[str, float] = {}
         if len(os.sched_getaffinity(0)) < OWN_THREADS:
             return found
         for backend in QUICKEST_FIRST:
-            told = [parity.explained(pair, self.subject.workload, found) for pair in pairs]
+            told = [parity.explained(pair, self.subject.workload, parity.Evidence(found)) for pair in pairs]
             parted = [pair.backends for pair in told if any(map(parity.is_parted_training, pair.findings))]
             if not any(backend in backends for backends in parted):
                 continue

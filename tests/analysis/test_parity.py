@@ -103,14 +103,36 @@ def test_training_that_parts_is_explained_by_three_times_a_backends_own_deviatio
     own: float, is_explained: bool
 ) -> None:
     pair = Pair(["jax", "torch"], {}, [Finding("float32", "losses", 0.01, 1e-3)])
-    found = parity.explained(pair, "lstm", {"torch": own})
+    found = parity.explained(pair, "lstm", parity.Evidence({"torch": own}))
     assert found.agrees == is_explained
+
+
+@pytest.mark.parametrize(
+    ("torch", "exact", "is_explained"), [(2e-3, 1e-15, True), (1e-5, 1e-15, False), (2e-3, 1e-3, False)]
+)
+def test_a_float32_gradient_is_explained_by_rounding_only_where_both_backends_round_so(
+    torch: float, exact: float, is_explained: bool
+) -> None:
+    pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=exact)}, [Finding("float32", "gradient", 0.02, 1e-2)])
+    evidence = parity.Evidence({}, {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=torch)})
+    assert parity.explained(pair, "lstm", evidence).agrees == is_explained
+
+
+def test_a_known_cause_explains_its_workload_backend_and_size_only() -> None:
+    def is_explained(workload: str, other: str, value: float) -> bool:
+        pair = Pair([other, "torch"], {}, [Finding("float64", "gradient", value, 1e-8)])
+        return parity.explained(pair, workload, parity.Evidence()).agrees
+
+    assert is_explained("vit_tiny", "jax", 1e-5)
+    assert not is_explained("vit_tiny", "jax", 1e-3)
+    assert not is_explained("lstm", "jax", 1e-5)
+    assert not is_explained("vit_tiny", "tensorflow", 1e-5)
 
 
 def test_nothing_else_is_explained_away() -> None:
     others = [Finding("float64", "losses", 0.01, 1e-6), Finding("float32", "loss", 0.01, 1e-5)]
     pair = Pair(["jax", "torch"], {}, others)
-    assert parity.explained(pair, "lstm", {"torch": 1.0, "jax": 1.0}) == pair
+    assert parity.explained(pair, "lstm", parity.Evidence({"torch": 1.0, "jax": 1.0})) == pair
 
 
 def sketch(layer: str, *projections: float, norm: float = 1.0) -> Sketch:
