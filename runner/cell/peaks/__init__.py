@@ -1,0 +1,41 @@
+"""A machine's peaks, timed inside a process of their own: one small file per backend, and one for the host's memory.
+
+A new backend is one new file here that offers `Bench`, beside its plug in `runner.cell.backends`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from records.settings import Settings
+from runner.cell.backends import Plug
+
+HOST = "numpy"
+SCALAR = 3.0  # STREAM's
+
+Call = Callable[[], None]
+
+
+class Refused(Exception):
+    """This cannot be timed here. The message is the reason."""
+
+
+class Bench(Protocol):
+    """What can be timed. Each method prepares its arrays and returns a call that ends when the device is done."""
+
+    def gemm(self, size: int, precision: str) -> Call:
+        """Return C = A B of square matrices with `size` rows. Raises `Refused`."""
+
+    def copy(self, elements: int) -> Call:
+        """Return STREAM's copy, c = a, over float64 arrays. Raises `Refused`."""
+
+    def triad(self, elements: int) -> Call:
+        """Return STREAM's triad, a = b + s c, over float64 arrays. Raises `Refused`."""
+
+
+def load(settings: Settings, plug: Plug) -> Bench:
+    """Import what times this backend and return it."""
+    module = importlib.import_module(f"runner.cell.peaks.{settings.backend}")
+    return cast(Bench, module.Bench(settings, plug))

@@ -1,0 +1,77 @@
+"""`python -P -m runner.cell.peaks FOLDER`: read the order there, time, write the answer there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from records.codec import decode, dumps, loads
+from records.peaks import PeakAnswer, PeakOrder
+from runner.cell.job import publish_text
+from runner.cell.peaks import HOST, Bench, Refused
+from runner.cell.peaks.timing import cache_bytes, gemms, stream
+
+
+def answer(order: PeakOrder) -> PeakAnswer:
+    """Time what was ordered, in random order. What cannot be timed is refused with its reason."""
+    if order.cpus:
+        os.sched_setaffinity(0, order.cpus)
+    bench, found = _bench(order)
+    if bench is None:
+        return found
+    tasks: list[tuple[str, Callable[[], None]]] = []
+    tasks += [(name, _gemm_task(bench, order, name, found)) for name in order.precisions]
+    tasks += [(name, _stream_task(bench, order, name, found)) for name in order.kernels]
+    random.Random(order.seed).shuffle(tasks)
+    for name, task in tasks:
+        try:
+            task()
+        except Refused as refused:
+            found.refused[name] = str(refused)
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises: this figure alone is missing
+            traceback.print_exc()
+            found.refused[name] = f"{type(error).__name__}: {error}"[:300]
+    return found
+
+
+def _bench(order: PeakOrder) -> tuple[Bench | None, PeakAnswer]:
+    empty = PeakAnswer([], [], {}, {"numpy": importlib.metadata.version("numpy")}, None, cache_bytes())
+    settings = order.settings
+    if settings.backend == HOST:
+        from runner.cell.peaks.numpy import Bench as HostBench
+
+        return HostBench(), empty
+    from runner.cell import backends, peaks
+
+    plug = backends.load(settings.backend)
+    plug.configure(settings, None)
+    proof = plug.proof()
+    found = replace(empty, versions={**empty.versions, **plug.versions()}, device=proof)
+    if proof.platform != settings.device:
+        found.refused["device"] = f"{settings.device} was asked for, but tensors are placed on {proof.name}"
+        return None, found
+    return peaks.load(settings, plug), found
+
+
+def _gemm_task(bench: Bench, order: PeakOrder, precision: str, found: PeakAnswer) -> Callable[[], None]:
+    return lambda: found.gemms.extend(gemms(bench, order, precision))
+
+
+def _stream_task(bench: Bench, order: PeakOrder, kernel: str, found: PeakAnswer) -> Callable[[], None]:
+    return lambda: found.streams.append(stream(bench, order, kernel))
+
+
+def main(folder: Path) -> None:
+    """Do the order that lies in `folder`."""
+    order = decode(PeakOrder, loads((folder / "order.json").read_bytes()), "order")
+    publish_text(folder / "answer.json", dumps(answer(order)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,54 @@
+"""JAX: every call is compiled by XLA; arrays that are written are given away, so that their memory is used again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from records.settings import Settings
+from runner.cell.backends import Plug
+from runner.cell.peaks import SCALAR, Call
+
+# What XLA may do with float32 products on an accelerator; on a CPU both mean float32.
+PRODUCTS = {"float32": "highest", "tf32": "tensorfloat32"}
+
+
+class Bench:
+    """Timed with JAX."""
+
+    def __init__(self, settings: Settings, plug: Plug) -> None:
+        jax.config.update("jax_enable_x64", True)
+
+    def gemm(self, size: int, precision: str) -> Call:
+        draw = np.random.default_rng(0)
+        dtype = "float32" if precision == "tf32" else precision
+        left, right = (jnp.asarray(draw.standard_normal((size, size)), dtype=dtype) for _ in range(2))
+        with jax.default_matmul_precision(PRODUCTS.get(precision, "default")):
+            product = jax.jit(jnp.matmul).lower(left, right).compile()
+
+        def call() -> None:
+            jax.block_until_ready(product(left, right))
+
+        return call
+
+    def copy(self, elements: int) -> Call:
+        return _written(lambda a, b, c: b, elements)
+
+    def triad(self, elements: int) -> Call:
+        return _written(lambda a, b, c: b + SCALAR * c, elements)
+
+
+def _written(kernel: Any, elements: int) -> Call:
+    """Return a call that computes into the array it computed last time."""
+    b, c = (jnp.full((elements,), value, dtype="float64") for value in (2.0, 1.0))
+    arrays = [jnp.zeros_like(b)]
+    # The array given away is no input of the kernel: unused inputs must be kept for its memory to be taken over.
+    compiled = jax.jit(kernel, donate_argnums=0, keep_unused=True).lower(arrays[0], b, c).compile()
+
+    def call() -> None:
+        arrays[0] = jax.block_until_ready(compiled(arrays[0], b, c))
+
+    return call

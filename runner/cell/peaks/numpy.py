@@ -1,0 +1,64 @@
+"""The host's memory without a backend: NumPy's loops, each thread on its own part of the arrays.
+
+NumPy has no fused triad. It is computed block by block in two passes, and a block stays in the core's own cache between
+them, so that what crosses the memory is what one pass would move.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.cell.peaks import SCALAR, Call, Refused
+
+# Three blocks of 128 KiB stay within a second-level cache of 512 KiB, which today's cores have.
+BLOCK = 16_384
+
+Floats = npt.NDArray[np.float64]
+
+
+class Bench:
+    """Timed with NumPy, on every CPU the process may use."""
+
+    def __init__(self) -> None:
+        self._threads = len(os.sched_getaffinity(0))
+        self._pool = ThreadPoolExecutor(self._threads)
+
+    def gemm(self, size: int, precision: str) -> Call:
+        raise Refused("matrix products are timed with the backends")
+
+    def copy(self, elements: int) -> Call:
+        return self._over_parts(_copy, elements)
+
+    def triad(self, elements: int) -> Call:
+        return self._over_parts(_triad, elements)
+
+    def _over_parts(self, kernel: Callable[[Floats, Floats, Floats], None], elements: int) -> Call:
+        share = -(-elements // self._threads)
+        # Each thread makes its own part: on a machine with several memories a page lies where it was first written.
+        parts = list(self._pool.map(_arrays, [min(share, elements - k * share) for k in range(self._threads)]))
+
+        def call() -> None:
+            for _ in self._pool.map(lambda part: kernel(*part), parts):
+                pass
+
+        return call
+
+
+def _arrays(elements: int) -> tuple[Floats, Floats, Floats]:
+    return np.full(elements, 1.0), np.full(elements, 2.0), np.full(elements, 0.0)
+
+
+def _copy(a: Floats, b: Floats, c: Floats) -> None:
+    np.copyto(c, a)
+
+
+def _triad(a: Floats, b: Floats, c: Floats) -> None:
+    for start in range(0, len(a), BLOCK):
+        block = slice(start, start + BLOCK)
+        np.multiply(c[block], SCALAR, out=a[block])
+        np.add(a[block], b[block], out=a[block])

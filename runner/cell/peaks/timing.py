@@ -1,0 +1,102 @@
+"""From calls to rates: how large, how often, and what counts.
+
+STREAM's rules are kept: float64 arrays, each at least four times the last-level caches, best of many calls; bytes are
+counted as the program sees them, 16 an element for copy and 24 for triad, whatever the cache fetches besides.
+Source: J. D. McCalpin, "Memory bandwidth and machine balance in current high performance computers", IEEE TCCA
+Newsletter, December 1995, and www.cs.virginia.edu/stream/ref.html.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from records.peaks import Gemm, PeakOrder, Stream, Timed
+from runner.cell.clock import Clock, monotonic
+from runner.cell.peaks import Bench, Call
+
+# Small enough that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
+FIRST_SIZE = 512
+LAST_SIZE = 16_384
+# A product that takes this long is large enough: what a call costs besides no longer shows.
+ENOUGH_S = 0.03
+MOST_CALLS = 100
+PATIENCE = 10  # windows after which even the least number of calls is given up
+FLOAT64_BYTES = 8
+CACHES_PER_ARRAY = 4
+LEAST_ARRAY_BYTES = 64 << 20
+MOST_ARRAY_BYTES = 1 << 30
+MEMORY_SHARE = 1 / 16
+BYTES_PER_ELEMENT = {"copy": 16, "triad": 24}
+
+
+def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monotonic) -> Iterator[Gemm]:
+    """Yield the product's rates at each size. Raises `Refused`, or whatever the backend raises."""
+    sizes = order.sizes or [
+        FIRST_SIZE << power for power in range(LAST_SIZE.bit_length()) if FIRST_SIZE << power <= LAST_SIZE
+    ]
+    settings = order.settings
+    for size in sizes:
+        flops = 2 * size**3
+        timed = rates(bench.gemm(size, precision), flops, order, clock)
+        threads = len(os.sched_getaffinity(0))
+        yield Gemm(settings.backend, settings.device, precision, threads, size, timed)
+        if not order.sizes and flops / timed.best >= ENOUGH_S:
+            return
+
+
+def stream(bench: Bench, order: PeakOrder, kernel: str, clock: Clock = monotonic) -> Stream:
+    """Return the rates of a kernel. Raises `Refused`, or whatever the backend raises."""
+    array_bytes = order.array_bytes or default_array_bytes()
+    elements = array_bytes // FLOAT64_BYTES
+    call = {"copy": bench.copy, "triad": bench.triad}[kernel](elements)
+    timed = rates(call, BYTES_PER_ELEMENT[kernel] * elements, order, clock)
+    settings = order.settings
+    threads = len(os.sched_getaffinity(0))
+    return Stream(settings.backend, settings.device, kernel, threads, array_bytes, timed)
+
+
+def rates(call: Call, amount: int, order: PeakOrder, clock: Clock = monotonic) -> Timed:
+    """Return `amount` per second for single calls, after one that does not count."""
+    call()
+    found: list[float] = []
+    begun_s = clock()
+    while _goes_on(len(found), clock() - begun_s, order):
+        start_s = clock()
+        call()
+        found.append(amount / (clock() - start_s))
+    return Timed(found, 1)
+
+
+def _goes_on(calls: int, spent_s: float, order: PeakOrder) -> bool:
+    if calls == 0:
+        return True
+    if calls >= MOST_CALLS or spent_s >= PATIENCE * order.window_s:
+        return False
+    return calls < order.least_calls or spent_s < order.window_s
+
+
+def default_array_bytes() -> int:
+    """Return the size STREAM asks for, within what the memory allows."""
+    wanted = max(LEAST_ARRAY_BYTES, CACHES_PER_ARRAY * (cache_bytes() or 0))
+    allowed = min(MOST_ARRAY_BYTES, int(psutil.virtual_memory().available * MEMORY_SHARE))
+    return min(wanted, allowed) // FLOAT64_BYTES * FLOAT64_BYTES
+
+
+def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
+    """Return the last-level caches of all CPUs together, None where the kernel does not tell."""
+    found: dict[int, dict[str, int]] = {}
+    for index in root.glob("cpu[0-9]*/cache/index[0-9]*"):
+        try:
+            level, kind, shared, size = (
+                (index / name).read_text(encoding="ascii").strip()
+                for name in ("level", "type", "shared_cpu_list", "size")
+            )
+        except OSError:
+            continue
+        if kind != "Instruction" and size.endswith("K"):
+            found.setdefault(int(level), {})[shared] = int(size[:-1]) << 10
+    return sum(found[max(found)].values()) if found else None

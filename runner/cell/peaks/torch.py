@@ -1,0 +1,43 @@
+"""PyTorch: eager operations that write into a given tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from records.settings import Settings
+from runner.cell.backends import Plug
+from runner.cell.peaks import SCALAR, Call
+
+
+class Bench:
+    """Timed with PyTorch."""
+
+    def __init__(self, settings: Settings, plug: Plug) -> None:
+        self._device = "cuda" if settings.device == "gpu" else "cpu"
+        self._wait = plug.wait
+
+    def gemm(self, size: int, precision: str) -> Call:
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        dtype = getattr(torch, "float32" if precision == "tf32" else precision)
+        left, right, out = (torch.randn(size, size, device=self._device).to(dtype) for _ in range(3))
+        return self._until_done(torch.mm, left, right, out=out)
+
+    def copy(self, elements: int) -> Call:
+        a, _, c = self._arrays(elements)
+        return self._until_done(c.copy_, a)
+
+    def triad(self, elements: int) -> Call:
+        a, b, c = self._arrays(elements)
+        return self._until_done(torch.add, b, c, alpha=SCALAR, out=a)
+
+    def _arrays(self, elements: int) -> list[Any]:
+        return [torch.full((elements,), x, dtype=torch.float64, device=self._device) for x in (1.0, 2.0, 0.0)]
+
+    def _until_done(self, operation: Any, *inputs: Any, **options: Any) -> Call:
+        def call() -> None:
+            operation(*inputs, **options)
+            self._wait(None)
+
+        return call

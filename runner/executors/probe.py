@@ -1,0 +1,100 @@
+"""Probes: small programs of ours that run in a child with a backend, take an order and give one answer back.
+
+A cell's executor measures; a probe asks something of the machine or of a model. The seam is `Probe`; a test puts a
+function in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+from records.codec import CodecError, dumps, loads
+from records.settings import Settings
+from runner.cell.job import RESULT_LIMIT_BYTES
+from runner.executors.environment import ALLOWED, cell_environment
+from runner.executors.output import printable
+from runner.executors.process import ProcessExecutor
+from runner.executors.process_tree import kill_tree
+
+TAIL_CHARACTERS = 2000
+
+
+class ProbeFailed(Exception):
+    """The child gave no answer. The message says how it ended and the last line it printed."""
+
+
+class Probe(Protocol):
+    """Starts a module in a child and returns its answer as plain JSON values."""
+
+    def missing(self, backend: str) -> str | None:
+        """Return why this backend cannot run here, None when it can."""
+
+    def ask(self, module: str, order: object, settings: Settings, timeout_s: float) -> Any:
+        """Return what `module` answers under the environment of such a cell. Raises `ProbeFailed`."""
+
+
+class ProcessProbe:
+    """Asks in a fresh interpreter, with a scratch folder as its home."""
+
+    def __init__(self, mark: str = "") -> None:
+        self._mark = mark
+        self._looks = ProcessExecutor()
+
+    def missing(self, backend: str) -> str | None:
+        """Return why this backend cannot run here, None when it can. Imports nothing."""
+        return self._looks.missing(backend)
+
+    def ask(self, module: str, order: object, settings: Settings, timeout_s: float) -> Any:
+        """Return the child's answer; nothing of it is left behind."""
+        with tempfile.TemporaryDirectory(prefix="runner-probe-", ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            (folder / "order.json").write_text(dumps(order), encoding="utf-8")
+            log = folder / "log"
+            command = [sys.executable, "-P", "-m", module, name]
+            ended = _run(command, _environment(settings, self._mark, name), log, timeout_s)
+            if ended is not None:
+                raise ProbeFailed(f"{module} on {settings.backend}: {ended}{_last_words(log)}")
+            return _answer(folder / "answer.json", module)
+
+
+def _environment(settings: Settings, mark: str, folder: str) -> dict[str, str]:
+    if settings.backend == "numpy":
+        found = {name: os.environ[name] for name in ALLOWED if name in os.environ}
+    else:
+        found = cell_environment(settings, mark)
+    return found | {"HOME": folder, "KERAS_HOME": folder, "TMPDIR": folder}
+
+
+def _run(command: list[str], environment: dict[str, str], log: Path, timeout_s: float) -> str | None:
+    """Run to the end; return how it ended badly, or None."""
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            code = child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return f"took more than {timeout_s:g} s"
+        finally:
+            if child.poll() is None:
+                kill_tree(child.pid)
+                child.wait()
+    return None if code == 0 else f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+
+
+def _last_words(log: Path) -> str:
+    lines = printable(log.read_text(encoding="utf-8", errors="replace")[-TAIL_CHARACTERS:]).strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
+
+
+def _answer(path: Path, module: str) -> Any:
+    try:
+        with path.open("rb") as file:
+            return loads(file.read(RESULT_LIMIT_BYTES))
+    except (OSError, CodecError) as error:
+        raise ProbeFailed(f"{module}: gave no answer: {error}") from error

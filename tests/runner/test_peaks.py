@@ -1,0 +1,177 @@
+"""How peaks are timed and asked for: sizes, calls, rounds, what cannot be timed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.codec import to_json
+from records.peaks import Gemm, PeakAnswer, PeakOrder, Stream, Timed
+from records.settings import BACKENDS, Settings
+from runner.cell.peaks import timing
+from runner.errors import InfrastructureError
+from runner.executors.probe import ProbeFailed
+from runner.peaks import Effort, Subject, measure, probe_settings
+from tests.conftest import MACHINE
+
+SUBJECT = Subject(MACHINE, {"jax": "1"}, (1, 2), datetime(2026, 1, 1, tzinfo=UTC))
+ORDER = PeakOrder(probe_settings("jax"), ["float32"], ["copy", "triad"], [], None, 5, 0.3, 0)
+
+
+class Bench:
+    """A machine of 100 GFLOP/s and 12 GB/s, on a clock that moves only while it works."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.calls = Counter[int]()
+
+    def gemm(self, size: int, precision: str) -> Any:
+        return lambda: self._spend(2 * size**3 / 100e9, size)
+
+    def copy(self, elements: int) -> Any:
+        return lambda: self._spend(16 * elements / 12e9, elements)
+
+    def triad(self, elements: int) -> Any:
+        return lambda: self._spend(24 * elements / 12e9, elements)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def _spend(self, duration_s: float, what: int) -> None:
+        self.now_s += duration_s
+        self.calls[what] += 1
+
+
+def test_sizes_double_until_a_product_takes_long_enough() -> None:
+    bench = Bench()
+    found = list(timing.gemms(bench, ORDER, "float32", bench.clock))
+    assert [gemm.size for gemm in found] == [512, 1024, 2048]
+    assert found[-1].flop_per_s.median == pytest.approx(100e9)
+
+
+def test_given_sizes_are_taken_as_they_are() -> None:
+    bench = Bench()
+    found = list(timing.gemms(bench, replace(ORDER, sizes=[4096, 256]), "float32", bench.clock))
+    assert [gemm.size for gemm in found] == [4096, 256]
+
+
+@pytest.mark.parametrize(
+    ("size", "calls"),
+    [(64, timing.MOST_CALLS), (1024, 14), (4096, 3), (16_384, 1)],
+    ids=["no more than enough", "a window full", "a few within patience", "one at least"],
+)
+def test_calls_fill_the_window_and_the_first_does_not_count(size: int, calls: int) -> None:
+    bench = Bench()
+    (gemm,) = timing.gemms(bench, replace(ORDER, sizes=[size]), "float32", bench.clock)
+    assert len(gemm.flop_per_s.rates) == calls
+    assert bench.calls[size] == calls + 1
+
+
+@pytest.mark.parametrize("kernel", ["copy", "triad"])
+def test_bytes_are_counted_as_stream_counts_them(kernel: str) -> None:
+    bench = Bench()
+    found = timing.stream(bench, replace(ORDER, array_bytes=1 << 20), kernel, bench.clock)
+    assert found.byte_per_s.median == pytest.approx(12e9)
+    assert list(bench.calls) == [(1 << 20) // 8]
+
+
+def test_the_last_level_caches_are_added_up_once_each(tmp_path: Path) -> None:
+    for cpu, shared in enumerate(["0-1", "0-1", "2-3", "2-3"]):
+        for index, (level, kind, size) in enumerate(
+            [(1, "Data", "32K"), (1, "Instruction", "32K"), (3, "Unified", "8K")]
+        ):
+            folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            for name, text in (("level", str(level)), ("type", kind), ("shared_cpu_list", shared), ("size", size)):
+                (folder / name).write_text(text + "\n")
+    assert timing.cache_bytes(tmp_path) == 2 * 8 * 1024
+    assert timing.cache_bytes(tmp_path / "nowhere") is None
+
+
+class FakeProbe:
+    """Answers at once: a product a precision, a triad for whoever times memory; torch is not installed."""
+
+    def __init__(self, broken: str = "") -> None:
+        self.asked: list[PeakOrder] = []
+        self._broken = broken
+
+    def missing(self, backend: str) -> str | None:
+        return "backend_not_installed" if backend == "torch" else None
+
+    def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
+        assert (module, order.settings) == ("runner.cell.peaks", settings)
+        self.asked.append(order)
+        if self._broken in (settings.backend, "all"):
+            raise ProbeFailed(f"{settings.backend} ended with exit code 1")
+        threads = 2 if settings.threads == "all" else int(settings.threads)
+        rate = Timed([float(len(self.asked))], 1)
+        gemms = [Gemm(settings.backend, "cpu", name, threads, 1024, rate) for name in order.precisions]
+        streams = [Stream(settings.backend, "cpu", name, threads, 1 << 20, rate) for name in order.kernels]
+        return to_json(PeakAnswer(gemms, streams, {}, {settings.backend: "1"}, None, 1 << 20))
+
+
+def turns(orders: list[PeakOrder], rounds: int) -> Iterator[list[tuple[str, int | str]]]:
+    """Yield each round's backends and threads, in their order."""
+    length = len(orders) // rounds
+    for start in range(0, len(orders), length):
+        yield [(order.settings.backend, order.settings.threads) for order in orders[start : start + length]]
+
+
+def test_every_round_asks_each_backend_on_each_number_of_cpus_in_a_new_order() -> None:
+    probe = FakeProbe()
+    found = measure(probe, SUBJECT, Effort(rounds=4))
+    rounds = list(turns(probe.asked, 4))
+    expected = sorted((name, threads) for name in ("tensorflow", "jax", "numpy") for threads in ("1", "all"))
+    assert [sorted((name, str(threads)) for name, threads in one) for one in rounds] == [expected] * 4
+    assert len({tuple(one) for one in rounds}) > 1
+    assert {len(gemm.flop_per_s.rates) for gemm in found.gemms} == {4}
+    assert {gemm.flop_per_s.processes for gemm in found.gemms} == {4}
+    assert found.refused == {"torch cpu": "backend_not_installed"}
+    assert found.versions == {"jax": "1", "tensorflow": "1", "numpy": "1"}
+
+
+def test_memory_is_timed_without_tensorflow_and_products_without_numpy() -> None:
+    probe = FakeProbe()
+    measure(probe, SUBJECT, Effort(rounds=1))
+    asked = {order.settings.backend: (order.precisions, order.kernels) for order in probe.asked}
+    assert asked["tensorflow"] == (["float32", "bfloat16", "float64"], [])
+    assert asked["numpy"] == ([], ["copy", "triad"])
+
+
+def test_a_process_is_held_to_as_many_cpus_as_it_is_told() -> None:
+    probe = FakeProbe()
+    measure(probe, SUBJECT, Effort(rounds=1))
+    held = {order.settings.threads: order.cpus and len(order.cpus) for order in probe.asked}
+    assert held == {1: 1, "all": None}
+
+
+def test_a_gpu_is_asked_with_its_own_precisions() -> None:
+    probe = FakeProbe()
+    machine = replace(MACHINE, gpus=["NVIDIA L4"])
+    measure(probe, replace(SUBJECT, machine=machine), Effort(rounds=1))
+    asked = {order.settings.backend: order.precisions for order in probe.asked if order.settings.device == "gpu"}
+    precisions = ["float32", "tf32", "bfloat16", "float16", "float64"]
+    assert asked == {"tensorflow": precisions, "jax": precisions}
+
+
+def test_a_backend_that_breaks_is_refused_and_the_others_are_kept() -> None:
+    found = measure(FakeProbe(broken="jax"), SUBJECT, Effort(rounds=1))
+    assert found.refused["jax cpu"] == "jax ended with exit code 1"
+    assert {gemm.backend for gemm in found.gemms} == {"tensorflow"}
+
+
+def test_nothing_timed_is_an_error_that_says_why() -> None:
+    with pytest.raises(InfrastructureError, match=r"nothing could be timed: .*jax cpu: jax ended with exit code 1"):
+        measure(FakeProbe(broken="all"), SUBJECT, Effort(rounds=1))
+
+
+def test_every_backend_of_the_project_has_a_file_that_times_it_and_one_that_counts_it() -> None:
+    root = Path(__file__).parents[2]
+    for folder in (root / "runner" / "cell" / "peaks", root / "models" / "flops"):
+        assert [name for name in BACKENDS if not (folder / f"{name}.py").is_file()] == []
