@@ -1,0 +1,110 @@
+"""One workload's work: FLOPs as they run, and the elements that a step must move. Needs Keras on some backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from models import flops
+from models.flops import analytic
+from models.registry import Built, Request, load, workloads
+from records.work import FlopCheck, Target, Work
+
+
+def work(target: Target) -> Work:
+    """Build the workload and count it on one sample. Raises what the workload raises."""
+    built = _built(target)
+    model = built.model
+    x, _ = built.samples(1, 0)
+    with recording(model) as kept:
+        forward = counter().forward(model, x)
+    model.optimizer.build(model.trainable_variables)
+    return Work(
+        workload=target.workload,
+        params=target.params,
+        forward_flops_per_sample=forward,
+        weight_elements=_elements(model.weights),
+        trainable_elements=_elements(model.trainable_variables),
+        lookup_elements=_elements(
+            w for layer in analytic.leaves(model) if isinstance(layer, keras.layers.Embedding) for w in layer.weights
+        ),
+        slot_elements=_elements(v for v in model.optimizer.variables if len(v.shape)),
+        input_elements_per_sample=_elements(keras.tree.flatten(x)),
+        kept_elements_per_sample=sum(kept.values()),
+        counted_by=f"{keras.backend.backend()}: operations as run",
+    )
+
+
+def check(target: Target, batch_size: int | None) -> FlopCheck:
+    """Count one batch in every way there is on this backend."""
+    built = _built(target)
+    model = built.model
+    batch = batch_size or workloads()[target.workload].batch_size
+    x, y = built.samples(batch, 0)
+    by_layer = analytic.layers_flops(model)
+    counted = counter().forward(model, x)
+    tool = counter().framework(model, x, y)
+    return FlopCheck(
+        workload=target.workload,
+        params=target.params,
+        backend=keras.backend.backend(),
+        batch_size=batch,
+        analytic=None if by_layer is None else batch * analytic.forward_flops(by_layer),
+        analytic_train=None if by_layer is None else batch * analytic.train_flops(by_layer),
+        counted=counted,
+        framework=tool.forward_flops,
+        framework_train=tool.train_flops,
+        framework_train_bytes=tool.train_bytes,
+        loops=any(isinstance(layer, keras.layers.RNN) for layer in analytic.leaves(model)),
+        parameters=_elements(model.trainable_variables),
+        tool=counter().TOOL,
+    )
+
+
+def counter() -> flops.Counter:
+    """Return the counter of the backend that Keras runs on."""
+    return flops.load(keras.backend.backend())
+
+
+@contextmanager
+def recording(model: Any) -> Iterator[dict[int, int]]:
+    """Within, note the elements that each layer with weights takes in; a recurrent one also what it hands on per step.
+
+    The inputs of these layers are what the backward pass needs again to make the weights' gradients.
+    """
+    seen: dict[int, int] = {}
+    watched = list(analytic.leaves(model))
+    for layer in watched:
+        # On the instance and past Keras's own attribute tracking: the class and the weights stay as they are.
+        layer.__dict__["call"] = _noting(layer, seen)
+    try:
+        yield seen
+    finally:
+        for layer in watched:
+            del layer.__dict__["call"]
+
+
+def _noting(layer: Any, seen: dict[int, int]) -> Any:
+    plain = layer.call
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        taken = keras.tree.flatten(args[0] if args else next(iter(kwargs.values())))
+        seen[id(layer)] = _elements(taken)
+        if isinstance(layer, keras.layers.RNN):
+            seen[id(layer)] += int(taken[0].shape[1]) * int(layer.units)
+        return plain(*args, **kwargs)
+
+    return call
+
+
+def _built(target: Target) -> Built:
+    keras.backend.clear_session()
+    return load(target.workload)(Request(target.params, "synthetic", None))
+
+
+def _elements(arrays: Any) -> int:
+    return sum(math.prod(array.shape) for array in arrays)

@@ -1,0 +1,104 @@
+"""TensorFlow: our count watches the operations of an eager pass; TensorFlow's profiler reads the traced graph.
+
+The profiler counts the operations it has a formula for, element-wise ones too, and the body of a loop once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
+
+from models.flops import ToolCount
+
+TOOL = "tf.compat.v1.profiler, float_operation"
+
+
+def forward(model: Any, x: Any) -> int:
+    """Count one forward pass, run eagerly: its loops are run, and so counted, step by step."""
+    total = 0
+
+    def see(kind: str | bytes, inputs: Any, attributes: Any, outputs: Any, *_: Any, **__: Any) -> None:
+        nonlocal total
+        name = _text(kind)
+        if name in FLOPS:
+            named = {_text(key): value for key, value in zip(attributes[::2], attributes[1::2], strict=True)}
+            total += FLOPS[name](inputs, named, outputs)
+
+    with _watching(see):
+        model(tf.nest.map_structure(tf.convert_to_tensor, x), training=False)
+    return total
+
+
+def framework(model: Any, x: Any, y: Any) -> ToolCount:
+    """Trace forward pass and training step and return what the profiler says of their graphs; it knows no bytes."""
+    x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
+    model.train_on_batch(x, y)  # makes the variables of optimiser and metrics
+    once = _profiled(lambda x, y: model(x, training=False), x, y)
+    return ToolCount(once, _profiled(lambda x, y: model.train_step((x, y)), x, y))
+
+
+def _profiled(function: Callable[..., Any], *inputs: Any) -> float | None:
+    graph = tf.function(function).get_concrete_function(*inputs).graph
+    options = tf.compat.v1.profiler.ProfileOptionBuilder(
+        tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
+    ).with_empty_output()
+    found = tf.compat.v1.profiler.profile(graph, options=options.build())
+    return float(found.total_float_ops) if found is not None else None
+
+
+@contextmanager
+def _watching(see: Callable[..., None]) -> Iterator[None]:
+    op_callbacks.add_op_callback(see)
+    try:
+        yield
+    finally:
+        op_callbacks.remove_op_callback(see)
+
+
+def _text(name: str | bytes) -> str:
+    """TensorFlow's two ways of running an operation eagerly name it in two ways."""
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _product(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
+    transposed = attributes.get("transpose_a") or attributes.get("adj_x")
+    return _twice(outputs[0].shape) * int(inputs[0].shape[-2 if transposed else -1])
+
+
+def _convolution(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
+    height, width, channels, _ = inputs[1].shape
+    return _twice(outputs[0].shape) * int(height * width * channels)
+
+
+def _depthwise(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
+    height, width, _, _ = inputs[1].shape
+    return _twice(outputs[0].shape) * int(height * width)
+
+
+def _einsum(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
+    equation = _text(attributes["equation"]).replace(" ", "").split("->")[0]
+    sizes: dict[str, int] = {}
+    for letters, operand in zip(equation.split(","), inputs, strict=True):
+        sizes.update(zip(letters, map(int, operand.shape), strict=True))
+    return 2 * math.prod(sizes.values()) if len(inputs) > 1 else 0
+
+
+def _twice(shape: Any) -> int:
+    """Two FLOPs for each element that is made."""
+    return 2 * math.prod(map(int, shape))
+
+
+FLOPS: dict[str, Callable[[Any, dict[str, Any], Any], int]] = {
+    "MatMul": _product,
+    "BatchMatMul": _product,
+    "BatchMatMulV2": _product,
+    "BatchMatMulV3": _product,
+    "Conv2D": _convolution,
+    "DepthwiseConv2dNative": _depthwise,
+    "Einsum": _einsum,
+}

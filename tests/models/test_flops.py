@@ -1,0 +1,103 @@
+"""Counts of FLOPs: the same on every backend, equal to arithmetic, and explained where a tool counts otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analysis.flops import agreements
+from models.catalog import CATALOG
+from records.codec import decode
+from records.settings import BACKENDS
+from records.work import CountAnswer, CountOrder, FlopCheck, Target, Work
+from runner.executors.probe import ProcessProbe
+from runner.peaks import probe_settings
+
+ROOT = Path(__file__).parents[2]
+SMALL = {"mnist_mlp": {"image_size": 14}, "cifar10_cnn": {"image_size": 16}, "lstm": {"sequence_length": 8}}
+ENTRIES = json.loads(CATALOG.read_text())["workloads"]
+
+
+def counted(backend: str, order: CountOrder) -> CountAnswer:
+    answer = decode(CountAnswer, ProcessProbe().ask("models.flops", order, probe_settings(backend), 200))
+    assert answer.refused == {}
+    return answer
+
+
+def mlp_flops(inputs: int) -> int:
+    return 2 * (inputs * 1024 + 3 * 1024 * 1024 + 1024 * 10)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_workload_is_the_same_work_on_every_backend_and_every_count_agrees_or_says_why_not(backend: str) -> None:
+    targets = [Target("mnist_mlp", {}), Target("bert", {"sequence_length": 16})]
+    checks = [Target(name, dict(params)) for name, params in SMALL.items()]
+    answer = counted(backend, CountOrder(targets, checks, batch_size=4))
+    check_works(*answer.works)
+    check_counts(backend, answer.checks)
+
+
+def check_works(mlp: Work, bert: Work) -> None:
+    assert mlp.forward_flops_per_sample == ENTRIES["mnist_mlp"]["forward_flops_per_sample"]
+    assert mlp.weight_elements == mlp.trainable_elements == mlp.slot_elements == ENTRIES["mnist_mlp"]["parameters"]
+    assert mlp.kept_elements_per_sample == 784 + 4 * 1024
+    width, hidden, length = 128, 512, 16
+    block = 2 * length * (4 * width * width + 2 * width * hidden) + 2 * 2 * length**2 * width
+    assert bert.forward_flops_per_sample == 2 * block + 2 * (width * width + width * 2)
+    assert bert.lookup_elements == 30522 * 128
+    assert bert.slot_elements == 2 * (bert.trainable_elements or 0)
+
+
+def check_counts(backend: str, checks: list[FlopCheck]) -> None:
+    by_name = {check.workload: check for check in checks}
+    assert by_name["mnist_mlp"].counted == 4 * mlp_flops(14 * 14)
+    for name in ("mnist_mlp", "cifar10_cnn"):
+        assert by_name[name].counted == by_name[name].analytic
+    assert [(c.workload, a) for c in checks for a in agreements(c) if a.agrees is False and not a.why] == []
+    assert None not in {check.framework_train for check in checks}
+    if backend == "torch":  # which counts products alone, as arithmetic does
+        assert [check.framework_train for check in checks] == [check.analytic_train for check in checks]
+
+
+@pytest.mark.process
+def test_arithmetic_knows_convolutions_of_every_kind_and_declines_what_it_does_not_know() -> None:
+    program = """
+import json, keras
+from keras import layers
+from models.flops.analytic import layers_flops, forward_flops, train_flops
+
+def flops(shape, *stack):
+    inputs = x = keras.Input(shape)
+    for layer in stack:
+        x = layer(x)
+    found = layers_flops(keras.Model(inputs, x))
+    return None if found is None else [forward_flops(found), train_flops(found)]
+
+print(json.dumps([
+    flops((8, 8, 4), layers.Conv2D(6, 3, groups=2)),
+    flops((8, 8, 4), layers.DepthwiseConv2D(3, padding="same")),
+    flops((8, 8, 4), layers.SeparableConv2D(5, 3, padding="same")),
+    flops((3, 4), layers.GRU(5)),
+    flops((4,), layers.BatchNormalization(), layers.Dense(3)),
+    flops((3, 4), layers.EinsumDense("abc,cd->abd", (3, 5))),
+]))
+"""
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    conv, depthwise, pointwise = 2 * 9 * 2 * 36 * 6, 2 * 9 * 64 * 4, 2 * 64 * 4 * 5
+    gru = 3 * 3 * 2 * 5 * (4 + 5)
+    assert json.loads(done.stdout.splitlines()[-1]) == [
+        [conv, 2 * conv],
+        [depthwise, 2 * depthwise],
+        [depthwise + pointwise, 2 * depthwise + 3 * pointwise],
+        [gru, 3 * gru - 3 * 2 * 5 * (3 * 4 + 5)],
+        [24, 72],
+        None,
+    ]
