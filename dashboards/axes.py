@@ -17,6 +17,7 @@ MOST_TICKS = 6
 FEWEST_TICKS = 4
 LEAST_SPAN = 0.10
 LOG_FROM_RATIO = 8.0
+DECADE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
         found = [n * 10.0**e for e in exponents for n in nice if low <= n * 10.0**e <= high]
         if len(found) <= MOST_TICKS:
             break
-    if len(found) < FEWEST_TICKS:
+    if len(found) < FEWEST_TICKS and high / low < DECADE:
         # Less than a decade: even steps say more than 1, 2, 5, and crowd little.
         return [value for value in _linear_ticks(low, high) if value > 0]
     return found[:: math.ceil(len(found) / MOST_TICKS)]

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from records.store import StoreFailure
 from runner.cli import (
@@ -23,6 +24,7 @@ from runner.cli import (
     parity,
     plan,
     report,
+    roofline,
     run,
     schema,
     selftest,
@@ -31,7 +33,25 @@ from runner.cli import (
 from runner.errors import RunnerError
 from runner.executors import Executor
 
-COMMANDS = (run, plan, list_, show, report, check, parity, compare, gate, history, selftest, completion, schema)
+if TYPE_CHECKING:
+    from runner.executors.probe import Probe
+
+COMMANDS = (
+    run,
+    plan,
+    list_,
+    show,
+    report,
+    roofline,
+    check,
+    parity,
+    compare,
+    gate,
+    history,
+    selftest,
+    completion,
+    schema,
+)
 VERSION = "0.1.0"
 DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest for your models, and say how sure it is.
 
@@ -45,6 +65,7 @@ class Seams:
     """What a test may put in place of the real world; None means the real one."""
 
     executor: Executor | None = None
+    probe: Probe | None = None
 
 
 def parser() -> argparse.ArgumentParser:

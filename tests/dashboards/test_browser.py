@@ -143,3 +143,42 @@ def test_the_output_of_a_failure_opens_by_hand(browser: Any, page: Path) -> None
 def test_the_page_prints(browser: Any, page: Path) -> None:
     look(browser, page)
     assert browser.execute_cdp_cmd("Page.printToPDF", {})["data"].startswith("JVBERi0")
+
+
+@pytest.fixture(scope="module")
+def roofline_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from dashboards import report
+    from dashboards.roofline_page import Heading, render_page
+    from tests.dashboards.test_roofline import found
+
+    path = tmp_path_factory.mktemp("roofline") / "roofline.html"
+    report.write(path, render_page(found(), Heading("Run of today", "a CPU", "Peaks measured today.")))
+    return path
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_two_words_of_the_roofline_touch_as_the_browser_sets_them(
+    browser: Any, roofline_page: Path, width: int
+) -> None:
+    look(browser, roofline_page, width=width)
+    touching = browser.execute_script(
+        "const all = [...document.querySelectorAll('svg.roofline text')].filter(e => e.getBoundingClientRect().width)"
+        ".map(e => [e.textContent, e.getBoundingClientRect()]);"
+        "const found = [];"
+        "for (const [i, [a, p]] of all.entries()) for (const [b, q] of all.slice(i + 1))"
+        "  if (p.left < q.right && q.left < p.right && p.top < q.bottom && q.top < p.bottom) found.push(a + ' / ' + b);"
+        "return [all.length, found];"
+    )
+    assert touching[0] > 12
+    assert touching[1] == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_the_roofline_asks_no_other_place_for_anything_and_the_console_stays_silent(
+    browser: Any, roofline_page: Path
+) -> None:
+    look(browser, roofline_page)
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    assert {url for url in asked if not url.startswith("data:")} == {roofline_page.as_uri()}

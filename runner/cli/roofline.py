@@ -1,0 +1,235 @@
+"""Set a run's cells against the machine's own peak: measured matrix products and memory, FLOPs counted from models.
+
+The peaks are measured once per machine and set of versions and kept in the results folder; FLOPs likewise. Other work
+on the machine makes peaks too low: measure them when it is quiet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.options import add_results_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from analysis.compare import Row
+    from analysis.roofline import Roofline
+    from records.peaks import Peaks
+    from records.store import Run
+    from runner.executors.probe import Probe
+
+NAME = "roofline"
+HELP = "set a run's cells against the machine's measured peak"
+CHECKED = ("mnist_mlp", "cifar10_cnn", "lstm")
+SUFFIXES = (".html", ".svg")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    add_results_option(parser)
+    parser.add_argument("--run", metavar="RUN", help="which run; default: the newest, if any")
+    parser.add_argument("--measure", action="store_true", help="measure the peaks even where they are kept")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="processes for each figure; default: 3")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the picture: .html or .svg; default: roofline.html beside the run's report",
+    )
+    parser.add_argument(
+        "--check-flops",
+        nargs="*",
+        metavar="WORKLOAD",
+        help="count FLOPs in every way on every backend and compare, instead; "
+        f"default: {' '.join(CHECKED)}; exit code 1 where a difference has no known reason",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure what is missing, print the tables and write the picture; or check the FLOPs."""
+    _refuse_unusable(args)
+    if args.check_flops is not None:
+        return _check(args)
+    stage = _stage(args)
+    found, peaks = _found(args, stage)
+    page = _write(args, stage, found, peaks)
+    if args.json:
+        print(_document(stage, found, peaks))
+    else:
+        from runner.cli.roofline_text import lines
+
+        print("\n".join(lines(found, peaks)))
+        if page:
+            print(f"\npicture: {page}")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is set against the machine: a run with its table, or, where there is none yet, the machine alone."""
+
+    store: Run | None
+    about: dict[str, Any]
+    rows: list[Row]
+
+
+def _refuse_unusable(args: argparse.Namespace) -> None:
+    from runner.errors import UsageError
+
+    if not 1 <= args.rounds <= 100:
+        raise UsageError(f"--rounds: must be from 1 to 100, got {args.rounds}")
+    if args.out is not None and args.out.suffix not in SUFFIXES:
+        raise UsageError(f"--out: must end in {' or '.join(SUFFIXES)}, got {str(args.out)!r}")
+
+
+def _stage(args: argparse.Namespace) -> Stage:
+    from analysis.compare import table
+    from records.codec import to_json
+    from records.store import Results
+    from runner import machine
+    from runner.cli.present import usual_values
+    from runner.cli.run import installed_versions
+    from runner.cli.stored import chosen_run
+
+    if args.run is None and Results(args.results).latest() is None:
+        return Stage(None, {"machine": to_json(machine.detect()), "versions": installed_versions()}, [])
+    store = chosen_run(args)
+    records, _ = store.load()
+    return Stage(store, store.about(), table(records, usual_values()))
+
+
+def _found(args: argparse.Namespace, stage: Stage) -> tuple[Roofline, Peaks | None]:
+    """Return the roofline, after measuring and counting what is not yet kept."""
+    from analysis.roofline import roofline
+    from runner import roofline as runs
+    from runner import work
+
+    cells = runs.cells_of(stage.rows)
+    peaks = None if args.measure else runs.peaks_of(args.results, stage.about)
+    if peaks is None:
+        peaks = _measured(args, stage)
+    counted = work.count(_probe(args), args.results, [cell.settings for _, cell in cells], _told(args))
+    for key, why in counted.refused.items():
+        print(f"runner: {key}: work not counted: {why}", file=sys.stderr)
+    return roofline(cells, counted.works, peaks), peaks
+
+
+def _measured(args: argparse.Namespace, stage: Stage) -> Peaks | None:
+    """Measure and keep this machine's peaks. None, and a word about it, where the run comes from another machine."""
+    from records import peaks as peak_files
+    from records.store import Results
+    from runner import machine
+    from runner import roofline as runs
+    from runner.campaign import utc_now
+    from runner.cli.run import installed_versions
+    from runner.interrupts import interruptible
+    from runner.peaks import Effort, Subject, measure
+
+    here, versions = machine.detect(), installed_versions()
+    if peak_files.fingerprint(here, versions) != runs.fingerprint_of(stage.about):
+        print(
+            "runner: this run comes from another machine or from other versions: its peaks cannot be measured here",
+            file=sys.stderr,
+        )
+        return None
+    subject = Subject(here, versions, runs.threads_of(runs.cells_of(stage.rows)), utc_now())
+    results = Results(args.results)
+    with interruptible():
+        try:
+            # Whoever else measures into this folder would be disturbed, and would disturb.
+            results.open_for_writing()
+            found = measure(_probe(args), subject, Effort(rounds=args.rounds), _told(args))
+            peak_files.keep(args.results, found)
+        finally:
+            results.close()
+    return found
+
+
+def _probe(args: argparse.Namespace) -> Probe:
+    from runner.executors.probe import ProcessProbe
+
+    return args.seams.probe or ProcessProbe(str(args.results.resolve()))
+
+
+def _told(args: argparse.Namespace) -> Callable[[str], None]:
+    return (lambda line: None) if args.json else (lambda line: print(f"roofline: {line}", file=sys.stderr))
+
+
+def _write(args: argparse.Namespace, stage: Stage, found: Roofline, peaks: Peaks | None) -> Path | None:
+    """Write the picture and return where; None where nobody asked and there is no run to put it beside."""
+    from dashboards import report, roofline_page
+    from dashboards.roofline import scenes
+    from runner.errors import UsageError
+
+    path: Path | None = args.out or (stage.store.folder / "roofline.html" if stage.store else None)
+    if path is None:
+        return None
+    if path.suffix == ".svg":
+        if not scenes(found):
+            raise UsageError("--out: there is nothing to draw: no peak was measured that a cell could stand under")
+        report.write(path, roofline_page.render_svg(found))
+        return path
+    report.write(path, roofline_page.render_page(found, _heading(stage, peaks)))
+    return path
+
+
+def _heading(stage: Stage, peaks: Peaks | None) -> Any:
+    from dashboards.format import moment, plural
+    from dashboards.roofline_page import Heading
+
+    machine = stage.about.get("machine") or {}
+    title = f"Run of {moment(stage.about['started_at'])}" if stage.store and "started_at" in stage.about else "Machine"
+    told = f"Peaks measured on {moment(peaks.measured_at)} in {plural(peaks.rounds, 'round')}." if peaks else ""
+    return Heading(title, f"{machine.get('cpu_model', 'unknown CPU')} · {machine.get('logical_cpus', '?')} CPUs", told)
+
+
+def _document(stage: Stage, found: Roofline, peaks: Peaks | None) -> str:
+    from records.codec import to_json
+
+    document = {
+        "version": 1,
+        "run_id": stage.store.run_id if stage.store else None,
+        "cells": to_json(found.shares),
+        "roofs": to_json(found.roofs),
+        "own_gemms": to_json(found.own),
+        "memory": to_json(found.slopes),
+        "notes": list(found.notes),
+        "peaks": to_json(peaks),
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _check(args: argparse.Namespace) -> int:
+    """Count FLOPs in every way and say where they differ."""
+    from analysis.flops import agreements, all_agree
+    from records.codec import to_json
+    from runner.cli.roofline_text import check_lines
+    from runner.work import check
+
+    checks, refused = check(_probe(args), _targets(args.check_flops or CHECKED), None, _told(args))
+    if args.json:
+        found = [{**to_json(one), "agreements": to_json(agreements(one))} for one in checks]
+        print(json.dumps({"version": 1, "checks": found, "refused": refused}, indent=1, allow_nan=False))
+    else:
+        print("\n".join(check_lines(checks, refused)))
+    return 0 if checks and all_agree(checks) else 1
+
+
+def _targets(names: Sequence[str]) -> list[Any]:
+    from records.work import Target
+    from runner import catalog
+    from runner.errors import UsageError
+    from runner.grammar import near
+
+    known = catalog.load().workloads
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--check-flops: must be of {', '.join(known)}, got {name!r}{near(name, known)}")
+    return [Target(name, {}) for name in names]
