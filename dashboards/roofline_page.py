@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from analysis.roofline import OwnGemm, Roofline, Share, Slope
 from dashboards.format import DASH, memory, share, whole
-from dashboards.report import TEMPLATES, policy, templates
+from dashboards.report import TEMPLATES, policy, stylesheet, templates
 from dashboards.roofline import NARROW, WIDE, bandwidth, draw, rate, scenes
 
 if TYPE_CHECKING:
@@ -132,4 +132,4 @@ def _cell_row(one: Share) -> list[str]:
 
 
 def _style() -> str:
-    return "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in STYLES)
+    return stylesheet() + (TEMPLATES / "roofline.css").read_text(encoding="utf-8")
