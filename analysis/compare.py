@@ -39,11 +39,15 @@ Usual = Mapping[str, Mapping[str, Scalar]]
 
 @dataclass(frozen=True, slots=True)
 class CellSummary:
-    """One cell over its processes. Times in seconds, memory in bytes; None where not measured."""
+    """One cell over its processes. Times in seconds, memory in bytes; None where not measured.
+
+    `records` are the attempts that count, `superseded` the measured ones whose block was disturbed and measured again.
+    """
 
     cell_id: str
     settings: Settings
     records: tuple[Record, ...]
+    superseded: tuple[Record, ...]
     step_time: Estimate | None
     spread: float | None
     smallest_difference: float | None
@@ -72,12 +76,14 @@ class Ratio:
     """How much longer a step takes on `backend` than on the quickest one.
 
     `smallest_difference` is the relative one that these blocks would probably have shown; None below 5 blocks.
+    `all_data` counts the blocks that were disturbed and measured again too; None where there were none.
     """
 
     backend: str
     estimate: Estimate
     p_value: float | None = None
     smallest_difference: float | None = None
+    all_data: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         cell_id=kept[0].cell_id,
         settings=kept[0].settings,
         records=kept,
+        superseded=tuple(r for r in records if r.status in MEASURED and r not in kept),
         step_time=geometric(step_times),
         spread=spread(step_times),
         # The cell's own scatter holds what pairing takes out, so a ratio's smallest difference is often smaller.
@@ -204,7 +211,19 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     quickest = _quickest(running)
     pairs = {b: list(paired_logs(_by_repeat(running[b]), _by_repeat(running[quickest])).values()) for b in running}
     ratios = tuple(_ratio(backend, logs, looks) for backend, logs in pairs.items() if backend != quickest and logs)
+    ratios = tuple(replace(r, all_data=_all_data(running[r.backend], running[quickest])) for r in ratios)
     return Row(title, cells, None, _open_verdict(quickest, ratios, len(running) - 1), ratios)
+
+
+def _all_data(one: CellSummary, other: CellSummary) -> Estimate | None:
+    """Return the ratio over every block measured, disturbed ones too; None where none was measured again."""
+    if not one.superseded and not other.superseded:
+        return None
+    times = [
+        {(r.repeat, r.attempt): r.times.step_time_s for r in (*c.measured, *c.superseded) if r.times.step_time_s}
+        for c in (one, other)
+    ]
+    return of_logs(list(paired_logs(*times).values()))
 
 
 def _ratio(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
@@ -240,7 +259,7 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
             row,
             verdict=f"not separable: {quickest} against {told}: not a discovery among {rows} rows (p {adjusted_p:.2g})",
         )
-    told = ", ".join(f"{ratio.estimate.centre:.2f}x {ratio.backend}" for ratio in row.ratios)
+    told = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
     return replace(row, fastest=quickest, verdict=f"{quickest} is fastest: {told}")
 
 
@@ -259,7 +278,14 @@ def _would_have_shown(ratios: Sequence[Ratio]) -> str:
 
 
 def _interval(ratio: Ratio) -> str:
-    return f"{ratio.backend} {ratio.estimate.low:.2f}-{ratio.estimate.high:.2f}x"
+    return f"{ratio.backend} {ratio.estimate.low:.2f}-{ratio.estimate.high:.2f}x{_with_disturbed(ratio)}"
+
+
+def _with_disturbed(ratio: Ratio) -> str:
+    found = ratio.all_data
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f" (with disturbed blocks {found.low:.2f}-{found.high:.2f}x)"
 
 
 def _quickest(running: Mapping[str, CellSummary]) -> str:

@@ -10,6 +10,8 @@
     │   └── ExecutorError       3   cells cannot be started at all
     └── Interrupted           130   a signal asked the runner to stop
 
+`runner gate` also ends with 4 (regressed) and 5 (undecided), which are verdicts and no errors.
+
 A cell that fails is a record, not an exception. A message says what is wrong, where, the value received and what to do.
 """
 

@@ -219,3 +219,15 @@ def test_of_a_repeat_the_latest_attempt_counts() -> None:
 
 def test_unstable_cells_are_measured_too() -> None:
     assert summarise([make_record(0.01, status=Status.UNSTABLE)]).step_time is not None
+
+
+def test_a_block_measured_again_counts_once_and_the_result_with_all_blocks_stands_beside() -> None:
+    calm = records_of(APART)
+    disturbed = [replace(record, times=replace(record.times, step_time_s=0.5)) for record in calm if record.repeat == 2]
+    again = [replace(record, attempt=1) for record in calm if record.repeat == 2]
+    row = only_row([*(record for record in calm if record.repeat != 2), *disturbed, *again])
+
+    assert only_row(calm).fastest == row.fastest == "tensorflow"
+    assert [ratio.estimate for ratio in only_row(calm).ratios] == [ratio.estimate for ratio in row.ratios]
+    assert all(ratio.all_data is not None and ratio.all_data.count == 6 for ratio in row.ratios)
+    assert "with disturbed blocks" in row.verdict

@@ -1,0 +1,74 @@
+"""A block that the machine disturbed from outside is measured again, whole, and nothing of it is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis.surroundings.disturbance import OwnUse, Stretch, Watched
+from records.store import Results
+from runner.campaign import MOST_REPLACEMENTS
+from runner.cell.job import Job
+from runner.cli.main import Seams, main
+from runner.executors import Outcome
+from runner.testing import FakeExecutor
+
+MATRIX = """\
+version: 1
+backends: [jax, torch]
+defaults: {repeats: 5, steps_per_epoch: 5}
+cells:
+  - workload: gru
+"""
+CALM = Watched(
+    Stretch(wall_s=2.0, cpu_total_s=4.0, cpu_busy_s=3.0, cpu_irq_s=0.0, cpu_steal_s=0.0), OwnUse(3.0, 0.1, 0)
+)
+STOLEN = replace(CALM, stretch=replace(CALM.stretch, cpu_steal_s=1.0))
+
+
+class Watching(FakeExecutor):
+    """Reports what `sees` says of each job's kept epochs."""
+
+    sees: Callable[[Job], Watched]
+
+    def succeed(self, job: Job) -> Outcome:
+        return replace(super().succeed(job), watched=(self.sees(job),))
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, sees: Callable[[Job], Watched]) -> Counter[tuple[str, int, int]]:
+    monkeypatch.chdir(folder)
+    (folder / "matrix.yaml").write_text(MATRIX)
+    executor = Watching()
+    executor.sees = sees
+    assert main(["--matrix", "matrix.yaml"], Seams(executor=executor)) == 0
+    records = Results(folder / "results").runs()[-1].load()[0]
+    told = {(record.repeat, record.attempt) for record in records if record.surroundings.disturbed}
+    for record in records:
+        # What hit one arm is told of all arms of the block.
+        assert ((record.repeat, record.attempt) in told) is bool(record.surroundings.disturbed)
+    return Counter((r.settings.backend, r.repeat, r.attempt) for r in records)
+
+
+def test_a_calm_machine_repeats_no_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run(tmp_path, monkeypatch, lambda job: CALM)
+    assert {(backend, repeat, 0) for backend in ("jax", "torch") for repeat in range(5)} == set(found)
+
+
+def test_all_arms_of_a_disturbed_block_are_measured_again_whichever_was_hit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sees(job: Job) -> Watched:
+        hit = (job.settings.backend, job.repeat, job.attempt) == ("torch", 3, 0)
+        return STOLEN if hit else CALM
+
+    found = run(tmp_path, monkeypatch, sees)
+    assert sorted(key for key in found if key[2]) == [("jax", 3, 1), ("torch", 3, 1)]
+
+
+def test_a_block_is_measured_again_only_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run(tmp_path, monkeypatch, lambda job: STOLEN)
+    assert max(attempt for _, _, attempt in found) == MOST_REPLACEMENTS
