@@ -114,8 +114,8 @@ def deviation(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> Devia
 
 
 def worst_loss(a: Sequence[float | None], b: Sequence[float | None]) -> float | None:
-    """Return the largest relative deviation of two series of losses, None where one of them was not finite."""
-    apart = [_relative(x, y) for x, y in zip(a, b, strict=True)]
+    """Return the largest relative deviation over the steps that both took, None where a loss was not finite."""
+    apart = [_relative(x, y) for x, y in zip(a, b, strict=False)]
     return None if any(value is None for value in apart) else max(filter(None, apart), default=0.0)
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRACE_LIMIT_BYTES = 16 << 20
+# What float64 is asked, gradients of step 1 and updates of step 2, needs no more, and XLA's convolutions take minutes.
+FLOAT64_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Workshop:
 
     def _job(self, subject: Subject, key: Key, twin: Twin) -> Job:
         settings = settings_of(subject, key)
+        steps = int(settings.steps_per_epoch)
         folder = self.work / secrets.token_hex(8)
         folder.mkdir(parents=True)
         return Job(
@@ -135,7 +138,7 @@ class Workshop:
             repeat=0,
             attempt=0,
             settings=settings,
-            steps=subject.steps,
+            steps=steps,
             folder=str(folder.absolute()),
             import_roots=list(self.import_roots),
             dataset_dir=None,
@@ -146,16 +149,17 @@ class Workshop:
 
 def settings_of(subject: Subject, key: Key) -> Settings:
     """Return the settings of a twin: those of a timed cell at their defaults, but for its size and threads. Pure."""
+    steps = min(subject.steps, FLOAT64_STEPS) if key.precision == "float64" else subject.steps
     return Settings(
         backend=key.backend,
         workload=subject.workload,
         params=dict(subject.params),
         batch_size=subject.batch_size,
-        samples=subject.batch_size * subject.steps,
+        samples=subject.batch_size * steps,
         phase="fit",
         epochs=1,
         discard=0,
-        steps_per_epoch=subject.steps,
+        steps_per_epoch=steps,
         data="synthetic",
         seed=subject.seed,
         device="cpu",

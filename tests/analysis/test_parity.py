@@ -39,6 +39,10 @@ def test_equal_twins_deviate_by_nothing() -> None:
     assert parity.findings("float64", seen) == []
 
 
+def test_losses_are_compared_over_the_steps_that_both_took() -> None:
+    assert parity.worst_loss([1.0, 0.5, 0.25], [1.0, 0.4]) == pytest.approx(0.2)
+
+
 def test_a_scaled_gradient_is_found_with_its_weight() -> None:
     seen = parity.deviation(make_twin(), make_twin(gradient_1=1.01), "float64")
     assert seen.gradient == pytest.approx(0.01 / 1.01)

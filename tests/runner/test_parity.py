@@ -90,6 +90,7 @@ def test_weights_are_made_once_and_every_backend_trains_them_at_both_precisions(
     trained = [("train", b, p) for b in ("tensorflow", "jax", "torch") for p in ("float64", "float32")]
     assert asked == [("weights", "tensorflow", "float32"), *trained]
     assert {job.settings.threads for job in ran.executor.jobs} == {1}
+    assert {(job.settings.precision, job.steps) for job in ran.executor.jobs} == {("float64", 3), ("float32", 20)}
     assert {job.settings.params["image_size"] for job in ran.executor.jobs} == {8}
     assert len({job.twin.weights for job in ran.executor.jobs if job.twin and job.twin.role == "train"}) == 1
 
