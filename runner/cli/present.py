@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.compare import CellSummary, Row, detectable, suite
+from analysis.statistics import MIN_BLOCKS
 from analysis.suite import SuiteRatio
 from records.codec import to_json
 from records.schema import MEASURED, Record
@@ -60,6 +61,8 @@ def print_table(rows: Sequence[Row], records: Sequence[Record]) -> None:
         console.print(f"{_plain(row.title)}: {_plain(row.verdict)}")
     for line in suite_lines(rows):
         console.print(line)
+    if advice := few_repeats(rows):
+        console.print(advice, style="bold")
     _print_failures(console, rows)
     _print_warnings(console, records)
 
@@ -70,6 +73,17 @@ LEGEND = (
     "step time, 95 % interval between processes; samples/s; first epoch against a steady one. * marks the fastest, "
     "where the intervals of the ratios separate it."
 )
+
+
+def few_repeats(rows: Sequence[Row]) -> str | None:
+    """Return what to do where rows have ratios but too few repeats for an interval."""
+    without = [row for row in rows if any(ratio.estimate.low is None for ratio in row.ratios)]
+    if not without:
+        return None
+    return (
+        f"{len(without)} of {len(rows)} rows are a quick look without intervals; "
+        f"for verdicts measure with --repeats {MIN_BLOCKS}, or --repeats auto"
+    )
 
 
 def suite_lines(rows: Sequence[Row]) -> list[str]:
