@@ -47,7 +47,7 @@ class Plug:
         # A Python generator would be wrapped in from_generator, which copies every batch through NumPy; a data set of
         # tensors hands out the tensors themselves.
         dataset = _chain([tf.data.Dataset.from_tensors(batch) for batch in batches]).repeat()
-        # There is nothing to tune in handing out tensors, and letting go of a tuned iterator waits up to 2.5 s at times.
+        # There is nothing to tune in handing out tensors; letting go of a tuned iterator takes up to 2.5 s at times.
         options = tf.data.Options()
         options.autotune.enabled = False
         dataset = dataset.with_options(options)
