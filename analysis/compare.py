@@ -178,6 +178,9 @@ def summarise(records: Sequence[Record]) -> CellSummary:
 
 def incomparable(cells: dict[str, CellSummary]) -> str | None:
     """Return why these cells did not do the same work, or None when they did."""
+    settings = [cell.settings for cell in cells.values()]
+    if any(one.precision == "float64" for one in settings) and len({one.backend for one in settings}) > 1:
+        return "in float64 Keras computes parts in float32 on JAX and torch (docs/parity.md)"
     facts: dict[str, Callable[[Record], object]] = {
         "parameters": lambda record: record.resolved and record.resolved.parameters,
         "precisions": lambda record: record.resolved and record.resolved.precision,

@@ -5,7 +5,7 @@ beyond rounding is a fault of a backend, of Keras or of the workload, and their 
 is understood.
 
 What is compared, and how far apart it may be, is `LIMITS`. Deviations of vectors are |a - b| / max(|a|, |b|) in the
-Euclidean norm, those of numbers the same in absolute value. Two things are taken out, by rules fixed beforehand:
+Euclidean norm, those of numbers the same in absolute value. Two things are taken out, by these rules:
 
 - A gradient or an update that is zero but for rounding: on one backend below `ZERO["float64"]` of the norm of all
   together, and on none above `ZERO["float32"]` of it. Such are the gradient of a bias just before a normalisation or of

@@ -231,3 +231,23 @@ def test_a_block_measured_again_counts_once_and_the_result_with_all_blocks_stand
     assert [ratio.estimate for ratio in only_row(calm).ratios] == [ratio.estimate for ratio in row.ratios]
     assert all(ratio.all_data is not None and ratio.all_data.count == 6 for ratio in row.ratios)
     assert "with disturbed blocks" in row.verdict
+
+
+def test_float64_cells_of_different_backends_are_not_compared() -> None:
+    records = [replace(record, settings=replace(record.settings, precision="float64")) for record in records_of(APART)]
+    row = only_row(records)
+
+    assert row.fastest is None
+    assert row.verdict.startswith("not comparable: in float64")
+
+
+def test_in_the_matched_league_a_different_compile_mode_is_not_comparable() -> None:
+    records = records_of(APART, league="matched")
+    mixed = [
+        replace(record, resolved=replace(record.resolved, jit_compile=record.settings.backend != "torch"))
+        for record in records
+        if record.resolved
+    ]
+
+    assert only_row(records).fastest == "tensorflow"
+    assert only_row(mixed).verdict.startswith("not comparable: compile modes differ")
