@@ -1,0 +1,106 @@
+"""The page of a comparison: a line each, its interval and its blocks, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+from typing import Any
+
+import pytest
+
+from analysis.gate import Outcome, Rule
+from analysis.sequential import FIXED
+from analysis.statistics import Estimate
+from analysis.versus import Versus, versus
+from dashboards import forest
+from records.schema import Record, Status
+from runner.cli.versus import as_json, markdown, names, text
+from tests.conftest import make_record, make_settings
+
+RULE = Rule(threshold=0.05, looks=FIXED)
+
+
+def side(factor: float, seed: int, blocks: int = 12, workload: str = "mnist_mlp", **changes: Any) -> list[Record]:
+    random = Random(seed)
+    settings = make_settings(workload=workload)
+    versions = {"keras": str(changes.pop("keras", "3.15.1"))}
+    return [
+        make_record(
+            0.01 * factor * random.lognormvariate(0, 0.005), block, settings=settings, versions=versions, **changes
+        )
+        for block in range(blocks)
+    ]
+
+
+def page(found: Versus) -> str:
+    return forest.page(found, names(found), RULE.threshold)
+
+
+@pytest.mark.parametrize(
+    ("factor", "outcome"), [(1.0, Outcome.NO_WORSE), (1.2, Outcome.REGRESSED), (1.05, Outcome.UNDECIDED)]
+)
+def test_the_verdict_stands_in_page_text_and_markdown(factor: float, outcome: Outcome) -> None:
+    found = versus(side(1.0, 0), side(factor, 1), RULE)
+
+    assert found.outcome is outcome
+    assert f"New against base: {outcome}" in page(found)
+    assert str(outcome) in text(found, names(found)).splitlines()[-1]
+    assert markdown(found, names(found)).startswith(f"### Benchmarks: {outcome}")
+    assert f'"outcome": "{outcome}"' in as_json(found)
+
+
+def test_every_block_is_a_dot_and_the_page_asks_nothing_of_elsewhere() -> None:
+    html = page(versus(side(1.0, 0), side(1.1, 1), RULE))
+
+    assert html.count("block ") == 12
+    assert "<script" not in html
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', html)
+
+
+def test_what_changed_is_told() -> None:
+    found = versus(side(1.0, 0, keras="3.13.2"), side(1.0, 1), RULE)
+
+    assert found.changed == ("keras 3.13.2 -> 3.15.1",)
+    assert "3.13.2 -&gt; 3.15.1" in page(found)
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "reason"),
+    [
+        (side(1.0, 0), [], "only in base"),
+        (side(1.0, 0), side(1.0, 0, status=Status.CRASH), "not measured in new: crash"),
+        (side(1.0, 0, blocks=2), side(1.0, 1, blocks=2), "2 blocks in common give no interval"),
+        (
+            [*side(1.0, 0, blocks=3), *side(1.0, 0, keras="3.1")[3:]],
+            side(1.0, 1),
+            "keras versions differ (3.1, 3.15.1)",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_says_why_and_fails_the_gate(
+    base: list[Record], new: list[Record], reason: str
+) -> None:
+    found = versus(base, new, RULE)
+
+    assert Outcome.NOT_MEASURED is found.outcome
+    assert reason in str(found.comparisons[0].reason)
+    assert reason.split(" (", maxsplit=1)[0] in page(found)
+
+
+def test_nothing_at_all_is_a_failure() -> None:
+    assert Outcome.NOT_MEASURED is versus([], [], RULE).outcome
+
+
+def test_two_sessions_without_a_known_spread_are_undecided_and_have_no_interval() -> None:
+    found = versus(side(1.0, 0), side(2.0, 1), RULE, lambda base, new: Estimate(2.0, None, None, 12))
+
+    assert (found.outcome, found.paired) == (Outcome.UNDECIDED, False)
+    assert "two sessions" in text(found, names(found))
+    assert "no interval" in page(found)
+
+
+def test_a_pipe_in_a_name_does_not_break_the_markdown_table() -> None:
+    found = versus(side(1.0, 0), side(1.0, 1), RULE)
+    renamed = dict.fromkeys(names(found), "a | b")
+
+    assert r"| a \| b |" in markdown(found, renamed)
