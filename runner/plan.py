@@ -62,7 +62,8 @@ def block(grouped: Sequence[Sequence[Cell]], repeat: int, seed: int, arms: Seque
     found: list[list[Step]] = []
     for comparison in grouped:
         together = [Step(cell, repeat, arm) for cell in comparison for arm in arms]
-        in_pair.shuffle(together)
+        if len(together) > 1:  # of 100,000 lone cells the shuffling alone would take a fifth of the plan
+            in_pair.shuffle(together)
         there = [step for step in together if step.cell.repeats > repeat]
         found.append(there[::-1] if repeat % 2 else there)
     Random(f"{seed}:{repeat}").shuffle(found)
