@@ -34,6 +34,7 @@ from records.schema import MEASURED, Record, Status
 from records.settings import BACKENDS, Scalar, Settings
 from records.store import latest_attempts
 
+NOTABLE = 0.05  # the relative difference of which a run tells whether it would have shown
 Usual = Mapping[str, Mapping[str, Scalar]]
 
 
@@ -212,7 +213,7 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     if reason := incomparable(running):
         return Row(title, cells, None, f"not comparable: {reason}")
     quickest = _quickest(running)
-    pairs = {b: list(paired_logs(_by_repeat(running[b]), _by_repeat(running[quickest])).values()) for b in running}
+    pairs = {b: list(paired_logs(by_repeat(running[b]), by_repeat(running[quickest])).values()) for b in running}
     ratios = tuple(_ratio(backend, logs, looks) for backend, logs in pairs.items() if backend != quickest and logs)
     ratios = tuple(replace(r, all_data=_all_data(running[r.backend], running[quickest])) for r in ratios)
     return Row(title, cells, None, _open_verdict(quickest, ratios, len(running) - 1), ratios)
@@ -310,7 +311,7 @@ def _suite(league: str, rows: Sequence[Row]) -> Suite | None:
 def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
     return suite_ratio(
         {
-            row.title: paired_logs(_by_repeat(row.cells[backend]), _by_repeat(row.cells[against]))
+            row.title: paired_logs(by_repeat(row.cells[backend]), by_repeat(row.cells[against]))
             for row in rows
             if backend in row.cells and against in row.cells
         }
@@ -342,7 +343,8 @@ def _flat(settings: Settings) -> dict[str, Scalar]:
     return {**params, **{key: value for key, value in plain.items() if key not in ("backend", "workload")}}
 
 
-def _by_repeat(cell: CellSummary) -> dict[int, float]:
+def by_repeat(cell: CellSummary) -> dict[int, float]:
+    """Return the step time of each measured repeat, in seconds."""
     return {r.repeat: r.times.step_time_s for r in cell.measured if r.times.step_time_s}
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -101,7 +101,7 @@ def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> Re
         name: _verdict(logs, adjusted[name], rule, len(measured)) if name in measured else _unmeasured(logs)
         for name, logs in comparisons.items()
     }
-    return Report(_overall([verdict.outcome for verdict in verdicts.values()]), verdicts)
+    return Report(overall([verdict.outcome for verdict in verdicts.values()]), verdicts)
 
 
 def spent_p(logs: Sequence[float], rule: Rule) -> float:
@@ -126,7 +126,8 @@ def spending(count: int, rule: Rule) -> float:
     return left if 2.0**-count <= rule.level * left else 0.0
 
 
-def _overall(outcomes: Sequence[Outcome]) -> Outcome:
+def overall(outcomes: Collection[Outcome]) -> Outcome:
+    """Return the verdict on all of them: the worst; nothing at all is a failure."""
     for worst in (Outcome.REGRESSED, Outcome.NOT_MEASURED, Outcome.UNDECIDED):
         if worst in outcomes:
             return worst

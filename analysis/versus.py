@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.compare import CellSummary, incomparable, summarise
-from analysis.gate import Outcome, Rule, Verdict, judge
+from analysis.compare import CellSummary, by_repeat, incomparable, summarise
+from analysis.gate import Outcome, Rule, Verdict, judge, overall
 from analysis.statistics import Estimate, paired_logs
 from analysis.suite import SuiteRatio, per_group
-from records.schema import MEASURED, Record
+from records.schema import Record
 
 Across = Callable[[Sequence[Record], Sequence[Record]], Estimate | None]
 """From the measured records of a cell in two sessions to the ratio new / base with its interval, if it has one."""
@@ -80,7 +80,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
         tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
         {backend: found for backend, found in by_backend.items() if found},
         whole,
-        _overall(comparisons),
+        overall({one.outcome for one in comparisons}),
         across is None,
         changed(sides["base"].values(), sides["new"].values()),
     )
@@ -139,11 +139,7 @@ def _mixed(cell: CellSummary) -> str | None:
 
 
 def _logs(base: CellSummary, new: CellSummary) -> tuple[float, ...]:
-    return tuple(paired_logs(_by_block(new), _by_block(base)).values())
-
-
-def _by_block(cell: CellSummary) -> dict[int, float]:
-    return {r.repeat: r.times.step_time_s for r in cell.measured if r.times.step_time_s}
+    return tuple(paired_logs(by_repeat(new), by_repeat(base)).values())
 
 
 def _across(across: Across, ends: tuple[CellSummary | None, CellSummary | None], rule: Rule) -> Verdict:
@@ -151,16 +147,12 @@ def _across(across: Across, ends: tuple[CellSummary | None, CellSummary | None],
     base, new = ends
     assert base is not None
     assert new is not None
-    ratio = across(_measured(base), _measured(new))
+    ratio = across(base.measured, new.measured)
     if ratio is None or ratio.low is None or ratio.high is None:
         return Verdict(Outcome.UNDECIDED, ratio, None)
     if ratio.high <= 1 + rule.threshold:
         return Verdict(Outcome.NO_WORSE, ratio, None)
     return Verdict(Outcome.REGRESSED if ratio.low > 1 + rule.threshold else Outcome.UNDECIDED, ratio, None)
-
-
-def _measured(cell: CellSummary) -> list[Record]:
-    return [record for record in cell.records if record.status in MEASURED]
 
 
 def _comparison(
@@ -190,18 +182,9 @@ def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Map
     found: dict[str, dict[str, dict[int, float]]] = {}
     for one in comparisons:
         if one.logs and one.base and one.new:
-            logs = paired_logs(_by_block(one.new), _by_block(one.base))
+            logs = paired_logs(by_repeat(one.new), by_repeat(one.base))
             found.setdefault(one.either.settings.backend, {})[one.cell_id] = dict(logs)
     return found
-
-
-def _overall(comparisons: Sequence[Comparison]) -> Outcome:
-    """Return the worst of them. What is in base alone was not asked of new; nothing at all is a failure."""
-    outcomes = {one.outcome for one in comparisons}
-    for worst in (Outcome.REGRESSED, Outcome.NOT_MEASURED, Outcome.UNDECIDED):
-        if worst in outcomes:
-            return worst
-    return Outcome.NO_WORSE if outcomes else Outcome.NOT_MEASURED
 
 
 def percent(ratio: float) -> str:

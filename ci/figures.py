@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +79,6 @@ def overhead(limit_s: float = 400.0) -> None:
         print(f"{backend:10} epochs: ratio {found['ratio']:.4f} {interval} over {found['pairs']} pairs", flush=True)
 
 
-def half_width(logs: Sequence[float]) -> float:
-    """Return the half-width of Student's 95 % interval of a mean."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(len(logs) - 1, 0.975)) * statistics.stdev(logs) / math.sqrt(len(logs))
-
-
 # About a quarter of a second each: what is compared is processes, not epochs.
 SPREAD_STEPS = {"tensorflow": 15, "jax": 15, "torch": 4}
 
@@ -130,6 +122,8 @@ def _one_record(folder: Path, backend: str, start: str) -> dict[str, Any]:
 
 
 def _print_spread(backend: str, found: dict[str, list[dict[str, Any]]]) -> None:
+    from analysis.statistics import half_width
+
     logs = {s: [math.log(r["times"]["step_time_s"]) for r in records] for s, records in found.items()}
     for start, records in found.items():
         centre = math.exp(statistics.fmean(logs[start]))
@@ -140,7 +134,7 @@ def _print_spread(backend: str, found: dict[str, list[dict[str, Any]]]) -> None:
             f"import {imports:.2f} s, memory {peak / 1e6:.0f} MB, n={len(records)}"
         )
     differences = [a - b for a, b in zip(logs["fork"], logs["fresh"], strict=True)]
-    half = half_width(differences)
+    half = half_width(statistics.stdev(differences), len(differences))
     ratio, factor = math.exp(statistics.fmean(differences)), math.exp(half)
     variances = statistics.variance(logs["fork"]) / statistics.variance(logs["fresh"])
     print(

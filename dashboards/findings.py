@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from analysis.compare import CellSummary, Row, detectable, suite
+from analysis.compare import NOTABLE, CellSummary, Row, detectable, suite
 from analysis.statistics import Estimate
 from dashboards import axes
 from dashboards.axes import Axis
@@ -30,7 +30,6 @@ from records.store import latest_attempts
 
 RATIO = Unit("×", 1.0)
 FOREST_LINE = 18
-NOTABLE = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from analysis.gate import Outcome, Rule, judge
 from analysis.sequential import LOOKS, State, Why, allocate, decide, way_s
+from analysis.statistics import paired_logs
 from records.schema import MEASURED, Record
 from runner.matrix import Cell
 from runner.plan import Step, block, comparisons
@@ -151,7 +152,7 @@ def series(group: Sequence[Cell], times: Times) -> list[tuple[float, ...]]:
         pairs = [(key, quickest) for key in mine if key != quickest and quickest is not None]
     if not pairs:
         return [tuple(math.log(value) for value in values.values()) for values in mine.values()]
-    return [_log_ratios(mine.get(one, {}), mine.get(other, {})) for one, other in pairs]
+    return [tuple(paired_logs(mine.get(one, {}), mine.get(other, {})).values()) for one, other in pairs]
 
 
 def widest(group: Sequence[Cell], times: Times) -> tuple[float, ...]:
@@ -167,11 +168,6 @@ def may_go_on(group: Sequence[Cell], times: Times) -> bool:
 
 def _wall_s(records: Sequence[tuple[str, Record]]) -> float:
     return sum(record.harness.wall_time_s or 0.0 for _, record in records)
-
-
-def _log_ratios(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> tuple[float, ...]:
-    common = sorted(numerator.keys() & denominator.keys())
-    return tuple(math.log(numerator[repeat] / denominator[repeat]) for repeat in common)
 
 
 def _block_cost_s(group: Sequence[Cell], records: Sequence[tuple[str, Record]]) -> float:

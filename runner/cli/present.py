@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.compare import CellSummary, Row, detectable, suite
+from analysis.compare import NOTABLE, CellSummary, Row, detectable, suite
 from analysis.statistics import MIN_BLOCKS
 from analysis.suite import SuiteRatio
 from records.codec import to_json
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from records.store import Run
 
 WARNINGS_SHOWN = 12
-NOTABLE = 0.05
 
 
 def usual_values() -> dict[str, dict[str, Scalar]]:
