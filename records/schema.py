@@ -59,6 +59,16 @@ class Resolved:
     image_data_format: str | None = about("Keras image data format", default=None)
     compile_cache_hits: int | None = about("compiled programs taken from the persistent cache", default=None)
     parameters: int | None = about("trainable and other weights of the model, in elements", default=None)
+    trainable_parameters: int | None = about("weights that the optimiser moves, in elements", default=None)
+    optimizer: str | None = about("class of the optimiser that trained; null where nothing was trained", default=None)
+    learning_rate: float | None = about("learning rate of the first step", default=None)
+    optimizer_slots: int | None = about("variables the optimiser keeps for the weights it moves", default=None)
+    optimizer_slot_bytes: int | None = about("their size", default=None)
+    forward_flops_per_sample: int | None = about(
+        "products of the model's forward pass on one sample, two per multiply-add, as this backend ran them; counted "
+        "by the first process of a cell after everything timed, never where a fault was planted",
+        default=None,
+    )
     data_is_real: bool = about("whether the samples are real data rather than synthetic", default=False)
 
 

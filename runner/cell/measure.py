@@ -24,6 +24,7 @@ from runner.cell.clock import monotonic
 from runner.cell.job import Job
 from runner.cell.loop import EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
 from runner.cell.turns import Turns
+from runner.cell.work import work_done
 
 CALIBRATION_EPOCH_S = 0.15
 SHORT_EPOCH_SHARE = 8
@@ -60,14 +61,14 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         trace_time_s=events.trace_time_s,
         compile_time_s=events.compile_time_s,
     )
-    resolved = _resolved(job, built, plug, (start, steps))
-    resolved = replace(resolved, compile_cache_hits=events.cache_hits)
+    peaks = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes())
+    resolved = replace(_resolved(job, built, plug, (start, steps)), compile_cache_hits=events.cache_hits)
     result = _result(job, device, times=times)
     return replace(
         result,
-        resolved=resolved,
+        resolved=replace(resolved, **work_done(job, built)),
         learning=learning,
-        memory=Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()),
+        memory=peaks,
         versions=found_versions(plug),
     )
 
@@ -304,7 +305,6 @@ def _resolved(job: Job, built: Built, plug: Plug, run: tuple[str, int]) -> Resol
         intra_op_threads=plug.intra_op_threads(),
         cpus=len(os.sched_getaffinity(0)),
         image_data_format=keras.config.image_data_format(),
-        parameters=int(model.count_params()),
         data_is_real=built.data_is_real,
     )
 

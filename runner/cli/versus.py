@@ -30,7 +30,7 @@ def names(found: Versus) -> Names:
 def text(found: Versus, names: Names) -> str:
     """Return the findings for a terminal; `names` gives the title of each cell by its cell_id."""
     lines = [line.rstrip() for line in columns(_rows(found, names))] if found.comparisons else []
-    return "\n".join(printable(line) for line in [*lines, "", *_remarks(found)])
+    return "\n".join(printable(line) for line in [*lines, "", *_remarks(found, names)])
 
 
 def markdown(found: Versus, names: Names) -> str:
@@ -38,7 +38,7 @@ def markdown(found: Versus, names: Names) -> str:
     rows = _rows(found, names)
     table = [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
     table.insert(1, "|" + " --- |" * len(HEAD))
-    verdict, *rest = _remarks(found)
+    verdict, *rest = _remarks(found, names)
     remarks = [f"- {_cell(line)}" for line in rest]
     return printable_lines([f"### Benchmarks: {verdict}", "", *table, "", *remarks])
 
@@ -73,6 +73,7 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "adjusted_p": one.adjusted_p,
         "more_blocks": one.more_blocks,
         "reason": one.reason,
+        "doubts": list(one.doubts),
         "log_ratios": list(one.logs),
     }
 
@@ -115,13 +116,18 @@ def _centre(one: Comparison, side: str) -> float | None:
     return cell.step_time.centre if cell and cell.step_time else None
 
 
-def _remarks(found: Versus) -> list[str]:
+def _remarks(found: Versus, names: Names) -> list[str]:
     """Return the verdict, then what else must be known, in lines."""
     counts = {outcome: sum(one.outcome is outcome for one in found.comparisons) for outcome in Outcome}
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     lines = [f"{found.outcome} ({told or 'nothing in common'})"]
     if found.changed:
         lines.append(f"changed: {', '.join(found.changed)}")
+    lines += [
+        f"doubt: {names[one.cell_id]} on {one.either.settings.backend}: {doubt}"
+        for one in found.comparisons
+        for doubt in one.doubts
+    ]
     if not found.paired:
         lines.append("base and new are of two sessions: intervals hold the spread between sessions, where it is known")
     return lines
