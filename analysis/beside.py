@@ -2,7 +2,7 @@
 
 The parity twins were compared apart (`runner parity`), at a workload's small parameters and for the versions of that
 day; the figure shown is the worst pair's among the backends of a row. Promise: pure, and nothing is claimed that was
-not checked: what is missing is "not checked", what was checked with other versions is "stale".
+not checked: what is missing is "same work not checked", what was checked with other versions is "stale".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Standing(StrEnum):
     EXPLAINED = "explained"
     DEVIATES = "deviates"
     STALE = "stale"
-    NOT_CHECKED = "not checked"
+    NOT_CHECKED = "same work not checked"
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,7 +262,7 @@ def test_where_no_peak_was_measured_the_page_names_the_command(made_up: Any) -> 
     text = Page(report.render(made_up.records, made_up.rows, {}, beside=beside)).text
     assert "Share of peak: no peaks measured: run `runner roofline` there." in text
     assert "share of peak , %" not in text
-    assert "not checked" in text
+    assert "same work not checked" in text
 
 
 def test_the_same_values_give_the_same_page(made_up: Any, about: dict[str, object]) -> None:
