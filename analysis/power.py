@@ -1,9 +1,9 @@
 """What a comparison would have found, drawn again and again from blocks that were really measured.
 
 A recording holds, of one backend on one machine, blocks of processes in their order: two arms that are the same, and
-one slowed down on purpose. From it follow, for any budget, the share of comparisons that find a slowdown of a given size
-(the power), the share that find one where there is none, the smallest slowdown found 8 times in 10, and what a method
-of one process and one mean an arm would have needed for the same.
+one slowed down on purpose. From it follow, for any budget, the share of comparisons that find a slowdown of a given
+size (the power), the share that find one where there is none, the smallest slowdown found 8 times in 10, and what a
+method of one process and one mean an arm would have needed for the same.
 
 Blocks are drawn as stretches of neighbours, so that what the machine did for longer than a block stays in (the
 circular block bootstrap: Politis and Romano, in "Exploring the Limits of Bootstrap", 1992). Under no difference the

@@ -4,8 +4,8 @@
     ci/power keep FOLDER                   put what was measured into recordings/*.parquet
     ci/power tables [--write]              power, false alarms, smallest slowdown found, from recordings/*.parquet
 
-`record` measures three arms in turn, as `runner selftest` measures two: `base`, `same`, which is the same, and `slower`,
-which has a fault planted. Under the condition `loaded` one busy process a CPU goes on and off at random meanwhile, at
+`record` measures three arms in turn, as `runner selftest` measures two: `base`, `same`, which is the same, and
+`slower`, which has a fault planted. Under the condition `loaded` one busy process a CPU goes on and off at random meanwhile, at
 times that a seed fixes. The sessions of `runner selftest` are kept in the same way, under the condition `selftest`.
 The tables stand in docs/power.md.
 """
@@ -74,8 +74,8 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         matrix = Path(temporary) / "matrix.yaml"
         matrix.write_text(
-            f"version: 1\nbackends: [{backend}]\ncells:\n  - workload: mnist_mlp\n    threads: 1\n    epochs: {EPOCHS}\n"
-            f"    steps_per_epoch: {STEPS[backend]}\n    repeats: {blocks}\n"
+            f"version: 1\nbackends: [{backend}]\ncells:\n  - workload: mnist_mlp\n    threads: 1\n"
+            f"    epochs: {EPOCHS}\n    steps_per_epoch: {STEPS[backend]}\n    repeats: {blocks}\n"
         )
         given = ["selftest", "--matrix", str(matrix), "--results", str(folder / condition), "--new"]
         args = parser().parse_args(given, argparse.Namespace(seams=Seams(), given=given))

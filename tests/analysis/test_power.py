@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,14 +113,12 @@ def test_one_process_each_is_unknown_where_the_recording_is_shorter_than_the_bud
 
 def test_epochs_that_scatter_are_not_taken_for_processes_that_do() -> None:
     one = recording()
-    noisy = [
-        {
-            arm: Process(p.step_time_s, (p.step_time_s * 0.97, p.step_time_s * 1.03), p.wall_time_s)
-            for arm, p in b.items()
-        }
-        for b in one.blocks
-    ]
-    smaller = one_process_each(Recording("jax", "quiet", tuple(noisy)), 600.0, generator())
+
+    def noisy(process: Process) -> Process:
+        return replace(process, epoch_times_s=(process.step_time_s * 0.97, process.step_time_s * 1.03))
+
+    blocks = tuple({arm: noisy(process) for arm, process in block.items()} for block in one.blocks)
+    smaller = one_process_each(Recording("jax", "quiet", blocks), 600.0, generator())
     assert (smaller or 1.0) < 0.5 * (one_process_each(one, 600.0, generator()) or 0.0)
 
 
