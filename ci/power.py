@@ -5,9 +5,9 @@
     ci/power tables [--write]              power, false alarms, smallest slowdown found, from recordings/*.parquet
 
 `record` measures three arms in turn, as `runner selftest` measures two: `base`, `same`, which is the same, and
-`slower`, which has a fault planted. Under the condition `loaded` one busy process a CPU goes on and off at random meanwhile, at
-times that a seed fixes. The sessions of `runner selftest` are kept in the same way, under the condition `selftest`.
-The tables stand in docs/power.md.
+`slower`, which has a fault planted. Under the condition `loaded` one busy process a CPU goes on and off at random
+meanwhile, at times that a seed fixes. The sessions of `runner selftest` are kept in the same way, under the condition
+`selftest`. The tables stand in docs/power.md.
 """
 
 from __future__ import annotations
