@@ -24,12 +24,16 @@ RATE_TOLERANCE = 1e-6  # schedules are computed in float32 by some backends
 Cells = Mapping[str, Sequence[Record]]
 """The measured records of each cell that is compared, by the name it goes by."""
 
-FACTS: dict[str, Callable[[Record], object]] = {
-    "parameters": lambda record: record.resolved and record.resolved.parameters,
+# What older records and some processes do not tell: compared among those that do.
+TOLD: dict[str, Callable[[Record], object]] = {
     "trainable parameters": lambda record: record.resolved and record.resolved.trainable_parameters,
     "optimisers": lambda record: record.resolved and record.resolved.optimizer,
     "optimiser slots": lambda record: record.resolved and record.resolved.optimizer_slots,
     "bytes of optimiser slots": lambda record: record.resolved and record.resolved.optimizer_slot_bytes,
+}
+# A setting that one cell has and another lacks differs.
+FACTS: dict[str, Callable[[Record], object]] = {
+    "parameters": lambda record: record.resolved and record.resolved.parameters,
     "precisions": lambda record: record.resolved and record.resolved.precision,
     "TF32 settings": lambda record: record.resolved and record.resolved.tf32,
     "CPUs": lambda record: record.resolved and record.resolved.cpus,
@@ -53,14 +57,15 @@ def differing(cells: Cells) -> str | None:
     cells = {name: records for name, records in cells.items() if records}
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
-    for name, fact in (FACTS | MATCHED_FACTS if matched else FACTS).items():
-        found = {cell: _known(fact, records) for cell, records in cells.items()}
-        if len({tuple(values) for values in found.values() if values}) > 1:
-            return _told(name, {cell: "/".join(map(_word, values)) for cell, values in found.items() if values})
+    for name, fact in (FACTS | TOLD | (MATCHED_FACTS if matched else {})).items():
+        values = {cell: "/".join(map(_word, _values(fact, records, name in TOLD))) for cell, records in cells.items()}
+        told = {cell: text for cell, text in values.items() if text}
+        if len(set(told.values())) > 1:
+            return _told(name, told)
     for name, (figure, tolerance) in FIGURES.items():
-        values = {cell: value for cell, records in cells.items() for value in _known(figure, records)}
-        if values and max(values.values()) - min(values.values()) > tolerance * max(values.values()):
-            return _told(name, {cell: _word(value) for cell, value in values.items()})
+        known = {cell: value for cell, records in cells.items() for value in _values(figure, records, True)}
+        if known and max(known.values()) - min(known.values()) > tolerance * max(known.values()):
+            return _told(name, {cell: _word(value) for cell, value in known.items()})
     return None
 
 
@@ -92,8 +97,9 @@ def loss_path(records: Sequence[Record]) -> list[float]:
     return [statistics.median(known) for epoch in epochs if (known := [loss for loss in epoch if loss is not None])]
 
 
-def _known(fact: Callable[[Record], object], records: Sequence[Record]) -> list[Any]:
-    return sorted({value for record in records if (value := fact(record)) is not None})
+def _values(fact: Callable[[Record], object], records: Sequence[Record], known: bool) -> list[Any]:
+    """Return the distinct values of a fact, only the known ones where that is asked."""
+    return sorted({value for record in records if (value := fact(record)) is not None or not known}, key=str)
 
 
 def _told(name: str, values: Mapping[str, str]) -> str:
