@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STEAL_LIMIT
 from records.codec import CodecError, decode, loads
 from records.schema import SCHEMA_VERSION, CellResult, Status
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
 
 SECOND_EPOCH_LIMIT = 1.2
-STEAL_LIMIT = 0.02
-OTHER_CPU_LIMIT = 0.10
 SHORT_EPOCH_S = 0.4
 
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
@@ -122,9 +121,9 @@ def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
     found = []
     around = outcome.surroundings
     if (around.steal_share or 0) > STEAL_LIMIT:
-        found.append(f"steal: the hypervisor took {around.steal_share:.0%} of the CPU time; measure again later")
+        found.append(f"steal: the hypervisor took {around.steal_share:.1%} of the CPU time; measure again later")
     if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
-        found.append(f"busy: other processes used {around.other_cpu_share:.0%} of the CPU time; stop them")
+        found.append(f"busy: other processes used {around.other_cpu_share:.1%} of the CPU time; stop them")
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
         found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")

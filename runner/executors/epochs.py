@@ -20,8 +20,8 @@ from records.schema import Surroundings
 from runner.cell.job import Job
 from runner.executors import process_tree
 from runner.executors.environment import allowed_cpus
-from runner.machine import memory_bytes
 from runner.surroundings.counters import Counters, Sampler, since
+from runner.surroundings.memory import usable_bytes
 from runner.surroundings.own import own_now, own_since
 from runner.surroundings.tree import Tree
 
@@ -33,7 +33,7 @@ class Epochs:
         self._left = job.settings.epochs - job.settings.discard
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
-        self._usable_bytes = memory_bytes()
+        self._usable_bytes = usable_bytes(self._tree)
         self._begun: tuple[Counters, OwnUse] | None = None
         self.watched: list[Watched] = []
 

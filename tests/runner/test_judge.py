@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.surroundings import disturbance
 from records.codec import dumps, to_json
 from records.identity import cell_id
 from records.schema import CellResult, DeviceProof, Learning, Status, Surroundings
@@ -144,9 +145,14 @@ def test_a_disturbed_machine_is_a_warning(surroundings: Surroundings, rule: str)
     assert [warning.partition(":")[0] for warning in verdict.warnings] == [rule]
 
 
-@pytest.mark.parametrize(("share", "warned"), [(0.019, False), (0.021, True)])
-def test_two_percent_of_steal_is_the_limit(share: float, warned: bool) -> None:
-    outcome = replace(ENDED_WELL, surroundings=Surroundings(steal_share=share))
+@pytest.mark.parametrize(
+    ("field", "limit"), [("steal_share", disturbance.STEAL_LIMIT), ("other_cpu_share", disturbance.OTHER_CPU_LIMIT)]
+)
+@pytest.mark.parametrize(("times", "warned"), [(0.99, False), (1.01, True)])
+def test_a_repeat_is_warned_of_from_where_a_block_is_replaced(
+    field: str, limit: float, times: float, warned: bool
+) -> None:
+    outcome = replace(ENDED_WELL, surroundings=Surroundings(**{field: limit * times}))
     assert bool(judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings) is warned
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from records.identity import cell_id
 from runner import catalog
 from runner.errors import MatrixError, UsageError
-from runner.matrix import Cell, Overrides, expand, load, parse_assignment
+from runner.matrix import Cell, expand, load
+from runner.overrides import Overrides, parse_assignment
 
 CATALOG = catalog.load(Path(__file__).parent / "catalog.json")
 ROOT = Path(__file__).parents[2]
