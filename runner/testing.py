@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from records import cpu_list
 from records.faults import parse
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
@@ -83,7 +84,12 @@ class FakeExecutor:
         return replace(
             proved,
             resolved=Resolved(
-                steps_per_epoch=steps, seed_steps_per_epoch=32, start="fork", precision="float32", parameters=1000
+                steps_per_epoch=steps,
+                seed_steps_per_epoch=32,
+                start="fork",
+                precision="float32",
+                affinity=_affinity(job.settings.cpus),
+                parameters=1000,
             ),
             times=_times(step_s, steps, kept, job.settings),
             learning=Learning(loss=[1.0 / (epoch + 1) for epoch in range(job.settings.epochs)]),
@@ -143,6 +149,10 @@ def spoil(times: int) -> Behaviour:
         return FakeExecutor().succeed(job)
 
     return behave
+
+
+def _affinity(asked: int | str) -> str | None:
+    return cpu_list.text(range(asked)) if isinstance(asked, int) else None if asked == "all" else asked
 
 
 def _times(step_s: float, steps: int, kept: int, settings: Settings) -> Times:

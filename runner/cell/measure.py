@@ -15,13 +15,14 @@ import numpy as np
 
 from models.faults import plant
 from models.registry import Built, Request, load
+from records import cpu_list
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
 from runner.cell import backends, memory
 from runner.cell.backends import Batch, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
-from runner.cell.job import Job
+from runner.cell.job import Job, publish_text
 from runner.cell.loop import EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
 from runner.cell.turns import Turns
 
@@ -60,6 +61,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         trace_time_s=events.trace_time_s,
         compile_time_s=events.compile_time_s,
     )
+    keep_tuning(job)
     resolved = _resolved(job, built, plug, (start, steps))
     resolved = replace(resolved, compile_cache_hits=events.cache_hits)
     result = _result(job, device, times=times)
@@ -70,6 +72,12 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         memory=Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()),
         versions=found_versions(plug),
     )
+
+
+def keep_tuning(job: Job) -> None:
+    """Leave what XLA tuned in this process for the repeats to come, whole, if none did before."""
+    if job.autotune_dir is not None and job.tuning_path.exists() and not job.tuned_path.exists():
+        publish_text(job.tuned_path, job.tuning_path.read_text(encoding="utf-8"))
 
 
 def configure_keras(settings: Settings) -> None:
@@ -303,6 +311,7 @@ def _resolved(job: Job, built: Built, plug: Plug, run: tuple[str, int]) -> Resol
         tf32=plug.tf32(),
         intra_op_threads=plug.intra_op_threads(),
         cpus=len(os.sched_getaffinity(0)),
+        affinity=cpu_list.text(os.sched_getaffinity(0)),
         image_data_format=keras.config.image_data_format(),
         parameters=int(model.count_params()),
         data_is_real=built.data_is_real,

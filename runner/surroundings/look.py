@@ -12,6 +12,7 @@ from runner.surroundings.counters import Sampler, since
 from runner.surroundings.gpu import gpus
 from runner.surroundings.memory import swap
 from runner.surroundings.own import ended_cpu_s
+from runner.surroundings.pinning import most_cores
 from runner.surroundings.processes import container, missing_rights, others, processes
 from runner.surroundings.processors import clocks, heat, hypervisor, numa_nodes, online
 from runner.surroundings.tree import Tree
@@ -49,7 +50,9 @@ def watch(
 
 def limits(tree: Tree, cpus: Collection[int]) -> Limits:
     """Return what this process may use."""
-    return Limits(len(cpus), online(tree), quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
+    there = online(tree)
+    known = there if isinstance(there, Unread) else len(there)
+    return Limits(len(cpus), known, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
 
 
 def place(tree: Tree, cpus: Collection[int]) -> Place:
@@ -60,6 +63,7 @@ def place(tree: Tree, cpus: Collection[int]) -> Place:
         numa_nodes=numa_nodes(tree, cpus),
         aslr=tree.number("/proc/sys/kernel/randomize_va_space"),
         missing_rights=missing_rights(tree),
+        cores_of_a_node=most_cores(tree, cpus),
     )
 
 

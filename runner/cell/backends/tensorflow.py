@@ -18,6 +18,8 @@ class Plug:
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         if compile_cache_dir is not None:
             raise Unsupported("compile_cache: warm: TensorFlow keeps no compiled programs between processes")
+        if settings.autotune == "pinned" and not (settings.jit is True or settings.league == "matched"):
+            raise Unsupported("autotune: pinned: of TensorFlow only what XLA tunes can be kept; set jit to true")
         if settings.threads != "all":
             tf.config.threading.set_intra_op_parallelism_threads(int(settings.threads))
             tf.config.threading.set_inter_op_parallelism_threads(int(settings.threads))

@@ -30,6 +30,8 @@ class Plug:
         if settings.threads != "all":
             torch.set_num_threads(int(settings.threads))
             torch.set_num_interop_threads(int(settings.threads))
+        if settings.autotune == "off":
+            torch.backends.cudnn.benchmark = False
         if settings.league == "matched":
             torch.backends.cuda.matmul.allow_tf32 = False
             torch.backends.cudnn.allow_tf32 = False
