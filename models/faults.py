@@ -226,7 +226,7 @@ def _burdened(model: Any, products: int) -> Any:
                 grown = ops.tanh(ops.matmul(grown, matrix))
             return inputs + ops.cast(ops.mean(grown), inputs.dtype) * 1e-30
 
-    burdened = keras.Model(model.inputs, Burden()(model.outputs[0]), name=model.name)
+    burdened = keras.Model(model.input, Burden()(model.outputs[0]), name=model.name)
     burdened.compile(**_compiled_with(model))
     return burdened
 
