@@ -59,6 +59,17 @@ class Resolved:
     affinity: str | None = about("those CPUs, as a list such as 0-3,8", default=None)
     image_data_format: str | None = about("Keras image data format", default=None)
     compile_cache_hits: int | None = about("compiled programs taken from the persistent cache", default=None)
+    recompiles_timed: int | None = about(
+        "programs traced or compiled during the kept epochs; null where the backend compiles nothing or does not tell",
+        default=None,
+    )
+    graph_breaks: int | None = about(
+        "places where torch.compile cut a program in two; null where it compiled nothing", default=None
+    )
+    forward_flops: int | None = about(
+        "operations of matrix products and convolutions in a forward pass over one batch, counted as run, by repeat 0",
+        default=None,
+    )
     parameters: int | None = about("trainable and other weights of the model, in elements", default=None)
     data_is_real: bool = about("whether the samples are real data rather than synthetic", default=False)
 

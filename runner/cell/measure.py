@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from models.faults import plant
+from models import flops
+from models.faults import Circumstances, plant
 from models.registry import Built, Request, load
 from records import cpu_list
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
@@ -23,6 +24,7 @@ from runner.cell.backends import Batch, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
 from runner.cell.job import Job, publish_text
+from runner.cell.kept import Compiling, Kept
 from runner.cell.loop import EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
 from runner.cell.turns import Turns
 
@@ -30,6 +32,8 @@ CALIBRATION_EPOCH_S = 0.15
 SHORT_EPOCH_SHARE = 8
 # The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.
 SECOND_LENGTH_REPEAT = 0
+# Counting takes up to a second and every process would find the same.
+COUNTING_REPEAT = 0
 
 
 class DeviceMismatch(Exception):
@@ -51,7 +55,8 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     built = build(job)
     first = make_batches(built, settings, settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
-    work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, Turns(job))
+    compiling = Compiling(plug)
+    work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, Kept(Turns(job), compiling))
     times, learning, steps = work.run(first)
     events = plug.compile_events()
     times = replace(
@@ -63,7 +68,13 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     )
     keep_tuning(job)
     resolved = _resolved(job, built, plug, (start, steps))
-    resolved = replace(resolved, compile_cache_hits=events.cache_hits)
+    resolved = replace(
+        resolved,
+        compile_cache_hits=events.cache_hits,
+        graph_breaks=events.graph_breaks,
+        recompiles_timed=compiling.count,
+        forward_flops=forward_flops(built, first[0]) if job.repeat == COUNTING_REPEAT else None,
+    )
     result = _result(job, device, times=times)
     return replace(
         result,
@@ -118,7 +129,7 @@ def build(job: Job) -> Built:
     request = Request(params=params, data=settings.data, dataset_dir=job.dataset_dir)
     built = load(settings.workload)(request)
     if job.fault is not None:
-        built = plant(built, job.fault, settings.batch_size)
+        built = plant(built, job.fault, Circumstances(settings, job.repeat, monotonic))
     model = built.model
     model.steps_per_execution = settings.steps_per_execution
     if settings.eager:
@@ -160,8 +171,8 @@ class Timeline:
 class Training:
     """Epochs of `fit`."""
 
-    def __init__(self, built: Built, plug: Plug, job: Job, turns: Turns) -> None:
-        self._built, self._plug, self._job, self._turns = built, plug, job, turns
+    def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
+        self._built, self._plug, self._job, self._kept = built, plug, job, kept
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Take the first step, agree on the steps per epoch, train; return what was seen and the steps."""
@@ -169,11 +180,11 @@ class Training:
         source = self._source(first)
         first_step_s = self._fit(source, Stretch(chunk, 1)).times_s[0]
         steps, calibration_s = _agreed(
-            self._job, self._turns, lambda count: min(self._fit(source, Stretch(count * chunk, 2)).times_s) / chunk
+            self._job, self._kept.turns, lambda count: min(self._fit(source, Stretch(count * chunk, 2)).times_s) / chunk
         )
         source = self._source(make_batches(self._built, settings, steps))
-        log = self._fit(source, _stretch(settings, steps, self._turns))
-        self._turns.rest()
+        log = self._fit(source, self._kept.stretch(settings, steps))
+        self._kept.end()
         seen = Timeline(first_step_s, calibration_s, steps, log)
         short_steps = short_epoch_steps(settings, steps)
         if short_steps is not None and self._job.repeat == SECOND_LENGTH_REPEAT:
@@ -193,8 +204,8 @@ class Training:
 class Predicting:
     """Epochs of calls of `predict_on_batch`."""
 
-    def __init__(self, built: Built, plug: Plug, job: Job, turns: Turns) -> None:
-        self._built, self._plug, self._job, self._turns = built, plug, job, turns
+    def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
+        self._built, self._plug, self._job, self._kept = built, plug, job, kept
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Make the first call, agree on the calls per epoch, predict; return what was seen and the calls."""
@@ -202,11 +213,13 @@ class Predicting:
         placed = self._placed(first)
         first_call_s = predict_epochs(model, placed, Stretch(1, 1, 1)).epoch_times_s[0]
         calls, calibration_s = _agreed(
-            self._job, self._turns, lambda count: min(predict_epochs(model, placed, Stretch(count, 2)).epoch_times_s)
+            self._job,
+            self._kept.turns,
+            lambda count: min(predict_epochs(model, placed, Stretch(count, 2)).epoch_times_s),
         )
         placed = self._placed(make_batches(self._built, settings, calls))
-        log = predict_epochs(model, placed, _stretch(settings, calls, self._turns))
-        self._turns.rest()
+        log = predict_epochs(model, placed, self._kept.stretch(settings, calls))
+        self._kept.end()
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
         p50, p99 = (float(np.percentile(log.call_times_s, rank)) for rank in (50, 99))
         return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
@@ -217,14 +230,17 @@ class Predicting:
         return list(batches)
 
 
-def _stretch(settings: Settings, steps: int, turns: Turns) -> Stretch:
-    """Return the epochs of a cell: the discarded ones at once, each kept one in its turn."""
+def forward_flops(built: Built, batch: Batch) -> int | None:
+    """Return the operations of a forward pass over the batch; None where they cannot be counted.
 
-    def before(epoch: int) -> None:
-        if epoch >= settings.discard:
-            turns.rest()
+    Asked after everything timed: on two backends the pass is run.
+    """
+    import keras
 
-    return Stretch(steps, settings.epochs, settings.discard, before)
+    try:
+        return flops.load(keras.backend.backend()).forward(built.model, batch[0])
+    except Exception:  # noqa: BLE001 - a user's model may refuse it in any way, and its measurement stands
+        return None
 
 
 def _agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -67,7 +68,13 @@ class Plug:
         from torch._dynamo.utils import compilation_time_metrics
 
         seconds = [sum(spans) for name, spans in compilation_time_metrics.items() if name == "_compile.compile_inner"]
-        return CompileEvents(compile_time_s=sum(seconds)) if seconds else CompileEvents()
+        if not seconds:
+            return CompileEvents()
+        return CompileEvents(compile_time_s=sum(seconds), graph_breaks=sum(_counters()["graph_break"].values()))
+
+    def compilations(self) -> int | None:
+        # Frames, since one that breaks compiles to several graphs. Eager PyTorch has compiled none, ever.
+        return int(_counters()["frames"]["total"]) or None
 
     def peak_device_memory_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
@@ -80,3 +87,9 @@ class Plug:
 
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__}
+
+
+def _counters() -> Any:
+    """Return what torch.compile counts, without importing it where nothing was compiled."""
+    module = sys.modules.get("torch._dynamo.utils")
+    return module.counters if module else {"frames": {"total": 0}, "graph_break": {}}
