@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from analysis.compare import CellSummary, by_repeat, incomparable, summarise
 from analysis.gate import Outcome, Rule, Verdict, judge, overall
 from analysis.kinds import Facets, Pair, facets
+from analysis.same_work import losses_apart
 from analysis.statistics import Estimate, paired_logs
 from analysis.suite import SuiteRatio, per_group
 from records.schema import Record
@@ -40,6 +41,7 @@ class Comparison:
     more_blocks: int | None
     reason: str | None
     facets: Facets | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def either(self) -> CellSummary:
@@ -200,7 +202,16 @@ def _comparison(
         adjusted_p=verdict.adjusted_p,
         more_blocks=verdict.more_blocks,
         reason=reason,
+        doubts=_doubts(*ends) if reason is None else (),
     )
+
+
+def _doubts(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...]:
+    """Return what is doubtful about the two sides beside each other."""
+    if base is None or new is None:
+        return ()
+    doubted = losses_apart({"base": base.measured, "new": new.measured})
+    return (doubted,) if doubted else ()
 
 
 def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:

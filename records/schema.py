@@ -67,10 +67,16 @@ class Resolved:
         "places where torch.compile cut a program in two; null where it compiled nothing", default=None
     )
     forward_flops: int | None = about(
-        "operations of matrix products and convolutions in a forward pass over one batch, counted as run, by repeat 0",
+        "operations of matrix products and convolutions in a forward pass over one batch, two per multiply-add, as "
+        "this backend ran them; counted by the first process of a cell, after everything timed",
         default=None,
     )
     parameters: int | None = about("trainable and other weights of the model, in elements", default=None)
+    trainable_parameters: int | None = about("weights that the optimiser moves, in elements", default=None)
+    optimizer: str | None = about("class of the optimiser that trained; null where nothing was trained", default=None)
+    learning_rate: float | None = about("learning rate of the first step", default=None)
+    optimizer_slots: int | None = about("variables the optimiser keeps for the weights it moves", default=None)
+    optimizer_slot_bytes: int | None = about("their size", default=None)
     data_is_real: bool = about("whether the samples are real data rather than synthetic", default=False)
 
 

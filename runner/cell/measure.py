@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from models import flops
 from models.faults import Circumstances, plant
 from models.registry import Built, Request, load
 from records import cpu_list
@@ -27,13 +26,12 @@ from runner.cell.job import Job, publish_text
 from runner.cell.kept import Compiling, Kept
 from runner.cell.loop import EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
 from runner.cell.turns import Turns
+from runner.cell.work import work_done
 
 CALIBRATION_EPOCH_S = 0.15
 SHORT_EPOCH_SHARE = 8
 # The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.
 SECOND_LENGTH_REPEAT = 0
-# Counting takes up to a second and every process would find the same.
-COUNTING_REPEAT = 0
 
 
 class DeviceMismatch(Exception):
@@ -67,20 +65,19 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         compile_time_s=events.compile_time_s,
     )
     keep_tuning(job)
-    resolved = _resolved(job, built, plug, (start, steps))
+    peaks = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes())
     resolved = replace(
-        resolved,
+        _resolved(job, built, plug, (start, steps)),
         compile_cache_hits=events.cache_hits,
         graph_breaks=events.graph_breaks,
         recompiles_timed=compiling.count,
-        forward_flops=forward_flops(built, first[0]) if job.repeat == COUNTING_REPEAT else None,
     )
     result = _result(job, device, times=times)
     return replace(
         result,
-        resolved=resolved,
+        resolved=replace(resolved, **work_done(job, built, first[0])),
         learning=learning,
-        memory=Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()),
+        memory=peaks,
         versions=found_versions(plug),
     )
 
@@ -230,19 +227,6 @@ class Predicting:
         return list(batches)
 
 
-def forward_flops(built: Built, batch: Batch) -> int | None:
-    """Return the operations of a forward pass over the batch; None where they cannot be counted.
-
-    Asked after everything timed: on two backends the pass is run.
-    """
-    import keras
-
-    try:
-        return flops.load(keras.backend.backend()).forward(built.model, batch[0])
-    except Exception:  # noqa: BLE001 - a user's model may refuse it in any way, and its measurement stands
-        return None
-
-
 def _agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
     """Return the steps per epoch, and the seconds it took to find out; None where they were given."""
     if job.steps is not None:
@@ -329,7 +313,6 @@ def _resolved(job: Job, built: Built, plug: Plug, run: tuple[str, int]) -> Resol
         cpus=len(os.sched_getaffinity(0)),
         affinity=cpu_list.text(os.sched_getaffinity(0)),
         image_data_format=keras.config.image_data_format(),
-        parameters=int(model.count_params()),
         data_is_real=built.data_is_real,
     )
 

@@ -81,6 +81,7 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "reason": one.reason,
         "kinds": [str(kind) for kind in one.facets.kinds] if one.facets else [],
         "facets": to_json(one.facets) if one.facets else None,
+        "doubts": list(one.doubts),
         "log_ratios": list(one.logs),
     }
 
@@ -156,6 +157,11 @@ def _remarks(found: Versus, names: Names) -> list[str]:
             lines.append(f"{names[one.cell_id]} on {one.either.settings.backend}: {one.facets.said}")
     if found.changed:
         lines.append(f"changed: {', '.join(found.changed)}")
+    lines += [
+        f"doubt: {names[one.cell_id]} on {one.either.settings.backend}: {doubt}"
+        for one in found.comparisons
+        for doubt in one.doubts
+    ]
     if not found.paired:
         lines.append("base and new are of two sessions: intervals hold the spread between sessions, where it is known")
     return lines
