@@ -6,11 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from records.store import Results, Run, latest_attempts
+from records.store import Problem, Results, Run, latest_attempts
 from runner.errors import UsageError
+from runner.executors.output import printable
 from runner.grammar import near
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from analysis.compare import Row
     from records.schema import Record
 
@@ -27,6 +30,22 @@ def chosen_run(args: argparse.Namespace) -> Run:
             f"--run: {args.results} holds no run {args.run!r}{near(args.run, runs)}; it holds {', '.join(runs)}"
         )
     return runs[args.run]
+
+
+def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Problem]) -> list[str]:
+    """Return what else must be known of one side of a comparison: what cannot be read, and that it is unfinished."""
+    from dashboards.format import plural
+    from runner.session import FINISHED
+
+    told = []
+    if problems:
+        first = f"{problems[0].path.name}: {printable(problems[0].reason)}"
+        told.append(f"{name}: {plural(len(problems), 'file')} of {run.run_id} passed over, first {first}")
+    if run.kept(FINISHED) is None:
+        ended = sum(record.status != "infra" for record in latest_attempts(records))
+        so_far = plural(ended, "process", "processes")
+        told.append(f"{name}: {run.run_id} is not finished, {so_far} so far; what follows may change")
+    return told
 
 
 def write_report(run: Run, page: Path) -> tuple[list[Row], list[Record]]:
