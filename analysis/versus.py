@@ -15,12 +15,14 @@ from analysis.compare import CellSummary, by_repeat, incomparable, summarise
 from analysis.gate import Outcome, Rule, Verdict, judge, overall
 from analysis.kinds import Facets, Pair, facets
 from analysis.same_work import losses_apart
-from analysis.statistics import Estimate, paired_logs
+from analysis.statistics import MIN_BLOCKS, Estimate, paired_logs
 from analysis.suite import SuiteRatio, per_group
 from records.schema import Record
 
 Across = Callable[[Sequence[Record], Sequence[Record]], Estimate | None]
 """From the measured records of a cell in two sessions to the ratio new / base with its interval, if it has one."""
+
+ACROSS_UNKNOWN = "undecided: no interval across these sessions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Versus:
-    """All comparisons, the geometric means by backend and of the whole, and the verdict on all."""
+    """All comparisons, the geometric means by backend and of the whole, and the verdict on all.
+
+    `runs` are the ids of base and new, `notes` what else must be known of them, where they are stored runs.
+    """
 
     comparisons: tuple[Comparison, ...]
     by_backend: dict[str, SuiteRatio]
@@ -61,6 +66,8 @@ class Versus:
     outcome: Outcome
     paired: bool
     changed: tuple[str, ...]
+    runs: tuple[str, str] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Across | None = None) -> Versus:
@@ -117,6 +124,8 @@ def _outcome(comparisons: Sequence[Comparison], rule: Rule) -> Outcome:
 def changed(base: Iterable[CellSummary], new: Iterable[CellSummary]) -> tuple[str, ...]:
     """Return what differs in software or machine between the two sides, as `keras 3.14.0 -> 3.15.1`."""
     was, now = _facts(base), _facts(new)
+    if not was or not now:
+        return ()  # a side without a figure says nothing of what it was made of
     return tuple(
         f"{name} {'/'.join(was.get(name, ['none']))} -> {'/'.join(now.get(name, ['none']))}"
         for name in sorted({*was, *now})
@@ -191,7 +200,9 @@ def _comparison(
     reason: str | None,
 ) -> Comparison:
     if reason is None and verdict.outcome is Outcome.NOT_MEASURED:
-        reason = f"{len(logs)} blocks in common give no interval"
+        reason = _too_few(ends, len(logs))
+    elif reason is None and not logs and (verdict.estimate is None or verdict.estimate.low is None):
+        reason = ACROSS_UNKNOWN
     return Comparison(
         cell_id=cell_id,
         base=ends[0],
@@ -212,6 +223,14 @@ def _doubts(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...
         return ()
     doubted = losses_apart({"base": base.measured, "new": new.measured})
     return (doubted,) if doubted else ()
+
+
+def _too_few(ends: tuple[CellSummary | None, CellSummary | None], blocks: int) -> str:
+    """Return why the blocks that two cells have in common give no interval, and what would."""
+    for name, cell in zip(("base", "new"), ends, strict=True):
+        if cell is not None and cell.step_time is None:
+            return f"no kept epoch in {name}: nothing was timed"
+    return f"no interval from {blocks} block{'s'[: blocks != 1]} in common: it takes {MIN_BLOCKS}, as --repeats 5 gives"
 
 
 def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:

@@ -9,12 +9,12 @@ sessions: their interval needs the spread between sessions that the stored histo
 from __future__ import annotations
 
 import argparse
-import sys
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix
+from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix, share
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 NAME = "compare"
 HELP = "compare two runs, or two environments measured in turn"
 BASE, NEW = "base", "new"
+RUNS_NAMED = 5  # the newest of those that could have been meant
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +57,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """Add where the findings go."""
     group = parser.add_argument_group("findings")
     group.add_argument(
-        "--threshold", type=float, default=0.05, metavar="SHARE", help="slowdown that is tolerated (default: 0.05)"
+        "--threshold", type=share, default=0.05, metavar="SHARE", help="slowdown that is tolerated (default: 0.05)"
     )
     group.add_argument("--markdown", type=Path, metavar="FILE", help="write the findings as Markdown, for a comment")
     group.add_argument("--out", type=Path, metavar="FILE", help="write the findings as a page with a picture")
@@ -77,26 +78,44 @@ def findings(args: argparse.Namespace, *, to_decide: bool, also: str = "") -> Ve
     """
     from analysis.gate import Rule
     from analysis.versus import versus
+    from runner.cli import stored
     from runner.stopping import looks_of
 
+    check_pages(args)
     rule = _also(Rule(threshold=args.threshold), also)
-    if not 0 <= args.threshold <= 10:
-        raise UsageError(f"--threshold: must be a share from 0 to 10, got {args.threshold:g}")
     measuring = args.base_env or args.new_env or args.plant
     if measuring and args.base:
-        raise UsageError(f"compare: name two stored runs or two environments, not both; got {args.base} too")
+        raise UsageError(f"{args.command}: name two stored runs or two environments, not both; got {args.base} too")
     if measuring:
         base, new = _measured(args, rule if to_decide else None)
     elif args.base and args.new:
         base, new = stored_run(args, args.base), stored_run(args, args.new)
     else:
-        raise UsageError("compare: name two stored runs (BASE NEW), or environments (--base-env, --new-env)")
+        raise UsageError(f"{args.command}: name two stored runs (BASE NEW), or environments (--base-env, --new-env)")
     if base.folder.resolve() == new.folder.resolve():
-        raise UsageError(f"compare: BASE and NEW are the same run, {base.folder}")
+        raise UsageError(f"{args.command}: BASE and NEW are the same run, {base.folder}")
     paired = _session(base) == _session(new) is not None
-    base_records, new_records = base.load()[0], new.load()[0]
+    (base_records, base_problems), (new_records, new_problems) = base.load(), new.load()
     across = None if paired else _across(args, base, new, {record.cell_id for record in new_records})
-    return versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
+    found = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
+    notes = [
+        *stored.notes(BASE, base, base_records, base_problems),
+        *stored.notes(NEW, new, new_records, new_problems),
+    ]
+    return replace(found, runs=(base.run_id, new.run_id), notes=tuple(notes))
+
+
+def check_pages(args: argparse.Namespace) -> None:
+    """Refuse files that could not be written, before anything is measured for them. Raises `UsageError`."""
+    for flag, path in (("--markdown", args.markdown), ("--out", args.out)):
+        if path is None:
+            continue
+        if path.is_dir() or not path.parent.is_dir():
+            raise UsageError(f"{flag}: must name a file in a folder that exists, got {str(path)!r}")
+        if not os.access(path.parent, os.W_OK):
+            raise UsageError(f"{flag}: {path.parent} cannot be written; name a file in another folder")
+    if args.out is not None and args.out.suffix not in (".html", ".htm"):
+        raise UsageError(f"--out: must end in .html, got {str(args.out)!r}")
 
 
 def _also(rule: Rule, names: str) -> Rule:
@@ -127,14 +146,17 @@ def _session(run: Run) -> object:
 def stored_run(args: argparse.Namespace, name: str) -> Run:
     """Return the run that a folder or an id names. Raises `UsageError`."""
     from records.store import Results, Run
+    from runner.grammar import near
 
     for folder in (Path(name), args.results / name):
         if (folder / "run.json").is_file():
             return Run(folder.resolve())
         if (newest := Results(folder).latest()) is not None:
             return newest
+    there = [run.run_id for run in Results(args.results).runs()]
     raise UsageError(
-        f"compare: {name} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
+        f"{args.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
+        f"{near(name, there)}; {args.results} holds {', '.join(there[-RUNS_NAMED:]) or 'no run'}"
     )
 
 
@@ -172,14 +194,10 @@ def show(args: argparse.Namespace, found: Versus) -> None:
     from runner.cli import versus
 
     names = versus.names(found)
+    print(versus.as_json(found, args.threshold) if args.json else versus.text(found, names), flush=True)
     if args.markdown:
         args.markdown.write_text(versus.markdown(found, names), encoding="utf-8")
     if args.out:
         from dashboards import forest, report
 
         report.write(args.out, forest.page(found, names, args.threshold))
-    if args.json:
-        print(versus.as_json(found))
-    else:
-        print(versus.text(found, names))
-    sys.stdout.flush()

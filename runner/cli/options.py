@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,8 +72,22 @@ def add_results_option(parser: argparse._ActionsContainer) -> None:
 
 
 def count_or_auto(text: str) -> int | str:
-    """Read a number of repeats, or the word auto. Raises ValueError, which argparse explains."""
+    """Read a number of repeats, or the word auto. Raises `UsageError` for what is neither."""
+    if text != "auto" and not text.lstrip("-").isdecimal():
+        raise UsageError(f"--repeats: must be auto or a whole number from 1 to 1000, got {text!r}")
     return text if text == "auto" else int(text)
+
+
+def share(text: str) -> float:
+    """Read a tolerated slowdown. Raises `UsageError` for what is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 10:
+        advice = "; write 0.05 for 5 %" if text.strip().endswith("%") else ""
+        raise UsageError(f"--threshold: must be a share from 0 to 10, got {text!r}{advice}")
+    return value
 
 
 def seconds(text: str) -> float:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NAME = "selftest"
 HELP = "measure the matrix against itself: false alarms, detection, cost of measuring"
 LABELS = ("base", "new")
+LONGEST_COST_S = 86_400
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +37,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--stored", action="store_true", help="measure nothing; tell of the sessions the results folder holds"
     )
     group.add_argument(
-        "--cost-s", type=float, default=0.0, metavar="SECONDS", help="measure the cost of timing this long a backend"
+        "--cost-s",
+        type=cost_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="measure the cost of timing this long a backend",
     )
     group.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+
+
+def cost_seconds(text: str) -> float:
+    """Read how long the cost of timing is measured. Raises `UsageError` for what is no time."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= LONGEST_COST_S:
+        raise UsageError(f"--cost-s: must be a number of seconds from 0 to {LONGEST_COST_S}, got {text!r}")
+    return value
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,10 +8,11 @@ from typing import Any
 
 from analysis.compare import titles
 from analysis.gate import Outcome
+from analysis.history import LEAST_PROCESSES, LEAST_SESSIONS
 from analysis.kinds import Counts
 from analysis.statistics import Estimate
 from analysis.suite import SuiteRatio
-from analysis.versus import Comparison, Versus, percent
+from analysis.versus import ACROSS_UNKNOWN, Comparison, Versus, percent
 from records.codec import to_json
 from runner.cli.format import columns, count, seconds
 from runner.cli.present import usual_values
@@ -19,6 +20,10 @@ from runner.executors.output import printable
 
 Names = Mapping[str, str]
 FACETS = ["workload", "backend", "first epoch", "scatter between", "scatter within", "recompiles", "forward FLOPs"]
+ACROSS_ADVICE = (
+    f"an interval across sessions takes {LEAST_PROCESSES} processes on each side and {LEAST_SESSIONS} other stored "
+    "sessions of the cell; what decides soonest is to measure both in turn: --base-env"
+)
 HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "blocks", "verdict"]
 
 
@@ -54,11 +59,15 @@ def printable_lines(lines: Sequence[str]) -> str:
     return "\n".join(printable(line) for line in lines) + "\n"
 
 
-def as_json(found: Versus) -> str:
-    """Return the findings as one JSON document."""
+def as_json(found: Versus, threshold: float) -> str:
+    """Return the findings as one JSON document; docs/comparing.md explains its fields."""
     document = {
         "version": 1,
         "outcome": str(found.outcome),
+        "threshold": threshold,
+        "base": found.runs[0] if found.runs else None,
+        "new": found.runs[1] if found.runs else None,
+        "notes": list(found.notes),
         "paired": found.paired,
         "changed": list(found.changed),
         "comparisons": [_comparison_json(one) for one in found.comparisons],
@@ -164,6 +173,11 @@ def _remarks(found: Versus, names: Names) -> list[str]:
     ]
     if not found.paired:
         lines.append("base and new are of two sessions: intervals hold the spread between sessions, where it is known")
+    if any(one.reason == ACROSS_UNKNOWN for one in found.comparisons):
+        lines.append(ACROSS_ADVICE)
+    if found.runs:
+        lines.append("base {}, new {}".format(*found.runs))
+    lines += found.notes
     return lines
 
 

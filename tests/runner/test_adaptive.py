@@ -181,7 +181,7 @@ def test_a_planted_slowdown_is_told_apart_from_the_sessions_without(
         (("selftest", "--plant", "faster:1"), "--plant: must be slower"),
         (("selftest", "--stored"), "holds no selftest"),
         (("gate",), "name two stored runs"),
-        (("compare", "nowhere", "results"), "nowhere is neither"),
+        (("compare", "nowhere", "results"), "'nowhere' is neither"),
         (("compare", "--base-env", "nowhere"), "--base-env: must be a virtual environment"),
         (("compare", "--plant", "slower:1", "results"), "not both"),
         (("gate", "--plant", "slower:1", "--threshold", "-1"), "--threshold: must be a share"),
