@@ -25,11 +25,12 @@ class Twin:
     """What a process does in place of measuring, for parity: see `runner.cell.twin`.
 
     `role` is weights (make them), train (compare steps) or forward (sketch the layers' outputs). `weights` is the file
-    to load, None for the process that makes it.
+    to load, None for the process that makes it. With `nudge`, a seed, each weight moves by one unit in its last place.
     """
 
     role: str
     weights: str | None = None
+    nudge: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
