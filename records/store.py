@@ -274,6 +274,8 @@ def _read_record(path: Path) -> Record:
             "update the runner or choose another folder with --results"
         )
     record = decode(Record, data)
+    if record.times.step_time_s is not None and record.times.step_time_s <= 0:
+        raise CodecError(f"times.step_time_s must be above 0, got {record.times.step_time_s:g}: no clock measured this")
     if path.name != "{}.{}.{}.json".format(*record.key):
         raise CodecError(f"holds the record of {record.key}")
     return record

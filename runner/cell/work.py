@@ -11,19 +11,23 @@ import sys
 from typing import Any
 
 from models.registry import Built
+from runner.cell.backends import Batch
 from runner.cell.job import Job
 
 # Every process of a cell does the same: one of them pays for the count, seconds for the largest models.
 COUNTING_REPEAT = 0
 
 
-def work_done(job: Job, built: Built) -> dict[str, Any]:
-    """Return the fields of a record's `resolved` that tell the work; the optimiser's only where it trained."""
+def work_done(job: Job, built: Built, batch: Batch) -> dict[str, Any]:
+    """Return the fields of a record's `resolved` that tell the work, FLOPs over this batch.
+
+    The optimiser's are there only where it trained.
+    """
     model = built.model
     return {
         "parameters": int(model.count_params()),
         "trainable_parameters": _elements(model.trainable_variables),
-        "forward_flops_per_sample": _flops(job, built),
+        "forward_flops": _flops(built, batch) if job.repeat == COUNTING_REPEAT else None,
         **(_optimizer(model.optimizer) if job.settings.phase == "fit" else {}),
     }
 
@@ -55,14 +59,11 @@ def _first_rate(optimizer: Any) -> float:
     return float(keras.ops.convert_to_numpy(rate(0) if isinstance(rate, schedule) else rate))
 
 
-def _flops(job: Job, built: Built) -> int | None:
-    if job.repeat != COUNTING_REPEAT or job.fault is not None:
-        return None
+def _flops(built: Built, batch: Batch) -> int | None:
     from models.flops.counting import counter
 
     try:
-        x, _ = built.samples(1, job.settings.seed)
-        return counter().forward(built.model, x)
+        return counter().forward(built.model, batch[0])
     except Exception as error:  # noqa: BLE001 - whatever a user's model raises: this count alone is missing
         print(f"FLOPs not counted: {type(error).__name__}: {error}", file=sys.stderr)
         return None

@@ -15,7 +15,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     add_results_option(parser)
     parser.add_argument("--run", metavar="RUN", help="which run; default: the newest")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in the run's folder")
+    parser.add_argument(
+        "--out", "--output", dest="output", type=Path, metavar="FILE", help="default: report.html in the run's folder"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
 
 

@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
 def measure_session(args: argparse.Namespace, results: Results, asked: Request, goal: Goal) -> Session:
     """Measure what is asked for, continuing where an earlier start left off, and return the session."""
     from runner.interrupts import interruptible
+    from runner.surroundings import pinning
 
+    pinning.check(cell.settings for cell in asked.cells)
     with interruptible():
         try:
             results.open_for_writing()

@@ -8,14 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from records.store import Results, Run, latest_attempts
+from records.store import Problem, Results, Run, latest_attempts
 from runner.errors import UsageError
+from runner.executors.output import printable
 from runner.grammar import near
 
 if TYPE_CHECKING:
     from analysis.beside import Beside
     from analysis.compare import Row
     from records.schema import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """A run as it is shown: its table, its records, and what stands beside them."""
+
+    rows: list[Row]
+    records: list[Record]
+    beside: Beside
 
 
 def chosen_run(args: argparse.Namespace) -> Run:
@@ -32,13 +42,20 @@ def chosen_run(args: argparse.Namespace) -> Run:
     return runs[args.run]
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """A run as it is shown: its table, its records, and what stands beside them."""
+def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Problem]) -> list[str]:
+    """Return what else must be known of one side of a comparison: what cannot be read, and that it is unfinished."""
+    from dashboards.format import plural
+    from runner.session import FINISHED
 
-    rows: list[Row]
-    records: list[Record]
-    beside: Beside
+    told = []
+    if problems:
+        first = f"{problems[0].path.name}: {printable(problems[0].reason)}"
+        told.append(f"{name}: {plural(len(problems), 'file')} of {run.run_id} passed over, first {first}")
+    if run.kept(FINISHED) is None:
+        ended = sum(record.status != "infra" for record in latest_attempts(records))
+        so_far = plural(ended, "process", "processes")
+        told.append(f"{name}: {run.run_id} is not finished, {so_far} so far; what follows may change")
+    return told
 
 
 def findings_of(run: Run) -> Findings:

@@ -47,7 +47,7 @@ def cells(*records: Record) -> dict[str, list[Record]]:
         ("optimizer_slots", (10, 20), "optimiser slots differ: jax 10, torch 20"),
         ("optimizer_slot_bytes", (4000, 8000), "bytes of optimiser slots differ: jax 4,000, torch 8,000"),
         ("learning_rate", (0.001, 0.01), "learning rates differ: jax 0.001, torch 0.01"),
-        ("forward_flops_per_sample", (1000, 1025), "FLOPs per sample differ: jax 1,000, torch 1,025"),
+        ("forward_flops", (1000, 1025), "FLOPs per batch differ: jax 1,000, torch 1,025"),
     ],
 )
 def test_other_work_ends_a_comparison(field: str, values: tuple[Any, Any], told: str) -> None:
@@ -58,10 +58,15 @@ def test_other_work_ends_a_comparison(field: str, values: tuple[Any, Any], told:
 
 
 def test_what_rounding_or_a_missing_count_leaves_is_the_same_work() -> None:
-    counted = on("jax", learning_rate=0.001, forward_flops_per_sample=1000, optimizer_slots=4)
-    near = on("torch", learning_rate=0.0010000000475, forward_flops_per_sample=1004)
+    counted = on("jax", learning_rate=0.001, forward_flops=1000, optimizer_slots=4)
+    near = on("torch", learning_rate=0.0010000000475, forward_flops=1004)
     assert differing(cells(counted, near, on("torch"))) is None
     assert differing({}) is None
+
+
+def test_more_flops_of_one_backend_are_a_finding_and_no_other_work() -> None:
+    base, new = on("jax", forward_flops=1000), on("jax", forward_flops=1500)
+    assert differing({"base": [base], "new": [new]}) is None
 
 
 @pytest.mark.parametrize("workload", SEEDS)
@@ -84,11 +89,12 @@ def test_a_loss_that_stays_while_another_falls_is_a_doubt() -> None:
 
 
 def test_what_two_sides_of_one_backend_lose_is_compared_too() -> None:
-    base, new = on("jax", [*SEEDS["lstm"][0]]), on("jax", [4.2, 9.0, 9.0, 9.0])
-    (one,) = versus([base], [new], Rule()).comparisons
-    assert one.reason == "1 blocks in common give no interval"
-    assert versus([base] * 1, [replace(base, run_id="other")], Rule()).comparisons[0].doubts == ()
-    assert losses_apart({"base": [base], "new": [new]}) is not None
+    base = [replace(on("jax", [*SEEDS["lstm"][0]]), repeat=repeat) for repeat in range(5)]
+    wrong = [replace(record, learning=Learning([4.2, 9.0, 9.0, 9.0])) for record in base]
+    (parted,) = versus(base, wrong, Rule()).comparisons
+    (alike,) = versus(base, base, Rule()).comparisons
+    assert parted.doubts[0].startswith("losses do not fall alike: in epoch 2 base is at 4.09 and new at 9")
+    assert alike.doubts == ()
 
 
 def test_a_process_that_looked_for_its_steps_counts_only_where_there_is_no_other() -> None:
