@@ -31,6 +31,7 @@ RESOLVED_FACTS = (
     "tf32",
     "intra_op_threads",
     "cpus",
+    "affinity",
     "image_data_format",
     "parameters",
     "steps_per_epoch",

@@ -52,7 +52,8 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--plant",
         metavar="FAULT",
-        help="plant a fault in the new side to see it found, as in slower:0.1 (a tenth more work)",
+        help="plant a fault in the new side to see it found and named, as in slower:0.1 (a tenth more work); "
+        "docs/comparing.md lists them",
     )
 
 
@@ -74,10 +75,10 @@ def run(args: argparse.Namespace) -> int:
     return 0 if any(one.ratio for one in found.comparisons) else 1
 
 
-def findings(args: argparse.Namespace, *, to_decide: bool) -> Versus:
+def findings(args: argparse.Namespace, *, to_decide: bool, also: str = "") -> Versus:
     """Find or measure both sides and compare them; `to_decide` adds auto repeats until the gate has decided.
 
-    Raises `UsageError`.
+    `also` names what else fails a gate, with commas. Raises `UsageError`.
     """
     from analysis.gate import Rule
     from analysis.versus import versus
@@ -85,7 +86,7 @@ def findings(args: argparse.Namespace, *, to_decide: bool) -> Versus:
     from runner.stopping import looks_of
 
     check_pages(args)
-    rule = Rule(threshold=args.threshold)
+    rule = _also(Rule(threshold=args.threshold), also)
     measuring = args.base_env or args.new_env or args.plant
     if measuring and args.base:
         raise UsageError(f"{args.command}: name two stored runs or two environments, not both; got {args.base} too")
@@ -121,6 +122,19 @@ def check_pages(args: argparse.Namespace) -> None:
         raise UsageError(f"--out: must end in .html, got {str(args.out)!r}")
 
 
+def _also(rule: Rule, names: str) -> Rule:
+    """Return the rule that also fails on what these names say. Raises `UsageError`."""
+    from analysis.gate import sharing
+    from analysis.kinds import ALSO, TESTED
+
+    given = [name.strip() for name in names.split(",")] if names else []
+    for name in given:
+        if name not in ALSO:
+            raise UsageError(f"--also: must be some of {', '.join(ALSO)}, with commas; got {name!r}")
+    kinds = [ALSO[name] for name in dict.fromkeys(given)]
+    return sharing(rule, kinds, sum(kind in TESTED for kind in kinds))
+
+
 def _across(args: argparse.Namespace, base: Run, new: Run, cells: set[str]) -> Across:
     """Return how two sessions are compared: by the spread between sessions that their results folders know."""
     from runner.cli.past import across_stored
@@ -152,23 +166,19 @@ def stored_run(args: argparse.Namespace, name: str) -> Run:
 
 def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
     """Measure both sides in turn, in one session."""
-    from records.faults import UnknownFault, parse
+    from records.faults import counterpart
     from records.store import Results
     from runner.adaptive import Goal
     from runner.cli.run import asked_arm, measure_session, request
     from runner.executors.interpreter import of_environment
 
-    if args.plant:
-        try:
-            parse(args.plant)
-        except UnknownFault as error:
-            raise UsageError(f"--plant: {error}") from error
+    check_plant(args.plant)
     base = of_environment(args.base_env, "--base-env") if args.base_env else None
     new = of_environment(args.new_env, "--new-env") if args.new_env else None
     matrix, cells = chosen_matrix(args)
     for flag, interpreter in (("--base-env", base), ("--new-env", new)):
         _check_packages(flag, interpreter, cells)
-    arms = {BASE: asked_arm(base, None), NEW: asked_arm(new, args.plant)}
+    arms = {BASE: asked_arm(base, counterpart(args.plant)), NEW: asked_arm(new, args.plant)}
     goal = Goal(budget_s(args, matrix), rule)
     session = measure_session(args, Results(args.results), request(args, cells, arms, to_decide=rule is not None), goal)
     return session.runs[BASE], session.runs[NEW]
@@ -183,6 +193,17 @@ def _check_packages(flag: str, interpreter: Interpreter | None, cells: Sequence[
             f"{flag}: {interpreter.python} has no {', '.join(absent)}; install what is missing there, "
             "or choose the backends that it has with --backend"
         )
+
+
+def check_plant(fault: str | None) -> None:
+    """Refuse a fault that no one knows. Raises `UsageError`."""
+    from records.faults import UnknownFault, parse
+
+    try:
+        if fault:
+            parse(fault)
+    except UnknownFault as error:
+        raise UsageError(f"--plant: {error}") from error
 
 
 def show(args: argparse.Namespace, found: Versus) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
-    from runner.matrix import Cell, Matrix, Overrides
+    from runner.matrix import Cell, Matrix
+    from runner.overrides import Overrides
 
 BACKEND_VARIABLE = "KERAS_BENCHMARK_BACKENDS"
 
@@ -127,7 +128,7 @@ def budget_s(args: argparse.Namespace, matrix: Matrix) -> float | None:
 
 def overrides(args: argparse.Namespace) -> Overrides:
     """Return what the flags change. Raises `UsageError`."""
-    from runner.matrix import Overrides, parse_assignment
+    from runner.overrides import Overrides, parse_assignment
 
     return Overrides(
         backends=tuple(args.backend),

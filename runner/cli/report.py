@@ -27,10 +27,10 @@ def run(args: argparse.Namespace) -> int:
     from runner.cli.stored import chosen_run, write_report
 
     store = chosen_run(args)
-    rows, records = write_report(store, args.output or store.folder / "report.html")
+    found = write_report(store, args.output or store.folder / "report.html")
     if args.json:
-        print(as_json(store, rows, records, 0))
+        print(as_json(store, found, 0))
     else:
-        print_table(rows, records)
+        print_table(found)
         print(f"\nreport: {args.output or store.folder / 'report.html'}")
     return 0

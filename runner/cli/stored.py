@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,7 @@ from runner.executors.output import printable
 from runner.grammar import near
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from analysis.beside import Beside
     from analysis.compare import Row
     from records.schema import Record
 
@@ -48,16 +49,43 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
     return told
 
 
-def write_report(run: Run, page: Path) -> tuple[list[Row], list[Record]]:
-    """Write a run's page; return its rows and its records."""
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """A run as it is shown: its table, its records, and what stands beside them."""
+
+    rows: list[Row]
+    records: list[Record]
+    beside: Beside
+
+
+def findings_of(run: Run) -> Findings:
+    """Return a stored run's table, with what its results folder knows beside it. Measures nothing."""
     from analysis.compare import table
-    from dashboards import report
     from runner.cli.present import usual_values
     from runner.stopping import looks_of
 
     records, _ = run.load()
-    about = run.about()
-    rows = table(records, usual_values(), looks_of(about))
-    ended = [record for record in latest_attempts(records) if record.status != "infra"]
-    report.write(page, report.render(records, rows, about, max(0, int(about["planned"]) - len(ended))))
-    return rows, records
+    rows = table(records, usual_values(), looks_of(run.about()))
+    return Findings(rows, records, beside(run, rows))
+
+
+def beside(run: Run, rows: Sequence[Row]) -> Beside:
+    """Return what the results folder of a run knows beside its speeds: twins compared, peaks measured."""
+    from analysis.beside import Beside
+    from records import parity
+    from runner.roofline import stored
+
+    results = run.folder.parent
+    found = stored(results, rows, run.about())
+    return Beside(tuple(parity.load(results)[0]), {share.cell_id: share for share in found.shares}, found.notes)
+
+
+def write_report(run: Run, page: Path) -> Findings:
+    """Write a run's page; return what it shows."""
+    from dashboards import report
+
+    found, about = findings_of(run), run.about()
+    ended = [record for record in latest_attempts(found.records) if record.status != "infra"]
+    pending = max(0, int(about["planned"]) - len(ended))
+    report.write(page, report.render(found.records, found.rows, about, pending, found.beside))
+    return found
