@@ -171,7 +171,9 @@ def largest(seen: Sequence[Deviation]) -> Deviation:
     def most(figure: str) -> float | None:
         return max((value for one in seen if (value := getattr(one, figure)) is not None), default=None)
 
-    return Deviation(**{figure: most(figure) for figure in ("loss", "gradient_norm", "gradient", "update")})
+    return Deviation(
+        loss=most("loss"), gradient_norm=most("gradient_norm"), gradient=most("gradient"), update=most("update")
+    )
 
 
 def _known(finding: Finding, pair: Pair, workload: str) -> str | None:

@@ -18,9 +18,13 @@ from runner.cli.options import add_matrix_options, add_measuring_options, budget
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from analysis.gate import Rule
     from analysis.versus import Across, Versus
     from records.store import Run
+    from runner.executors.interpreter import Interpreter
+    from runner.matrix import Cell
 
 NAME = "compare"
 HELP = "compare two runs, or two environments measured in turn"
@@ -172,10 +176,23 @@ def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
     base = of_environment(args.base_env, "--base-env") if args.base_env else None
     new = of_environment(args.new_env, "--new-env") if args.new_env else None
     matrix, cells = chosen_matrix(args)
+    for flag, interpreter in (("--base-env", base), ("--new-env", new)):
+        _check_packages(flag, interpreter, cells)
     arms = {BASE: asked_arm(base, counterpart(args.plant)), NEW: asked_arm(new, args.plant)}
     goal = Goal(budget_s(args, matrix), rule)
     session = measure_session(args, Results(args.results), request(args, cells, arms, to_decide=rule is not None), goal)
     return session.runs[BASE], session.runs[NEW]
+
+
+def _check_packages(flag: str, interpreter: Interpreter | None, cells: Sequence[Cell]) -> None:
+    """Refuse an environment that lacks what the cells need, before the other side is measured. Raises `UsageError`."""
+    backends = dict.fromkeys(cell.settings.backend for cell in cells)
+    absent = interpreter.absent(["keras", "numpy", *backends]) if interpreter else []
+    if interpreter and absent:
+        raise UsageError(
+            f"{flag}: {interpreter.python} has no {', '.join(absent)}; install what is missing there, "
+            "or choose the backends that it has with --backend"
+        )
 
 
 def check_plant(fault: str | None) -> None:

@@ -44,7 +44,7 @@ def test_the_verdict_stands_in_page_text_and_markdown(factor: float, outcome: Ou
 
     assert found.outcome is outcome
     assert f"New against base: {outcome}" in page(found)
-    assert str(outcome) in text(found, names(found)).splitlines()[-1]
+    assert f"\n{outcome} (1 {outcome})" in text(found, names(found))
     assert markdown(found, names(found)).startswith(f"### Benchmarks: {outcome}")
     assert f'"outcome": "{outcome}"' in as_json(found, RULE.threshold)
 

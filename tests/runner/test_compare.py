@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,17 @@ import pytest
 from records.schema import Record
 from runner.cli.main import main
 from runner.cli.progress import result
+from runner.executors.interpreter import Interpreter
 from tests.conftest import make_record
 from tests.sessions import nights, processes, run_name, store_session
+
+
+class Bare(Interpreter):
+    """A Python with none of the packages."""
+
+    def absent(self, packages: Iterable[str]) -> list[str]:
+        """All of them."""
+        return list(packages)
 
 
 def pair(root: Path, base: Sequence[Record], new: Sequence[Record]) -> list[str]:
@@ -153,3 +162,14 @@ def test_progress_tells_that_a_block_was_disturbed() -> None:
     noisy = replace(record, surroundings=replace(record.surroundings, disturbed="other_cpu: 12 %"))
     assert result(record) == "ok, 10.0 ms a step"
     assert result(noisy) == "ok, 10.0 ms a step, disturbed by others"
+
+
+def test_an_environment_without_keras_is_refused_before_the_other_side_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text("version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mlp\n")
+    monkeypatch.setattr("runner.executors.interpreter.of_environment", lambda folder, flag: Bare(str(folder)))
+    code, printed = told(["--base-env", "bare"], capsys)
+    assert (code, printed.startswith("runner: --base-env: bare has no keras, numpy, jax; install")) == (2, True)
+    assert not (tmp_path / "results").exists()
