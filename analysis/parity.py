@@ -212,8 +212,8 @@ def _within_rounding(finding: Finding, pair: Pair, evidence: Evidence) -> str | 
         moved = getattr(evidence.nudged.get(backend), finding.figure, None) or 0.0
         if finding.value <= NUDGE_FACTOR * moved:
             return (
-                f"rounding, which this network amplifies: {backend} deviates from itself by {moved:.1e} when each weight "
-                f"moves by one unit in its last place; {told}"
+                f"rounding, which this network amplifies: {backend} deviates from itself by {moved:.1e} when each "
+                f"weight moves by one unit in its last place; {told}"
             )
     return None
 
