@@ -35,7 +35,6 @@ from records.schema import MEASURED, Record, Status
 from records.settings import BACKENDS, Scalar, Settings
 from records.store import latest_attempts
 
-NOTABLE = 0.05  # the relative difference of which a run tells whether it would have shown
 Usual = Mapping[str, Mapping[str, Scalar]]
 
 
@@ -78,7 +77,8 @@ class Ratio:
     """How much longer a step takes on `backend` than on the quickest one.
 
     `smallest_difference` is the relative one that these blocks would probably have shown; None below 5 blocks.
-    `all_data` counts the blocks that were disturbed and measured again too; None where there were none.
+    `scatter` is the standard deviation of the blocks' log ratios. `all_data` counts the blocks that were disturbed and
+    measured again too; None where there were none.
     """
 
     backend: str
@@ -86,6 +86,7 @@ class Ratio:
     p_value: float | None = None
     smallest_difference: float | None = None
     all_data: Estimate | None = None
+    scatter: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,29 +139,6 @@ def suite(rows: Sequence[Row]) -> list[Suite]:
         if row.ratios:
             leagues.setdefault(next(iter(row.cells.values())).settings.league, []).append(row)
     return [found for league, members in sorted(leagues.items()) if (found := _suite(league, members))]
-
-
-def detectable(rows: Sequence[Row], effect: float) -> tuple[int, int]:
-    """Return how many of the comparisons would have shown a relative difference of `effect`, and of how many."""
-    known = [ratio.smallest_difference for row in rows for ratio in row.ratios]
-    return sum(found is not None and found <= effect for found in known), len(known)
-
-
-def suite_lines(rows: Sequence[Row]) -> list[str]:
-    """Return what holds for the suite as a whole, in lines: geometric means, and what it could have shown."""
-    lines = []
-    for one in suite(rows):
-        told = ", ".join(f"{ratio.estimate.centre:.2f}x {name}{_bounds(ratio)}" for name, ratio in one.ratios.items())
-        lines.append(f"geometric mean, league {one.league}: {told} against {one.against}")
-    able, of = detectable(rows, NOTABLE)
-    if of:
-        lines.append(f"a difference of {NOTABLE:.0%} would have shown in {able} of {of} comparisons")
-    return lines
-
-
-def _bounds(ratio: SuiteRatio) -> str:
-    low, high = ratio.estimate.low, ratio.estimate.high
-    return "" if low is None or high is None else f" ({low:.2f}-{high:.2f})"
 
 
 def work_key(settings: Settings) -> str:
@@ -239,7 +217,7 @@ def _ratio(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
     assert estimate is not None
     scatter = statistics.stdev(logs) if len(logs) > 1 else None
     detectable = None if scatter is None else minimum_detectable_effect(scatter, len(logs))
-    return Ratio(backend, estimate, p_value(logs), detectable)
+    return Ratio(backend, estimate, p_value(logs), detectable, scatter=scatter)
 
 
 def _judged(rows: Sequence[Row]) -> list[Row]:

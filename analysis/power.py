@@ -37,11 +37,14 @@ OUTER, INNER = 200, 400
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One measured process: its figure, its kept epochs, and the wall time it took, replaced attempts included."""
+    """One measured process: its figure, its kept epochs, and what it cost in wall time.
+
+    The cost holds the server it was forked from, one a block and arm, and attempts that were replaced.
+    """
 
     step_time_s: float
     epoch_times_s: tuple[float, ...]
-    wall_time_s: float
+    cost_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Recording:
 
     def block_cost_s(self, arm: str) -> float:
         """Return the mean wall time of a block of the base and this arm."""
-        costs = [b[arm].wall_time_s + b[BASE].wall_time_s for b in self.blocks if arm in b and BASE in b]
+        costs = [b[arm].cost_s + b[BASE].cost_s for b in self.blocks if arm in b and BASE in b]
         return float(np.mean(costs))
 
 
@@ -173,7 +176,7 @@ def _moods(recording: Recording) -> tuple[Array, Array, Array]:
     moods = logs.mean(axis=1)
     # Of two values, each lies from their mean by 1/sqrt(2) of what it lies from the truth.
     own = ((logs - moods[:, np.newaxis]) * math.sqrt(2)).ravel()
-    costs = np.array([sum(process.wall_time_s for process in block.values()) for block in recording.blocks])
+    costs = np.array([sum(process.cost_s for process in block.values()) for block in recording.blocks])
     return moods, own * _beyond_epochs(equal, own), np.concatenate([[0.0], np.cumsum(costs)])[: len(moods)]
 
 
@@ -198,7 +201,6 @@ def recordings(rows: Sequence[Mapping[str, Any]]) -> list[Recording]:
     for row in sorted(rows, key=lambda row: (row["session"], row["block"], row["attempt"])):
         blocks = found.setdefault((row["backend"], row["condition"]), {})
         block = blocks.setdefault((row["session"], row["block"]), {})
-        before = block[row["arm"]].wall_time_s if row["arm"] in block else 0.0
-        epochs = tuple(row["epoch_times_s"])
-        block[row["arm"]] = Process(row["step_time_s"], epochs, before + row["wall_time_s"])
+        cost_s = row["wall_time_s"] + (block[row["arm"]].cost_s if row["arm"] in block else row["import_time_s"])
+        block[row["arm"]] = Process(row["step_time_s"], tuple(row["epoch_times_s"]), cost_s)
     return [Recording(*key, tuple(blocks.values())) for key, blocks in sorted(found.items())]

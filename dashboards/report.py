@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis import whole
 from analysis.beside import NOTHING, Beside
-from analysis.compare import Row, suite_lines
+from analysis.compare import Row
 from dashboards import environment, findings, pictures, troubles
 from dashboards.format import DASH, moment
 from records.schema import Record
@@ -54,7 +55,7 @@ def render(
         tallies=findings.tallies(records, pending),
         superseded=troubles.superseded(records),
         findings=found,
-        suites=suite_lines(rows),
+        suites=whole.lines(rows),
         ratio_axis=ratio_axis,
         backends=findings.backends(rows),
         blocks=findings.table(rows, beside),

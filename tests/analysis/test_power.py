@@ -134,11 +134,12 @@ def test_rows_become_recordings_and_replaced_attempts_cost_what_they_took() -> N
             "step_time_s": step_time_s,
             "epoch_times_s": [step_time_s],
             "wall_time_s": 3.0,
+            "import_time_s": 1.0,
         }
 
     (one,) = recordings([row(SAME, 1, 0, 4.0), row(BASE, 0, 1, 2.0), row(BASE, 0, 0, 9.0), row(SAME, 0, 0, 4.0)])
     assert [dict(block) for block in one.blocks] == [
-        {BASE: Process(2.0, (2.0,), 6.0), SAME: Process(4.0, (4.0,), 3.0)},
-        {SAME: Process(4.0, (4.0,), 3.0)},
+        {BASE: Process(2.0, (2.0,), 7.0), SAME: Process(4.0, (4.0,), 4.0)},
+        {SAME: Process(4.0, (4.0,), 4.0)},
     ]
     assert one.logs(SAME) == pytest.approx([math.log(2)])

@@ -1,0 +1,90 @@
+"""What holds for a run as a whole: geometric means, what differences it could have shown, and what a night could.
+
+A night's share is a projection, and says so: each comparison is taken to go on scattering as its blocks did, at the
+cost they had, and gets blocks, the cheapest comparisons first, until a difference of `NOTABLE` would show with 80 %
+power or no look is left. It does not know hours that are noisier than the one it saw.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.compare import Row, suite
+from analysis.sequential import LOOKS
+from analysis.statistics import blocks_needed
+from analysis.suite import SuiteRatio
+from records.schema import Record
+
+NOTABLE = 0.05  # the relative difference of which a run tells whether it would have shown
+NIGHT_S = 7200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many of the comparisons of a run."""
+
+    able: int
+    of: int
+
+
+def lines(rows: Sequence[Row]) -> list[str]:
+    """Return what holds for the run, in lines; none where nothing is compared."""
+    told = []
+    for one in suite(rows):
+        ratios = ", ".join(f"{ratio.estimate.centre:.2f}x {name}{_bounds(ratio)}" for name, ratio in one.ratios.items())
+        told.append(f"geometric mean, league {one.league}: {ratios} against {one.against}")
+    now = detectable(rows, NOTABLE)
+    if now.of:
+        told.append(f"a difference of {NOTABLE * 100:.0f} % would have shown in {now.able} of {now.of} comparisons")
+    if (night := projected(rows, NIGHT_S)) is not None and night.able > now.able:
+        told[-1] += (
+            f"; in {night.able} after --repeats auto --budget {NIGHT_S:.0f}, if they go on to scatter as they did"
+        )
+    return told
+
+
+def detectable(rows: Sequence[Row], effect: float) -> Share:
+    """Return how many of the comparisons would have shown a relative difference of `effect`."""
+    known = [ratio.smallest_difference for row in rows for ratio in row.ratios]
+    return Share(sum(found is not None and found <= effect for found in known), len(known))
+
+
+def projected(rows: Sequence[Row], budget_s: float, effect: float = NOTABLE) -> Share | None:
+    """Return how many comparisons a budget would probably bring to show `effect`; None where too little is known.
+
+    Blocks are those of `repeats: auto`: up to its last look, and at its looks only.
+    """
+    compared = [row for row in rows if row.ratios]
+    if any(ratio.scatter is None for row in compared for ratio in row.ratios) or not compared:
+        return None
+    left_s, able = budget_s, 0
+    for cost_s, count in sorted(_wanted(row, effect) for row in compared):
+        if cost_s <= left_s:
+            left_s -= cost_s
+            able += count
+    return Share(able, sum(len(row.ratios) for row in compared))
+
+
+def _wanted(row: Row, effect: float) -> tuple[float, int]:
+    """Return what it costs, in seconds, to bring a row's comparisons as far as its looks can, and how many that is."""
+    needed = [blocks_needed(ratio.scatter or 0.0, effect) for ratio in row.ratios]
+    looks = [next((at for at in LOOKS.blocks if found is not None and found <= at), None) for found in needed]
+    reached = [look for look in looks if look is not None]
+    return max(reached, default=0) * block_cost_s(row), len(reached)
+
+
+def block_cost_s(row: Row) -> float:
+    """Return the mean wall time of a block: a process of each cell, and the server that each was forked from."""
+    cells = [cell.measured for cell in row.cells.values() if cell.measured]
+    return sum(statistics.fmean(map(_cost_s, records)) for records in cells)
+
+
+def _cost_s(record: Record) -> float:
+    return (record.harness.wall_time_s or 0.0) + (record.times.import_time_s or 0.0)
+
+
+def _bounds(ratio: SuiteRatio) -> str:
+    low, high = ratio.estimate.low, ratio.estimate.high
+    return "" if low is None or high is None else f" ({low:.2f}-{high:.2f})"

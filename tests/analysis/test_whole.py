@@ -1,0 +1,63 @@
+"""What holds for a run as a whole, and what a night would bring."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from analysis import whole
+from analysis.compare import Row, table
+from analysis.sequential import LOOKS
+from analysis.statistics import blocks_needed
+from records.schema import Harness, Record
+from tests.analysis.test_compare import APART, records_of
+
+WALL_S, IMPORT_S = 9.0, 1.0
+
+
+def rows(noise: float = 0.04, repeats: int = 5, **more: Any) -> list[Row]:
+    """Return the table of three backends whose processes cost ten seconds each."""
+    found = records_of(APART, noise=noise, repeats=repeats, harness=Harness(wall_time_s=WALL_S), **more)
+    return table([_imported(record) for record in found])
+
+
+def _imported(record: Record) -> Record:
+    times = replace(record.times, import_time_s=IMPORT_S)
+    return replace(record, times=times)
+
+
+def test_what_these_blocks_would_have_shown_is_counted() -> None:
+    assert whole.detectable(rows(noise=0.001), 0.05) == whole.Share(2, 2)
+    assert whole.detectable(rows(noise=0.2), 0.05) == whole.Share(0, 2)
+
+
+def test_a_budget_reaches_a_comparison_exactly_where_it_pays_for_its_look() -> None:
+    found = rows()
+    needed = max(blocks_needed(ratio.scatter or 0.0, 0.05) or 0 for ratio in found[0].ratios)
+    look = next(at for at in LOOKS.blocks if at >= needed)
+    cost_s = look * 3 * (WALL_S + IMPORT_S)
+    assert whole.projected(found, cost_s) == whole.Share(2, 2)
+    assert whole.projected(found, cost_s - 1) == whole.Share(0, 2)
+
+
+def test_what_no_look_can_show_gets_nothing() -> None:
+    assert whole.projected(rows(noise=0.3), 1e9) == whole.Share(0, 2)
+
+
+def test_the_cheapest_comparisons_come_first() -> None:
+    both = [*rows(noise=0.001), *rows(noise=0.04, workload="gru")]
+    (cheap, _) = sorted(5 * whole.block_cost_s(row) for row in both)
+    assert whole.projected(both, cheap) == whole.Share(2, 4)
+
+
+@pytest.mark.parametrize("found", [[], rows(repeats=1)], ids=["nothing", "one repeat"])
+def test_nothing_is_projected_from_too_little(found: list[Row]) -> None:
+    assert whole.projected(found, 1e9) is None
+
+
+def test_the_lines_tell_the_night_only_where_it_brings_more() -> None:
+    assert "in 2 after --repeats auto --budget 7200" in whole.lines(rows())[-1]
+    assert whole.lines(rows(noise=0.001))[-1] == "a difference of 5 % would have shown in 2 of 2 comparisons"
+    assert whole.lines([]) == []
