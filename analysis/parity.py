@@ -17,9 +17,10 @@ Euclidean norm, those of numbers the same in absolute value. Two things are take
 A deviation of float32 losses over all steps is explained where it is at most `OWN_FACTOR` times what one of the two
 backends deviates from itself when one thread becomes two: training amplifies rounding, and the order of a sum is
 rounding. Any other float32 figure is explained where three things hold: the float64 one is within its limit; it is at
-most `ROUNDING_FACTOR` times what each of the two, the better one too, differs from its own float64; and it is at most
-`NUDGE_FACTOR` times what one of the two deviates from itself when each weight moves by one unit in its last place, as
-rounding moves it. The other explanations are those of `analysis.known`, each a cause that was found and a limit.
+most `ROUNDING_FACTOR` times what each of the two, the better one too, differs from its own float64 (for a loss and a
+norm, which may agree by chance, the gradient is held to this); and it is at most `NUDGE_FACTOR` times what one of the
+two deviates from itself when each weight moves by one unit in its last place, as rounding moves it. The other
+explanations are those of `analysis.known`, each a cause that was found and a limit.
 
 It does not know how twins are run: that is `runner.parity`.
 """
@@ -49,9 +50,13 @@ ZERO = {"float64": 1e-12, "float32": 1e-6}
 OWN_FACTOR = 3.0
 ROUNDING_FACTOR = 10.0
 NUDGE_FACTOR = 3.0
+# Of 15,000 weights compared, none is beyond this by chance.
+INITIAL_LIMIT = 6.0
 SKETCH_LIMIT = {"float64": 1e-9, "float32": 1e-3}
 TRAINING = ("float32", "losses")
 WORST_WEIGHT = {"gradient": "gradient_at", "update": "update_at"}
+# Single numbers, and the figure of vectors whose rounding is behind theirs.
+NUMBERS = {"loss": "gradient", "gradient_norm": "gradient"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,32 @@ def deviation(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> Devia
     )
 
 
+def drawn_otherwise(precision: str, a: Trace, b: Trace) -> list[Finding]:
+    """Return a finding where two backends draw a weight, before one is loaded, from different distributions.
+
+    They draw different numbers: mean and spread are compared, in standard errors; those of constants exactly.
+    """
+
+    def unlike(i: int) -> float | None:
+        one, other = a.weights[i].initial, b.weights[i].initial
+        if one is None or other is None:
+            return 0.0
+        return _standard_errors(one, other, math.prod(a.weights[i].shape))
+
+    worst, at = _worst(range(min(len(a.weights), len(b.weights))), unlike)
+    if worst is not None and worst <= INITIAL_LIMIT:
+        return []
+    return [Finding(precision, "initial", worst, INITIAL_LIMIT, None if at is None else a.weights[at].path)]
+
+
+def _standard_errors(a: Sequence[float], b: Sequence[float], size: int) -> float | None:
+    """Return how far two draws' means, and their standard deviations, are apart; None for constants that differ."""
+    spread = max(a[1], b[1])
+    if min(a[1], b[1]) == 0.0:
+        return 0.0 if list(a) == list(b) else None  # beyond any limit
+    return max(abs(x - y) for x, y in zip(a, b, strict=True)) / (spread * math.sqrt(2 / size))
+
+
 def worst_loss(a: Sequence[float | None], b: Sequence[float | None]) -> float | None:
     """Return the largest relative deviation over the steps that both took, None where a loss was not finite."""
     apart = [_relative(x, y) for x, y in zip(a, b, strict=False)]
@@ -171,9 +202,8 @@ def largest(seen: Sequence[Deviation]) -> Deviation:
     def most(figure: str) -> float | None:
         return max((value for one in seen if (value := getattr(one, figure)) is not None), default=None)
 
-    return Deviation(
-        loss=most("loss"), gradient_norm=most("gradient_norm"), gradient=most("gradient"), update=most("update")
-    )
+    loss, norm, gradient, update = map(most, ("loss", "gradient_norm", "gradient", "update"))
+    return Deviation(loss=loss, gradient_norm=norm, gradient=gradient, update=update)
 
 
 def _known(finding: Finding, pair: Pair, workload: str) -> str | None:
@@ -220,18 +250,18 @@ def _within_rounding(finding: Finding, pair: Pair, evidence: Evidence) -> str | 
 
 def _alike_rounded(finding: Finding, pair: Pair, rounding: Mapping[str, Deviation]) -> str | None:
     """Tell that float64 agrees and both backends are comparably far from their own; None where it is not so."""
-    exact = pair.deviations.get("float64")
+    exact = getattr(pair.deviations.get("float64"), finding.figure, None)
     if finding.precision != "float32" or finding.figure == "losses" or finding.value is None or exact is None:
         return None
-    seen = {backend: getattr(rounding.get(backend), finding.figure, None) for backend in pair.backends}
-    apart = getattr(exact, finding.figure)
-    least = min((value for value in seen.values() if value is not None), default=0.0)
-    if None in seen.values() or apart is None or apart > LIMITS["float64"][finding.figure]:
+    figure = NUMBERS.get(finding.figure, finding.figure)
+    value = getattr(pair.deviations.get("float32"), figure, None) if figure != finding.figure else finding.value
+    own = {backend: getattr(rounding.get(backend), figure, None) for backend in pair.backends}
+    if value is None or None in own.values() or exact > LIMITS["float64"][finding.figure]:
         return None
-    if finding.value > ROUNDING_FACTOR * least:
+    if value > ROUNDING_FACTOR * min(own.values()):
         return None
-    told = " and ".join(f"{backend} is {value:.1e} from its own float64" for backend, value in seen.items())
-    return f"{told}, in which the two agree to {apart:.0e}"
+    told = " and ".join(f"{backend}'s {figure} is {seen:.1e} from its own float64" for backend, seen in own.items())
+    return f"{told}, in which the two agree to {exact:.0e}"
 
 
 def parting_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> str | None:
@@ -261,13 +291,18 @@ def parting_weight(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> 
 def parted_after_forward(pair: Pair, twins: tuple[Twin, Twin], precision: str, zero: Zeros = NO_ZEROS) -> str:
     """Return where two backends part whose layers give the same: loss, gradient, optimiser or later training."""
     unexplained = {finding.figure for finding in pair.findings if finding.explanation is None}
+    if unexplained == {"initial"}:
+        return f"the initialiser of {next(finding.at for finding in pair.findings if finding.figure == 'initial')}"
     if "loss" in unexplained:
         return "the loss; every layer's output agrees"
     weight = parting_weight(*twins, precision, zero)
     if weight is not None:
         return f"the gradient of {weight}; every layer's output agrees"
     if "update" in unexplained:
-        return f"the optimiser's step on {pair.deviations[precision].update_at}; every gradient agrees"
+        moved = pair.deviations[precision].update_at
+        learnt = any(weight.trainable and weight.path == moved for weight in twins[0].trace.weights)
+        what = "the optimiser's step on" if learnt else "the statistic"
+        return f"{what} {moved}; every gradient agrees"
     return "the training after step 1; its gradients agree"
 
 

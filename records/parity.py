@@ -8,7 +8,7 @@ Promise: `None` means not measured. It does not know how deviations are computed
 
 History of `PARITY_VERSION`:
   1  first version
-  2  `nudged`, without which no float32 figure counts as explained by rounding
+  2  `nudged`, without which no float32 figure counts as explained by rounding; the finding `initial`
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class Weight:
     shape: list[int] = about("its shape")
     trainable: bool = about("whether the optimiser moves it; a moving statistic is not")
     norm: float | None = about("Euclidean norm after step 1, which says how finely an update is resolved", default=None)
+    initial: list[float] | None = about(
+        "mean and standard deviation of what this backend itself drew before the weights were loaded", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Finding:
     """A figure beyond its limit."""
 
     precision: str
-    figure: str = about("field of `Deviation`")
+    figure: str = about("field of `Deviation`; or initial, what a backend draws as weights, in standard errors")
     value: float | None = about("null where it could not be computed: a loss or gradient was not finite")
     limit: float = about("the largest deviation that is none")
     at: str | None = about("the weight, for the figures that are a worst weight's", default=None)

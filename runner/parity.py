@@ -22,8 +22,8 @@ from runner.cell.job import WEIGHTS_NAME, Twin
 from runner.twins import Key, Reply, Subject, Workshop
 
 OWN_THREADS = 2
-# Two, since a loss or a norm may by chance hardly move.
-NUDGES = (1, 2)
+# Three, since a nudge moves little where it happens to carry no ReLU over its kink.
+NUDGES = (1, 2, 3)
 # A pair is explained by either of its backends: XLA, which compiles for a minute, is asked last.
 QUICKEST_FIRST = ("torch", "tensorflow", "jax")
 
@@ -132,6 +132,9 @@ class _Comparison:
             if left is not None and right is not None:
                 pair.deviations[precision] = parity.deviation(left, right, precision, zero)
                 pair.findings.extend(parity.findings(precision, pair.deviations[precision]))
+        for precision in list(pair.deviations)[:1]:  # both draw the same
+            drawn = (self.twins[Key(backend, precision)].trace for backend in (a, b))
+            pair.findings.extend(parity.drawn_otherwise(precision, *drawn))
         return pair
 
     def _rounding(self, pairs: Sequence[Pair], zero: parity.Zeros) -> dict[str, Deviation]:

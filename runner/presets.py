@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from records.settings import Scalar
 
 BATCH_SIZE = 8
+# XLA has no fast float64 convolution: xception, at the smallest image it takes, would need minutes more.
+BATCH_SIZES: Mapping[str, int] = {"xception": 4}
 DEEP_IMAGE: Mapping[str, Scalar] = {"image_size": 64}
 SMALL: Mapping[str, Mapping[str, Scalar]] = {
     "mnist_mlp": {"image_size": 8},
@@ -34,3 +36,8 @@ SMALL: Mapping[str, Mapping[str, Scalar]] = {
 def small(workload: str) -> dict[str, Scalar]:
     """Return the parameters of a workload's small preset; none for a user's own."""
     return dict(SMALL.get(workload, {}))
+
+
+def small_batch(workload: str) -> int:
+    """Return the samples in a batch of a workload's small preset, or of a user's own."""
+    return BATCH_SIZES.get(workload, BATCH_SIZE)

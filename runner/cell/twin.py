@@ -61,7 +61,7 @@ def run_twin(job: Job, twin: Twin) -> None:
     seed_all(plug, job.settings.seed)
     prove(plug, job.settings)
     built = build(job)
-    off = switch_off(built.model)
+    off, drawn = switch_off(built.model), built.model.get_weights()
     if twin.weights is None:
         trace = _make_weights(job, built.model)
     else:
@@ -69,15 +69,18 @@ def run_twin(job: Job, twin: Twin) -> None:
         if twin.nudge is not None:
             nudge(built.model, twin.nudge)
         trace = (_train if twin.role == "train" else _forward)(job, built, plug, sha256)
-    publish_text(job.trace_path, dumps(replace(trace, switched_off=off, versions=found_versions(plug))))
+    weights = [replace(weight, initial=_drawn(array)) for weight, array in zip(trace.weights, drawn, strict=True)]
+    trace = replace(trace, weights=weights, switched_off=off, versions=found_versions(plug))
+    publish_text(job.trace_path, dumps(trace))
 
 
 def keep_float64() -> None:
     """Let Keras compute in float64 where that was asked.
 
     Keras 3.15 on JAX and PyTorch makes float32 of every float64 that comes out of its type promotion (the table below
-    is empty of this on TensorFlow), so that dense layers, normalisations and activations compute in float32 under a
-    float64 policy. For a timed cell that is Keras as it is; here float64 is the lens that tells faults from rounding.
+    is empty of this on TensorFlow), so that normalisations and means, on PyTorch also dense layers, compute in float32
+    under a float64 policy. For a timed cell that is Keras as it is; here float64 is the lens that tells faults from
+    rounding.
     """
     from keras.src.backend.common import dtypes
 
@@ -238,6 +241,11 @@ def _weights(model: Any, values: list[Array] | None) -> list[Weight]:
         Weight(weight.path, [int(size) for size in weight.shape], id(weight) in trainable, norm)
         for weight, norm in zip(model.weights, norms, strict=True)
     ]
+
+
+def _drawn(array: Array) -> list[float]:
+    values = array.astype(np.float64)
+    return [float(values.mean()), float(values.std())]
 
 
 def _bytes(arrays: Sequence[Array]) -> Iterator[bytes]:

@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--precision", default=",".join(PRECISIONS), metavar="NAMES", help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="training steps (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="samples in a batch (default: 8)")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="samples in a batch (default: 8; xception 4)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and batches (default: 0)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="set a workload's parameter"
@@ -128,16 +128,16 @@ def _subjects(args: argparse.Namespace) -> list[Subject]:
     """Return what is to be compared. Raises `UsageError`."""
     from runner import catalog
     from runner.overrides import parse_assignment
-    from runner.presets import BATCH_SIZE
+    from runner.presets import small_batch
     from runner.twins import Subject
 
-    for name, value, least in (("--steps", args.steps, 2), ("--batch-size", args.batch_size or BATCH_SIZE, 1)):
-        if value < least:
+    for name, value, least in (("--steps", args.steps, 2), ("--batch-size", args.batch_size, 1)):
+        if value is not None and value < least:
             raise UsageError(f"{name}: must be a whole number from {least}, got {value}")
     known = catalog.load()
     assigned = dict(map(parse_assignment, args.assignments))
     return [
-        Subject(name, _params(known, name, assigned), args.batch_size or BATCH_SIZE, args.steps, args.seed)
+        Subject(name, _params(known, name, assigned), args.batch_size or small_batch(name), args.steps, args.seed)
         for name in dict.fromkeys(args.workloads or known.workloads)
     ]
 
@@ -238,7 +238,8 @@ def _notes(record: ParityRecord) -> list[str]:
     for pair in record.pairs:
         name = f"* {record.workload}, {' - '.join(pair.backends)}"
         for finding in pair.findings:
-            value = "not finite" if finding.value is None else f"{finding.value:.1e}, limit {finding.limit:.0e}"
+            none = "constants that differ" if finding.figure == "initial" else "not finite"
+            value = none if finding.value is None else f"{finding.value:.1e}, limit {finding.limit:.0e}"
             at = f" at {finding.at}" if finding.at else ""
             why = f": {finding.explanation}" if finding.explanation else ""
             lines.append(f"{name}: {finding.precision} {finding.figure} {value}{at}{why}")

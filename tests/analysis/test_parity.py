@@ -96,6 +96,39 @@ def test_an_update_below_the_resolution_of_its_weight_is_no_deviation() -> None:
     assert parity.deviation(make_twin(), make_twin(update_0=1.5), "float32").update == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize(("precision", "figure"), [(p, figure) for p in parity.LIMITS for figure in parity.LIMITS[p]])
+def test_each_figure_alone_beyond_its_limit_is_a_fault_that_nothing_explains(precision: str, figure: str) -> None:
+    def found(factor: float) -> list[Finding]:
+        changes: dict[str, Any] = {figure: factor * limit}
+        seen = replace(Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0), **changes)
+        pair = Pair(["jax", "torch"], {precision: seen}, parity.findings(precision, seen))
+        return parity.explained(pair, "mnist_mlp", parity.Evidence()).findings
+
+    limit = parity.LIMITS[precision][figure]
+    assert found(1.0) == []
+    assert found(1.1) == [Finding(precision, figure, 1.1 * limit, limit)]
+
+
+def drawn(*initial: list[float], size: int = 200) -> Trace:
+    return Trace("n", "0" * 64, [Weight(f"w{i}", [size], True, 1.0, each) for i, each in enumerate(initial)])
+
+
+@pytest.mark.parametrize(("other", "errors"), [([0.4, 0.5], 8.0), ([0.0, 3.0], 25 / 3), ([0.0, 0.0], None)])
+def test_weights_drawn_from_another_distribution_are_found(other: list[float], errors: float | None) -> None:
+    (found,) = parity.drawn_otherwise("float64", drawn([1.0, 0.0], [0.0, 0.5]), drawn([1.0, 0.0], other))
+    assert (found.figure, found.at) == ("initial", "w1")
+    assert found.value == (errors if errors is None else pytest.approx(errors))
+
+
+def test_weights_drawn_from_one_distribution_may_differ() -> None:
+    assert parity.drawn_otherwise("float64", drawn([0.0, 0.5]), drawn([0.1, 0.6])) == []
+
+
+def test_constant_initial_weights_must_be_equal() -> None:
+    (found,) = parity.drawn_otherwise("float64", drawn([1.0, 0.0]), drawn([0.5, 0.0]))
+    assert (found.value, found.at) == (None, "w0")
+
+
 def test_what_is_not_finite_is_beyond_every_limit() -> None:
     seen = parity.deviation(make_twin(gradient_0=np.nan), make_twin(losses=(None, 0.5)), "float32")
     figures = {finding.figure: finding.value for finding in parity.findings("float32", seen)}
@@ -127,6 +160,17 @@ def test_a_float32_gradient_is_explained_only_where_both_backends_round_so_and_a
     pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=exact)}, [Finding("float32", "gradient", 0.02, 1e-2)])
     rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=torch)}
     evidence = parity.Evidence({}, rounding, {"torch": Deviation(gradient=nudged)})
+    assert parity.explained(pair, "lstm", evidence).agrees == is_explained
+
+
+@pytest.mark.parametrize(("gradient", "is_explained"), [(0.03, True), (0.3, False)])
+def test_a_norm_that_one_backend_has_right_by_chance_is_held_to_the_gradients_rounding(
+    gradient: float, is_explained: bool
+) -> None:
+    seen = {"float64": Deviation(gradient_norm=0.0), "float32": Deviation(gradient_norm=9e-4, gradient=gradient)}
+    pair = Pair(["jax", "torch"], seen, [Finding("float32", "gradient_norm", 9e-4, 1e-4)])
+    rounding = {b: Deviation(gradient_norm=norm, gradient=0.025) for b, norm in (("jax", 1e-9), ("torch", 9e-4))}
+    evidence = parity.Evidence({}, rounding, {"torch": Deviation(gradient_norm=5e-4)})
     assert parity.explained(pair, "lstm", evidence).agrees == is_explained
 
 

@@ -146,7 +146,7 @@ def test_float32_gradients_that_part_are_compared_with_a_backends_own_under_nudg
     assert list(ran.record().nudged) == asked
     nudged = [job for job in ran.executor.jobs if job.twin and job.twin.nudge is not None]
     assert {(job.settings.precision, job.steps) for job in nudged} == {("float32", 2)}
-    assert len({job.twin.nudge for job in nudged if job.twin}) == 2
+    assert len({job.twin.nudge for job in nudged if job.twin}) == 3
 
 
 def parity_limits() -> Any:
@@ -221,6 +221,7 @@ def test_weights_can_be_kept_under_the_hash_of_their_content(tmp_path: Path) -> 
         (["--backend", "jax"], "--backend: parity compares two backends at least, got jax"),
         (["--precision", "float16"], "--precision: must be float64 or float32, or both with a comma between"),
         (["--steps", "1"], "--steps: must be a whole number from 2, got 1"),
+        (["--batch-size", "0"], "--batch-size: must be a whole number from 1, got 0"),
         (["mnist_mlp", "--set", "imagesize=9"], "--set imagesize: mnist_mlp takes image_size"),
         (["mnist_mlp", "--set", "image_size=0"], "--set image_size: must be a whole number from 1 to 1024, got 0"),
     ],
@@ -237,6 +238,12 @@ def test_every_workload_of_the_catalog_has_a_small_preset_that_fits() -> None:
     known = load().workloads
     assert set(SMALL) == set(known)
     assert [(w, k) for w, preset in SMALL.items() for k, v in preset.items() if known[w].params[k].fault(v)] == []
+
+
+def test_a_preset_may_have_a_batch_of_its_own_and_a_flag_overrides_it(tmp_path: Path) -> None:
+    of_preset = Ran(tmp_path / "a", workload="xception").executor.jobs
+    asked = Ran(tmp_path / "b", "--batch-size", "2", workload="xception").executor.jobs
+    assert [{job.settings.batch_size for job in jobs} for jobs in (of_preset, asked)] == [{4}, {2}]
 
 
 def test_a_file_that_is_no_comparison_is_told_and_passed_over(tmp_path: Path) -> None:

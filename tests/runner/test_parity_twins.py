@@ -38,6 +38,11 @@ FAULTS = {
     "transposed": "the output of layer sequential/turned",
     "scaled_gradient": "the gradient of sequential/second/bias; every layer's output agrees",
     "learning_rate": "the optimiser's step on",
+    "initialiser": "the initialiser of sequential/wide/kernel",
+    "momentum": "the statistic sequential/moving/moving_",
+    "bias": "the gradient of sequential/biased/bias; every layer's output agrees",
+    "loss": "the loss; every layer's output agrees",
+    "reduction": "the loss; every layer's output agrees",
     "dropout": None,
 }
 

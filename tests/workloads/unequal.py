@@ -35,7 +35,27 @@ def learning_rate(on: str = "jax", **_: Any) -> Any:
 
 def loss(on: str = "jax", **_: Any) -> Any:
     """Another loss."""
-    return _built(loss="mae" if _here(on) else "mse")
+    return _built(loss="MeanAbsoluteError" if _here(on) else "MeanSquaredError")
+
+
+def reduction(on: str = "jax", **_: Any) -> Any:
+    """The loss summed, not averaged, over the batch."""
+    return _built(reduction="sum" if _here(on) else "sum_over_batch_size")
+
+
+def momentum(on: str = "jax", **_: Any) -> Any:
+    """A batch normalisation whose moving statistics move faster."""
+    return _built(momentum=0.9 if _here(on) else 0.99)
+
+
+def bias(on: str = "jax", **_: Any) -> Any:
+    """A bias that is there and never added; it begins at zero, so that the first output is right."""
+    return _built(bias=not _here(on))
+
+
+def initialiser(on: str = "jax", **_: Any) -> Any:
+    """Weights drawn from a wider distribution; what a backend drew is replaced by the weights it is given."""
+    return _built(spread=0.9 if _here(on) else 0.3)
 
 
 def shape(on: str = "jax", **_: Any) -> Any:
@@ -71,7 +91,11 @@ def _built(
     transposes: bool = False,
     gradient_scale: float = 1.0,
     rate: float = 0.01,
-    loss: str = "mse",
+    loss: str = "MeanSquaredError",
+    reduction: str = "sum_over_batch_size",
+    momentum: float | None = None,
+    bias: bool = True,
+    spread: float = 0.3,
     units: int = SIZE,
     dropout: float = 0.0,
     noisy: bool = False,
@@ -87,6 +111,13 @@ def _built(
         def call(self, inputs: Any) -> Any:
             return inputs * gradient_scale - ops.stop_gradient(inputs * (gradient_scale - 1.0))
 
+    class Biased(layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.bias = self.add_weight(shape=shape[-1:], initializer="zeros", name="bias")
+
+        def call(self, inputs: Any) -> Any:
+            return inputs + self.bias * float(bias)
+
     class Noisy(layers.Layer):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -97,17 +128,24 @@ def _built(
 
     steps = [
         keras.Input((SIZE, SIZE)),
+        layers.Dense(64, name="wide", kernel_initializer=keras.initializers.RandomNormal(stddev=spread)),
         layers.Dense(SIZE, name="first"),
         layers.LayerNormalization(epsilon=epsilon, name="normal"),
         Turned(name="turned"),
         layers.Dense(units, activation="tanh", name="second"),
         Scaled(name="scaled"),
+        Biased(name="biased"),
     ]
+    if momentum is not None:
+        steps.append(layers.BatchNormalization(momentum=momentum, name="moving"))
     if dropout:
         steps += [layers.Dropout(dropout, name="drop"), layers.GRU(SIZE, dropout=dropout, name="loop")]
     if noisy:
         steps.append(Noisy())
     model = keras.Sequential([*steps, layers.Flatten(), layers.Dense(1, name="last")])
-    model.compile(optimizer=keras.optimizers.Adam(rate), loss=loss)
+    model.compile(
+        optimizer=keras.optimizers.Adam(rate),
+        loss=keras.losses.get({"class_name": loss, "config": {"reduction": reduction}}),
+    )
     rng = np.random.default_rng(0)
     return model, rng.random((64, SIZE, SIZE), dtype=np.float32), rng.random((64, 1), dtype=np.float32)
