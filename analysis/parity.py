@@ -255,12 +255,13 @@ def _alike_rounded(finding: Finding, pair: Pair, rounding: Mapping[str, Deviatio
         return None
     figure = NUMBERS.get(finding.figure, finding.figure)
     value = getattr(pair.deviations.get("float32"), figure, None) if figure != finding.figure else finding.value
-    own = {backend: getattr(rounding.get(backend), figure, None) for backend in pair.backends}
-    if value is None or None in own.values() or exact > LIMITS["float64"][finding.figure]:
+    seen = {backend: getattr(rounding.get(backend), figure, None) for backend in pair.backends}
+    own = {backend: apart for backend, apart in seen.items() if apart is not None}
+    if value is None or len(own) < len(seen) or exact > LIMITS["float64"][finding.figure]:
         return None
     if value > ROUNDING_FACTOR * min(own.values()):
         return None
-    told = " and ".join(f"{backend}'s {figure} is {seen:.1e} from its own float64" for backend, seen in own.items())
+    told = " and ".join(f"{backend}'s {figure} is {apart:.1e} from its own float64" for backend, apart in own.items())
     return f"{told}, in which the two agree to {exact:.0e}"
 
 
