@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.doubts import doubts
+from analysis.same_work import differing, losses_apart
 from analysis.sequential import FIXED, Looks
 from analysis.statistics import (
     LEVEL,
@@ -89,7 +90,10 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One piece of work on several backends, and the verdict; `adjusted_p` is over the table, None without one."""
+    """One piece of work on several backends, and the verdict; `adjusted_p` is over the table, None without one.
+
+    `doubts` say what speaks against comparing these cells without forbidding it.
+    """
 
     title: str
     cells: dict[str, CellSummary]
@@ -97,6 +101,7 @@ class Row:
     verdict: str
     ratios: tuple[Ratio, ...] = ()
     adjusted_p: float | None = None
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,23 @@ def detectable(rows: Sequence[Row], effect: float) -> tuple[int, int]:
     return sum(found is not None and found <= effect for found in known), len(known)
 
 
+def suite_lines(rows: Sequence[Row]) -> list[str]:
+    """Return what holds for the suite as a whole, in lines: geometric means, and what it could have shown."""
+    lines = []
+    for one in suite(rows):
+        told = ", ".join(f"{ratio.estimate.centre:.2f}x {name}{_bounds(ratio)}" for name, ratio in one.ratios.items())
+        lines.append(f"geometric mean, league {one.league}: {told} against {one.against}")
+    able, of = detectable(rows, NOTABLE)
+    if of:
+        lines.append(f"a difference of {NOTABLE:.0%} would have shown in {able} of {of} comparisons")
+    return lines
+
+
+def _bounds(ratio: SuiteRatio) -> str:
+    low, high = ratio.estimate.low, ratio.estimate.high
+    return "" if low is None or high is None else f" ({low:.2f}-{high:.2f})"
+
+
 def work_key(settings: Settings) -> str:
     """Return what names the work itself: the settings without the backend."""
     return canonical(replace(settings, backend=""))
@@ -182,27 +204,7 @@ def incomparable(cells: dict[str, CellSummary]) -> str | None:
     settings = [cell.settings for cell in cells.values()]
     if any(one.precision == "float64" for one in settings) and len({one.backend for one in settings}) > 1:
         return "in float64 Keras computes parts in float32 on JAX and torch (docs/parity.md)"
-    facts: dict[str, Callable[[Record], object]] = {
-        "parameters": lambda record: record.resolved and record.resolved.parameters,
-        "precisions": lambda record: record.resolved and record.resolved.precision,
-        "TF32 settings": lambda record: record.resolved and record.resolved.tf32,
-        "CPUs": lambda record: record.resolved and record.resolved.cpus,
-        "kinds of data": lambda record: record.resolved and record.resolved.data_is_real,
-        "steps per epoch": lambda record: record.resolved and record.resolved.steps_per_epoch,
-        "devices": lambda record: record.device and record.device.platform,
-        "hosts": lambda record: record.machine.host_id,
-    }
-    if all(cell.settings.league == "matched" for cell in cells.values()):
-        facts |= {
-            "compile modes": lambda record: record.resolved and record.resolved.jit_compile,
-            "image data formats": lambda record: record.resolved and record.resolved.image_data_format,
-        }
-    for name, fact in facts.items():
-        found = {b: sorted({str(fact(r)) for r in cell.measured}) for b, cell in cells.items() if cell.measured}
-        if len({tuple(texts) for texts in found.values()}) > 1:
-            told = ", ".join(f"{backend} {'/'.join(texts)}" for backend, texts in sorted(found.items()))
-            return f"{name} differ: {told}"
-    return None
+    return differing({name: cell.measured for name, cell in cells.items()})
 
 
 def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
@@ -216,7 +218,9 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     pairs = {b: list(paired_logs(by_repeat(running[b]), by_repeat(running[quickest])).values()) for b in running}
     ratios = tuple(_ratio(backend, logs, looks) for backend, logs in pairs.items() if backend != quickest and logs)
     ratios = tuple(replace(r, all_data=_all_data(running[r.backend], running[quickest])) for r in ratios)
-    return Row(title, cells, None, _open_verdict(quickest, ratios, len(running) - 1), ratios)
+    doubted = losses_apart({backend: cell.measured for backend, cell in running.items()})
+    verdict = _open_verdict(quickest, ratios, len(running) - 1)
+    return Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else ())
 
 
 def _all_data(one: CellSummary, other: CellSummary) -> Estimate | None:

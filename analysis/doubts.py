@@ -18,7 +18,8 @@ def doubts(records: Sequence[Record]) -> tuple[str, ...]:
     measured = [record for record in records if record.status in MEASURED]
     epochs = [found for record in measured if (found := _epochs(record))]
     figures = [record.times.step_time_s for record in measured if record.times.step_time_s]
-    return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures)) if line)
+    compiled = (_recompiles(measured), _graph_breaks(measured))
+    return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled) if line)
 
 
 def _epochs(record: Record) -> EpochSummary | None:
@@ -49,4 +50,23 @@ def _modes(figures: Sequence[float]) -> str | None:
         f"two kinds of processes: {found.count - found.slow_count} at {found.fast * 1e3:.3g} ms and "
         f"{found.slow_count} at {found.slow * 1e3:.3g} ms a step (p {found.p_value:.2g}); the mean lies where none is: "
         "set repeats: 20 or more"
+    )
+
+
+def _recompiles(measured: Sequence[Record]) -> str | None:
+    counts = [r.resolved.recompiles_timed or 0 for r in measured if r.resolved]
+    if not any(counts):
+        return None
+    return (
+        f"recompiles in the timed region: {sum(counts)} in {sum(count > 0 for count in counts)} of {len(counts)} "
+        "processes; the step time holds them: look for shapes, arguments or functions that change from step to step"
+    )
+
+
+def _graph_breaks(measured: Sequence[Record]) -> str | None:
+    most = max((r.resolved.graph_breaks or 0 for r in measured if r.resolved), default=0)
+    return (
+        f"graph breaks: torch.compile cut the step's program in {most} places; TORCH_LOGS=graph_breaks names them"
+        if most
+        else None
     )

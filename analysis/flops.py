@@ -46,7 +46,7 @@ def agreements(check: FlopCheck) -> tuple[Agreement, ...]:
     base = check.counted
     train = None if base is None else TRAINING_PER_FORWARD * base
     return (
-        _agreement("ours / arithmetic", check.analytic, check.counted, SAME, _why_counted(check)),
+        _agreement("ours / arithmetic", check.analytic, check.counted, SAME, ""),
         _agreement("tool / ours, forward", base, check.framework, FORWARD, _why_tool(check)),
         _agreement("tool / 3 x ours, step", train, check.framework_train, TRAIN, _why_train(check)),
         _agreement("tool / arithmetic, step", check.analytic_train, check.framework_train, TRAIN, _why_train(check)),
@@ -64,13 +64,6 @@ def _agreement(what: str, expected: float | None, found: float | None, tolerance
     ratio = found / expected
     agrees = abs(ratio - 1) <= tolerance
     return Agreement(what, expected, found, ratio, tolerance, agrees, "" if agrees else why)
-
-
-def _why_counted(check: FlopCheck) -> str:
-    """One more run of a loop's first step than its length is Keras's, which looks at the shape of its output."""
-    if not check.loops or not check.analytic or not check.counted:
-        return ""
-    return "Keras runs a recurrent layer's first step once more" if 1 < check.counted / check.analytic <= 1.5 else ""
 
 
 def _why_tool(check: FlopCheck) -> str:

@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from analysis.sequential import LOOKS, Looks
@@ -59,12 +59,19 @@ class Rule:
     """What a gate asks: the tolerated slowdown, the chance of a false alarm per run, and the schedule of looks.
 
     The default looks are for comparisons that go on until decided; those stopped by their width have `LOOKS`, those of
-    a number of blocks fixed beforehand `FIXED`.
+    a number of blocks fixed beforehand `FIXED`. `also` are kinds of regression (`analysis.kinds`) that fail a run like
+    slower steps; `level` is each figure's share of the chance, see `sharing`.
     """
 
     threshold: float = THRESHOLD
     level: float = LEVEL
     looks: Looks = GATE_LOOKS
+    also: tuple[str, ...] = ()
+
+
+def sharing(rule: Rule, also: Collection[str], tested: int) -> Rule:
+    """Return the rule that also fails on these kinds: its level is shared with the `tested` of them that are tests."""
+    return replace(rule, level=rule.level / (1 + tested), also=tuple(also))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ Euclidean norm, those of numbers the same in absolute value. Two things are take
 
 A deviation of float32 losses over all steps is explained where it is at most `OWN_FACTOR` times what one of the two
 backends deviates from itself when one thread becomes two: training amplifies rounding, and the order of a sum is
-rounding. Any other float32 figure is explained where the float64 one is within its limit and it is at most
-`ROUNDING_FACTOR` times what each of the two, the better one too, differs from its own float64. The other explanations
-are those of `KNOWN`, each a cause that was found and a limit.
+rounding. Any other float32 figure is explained where three things hold: the float64 one is within its limit; it is at
+most `ROUNDING_FACTOR` times what each of the two, the better one too, differs from its own float64; and it is at most
+`NUDGE_FACTOR` times what one of the two deviates from itself when each weight moves by one unit in its last place, as
+rounding moves it. The other explanations are those of `analysis.known`, each a cause that was found and a limit.
 
 It does not know how twins are run: that is `runner.parity`.
 """
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from analysis.known import KNOWN
 from records.parity import Deviation, Finding, Pair, ParityRecord, Sketch, Trace
 from records.settings import BACKENDS, Scalar
 
@@ -46,6 +48,7 @@ RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23}
 ZERO = {"float64": 1e-12, "float32": 1e-6}
 OWN_FACTOR = 3.0
 ROUNDING_FACTOR = 10.0
+NUDGE_FACTOR = 3.0
 SKETCH_LIMIT = {"float64": 1e-9, "float32": 1e-3}
 TRAINING = ("float32", "losses")
 WORST_WEIGHT = {"gradient": "gradient_at", "update": "update_at"}
@@ -131,24 +134,13 @@ def findings(precision: str, seen: Deviation) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A deviation whose cause was found: of these workloads, with this backend on one side, up to `limit`."""
-
-    workloads: frozenset[str]
-    backend: str
-    precision: str
-    figures: frozenset[str]
-    limit: float
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
 class Evidence:
-    """What may explain a finding: by backend, how far its float32 losses are from themselves with two threads, and how
-    far its float32 is from its own float64."""
+    """What may explain a finding: by backend, how far its float32 losses are from themselves with two threads, how far
+    its float32 is from its own float64, and how far from itself with nudged weights."""
 
     own: Mapping[str, float] = field(default_factory=dict)
     rounding: Mapping[str, Deviation] = field(default_factory=dict)
+    nudged: Mapping[str, Deviation] = field(default_factory=dict)
 
 
 def explained(pair: Pair, workload: str, evidence: Evidence) -> Pair:
@@ -156,7 +148,7 @@ def explained(pair: Pair, workload: str, evidence: Evidence) -> Pair:
 
     def told(finding: Finding) -> Finding:
         text = _known(finding, pair, workload) or _within_own(finding, pair, evidence.own)
-        return replace(finding, explanation=text or _within_rounding(finding, pair, evidence.rounding))
+        return replace(finding, explanation=text or _within_rounding(finding, pair, evidence))
 
     return replace(pair, findings=list(map(told, pair.findings)))
 
@@ -164,6 +156,22 @@ def explained(pair: Pair, workload: str, evidence: Evidence) -> Pair:
 def is_parted_training(finding: Finding) -> bool:
     """Return whether float32 losses are beyond their limit and nothing explains it yet."""
     return (finding.precision, finding.figure) == TRAINING and finding.explanation is None
+
+
+def awaits_nudge(pair: Pair, rounding: Mapping[str, Deviation]) -> bool:
+    """Return whether some figure is unexplained only for want of what nudged weights show."""
+    return any(
+        finding.explanation is None and _alike_rounded(finding, pair, rounding) is not None for finding in pair.findings
+    )
+
+
+def largest(seen: Sequence[Deviation]) -> Deviation:
+    """Return the largest of each figure of steps 1 and 2, None where none could be computed."""
+
+    def most(figure: str) -> float | None:
+        return max((value for one in seen if (value := getattr(one, figure)) is not None), default=None)
+
+    return Deviation(**{figure: most(figure) for figure in ("loss", "gradient_norm", "gradient", "update")})
 
 
 def _known(finding: Finding, pair: Pair, workload: str) -> str | None:
@@ -193,8 +201,23 @@ def _within_own(finding: Finding, pair: Pair, own: Mapping[str, float]) -> str |
     return None
 
 
-def _within_rounding(finding: Finding, pair: Pair, rounding: Mapping[str, Deviation]) -> str | None:
-    """Explain a float32 figure by rounding: both backends, each beside its own float64, must show it."""
+def _within_rounding(finding: Finding, pair: Pair, evidence: Evidence) -> str | None:
+    """Explain a float32 figure by rounding: both backends must round so, and a nudge of one must show as much."""
+    told = _alike_rounded(finding, pair, evidence.rounding)
+    if told is None or finding.value is None:
+        return None
+    for backend in pair.backends:
+        moved = getattr(evidence.nudged.get(backend), finding.figure, None) or 0.0
+        if finding.value <= NUDGE_FACTOR * moved:
+            return (
+                f"rounding, which this network amplifies: {backend} deviates from itself by {moved:.1e} when each weight "
+                f"moves by one unit in its last place; {told}"
+            )
+    return None
+
+
+def _alike_rounded(finding: Finding, pair: Pair, rounding: Mapping[str, Deviation]) -> str | None:
+    """Tell that float64 agrees and both backends are comparably far from their own; None where it is not so."""
     exact = pair.deviations.get("float64")
     if finding.precision != "float32" or finding.figure == "losses" or finding.value is None or exact is None:
         return None
@@ -206,7 +229,7 @@ def _within_rounding(finding: Finding, pair: Pair, rounding: Mapping[str, Deviat
     if finding.value > ROUNDING_FACTOR * least:
         return None
     told = " and ".join(f"{backend} is {value:.1e} from its own float64" for backend, value in seen.items())
-    return f"rounding, which this network amplifies: {told}, in which the two agree to {apart:.0e}"
+    return f"{told}, in which the two agree to {apart:.0e}"
 
 
 def parting_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> str | None:
@@ -337,31 +360,3 @@ def _sketches_differ(a: Sketch, b: Sketch, limit: float) -> bool:
     scale = max(a.norm, b.norm)
     apart = max(abs(a.norm - b.norm), *(abs(x - y) for x, y in zip(a.projections, b.projections, strict=True)))
     return scale > 0 and apart > limit * scale
-
-
-_ATTENTION = (
-    "Keras on JAX takes the softmax of attention without dropout in float32, whatever the precision "
-    "(jax.nn.dot_product_attention and Keras's own form of it)"
-)
-_GELU = "tf.nn.gelu multiplies by 1/sqrt(2) rounded to float32, also in float64"
-_REPEATED_TOKENS = (
-    "Keras on TensorFlow hands an embedding's gradient to Adam as rows, and squares the rows of a token that comes "
-    "twice in a batch one by one instead of their sum: its second moment is too small and its step too long"
-)
-_SCHEDULE = (
-    "Keras on TensorFlow computes a schedule's learning rate in float32, also in float64: 3e-8 off, which training "
-    "amplifies as it does float32's rounding"
-)
-_FORWARD = frozenset({"loss", "gradient_norm", "gradient", "losses"})
-_UPDATE, _LOSSES = frozenset({"update"}), frozenset({"losses"})
-_SCHEDULED = frozenset({"cifar10_cnn", "resnet50_subclass", "vgg16", "xception"})
-KNOWN = (
-    Known(_SCHEDULED, "tensorflow", "float64", _LOSSES, 0.3, _SCHEDULE),
-    Known(frozenset({"decoder_lm", "vit_tiny"}), "jax", "float64", _FORWARD, 1e-4, _ATTENTION),
-    Known(frozenset({"decoder_lm", "vit_tiny"}), "jax", "float64", _UPDATE, 1e-3, _ATTENTION),
-    Known(frozenset({"bert", "decoder_lm", "vit_tiny"}), "tensorflow", "float64", _FORWARD, 1e-7, _GELU),
-    Known(frozenset({"bert", "decoder_lm", "vit_tiny"}), "tensorflow", "float64", _UPDATE, 1e-4, _GELU),
-    Known(frozenset({"bert", "decoder_lm"}), "tensorflow", "float64", _UPDATE, 0.3, _REPEATED_TOKENS),
-    Known(frozenset({"bert", "decoder_lm"}), "tensorflow", "float32", _UPDATE, 0.3, _REPEATED_TOKENS),
-    Known(frozenset({"bert", "decoder_lm"}), "tensorflow", "float64", _LOSSES, 1e-4, _REPEATED_TOKENS),
-)

@@ -16,7 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.gate import Outcome, Rule, judge
+from analysis.kinds import Kind
 from analysis.statistics import CONFIDENCE, MIN_BLOCKS, of_logs, paired_logs
+from analysis.versus import versus
 from records.schema import MEASURED, Record
 
 Labelled = tuple[Sequence[Record], Sequence[Record]]
@@ -104,6 +106,19 @@ def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
         verdicts = judge(logs, rule).verdicts.values()
         outcomes.append(any(verdict.outcome is Outcome.REGRESSED for verdict in verdicts))
     return Rate(sum(outcomes), len(outcomes))
+
+
+def named(sessions: Sequence[Labelled], rule: Rule) -> dict[str, dict[Kind, Rate]]:
+    """Return, by backend, in how many comparisons each kind of regression was named; a cell of a session is one."""
+    found: dict[str, list[tuple[Kind, ...]]] = {}
+    for base, new in sessions:
+        for one in versus(base, new, rule).comparisons:
+            if one.facets:
+                found.setdefault(one.either.settings.backend, []).append(one.facets.kinds)
+    return {
+        backend: {kind: Rate(sum(kind in kinds for kinds in several), len(several)) for kind in Kind}
+        for backend, several in sorted(found.items())
+    }
 
 
 def _finding(name: str, sessions: int, comparisons: Sequence[Sequence[float]]) -> Finding:

@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.compare import CellSummary, by_repeat, incomparable, summarise
 from analysis.gate import Outcome, Rule, Verdict, judge, overall
-from analysis.statistics import Estimate, paired_logs
+from analysis.kinds import Facets, Pair, facets
+from analysis.same_work import losses_apart
+from analysis.statistics import MIN_BLOCKS, Estimate, paired_logs
 from analysis.suite import SuiteRatio, per_group
 from records.schema import Record
 
 Across = Callable[[Sequence[Record], Sequence[Record]], Estimate | None]
 """From the measured records of a cell in two sessions to the ratio new / base with its interval, if it has one."""
 
+ACROSS_UNKNOWN = "undecided: no interval across these sessions"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One cell in base and new. `ratio` is new / base of the mean step time; `reason` says why there is none.
 
-    `logs` are the log ratios by block; empty where base and new are of two sessions.
+    `logs` are the log ratios by block; empty where base and new are of two sessions. `facets` is what else differs;
+    None where there is a `reason`.
     """
 
     cell_id: str
@@ -37,6 +42,8 @@ class Comparison:
     adjusted_p: float | None
     more_blocks: int | None
     reason: str | None
+    facets: Facets | None = None
+    doubts: tuple[str, ...] = ()
 
     @property
     def either(self) -> CellSummary:
@@ -48,7 +55,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Versus:
-    """All comparisons, the geometric means by backend and of the whole, and the verdict on all."""
+    """All comparisons, the geometric means by backend and of the whole, and the verdict on all.
+
+    `runs` are the ids of base and new, `notes` what else must be known of them, where they are stored runs.
+    """
 
     comparisons: tuple[Comparison, ...]
     by_backend: dict[str, SuiteRatio]
@@ -56,6 +66,8 @@ class Versus:
     outcome: Outcome
     paired: bool
     changed: tuple[str, ...]
+    runs: tuple[str, str] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Across | None = None) -> Versus:
@@ -75,20 +87,45 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
         else:
             verdict = judged[cell]
         comparisons.append(_comparison(cell, ends, logs[cell], verdict, reasons[cell]))
+    comparisons = _with_facets(comparisons, rule, paired=across is None)
     by_backend, whole = per_group(_grouped(comparisons))
     return Versus(
         tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
         {backend: found for backend, found in by_backend.items() if found},
         whole,
-        overall({one.outcome for one in comparisons}),
+        _outcome(comparisons, rule),
         across is None,
         changed(sides["base"].values(), sides["new"].values()),
     )
 
 
+def _with_facets(comparisons: Sequence[Comparison], rule: Rule, *, paired: bool) -> list[Comparison]:
+    pairs = {
+        one.cell_id: Pair(
+            {record.repeat: record for record in one.base.measured},
+            {record.repeat: record for record in one.new.measured},
+            Verdict(one.outcome, one.ratio, one.adjusted_p),
+            paired,
+        )
+        for one in comparisons
+        if one.base and one.new and one.base.measured and one.new.measured and not _reason(one.base, one.new)
+    }
+    found = facets(pairs, rule)
+    return [replace(one, facets=found.get(one.cell_id)) for one in comparisons]
+
+
+def _outcome(comparisons: Sequence[Comparison], rule: Rule) -> Outcome:
+    """Return the verdict on all: that on the step times, unless a kind that the rule also fails on was found."""
+    if any(kind in rule.also for one in comparisons if one.facets for kind in one.facets.kinds):
+        return Outcome.REGRESSED
+    return overall({one.outcome for one in comparisons})
+
+
 def changed(base: Iterable[CellSummary], new: Iterable[CellSummary]) -> tuple[str, ...]:
     """Return what differs in software or machine between the two sides, as `keras 3.14.0 -> 3.15.1`."""
     was, now = _facts(base), _facts(new)
+    if not was or not now:
+        return ()  # a side without a figure says nothing of what it was made of
     return tuple(
         f"{name} {'/'.join(was.get(name, ['none']))} -> {'/'.join(now.get(name, ['none']))}"
         for name in sorted({*was, *now})
@@ -163,7 +200,9 @@ def _comparison(
     reason: str | None,
 ) -> Comparison:
     if reason is None and verdict.outcome is Outcome.NOT_MEASURED:
-        reason = f"{len(logs)} blocks in common give no interval"
+        reason = _too_few(ends, len(logs))
+    elif reason is None and not logs and (verdict.estimate is None or verdict.estimate.low is None):
+        reason = ACROSS_UNKNOWN
     return Comparison(
         cell_id=cell_id,
         base=ends[0],
@@ -174,7 +213,24 @@ def _comparison(
         adjusted_p=verdict.adjusted_p,
         more_blocks=verdict.more_blocks,
         reason=reason,
+        doubts=_doubts(*ends) if reason is None else (),
     )
+
+
+def _doubts(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...]:
+    """Return what is doubtful about the two sides beside each other."""
+    if base is None or new is None:
+        return ()
+    doubted = losses_apart({"base": base.measured, "new": new.measured})
+    return (doubted,) if doubted else ()
+
+
+def _too_few(ends: tuple[CellSummary | None, CellSummary | None], blocks: int) -> str:
+    """Return why the blocks that two cells have in common give no interval, and what would."""
+    for name, cell in zip(("base", "new"), ends, strict=True):
+        if cell is not None and cell.step_time is None:
+            return f"no kept epoch in {name}: nothing was timed"
+    return f"no interval from {blocks} block{'s'[: blocks != 1]} in common: it takes {MIN_BLOCKS}, as --repeats 5 gives"
 
 
 def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from analysis.compare import NOTABLE, CellSummary, Row, detectable, suite
-from analysis.statistics import Estimate
+from analysis.beside import NOTHING, Beside, SameWork, Standing, cell_doubts, same_work
+from analysis.compare import CellSummary, Row
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.format import (
@@ -29,6 +29,7 @@ from records.settings import BACKENDS
 from records.store import latest_attempts
 
 RATIO = Unit("×", 1.0)
+GIGA = 1e9
 FOREST_LINE = 18
 
 
@@ -57,13 +58,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One figure of the table; `hint` explains a dash."""
+    """One figure of the table; `hint` explains a dash, `mark` and `link` lead to what is doubtful."""
 
     text: str
     aside: str = ""
     fastest: bool = False
     bad: bool = False
     hint: str = ""
+    mark: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class Block:
     verdict: str
     slot: int | None
     lines: list[Line]
+    same_work: SameWork
+    doubts: tuple[str, ...] = ()
 
 
 def tallies(records: Sequence[Record], pending: int) -> list[Tally]:
@@ -115,24 +120,7 @@ def findings(rows: Sequence[Row]) -> tuple[list[Finding], Axis | None]:
     return [_finding(index, row, axis) for index, row in enumerate(rows)], axis
 
 
-def suites(rows: Sequence[Row]) -> list[str]:
-    """Return what holds for the suite as a whole, in sentences."""
-    told = []
-    for one in suite(rows):
-        ratios = ", ".join(f"{_times(ratio.estimate)} on {name}" for name, ratio in one.ratios.items())
-        told.append(f"Geometric mean of the suite, league {one.league}: against {one.against}, a step takes {ratios}.")
-    able, of = detectable(rows, NOTABLE)
-    if of:
-        told.append(f"A difference of {NOTABLE * 100:.0f} % would have shown in {able} of {plural(of, 'comparison')}.")
-    return told
-
-
-def _times(ratio: Estimate) -> str:
-    ends = interval(ratio.low, ratio.high, ratio.centre)
-    return f"{number(ratio.centre)} ×" + (f" ({ends})" if ends else "")
-
-
-def table(rows: Sequence[Row]) -> list[Block]:
+def table(rows: Sequence[Row], beside: Beside = NOTHING) -> list[Block]:
     """Return the table: one block a piece of work, one line a figure, one value a backend."""
     columns = backends(rows)
     return [
@@ -142,7 +130,9 @@ def table(rows: Sequence[Row]) -> list[Block]:
             work_details(row),
             row.verdict,
             slot_of(row.fastest) if row.fastest else None,
-            _lines(row, [(backend, row.cells.get(backend)) for backend in columns]),
+            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], beside),
+            same_work(beside.parity, row),
+            row.doubts,
         )
         for index, row in enumerate(rows)
     ]
@@ -196,11 +186,11 @@ def _quickest(row: Row) -> list[str]:
 Column = tuple[str, CellSummary | None]
 
 
-def _lines(row: Row, columns: Sequence[Column]) -> list[Line]:
+def _lines(row: Row, columns: Sequence[Column], beside: Beside) -> list[Line]:
     predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
     step = "time per call" if predict else "time per step"
     lines = [
-        Line(step, "ms", [_step_value(row, name, cell) for name, cell in columns], primary=True),
+        Line(step, "ms", [_step_value(row, name, cell, beside) for name, cell in columns], primary=True),
         Line("against the quickest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),
         Line("throughput", "samples/s", _plain(columns, lambda c: c.samples_per_s)),
         Line("first epoch", "s", _plain(columns, lambda c: c.first_epoch_time_s)),
@@ -209,7 +199,9 @@ def _lines(row: Row, columns: Sequence[Column]) -> list[Line]:
         Line("call, p99", "ms", _plain(columns, lambda c: c.call_time_p99_s, MILLISECOND)),
         Line("fixed per epoch", "ms", _plain(columns, lambda c: c.fixed_time_per_epoch_s, MILLISECOND)),
         Line("seed’s total", "s", _plain(columns, lambda c: c.seed_total_time_s)),
+        Line("share of peak", "%", [_share_value(cell, beside) for _, cell in columns]),
         Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
+        Line("same work", "", [_same_work_value(row, name, cell, beside) for name, cell in columns]),
         Line("processes", "", [_endings_value(cell) for _, cell in columns]),
     ]
     always = {step, "throughput", "first epoch", "steady epoch", "smallest difference", "processes"}
@@ -223,12 +215,25 @@ def _missing(cell: CellSummary | None) -> Value:
     return Value(DASH, hint="not measured" + (f" ({reasons})" if reasons and not cell.measured else ""))
 
 
-def _step_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
+def _step_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:
     if cell is None or cell.step_time is None:
         return _missing(cell)
     estimate = cell.step_time
     told = interval(estimate.low, estimate.high, estimate.centre, MILLISECOND.size)
-    return Value(number(estimate.centre, MILLISECOND.size), told or "no interval", fastest=row.fastest == backend)
+    doubts = cell_doubts(cell, beside)
+    return Value(
+        number(estimate.centre, MILLISECOND.size),
+        told or "no interval",
+        fastest=row.fastest == backend,
+        mark=plural(len(doubts), "doubt") if doubts else "",
+        link=doubt_anchor(cell),
+        hint="; ".join(doubts),
+    )
+
+
+def doubt_anchor(cell: CellSummary) -> str:
+    """Return the name of the place where a cell's doubts are told."""
+    return f"doubts-{cell.cell_id}"
 
 
 def _ratio_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
@@ -246,6 +251,27 @@ def _plain(
 ) -> list[Value]:
     found = [(cell, figure(cell) if cell else None) for _, cell in columns]
     return [_missing(cell) if value is None else Value(number(value, unit.size)) for cell, value in found]
+
+
+def _share_value(cell: CellSummary | None, beside: Beside) -> Value:
+    """Return the share of the machine's best measured peak, with what was reached beside it."""
+    share = beside.shares.get(cell.cell_id) if cell else None
+    if share is None or share.share_of_peak is None or share.achieved_flop_per_s is None:
+        found = _missing(cell)
+        return replace(found, hint=(share.note if share else None) or found.hint)
+    hint = f"of {number(share.peak_flop_per_s, GIGA)} GFLOP/s, the machine's best measured product"
+    return Value(number(share.share_of_peak * 100), f"{number(share.achieved_flop_per_s, GIGA)} GFLOP/s", hint=hint)
+
+
+def _same_work_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:
+    """Return how far a backend's twin is from the others'; a dash where the row has nothing to say of it."""
+    if cell is None or cell.step_time is None:
+        return _missing(cell)
+    found = same_work(beside.parity, row, backend)
+    if found.standing is Standing.NOT_CHECKED:
+        return Value(DASH, hint="not checked")
+    said = "" if found.standing is Standing.AGREES else f", {found.standing}"
+    return Value(f"{found.value or DASH}{said}", hint=f"{found.figure}: {'; '.join(found.remarks)}")
 
 
 def _difference_value(cell: CellSummary | None) -> Value:

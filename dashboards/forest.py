@@ -56,7 +56,7 @@ def page(found: Versus, titles: Mapping[str, str], threshold: float) -> str:
             policy=policy(style),
             heading=f"New against base: {found.outcome}",
             tally=", ".join(_tally(found)),
-            changed=[tuple(line.split(" ", 1)) for line in found.changed] or [("changed", "nothing that was recorded")],
+            changed=_facts(found),
             lead=_lead(found, threshold),
             lines=lines,
             axis=axis,
@@ -71,16 +71,23 @@ def _tally(found: Versus) -> Iterable[str]:
             yield f"{plural(count, 'comparison')} {outcome}"
 
 
+def _facts(found: Versus) -> list[tuple[str, ...]]:
+    """Return what base and new are, what differs between them, and what else must be known."""
+    runs = list(zip(("base", "new"), found.runs, strict=True)) if found.runs else []
+    changed = [tuple(line.split(" ", 1)) for line in found.changed] or [("changed", "nothing that was recorded")]
+    return [*runs, *changed, *(("note", note) for note in found.notes)]
+
+
 def _lead(found: Versus, threshold: float) -> str:
     told = (
         "Each line is how much longer a step takes in new than in base, with its 95 % interval; a dot is one block of "
-        f"two processes that took turns. Shaded is what the threshold of {threshold:.0%} tolerates."
+        f"two processes that took turns. Shaded is what the threshold of {threshold * 100:g} % tolerates."
     )
     if found.paired:
         return told
     return (
         "Base and new are of two sessions, so there are no pairs: an interval holds the spread between sessions, and "
-        f"there is none where that is not known. Shaded is what the threshold of {threshold:.0%} tolerates."
+        f"there is none where that is not known. Shaded is what the threshold of {threshold * 100:g} % tolerates."
     )
 
 

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.compare import Row
+from analysis.beside import NOTHING, Beside
+from analysis.compare import Row, suite_lines
 from dashboards import environment, findings, pictures, troubles
 from dashboards.format import DASH, moment
 from records.schema import Record
@@ -26,11 +27,17 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def render(records: Sequence[Record], rows: Sequence[Row], about: Mapping[str, object], pending: int = 0) -> str:
+def render(
+    records: Sequence[Record],
+    rows: Sequence[Row],
+    about: Mapping[str, object],
+    pending: int = 0,
+    beside: Beside = NOTHING,
+) -> str:
     """Return the page of a run.
 
     `rows` is the table of these records, `about` the content of the run's `run.json` (any key may be missing),
-    `pending` the number of planned repeats without a record.
+    `pending` the number of planned repeats without a record, `beside` what is known of it from elsewhere.
     """
     from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
 
@@ -47,16 +54,18 @@ def render(records: Sequence[Record], rows: Sequence[Row], about: Mapping[str, o
         tallies=findings.tallies(records, pending),
         superseded=troubles.superseded(records),
         findings=found,
-        suites=findings.suites(rows),
+        suites=suite_lines(rows),
         ratio_axis=ratio_axis,
         backends=findings.backends(rows),
-        blocks=findings.table(rows),
+        blocks=findings.table(rows, beside),
         epochs=pictures.epoch_pictures(rows),
         starts=pictures.start_pictures(rows),
         memories=pictures.memory_pictures(rows),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         failures=troubles.failures(records, rows),
         warnings=troubles.warnings(records, rows),
+        doubts=troubles.doubts(rows, beside),
+        peak_notes=beside.notes if rows and not beside.has_peaks else (),
         machine_line=environment.machine_line(records),
         run_facts=environment.run_facts(about),
         machines=environment.machines(records),

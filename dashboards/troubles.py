@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from analysis.beside import NOTHING, Beside, cell_doubts
 from analysis.compare import Row
+from dashboards.findings import doubt_anchor
 from dashboards.pictures import slot_of
 from records.schema import MEASURED, Evidence, Record
 from records.store import latest_attempts
@@ -42,6 +44,17 @@ class Doubt:
     where: str
 
 
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What is doubtful about one cell's figures, although nothing failed; `anchor` is where its mark leads."""
+
+    title: str
+    backend: str
+    slot: int
+    anchor: str
+    texts: tuple[str, ...]
+
+
 def failures(records: Sequence[Record], rows: Sequence[Row]) -> list[Failure]:
     """Return the latest attempts without figures, those with the same cell, status and reason together."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
@@ -62,6 +75,16 @@ def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[Doubt]:
     titles = _titles(rows)
     found = [_warning(text, group, titles) for (text, _), group in groups.items()]
     return sorted(found, key=lambda doubt: (doubt.rule, doubt.title, doubt.slot, doubt.text))
+
+
+def doubts(rows: Sequence[Row], beside: Beside = NOTHING) -> list[Doubts]:
+    """Return the cells whose figures are doubtful, in the order of the table."""
+    return [
+        Doubts(row.title, backend, slot_of(backend), doubt_anchor(cell), found)
+        for row in rows
+        for backend, cell in row.cells.items()
+        if (found := cell_doubts(cell, beside))
+    ]
 
 
 def printable(output: str) -> str:

@@ -60,16 +60,16 @@ def entry(item: Workload) -> dict[str, Any]:
 def forward(model: Any, x: Any) -> tuple[int, list[int]]:
     """FLOPs of one forward pass over `x`, and the output's shape without its batch dimension.
 
-    Attention runs as its plain formula: PyTorch's counter does not know the fused kernel of the CPU and counts it as 0.
     A causal mask halves nothing: the masked products are counted, as the plain formula computes them.
     """
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
 
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        output = model(x, training=False)
-    return int(counter.get_total_flops()), [int(size) for size in output.shape[1:]]
+    from models.flops.torch import counted
+
+    outputs: list[Any] = []
+    with torch.no_grad():
+        flops = counted(lambda: outputs.append(model(x, training=False)))
+    return flops, [int(size) for size in outputs[0].shape[1:]]
 
 
 def text(data: dict[str, Any]) -> str:

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     SINGLE = "single"
     DATA = "data"
     MODEL = "model"
+    SHARDED = "sharded"
     PHYSICS = "physics"
 
 
@@ -55,11 +56,13 @@ MODES = {
         Mode("fc_model_ff", Kind.MODEL, trains=False),
         Mode("fc_model", Kind.MODEL),
         Mode("fc_model_manual", Kind.MODEL, manual=True),
+        Mode("fc_zero", Kind.SHARDED, manual=True),
         Mode("fc_phy", Kind.PHYSICS),
     )
 }
-# Modes that cut a matrix of gradients into as many pieces as there are workers.
-CUT_GRADIENTS = ("fc_data_slice", "fc_data_manual")
+# Kinds that cut the batch, and modes that cut weights or gradients, into as many pieces as there are workers.
+CUT_BATCH = (Kind.DATA, Kind.MODEL, Kind.SHARDED)
+CUT_WEIGHTS = ("fc_model_ff", "fc_model", "fc_model_manual", "fc_zero", "fc_data_slice", "fc_data_manual")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +166,9 @@ def faults(task: Task) -> list[str]:
         found.append(f"workers: must be 1 for {task.mode}, got {n}")
     if mode.native and task.precision not in ITEM_BYTES:
         found.append(f"precision: must be {', '.join(ITEM_BYTES)} for {task.mode}, got {task.precision}")
-    if mode.kind in (Kind.DATA, Kind.MODEL) and task.batch_size % n:
+    if mode.kind in CUT_BATCH and task.batch_size % n:
         found.append(f"workers: must divide batch_size ({task.batch_size}), got {n}")
-    if (mode.kind is Kind.MODEL or task.mode in CUT_GRADIENTS) and task.weight_size % n:
+    if task.mode in CUT_WEIGHTS and task.weight_size % n:
         found.append(f"workers: must divide weight_size ({task.weight_size}) for {task.mode}, got {n}")
     if not 0 <= task.shared_ratio <= 1:
         found.append(f"shared_ratio: must be from 0 to 1, got {task.shared_ratio}")
@@ -203,8 +206,8 @@ def traffic_per_step(task: Task) -> Traffic:
     if task.workers == 1:
         return Traffic()
     item = ITEM_BYTES[task.precision]
-    square = task.level * task.weight_size**2 * item
-    last = task.weight_size * item
+    first = task.weight_size**2 * item
+    square, last = task.level * first, task.weight_size * item
     if task.kind is Kind.MODEL:
         crossing = task.batch_size * (task.level * task.weight_size + 1) * item
         return Traffic(0, crossing, crossing if MODES[task.mode].trains else 0)
@@ -215,6 +218,7 @@ def traffic_per_step(task: Task) -> Traffic:
         "fc_data": Traffic(square + last),
         "fc_data_slice": Traffic(0, square + last, square + last),
         "fc_data_manual": Traffic(last, square, square),
+        "fc_zero": Traffic(0, square + last, 2 * (square + last) - first),
     }.get(task.mode, Traffic())
 
 
@@ -246,6 +250,8 @@ def expected_shapes(task: Task) -> tuple[list[list[int]], list[int], list[int]]:
     if task.kind is Kind.MODEL:
         weights = [[rows // n, columns] for rows, columns in task.shapes]
         return weights, [batch, size // n], [batch // n, 1]
+    if task.kind is Kind.SHARDED:
+        return [[rows // n, columns] for rows, columns in task.shapes], [batch // n, size], [batch // n, 1]
     own = batch * task.phy_blocks if task.kind is Kind.PHYSICS else batch // n
     blocks = task.phy_blocks if task.kind is Kind.PHYSICS else 1
     return [list(shape) for shape in task.shapes] * blocks, [own, size], [own, 1]

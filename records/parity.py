@@ -8,6 +8,7 @@ Promise: `None` means not measured. It does not know how deviations are computed
 
 History of `PARITY_VERSION`:
   1  first version
+  2  `nudged`, without which no float32 figure counts as explained by rounding
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from records.schema import about
 from records.settings import Scalar
 from records.store import write_synced
 
-PARITY_VERSION = 1
+PARITY_VERSION = 2
 FOLDER = "parity"
 
 
@@ -121,6 +122,11 @@ class ParityRecord:
     own: dict[str, float] = about("a backend's own float32 losses, 1 thread against 2", default_factory=dict)
     rounding: dict[str, Deviation] = about(
         "a backend's float32 against its own float64, where that was asked", default_factory=dict
+    )
+    nudged: dict[str, Deviation] = about(
+        "a backend's float32 against itself with each weight moved by one unit in its last place, the largest of "
+        "several, where that was asked; without `losses`",
+        default_factory=dict,
     )
     pairs: list[Pair] = about("every two backends", default_factory=list)
     failures: dict[str, str] = about("twins that could not be compared, and why", default_factory=dict)

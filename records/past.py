@@ -31,6 +31,7 @@ RESOLVED_FACTS = (
     "tf32",
     "intra_op_threads",
     "cpus",
+    "affinity",
     "image_data_format",
     "parameters",
     "steps_per_epoch",
@@ -165,7 +166,11 @@ def _aside(name: str) -> bool:
 
 
 def _left_out(about: object) -> str | None:
-    """Return why a run stands for no session: its arm is not the first without a planted fault."""
+    """Return why a run stands for no session: another arm does.
+
+    Of the arms without a planted fault it is the runner's own Python, the first of several; where both sides were other
+    environments the last, which is the new one. A base pinned for a gate would show a history in which nothing changes.
+    """
     if not isinstance(about, dict):
         return "its run.json holds no object"
     arms, arm = about.get("arms"), about.get("arm")
@@ -173,8 +178,10 @@ def _left_out(about: object) -> str | None:
         return None
     if isinstance(arms[arm], dict) and arms[arm].get("fault"):
         return f"the fault {arms[arm]['fault']!r} was planted in it"
-    first = next(name for name, one in arms.items() if not (isinstance(one, dict) and one.get("fault")))
-    return None if arm == first else f"its session is told by the arm {first!r}, this is {arm!r}"
+    plain = {name: one if isinstance(one, dict) else {} for name, one in arms.items()}
+    free = [name for name, one in plain.items() if not one.get("fault")]
+    teller = next((name for name in free if plain[name].get("python") is None), free[-1])
+    return None if arm == teller else f"its session is told by the arm {teller!r}, this is {arm!r}"
 
 
 def _read_object(path: str, name: str) -> dict[str, Any]:

@@ -57,9 +57,27 @@ class Resolved:
     tf32: bool | None = about("whether float32 products may use TF32; null where the device has none", default=None)
     intra_op_threads: int | None = about("threads one operation may use, as the backend reports it", default=None)
     cpus: int | None = about("CPUs the process was allowed to run on", default=None)
+    affinity: str | None = about("those CPUs, as a list such as 0-3,8", default=None)
     image_data_format: str | None = about("Keras image data format", default=None)
     compile_cache_hits: int | None = about("compiled programs taken from the persistent cache", default=None)
+    recompiles_timed: int | None = about(
+        "programs traced or compiled during the kept epochs; null where the backend compiles nothing or does not tell",
+        default=None,
+    )
+    graph_breaks: int | None = about(
+        "places where torch.compile cut a program in two; null where it compiled nothing", default=None
+    )
+    forward_flops: int | None = about(
+        "operations of matrix products and convolutions in a forward pass over one batch, two per multiply-add, as "
+        "this backend ran them; counted by the first process of a cell, after everything timed",
+        default=None,
+    )
     parameters: int | None = about("trainable and other weights of the model, in elements", default=None)
+    trainable_parameters: int | None = about("weights that the optimiser moves, in elements", default=None)
+    optimizer: str | None = about("class of the optimiser that trained; null where nothing was trained", default=None)
+    learning_rate: float | None = about("learning rate of the first step", default=None)
+    optimizer_slots: int | None = about("variables the optimiser keeps for the weights it moves", default=None)
+    optimizer_slot_bytes: int | None = about("their size", default=None)
     data_is_real: bool = about("whether the samples are real data rather than synthetic", default=False)
 
 
@@ -141,6 +159,20 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuEpochs:
+    """The GPU of a cell, resting: before its first kept epoch and after each ("at the boundaries"), or of each."""
+
+    sm_clocks_hz: list[int | None] = about("clock of the multiprocessors, at the boundaries")
+    memory_clocks_hz: list[int | None] = about("clock of the memory, at the boundaries")
+    temperatures_c: list[float | None] = about("temperature, at the boundaries")
+    powers_w: list[float | None] = about("power drawn, at the boundaries")
+    throttle_reasons: list[str | None] = about("what held the clock back, at the boundaries; empty for nothing")
+    epoch_energies_j: list[float | None] = about("energy used in each kept epoch")
+    thermal_throttled_times_s: list[float | None] = about("time that heat held the clock back, in each kept epoch")
+    power_throttled_times_s: list[float | None] = about("time that power held the clock back, in each kept epoch")
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What else the machine did: the loads over the whole attempt, all else during its kept epochs alone."""
 
@@ -153,6 +185,7 @@ class Surroundings:
     io_stall_share: float | None = about("share of the time all tasks waited for storage (PSI)", default=None)
     throttle_events: int | None = about("thermal throttlings of the CPUs used", default=None)
     quota_throttled_time_s: float | None = about("time a CPU quota held the run back", default=None)
+    gpu: GpuEpochs | None = about("the GPU at the boundaries of the kept epochs", default=None)
     disturbed: str | None = about(
         "what disturbed this repeat's block from outside, by a rule that knows no times; it was measured again",
         default=None,

@@ -17,6 +17,8 @@ DEVICES = ("cpu", "gpu", "tpu")
 PRECISIONS = ("float32", "float64", "bfloat16", "mixed_bfloat16", "mixed_float16")
 COMPILE_CACHES = ("cold", "warm")
 LEAGUES = ("as_shipped", "matched")
+CLOCKS = ("free", "locked")
+AUTOTUNES = ("fresh", "pinned", "off")
 DATA_SOURCES = ("synthetic", "digits", "keras:mnist", "keras:cifar10")
 
 
@@ -26,7 +28,9 @@ class Settings:
 
     `steps_per_epoch` may be a number, "seed" (ceil(samples / batch_size)) or "auto" (the smallest number, the same for
     every backend of a workload, that makes each backend's epoch at least 0.5 s). The number that was used is in the
-    record's `resolved`, so that the identity of a cell does not change with the speed of the day.
+    record's `resolved`, so that the identity of a cell does not change with the speed of the day. `cpus` is a list in
+    the spelling of `records.cpu_list`, a count, or "all". The last three have defaults so that records written before
+    there were any can still be read.
     """
 
     backend: str
@@ -49,3 +53,6 @@ class Settings:
     threads: int | str
     compile_cache: str
     league: str
+    cpus: int | str = "all"
+    clocks: str = "free"
+    autotune: str = "fresh"

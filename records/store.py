@@ -134,6 +134,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run_id = folder.name
+        self._read: dict[str, Record] = {}
 
     def about(self) -> dict[str, Any]:
         """Return `run.json`. Raises `StoreFailure` when it is missing or not valid."""
@@ -157,6 +158,8 @@ class Run:
     def load(self) -> tuple[list[Record], list[Problem]]:
         """Return every record, sorted by key, and what is not one. Changes nothing.
 
+        A record is published once and never replaced, so that each file is read once.
+
         Raises `StoreFailure` for a record of a newer schema: an older runner must not misread or re-measure it.
         """
         records, problems = [], []
@@ -164,7 +167,9 @@ class Run:
             if path.is_dir() or path.name.startswith("."):
                 continue
             try:
-                records.append(_read_record(path))
+                if path.name not in self._read:
+                    self._read[path.name] = _read_record(path)
+                records.append(self._read[path.name])
             except (OSError, CodecError) as error:
                 problems.append(Problem(path, str(error)))
         return sorted(records, key=lambda record: record.key), problems
@@ -269,6 +274,8 @@ def _read_record(path: Path) -> Record:
             "update the runner or choose another folder with --results"
         )
     record = decode(Record, data)
+    if record.times.step_time_s is not None and record.times.step_time_s <= 0:
+        raise CodecError(f"times.step_time_s must be above 0, got {record.times.step_time_s:g}: no clock measured this")
     if path.name != "{}.{}.{}.json".format(*record.key):
         raise CodecError(f"holds the record of {record.key}")
     return record

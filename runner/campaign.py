@@ -320,6 +320,7 @@ class _Campaign:
             dataset_dir=self._workshop.dataset_dir,
             compile_cache_dir=_compile_cache(arm.run, settings),
             fault=arm.fault,
+            autotune_dir=_autotuned(arm.run, step.cell),
         )
 
 
@@ -327,6 +328,15 @@ def _compile_cache(run: Run, settings: Settings) -> str | None:
     if settings.compile_cache == "cold":
         return None
     folder = run.folder / "compile-cache" / settings.backend
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder.absolute())
+
+
+def _autotuned(run: Run, cell: Cell) -> str | None:
+    """Return where the repeats of a cell keep what was tuned; None where each tunes for itself, or nothing is."""
+    if cell.settings.autotune != "pinned":
+        return None
+    folder = run.folder / "autotune" / cell.cell_id
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder.absolute())
 

@@ -30,6 +30,7 @@ from runner.yaml_strict import MAX_PROBLEMS, REFUSED, Document, Path, Problem, S
 
 Axes = dict[str, tuple[Scalar, ...]]
 MAX_EXCLUDES = 100  # each is tried on every point of its entry
+GPU_ONLY = ("clocks", "autotune")  # beyond their default
 _BACKEND = Rule(choices=BACKENDS)
 
 
@@ -104,6 +105,11 @@ def conflicts(axes: Axes, workload: Workload) -> list[Conflict]:
     if steps and (calls := max(_numbers(axes["steps_per_execution"]))) > min(steps):
         text = f"must be at most steps_per_epoch ({min(steps)}), got {calls}"
         found.append(Conflict("steps_per_execution", "steps_per_epoch", text))
+    for key in GPU_ONLY:
+        usual, elsewhere = SETTINGS[key].default, [name for name in axes["device"] if name != "gpu"]
+        if elsewhere and (other := next((value for value in axes[key] if value != usual), None)):
+            text = f"must be {usual} on device {elsewhere[0]}, got {say(other)}; give GPU cells an entry of their own"
+            found.append(Conflict(key, "device", text))
     for source in axes["data"]:
         if source not in workload.data:
             text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"

@@ -36,7 +36,7 @@ def _tasks(mode: str, workers: int, precision: str) -> Iterator[Task]:
         yield task.changed(shared_ratio=RATIOS[1], phy_blocks=2)
         return
     yield task
-    if task.kind is Kind.DATA and MODES[mode].trains and workers > 1:
+    if task.kind in (Kind.DATA, Kind.SHARDED) and MODES[mode].trains and workers > 1:
         yield task.changed(reduce="mean")
 
 

@@ -13,7 +13,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from records import cpu_list
 from records.settings import (
+    AUTOTUNES,
+    CLOCKS,
     COMPILE_CACHES,
     DATA_SOURCES,
     DEVICES,
@@ -33,11 +36,12 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 USER_WORKLOAD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 OUR_PACKAGES = frozenset({"records", "models", "runner", "analysis", "uploader", "dashboards"})
 _NOUNS = {"int": "a whole number", "float": "a number", "str": "text", "any": "true, false, a number or text"}
+_NOUNS["cpus"] = "a list of CPUs such as 0-3,8 or a count of them"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a value must be: one of `choices`, or of `kind` (int, float, bool, str, any) and within the limits."""
+    """What a value must be: one of `choices`, or of `kind` (int, float, bool, str, cpus, any), within the limits."""
 
     kind: str = ""
     minimum: float | None = None
@@ -58,6 +62,8 @@ class Rule:
 
     def normal(self, value: Scalar) -> Scalar:
         """Return the one spelling of an accepted value. Adding 0.0 makes -0.0 the 0.0 it equals."""
+        if self.kind == "cpus" and isinstance(value, str) and value not in self.choices:
+            return cpu_list.text(cpu_list.parse(value) or ())
         return float(value) + 0.0 if self.kind == "float" and not isinstance(value, str) else value
 
     def words(self) -> str:
@@ -93,22 +99,26 @@ class Rule:
         return f" of at least {low}" if low is not None else f" of at most {high}" if high is not None else ""
 
     def _kind_schema(self) -> list[dict[str, object]]:
-        types = {"int": "integer", "float": "number", "bool": "boolean", "str": "string"}
+        types = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "cpus": "integer"}
         if not self.kind:
             return []
         if self.kind == "any":
             return [{"type": ["boolean", "number", "string"]}]
         limits = {"minimum": self.minimum, "maximum": self.maximum}
+        listed: list[dict[str, object]] = [{"type": "string", "pattern": f"^{cpu_list.PATTERN}$"}]
         schema: dict[str, object] = {"type": types[self.kind]}
-        return [schema | {key: limit for key, limit in limits.items() if limit is not None}]
+        within = schema | {key: limit for key, limit in limits.items() if limit is not None}
+        return [within, *(listed if self.kind == "cpus" else [])]
 
 
 def _is_kind(kind: str, value: Scalar) -> bool:
+    if isinstance(value, str) and kind == "cpus":
+        return len(value) <= MAX_TEXT and bool(cpu_list.parse(value))
     if isinstance(value, str):
         return kind in ("str", "any") and len(value) <= MAX_TEXT and value.isprintable()
     if isinstance(value, bool):
         return kind in ("bool", "any")
-    return kind in ("float", "any") or (kind == "int" and isinstance(value, int))
+    return kind in ("float", "any") or (kind in ("int", "cpus") and isinstance(value, int))
 
 
 # Each of these may be a list, which makes it an axis. No default: the workload's own, from the catalog.
@@ -137,6 +147,11 @@ SETTINGS: dict[str, Rule] = {
     "threads": Rule("int", 1, 1024, choices=("all",), default="all", meaning="CPU threads an operation may use"),
     "compile_cache": Rule(choices=COMPILE_CACHES, default="cold", meaning="whether compiled programs may be reused"),
     "league": Rule(choices=LEAGUES, default="as_shipped", meaning="which comparisons the cell takes part in"),
+    "cpus": Rule("cpus", 1, 1024, choices=("all",), default="all", meaning="CPUs the processes are held to"),
+    "clocks": Rule(choices=CLOCKS, default="free", meaning="gpu: the driver's own clocks, or locked at the rated one"),
+    "autotune": Rule(
+        choices=AUTOTUNES, default="fresh", meaning="gpu: each process tunes kernels, the first one for all, or none"
+    ),
 }
 
 # One value for an entry; they decide how often and how long a cell may run, not what it is.

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from records import fc
+from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEAL_LIMIT
+from records import cpu_list, fc
 from records.codec import CodecError, decode, loads
-from records.schema import SCHEMA_VERSION, CellResult, Status
+from records.schema import SCHEMA_VERSION, CellResult, Status, Surroundings
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
 
 SECOND_EPOCH_LIMIT = 1.2
-STEAL_LIMIT = 0.02
-OTHER_CPU_LIMIT = 0.10
 SHORT_EPOCH_S = 0.4
 
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
@@ -57,6 +56,8 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
 
 def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> Verdict:
     """Return the verdict on one attempt: `result` as accepted, or the `problem` it was refused for."""
+    if outcome.refused:
+        return Verdict(Status.UNSUPPORTED, outcome.refused)
     if outcome.infrastructure:
         return Verdict(Status.INFRA, outcome.infrastructure)
     if ended := _ended_by_force(job, outcome):
@@ -123,13 +124,31 @@ def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
     found = []
     around = outcome.surroundings
     if (around.steal_share or 0) > STEAL_LIMIT:
-        found.append(f"steal: the hypervisor took {around.steal_share:.0%} of the CPU time; measure again later")
+        found.append(f"steal: the hypervisor took {around.steal_share:.1%} of the CPU time; measure again later")
     if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
-        found.append(f"busy: other processes used {around.other_cpu_share:.0%} of the CPU time; stop them")
+        found.append(f"busy: other processes used {around.other_cpu_share:.1%} of the CPU time; stop them")
+    if (held_back := _gpu_throttled_share(around, result)) > STALL_LIMIT:
+        told = f"heat or power held the GPU's clock back {held_back:.1%} of the time"
+        found.append(f"gpu_throttled: {told}; cool it, raise its power limit, or set clocks to locked")
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
         found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")
     return found
+
+
+def _gpu_throttled_share(around: Surroundings, result: CellResult) -> float:
+    """Return the share of the kept epochs in which the GPU was held back, by what did so longer; 0 if none is known."""
+    gpu, wall_s = around.gpu, sum(result.times.epoch_times_s)
+    if gpu is None or wall_s <= 0:
+        return 0.0
+    causes = (gpu.thermal_throttled_times_s, gpu.power_throttled_times_s)
+    return max(sum(one or 0.0 for one in times_s) for times_s in causes) / wall_s
+
+
+def _elsewhere(asked: int | str, affinity: str | None) -> str | None:
+    """Return what is wrong with the CPUs a cell says it ran on, given those that it was to be held to."""
+    held = len(cpu_list.parse(affinity or "") or ()) if isinstance(asked, int) else affinity
+    return None if asked in ("all", held) else f"it ran on CPUs {affinity}, though cpus is {asked}"
 
 
 def _implausible(result: CellResult, job: Job) -> str | None:
@@ -142,6 +161,8 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         return f"it was measured on {result.device.platform}, not on {job.settings.device}"
     if result.resolved is None:
         return "it does not say what the settings became"
+    if problem := _elsewhere(job.settings.cpus, result.resolved.affinity):
+        return problem
     if len(result.times.epoch_times_s) != job.settings.epochs - job.settings.discard:
         return (
             f"it holds {len(result.times.epoch_times_s)} kept epochs, not {job.settings.epochs - job.settings.discard}"

@@ -23,7 +23,7 @@ def detect() -> Machine:
         cpu_model=_cpu_model(),
         logical_cpus=len(os.sched_getaffinity(0)),
         physical_cores=_physical_cores(),
-        memory_bytes=memory_bytes(),
+        memory_bytes=_memory_bytes(),
         kernel=platform.release(),
         os=_os_name(),
         container=_container(),
@@ -73,8 +73,7 @@ def _physical_cores() -> int | None:
     return len(cores) or None
 
 
-def memory_bytes() -> int | None:
-    """Return the memory of the machine."""
+def _memory_bytes() -> int | None:
     found = _first_value("/proc/meminfo", "MemTotal")
     return int(found.split()[0]) * 1024 if found else None
 

@@ -22,6 +22,8 @@ from runner.cell.job import WEIGHTS_NAME, Twin
 from runner.twins import Key, Reply, Subject, Workshop
 
 OWN_THREADS = 2
+# Two, since a loss or a norm may by chance hardly move.
+NUDGES = (1, 2)
 # A pair is explained by either of its backends: XLA, which compiles for a minute, is asked last.
 QUICKEST_FIRST = ("torch", "tensorflow", "jax")
 
@@ -60,7 +62,8 @@ class _Comparison:
         pairs = [pair for a, b in parity.pairs(self.workshop.backends) if (pair := self._pair(a, b, zero)).deviations]
         rounding = self._rounding(pairs, zero)
         own = self._own(pairs)
-        evidence = parity.Evidence(own, rounding)
+        nudged = self._nudged(pairs, rounding, zero)
+        evidence = parity.Evidence(own, rounding, nudged)
         pairs = [parity.explained(pair, self.subject.workload, evidence) for pair in pairs]
         pairs = [pair if pair.agrees else self._located(pair, zero) for pair in pairs]
         some = next((twin.trace for twin in self.twins.values()), None)
@@ -78,6 +81,7 @@ class _Comparison:
             zero_updates=_paths(some, zero.update - zero.gradient),
             own=own,
             rounding=rounding,
+            nudged=nudged,
             pairs=pairs,
             failures=self.failures,
             unsupported=self.unsupported,
@@ -158,6 +162,28 @@ class _Comparison:
             if apart is not None:
                 found[backend] = apart
         return found
+
+    def _nudged(
+        self, pairs: Sequence[Pair], rounding: dict[str, Deviation], zero: parity.Zeros
+    ) -> dict[str, Deviation]:
+        """Return how far a backend's float32 is from itself with nudged weights, where that may explain a figure."""
+        found: dict[str, Deviation] = {}
+        for backend in QUICKEST_FIRST:
+            evidence = parity.Evidence(rounding=rounding, nudged=found)
+            told = [parity.explained(pair, self.subject.workload, evidence) for pair in pairs]
+            if not any(parity.awaits_nudge(pair, rounding) for pair in told if backend in pair.backends):
+                continue
+            keys = [Key(backend, "float32", nudge=seed) for seed in NUDGES]
+            asked = [(key, Twin("train", self.weights, key.nudge)) for key in keys]
+            replies = [reply for reply in self.workshop.run(self.subject, asked) if reply.trace is not None]
+            if seen := [self._from_itself(backend, reply, zero) for reply in replies]:
+                found[backend] = parity.largest(seen)
+        return found
+
+    def _from_itself(self, backend: str, reply: Reply, zero: parity.Zeros) -> Deviation:
+        assert reply.trace is not None
+        other = parity.Twin(backend, reply.trace, reply.arrays())
+        return parity.deviation(self.twins[Key(backend, "float32")], other, "float32", zero)
 
     def _located(self, pair: Pair, zero: parity.Zeros) -> Pair:
         """Return the pair with the layer, or else the weight, where its backends part."""

@@ -7,7 +7,6 @@ a peak is the best of all calls of all rounds, and its median stands beside it.
 from __future__ import annotations
 
 import os
-import resource
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -15,15 +14,17 @@ from datetime import datetime
 from random import Random
 from typing import TypeVar
 
+from analysis.surroundings.disturbance import OwnUse, Watched, other_cpu_share
 from records.codec import CodecError, decode
 from records.peaks import PEAKS_VERSION, Gemm, PeakAnswer, PeakOrder, Peaks, Stream, Timed, fingerprint
 from records.schema import Machine
 from records.settings import BACKENDS, Settings
 from runner.errors import InfrastructureError
-from runner.executors import process_tree
 from runner.executors.environment import allowed_cpus
 from runner.executors.probe import Probe, ProbeFailed
 from runner.grammar import SETTINGS
+from runner.surroundings.counters import Sampler, since
+from runner.surroundings.own import ended_cpu_s
 
 MODULE = "runner.cell.peaks"
 HOST = "numpy"
@@ -83,12 +84,7 @@ def measure(
     pieces = list(_pieces(probe, subject, effort))
     found = _Found({}, {}, {f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))}, {}, {})
     load_before = os.getloadavg()[0]
-    meter = _OthersMeter()
-    for turn in range(effort.rounds):
-        Random(f"{seed}:{turn}").shuffle(pieces)
-        for number, piece in enumerate(pieces):
-            told(f"round {turn + 1} of {effort.rounds}, {number + 1} of {len(pieces)}: {_name(piece)}")
-            _ask(probe, replace(piece, seed=seed + turn), found)
+    others = _watched(lambda: _rounds(probe, (pieces, seed, effort.rounds), found, told))
     if not found.gemms and not found.streams:
         reasons = "; ".join(f"{what}: {why}" for what, why in sorted(found.refused.items()))
         raise InfrastructureError(f"peaks: nothing could be timed: {reasons}")
@@ -106,8 +102,25 @@ def measure(
         devices=found.devices,
         cache_bytes=found.cache_bytes,
         load_before=load_before,
-        other_cpu_share=meter.share(),
+        other_cpu_share=others,
     )
+
+
+def _watched(work: Callable[[], None]) -> float | None:
+    """Do the work, whose processes end with it; return the share of the CPUs that others used meanwhile."""
+    with Sampler(os.sched_getaffinity(0)) as sampler:
+        before, own_s = sampler.read(), ended_cpu_s()
+        work()
+        return other_cpu_share(Watched(since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)))
+
+
+def _rounds(probe: Probe, asked: tuple[list[PeakOrder], int, int], found: _Found, told: Callable[[str], None]) -> None:
+    pieces, seed, rounds = asked
+    for turn in range(rounds):
+        Random(f"{seed}:{turn}").shuffle(pieces)
+        for number, piece in enumerate(pieces):
+            told(f"round {turn + 1} of {rounds}, {number + 1} of {len(pieces)}: {_name(piece)}")
+            _ask(probe, replace(piece, seed=seed + turn), found)
 
 
 def probe_settings(backend: str, device: str = "cpu", threads: int | str = "all") -> Settings:
@@ -182,23 +195,3 @@ def _joined(before: Timed | None, now: Timed) -> Timed:
     if before is None:
         return now
     return Timed(before.rates + now.rates, before.processes + now.processes)
-
-
-class _OthersMeter:
-    """What share of the machine's CPU time processes outside this measurement took since it was made."""
-
-    def __init__(self) -> None:
-        self._before, self._own_before_s = process_tree.cpu_times(), _own_cpu_s()
-
-    def share(self) -> float | None:
-        """Return the share so far; None where the kernel does not tell."""
-        before, now = self._before, process_tree.cpu_times()
-        if before is None or now is None or now.total_s <= before.total_s:
-            return None
-        others_s = now.busy_s - before.busy_s - (_own_cpu_s() - self._own_before_s)
-        return max(0.0, others_s) / (now.total_s - before.total_s)
-
-
-def _own_cpu_s() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)

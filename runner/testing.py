@@ -9,8 +9,8 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from records import fc
-from records.faults import parse
+from records import cpu_list, fc
+from records.faults import parse, scattered_share
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
 from runner.cell.job import Job, write_result
@@ -76,7 +76,10 @@ class FakeExecutor:
 
     def result(self, job: Job) -> CellResult:
         """Return a complete result for a job."""
-        step_s = self.step_time_s(job.settings, job.repeat) * (1 + parse(job.fault)[1] if job.fault else 1)
+        pretended = _Pretended(self.step_time_s(job.settings, job.repeat))
+        if job.fault:
+            pretended = _faulty(pretended, job)
+        step_s = pretended.step_s
         empty = CellResult(SCHEMA_VERSION, job.nonce, job.cell_id, job.repeat, job.attempt)
         proved = replace(empty, device=DeviceProof(job.settings.device, "fake:0", 1, "fake"))
         steps = job.steps or 1
@@ -84,9 +87,16 @@ class FakeExecutor:
         return replace(
             proved,
             resolved=Resolved(
-                steps_per_epoch=steps, seed_steps_per_epoch=32, start="fork", precision="float32", parameters=1000
+                steps_per_epoch=steps,
+                seed_steps_per_epoch=32,
+                start="fork",
+                precision="float32",
+                affinity=_affinity(job.settings.cpus),
+                parameters=1000,
+                recompiles_timed=steps * kept // pretended.every if pretended.every else 0,
+                forward_flops=round(1e6 * pretended.work) if job.repeat == 0 else None,
             ),
-            times=_times(step_s, steps, kept, job.settings),
+            times=_slow_at_first(_times(step_s, steps, kept, job.settings), pretended.first),
             learning=Learning(loss=[1.0 / (epoch + 1) for epoch in range(job.settings.epochs)]),
             memory=Memory(peak_host_memory_bytes=500 << 20),
             versions={"python": "3", "keras": "3", job.settings.backend: "1"},
@@ -153,6 +163,10 @@ def _parallel(task: fc.Task) -> fc.Parallel:
     return fc.parallel_of(task, places, fc.traffic_per_step(task), [])
 
 
+def _affinity(asked: int | str) -> str | None:
+    return cpu_list.text(range(asked)) if isinstance(asked, int) else None if asked == "all" else asked
+
+
 def _times(step_s: float, steps: int, kept: int, settings: Settings) -> Times:
     epoch_s = step_s * steps
     return Times(
@@ -170,3 +184,31 @@ def _times(step_s: float, steps: int, kept: int, settings: Settings) -> Times:
         steps_per_s=1 / step_s,
         training_time_s=epoch_s * settings.epochs + 0.5,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pretended:
+    """What a pretended process shows: a step in seconds; work and first epoch as multiples; steps to a recompile."""
+
+    step_s: float
+    work: float = 1.0
+    first: float = 1.0
+    every: int = 0
+
+
+def _faulty(plain: _Pretended, job: Job) -> _Pretended:
+    """Return a pretended process with the job's fault: a copy takes 1 ms a MiB, a recompile 100 ms."""
+    kind, value = parse(job.fault or "")
+    share = scattered_share(value, job.repeat) if kind == "variance" else value
+    if kind in ("slower", "variance"):
+        return replace(plain, step_s=plain.step_s * (1 + share), work=1 + share)
+    if kind == "copy":
+        return replace(plain, step_s=plain.step_s + value * 1e-3)
+    if kind == "recompile":
+        return replace(plain, step_s=plain.step_s + 0.1 / value, every=int(value))
+    return replace(plain, first=1 + value)
+
+
+def _slow_at_first(times: Times, multiple: float) -> Times:
+    first_s = times.first_epoch_time_s
+    return replace(times, first_epoch_time_s=first_s * multiple if first_s is not None else None)

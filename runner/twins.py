@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 TRACE_LIMIT_BYTES = 16 << 20
 # What float64 is asked, gradients of step 1 and updates of step 2, needs no more, and XLA's convolutions take minutes.
 FLOAT64_STEPS = 3
+# A nudged twin is asked the gradients of step 1 and the updates of step 2.
+NUDGED_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Key:
     backend: str
     precision: str
     threads: int = 1
+    nudge: int | None = None
 
     def __str__(self) -> str:
         return f"{self.backend} {self.precision}"
@@ -149,7 +152,8 @@ class Workshop:
 
 def settings_of(subject: Subject, key: Key) -> Settings:
     """Return the settings of a twin: those of a timed cell at their defaults, but for its size and threads. Pure."""
-    steps = min(subject.steps, FLOAT64_STEPS) if key.precision == "float64" else subject.steps
+    most = FLOAT64_STEPS if key.precision == "float64" else subject.steps if key.nudge is None else NUDGED_STEPS
+    steps = min(subject.steps, most)
     return Settings(
         backend=key.backend,
         workload=subject.workload,

@@ -37,13 +37,18 @@ def gpu_findings(gpus: tuple[Gpu, ...] | Unread | None) -> Iterator[Finding]:
         yield from (rule(gpu) for rule in (_clocks, _temperature, _throttling, _persistence, _users))
 
 
+def reasons_in_words(mask: int) -> list[str]:
+    """Return what holds a GPU's clock back, the bad reasons first."""
+    return [text for bit, text in {**BAD_REASONS, **DOUBTFUL_REASONS}.items() if mask & bit]
+
+
 def _clocks(gpu: Gpu) -> Finding:
     if isinstance(gpu.clock_hz, Unread):
         return unread(Check.GPU_CLOCKS, gpu.clock_hz)
     if isinstance(gpu.max_clock_hz, Unread):
         return unread(Check.GPU_CLOCKS, gpu.max_clock_hz)
     why = f"whether they are locked; now {gpu.clock_hz / MHZ:.0f} of at most {gpu.max_clock_hz / MHZ:.0f} MHz"
-    advice = "lock them while measuring: nvidia-smi -lgc CLOCK"
+    advice = "hold them while measuring: --set clocks=locked"
     return Finding(Check.GPU_CLOCKS, Verdict.UNREAD, f"not readable: {why}", advice)
 
 
@@ -58,10 +63,10 @@ def _throttling(gpu: Gpu) -> Finding:
     mask = gpu.throttle_mask
     if isinstance(mask, Unread):
         return unread(Check.GPU_THROTTLING, mask)
-    bad = [text for bit, text in BAD_REASONS.items() if mask & bit]
-    doubtful = [text for bit, text in DOUBTFUL_REASONS.items() if mask & bit]
-    verdict = Verdict.BAD if bad else Verdict.DOUBTFUL if doubtful else Verdict.FINE
-    seen = ", ".join(bad + doubtful) or "none now"
+    bad = any(mask & bit for bit in BAD_REASONS)
+    reasons = reasons_in_words(mask)
+    verdict = Verdict.BAD if bad else Verdict.DOUBTFUL if reasons else Verdict.FINE
+    seen = ", ".join(reasons) or "none now"
     return judged(Check.GPU_THROTTLING, verdict, seen, "lock the clocks lower, cool it, raise its power limit")
 
 

@@ -68,6 +68,8 @@ class Place:
     """The nodes that the CPUs this process may use belong to."""
     aslr: int | Unread
     missing_rights: tuple[str, ...] = ()
+    cores_of_a_node: int | None = None
+    """Cores of the node that has the most, as far as this process may use them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def _smt(readings: Readings) -> Finding:
         return unread(Check.SMT, smt)
     if smt == "active":
         seen = "on, and CPUs this process may use share a core"
-        return Finding(Check.SMT, Verdict.DOUBTFUL, seen, "hold the run to one CPU of each core, as taskset -c does")
+        return Finding(Check.SMT, Verdict.DOUBTFUL, seen, _pin("one CPU of each core", readings))
     return Finding(Check.SMT, Verdict.FINE, smt)
 
 
@@ -116,8 +116,12 @@ def _numa(readings: Readings) -> Finding:
         return unread(Check.NUMA, nodes)
     if len(nodes) > 1:
         seen = f"the CPUs this process may use lie on {len(nodes)} nodes"
-        return Finding(Check.NUMA, Verdict.DOUBTFUL, seen, "hold the run to one node: numactl -N 0 -m 0")
+        return Finding(Check.NUMA, Verdict.DOUBTFUL, seen, _pin("one node", readings))
     return Finding(Check.NUMA, Verdict.FINE, "one node")
+
+
+def _pin(where: str, readings: Readings) -> str:
+    return f"hold each cell to {where}: --set cpus={readings.place.cores_of_a_node or 'N'}"
 
 
 def _virtualisation(readings: Readings) -> Finding:

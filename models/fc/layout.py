@@ -29,10 +29,12 @@ class Cuts:
 
 
 # In physics every worker has weights of its own: the whole of them is the workers' weights one above the other.
+ROWS = (Kind.MODEL, Kind.SHARDED)  # one model's weights, cut into rows
 CUTS = {
     Kind.SINGLE: Cuts(None, 0),
     Kind.DATA: Cuts(None, 0),
     Kind.MODEL: Cuts(0, 1),
+    Kind.SHARDED: Cuts(0, 0),
     Kind.PHYSICS: Cuts(0, 0),
 }
 
@@ -68,7 +70,7 @@ def piece(array: Array, axis: int | None, workers: int, rank: int) -> Array:
 
 def weights_of(task: Task, seed: int, rank: int) -> list[Array]:
     """Return a worker's weights; every block of fc_phy begins with the same."""
-    axis = 0 if task.kind is Kind.MODEL else None
+    axis = 0 if task.kind in ROWS else None
     own = [np.ascontiguousarray(piece(weight, axis, task.workers, rank)) for weight in draw_weights(task, seed)]
     return own * (task.phy_blocks if task.kind is Kind.PHYSICS else 1)
 
@@ -89,7 +91,7 @@ def whole(task: Task, pieces: Sequence[Sequence[Array]]) -> list[list[Array]]:
     depth = task.level + 1
     if task.kind is Kind.PHYSICS:
         return [list(own[k : k + depth]) for own in pieces for k in range(0, len(own), depth)]
-    if task.kind is Kind.MODEL:
+    if task.kind in ROWS:
         return [[np.concatenate(parts, axis=0) for parts in zip(*pieces, strict=True)]]
     for rank, own in enumerate(pieces):
         if not all(np.array_equal(a, b) for a, b in zip(pieces[0], own, strict=True)):

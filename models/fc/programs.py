@@ -157,6 +157,26 @@ def _forward_in_columns(
     return inputs, x
 
 
+# Sharded: every worker keeps S / N rows of every weight, and gathers the whole for as long as a product needs it; it
+# holds B / N rows of the batch.
+
+
+def fc_zero(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by hand; weights are gathered going forward and again going back; worker k sums its rows of each."""
+    x, labels = batch
+    inputs = []
+    for weight in weights:
+        inputs.append(x)
+        x = ops.matmul(x, worker.all_gather(weight, 0))
+    d = 2 * (x - labels)
+    gradients = []
+    for number in reversed(range(len(weights))):
+        whole = worker.all_gather(weights[number], 0) if number else None
+        gradient, d = _product_gradients(whole, inputs[number], d, first=number == 0)
+        gradients.append(worker.reduce_scatter(gradient, 0))
+    return _loss(x, labels), _reduced(worker, task, gradients[::-1])
+
+
 # Physics: every worker holds `phy_blocks` whole models, each with a batch of its own of B rows. All copies share the
 # first rows of each gradient, averaged; below them each goes its own way.
 
@@ -196,5 +216,6 @@ PROGRAMS: dict[str, Program] = {
     "fc_model_ff": fc_model_ff,
     "fc_model": fc_model,
     "fc_model_manual": fc_model_manual,
+    "fc_zero": fc_zero,
     "fc_phy": fc_phy,
 }

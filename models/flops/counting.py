@@ -32,11 +32,16 @@ def work(target: Target) -> Work:
         lookup_elements=_elements(
             w for layer in analytic.leaves(model) if isinstance(layer, keras.layers.Embedding) for w in layer.weights
         ),
-        slot_elements=_elements(v for v in model.optimizer.variables if len(v.shape)),
+        slot_elements=_elements(slots(model.optimizer)),
         input_elements_per_sample=_elements(keras.tree.flatten(x)),
         kept_elements_per_sample=sum(kept.values()),
         counted_by=f"{keras.backend.backend()}: operations as run",
     )
+
+
+def slots(optimizer: Any) -> list[Any]:
+    """Return what an optimiser keeps for the weights it moves: not its counters and rates, which are scalars."""
+    return [variable for variable in optimizer.variables if len(variable.shape)]
 
 
 def check(target: Target, batch_size: int | None) -> FlopCheck:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from models.flops import ToolCount
+from models.flops.loops import around_thrown_away_steps
 
 TOOL = "tf.compat.v1.profiler, float_operation"
 
@@ -21,15 +22,23 @@ TOOL = "tf.compat.v1.profiler, float_operation"
 def forward(model: Any, x: Any) -> int:
     """Count one forward pass, run eagerly: its loops are run, and so counted, step by step."""
     total = 0
+    counts = True
 
     def see(kind: str | bytes, inputs: Any, attributes: Any, outputs: Any, *_: Any, **__: Any) -> None:
         nonlocal total
         name = _text(kind)
-        if name in FLOPS:
+        if name in FLOPS and counts:
             named = {_text(key): value for key, value in zip(attributes[::2], attributes[1::2], strict=True)}
             total += FLOPS[name](inputs, named, outputs)
 
-    with _watching(see):
+    @contextmanager
+    def uncounted() -> Iterator[None]:
+        nonlocal counts
+        counts = False
+        yield
+        counts = True
+
+    with _watching(see), around_thrown_away_steps(uncounted):
         model(tf.nest.map_structure(tf.convert_to_tensor, x), training=False)
     return total
 

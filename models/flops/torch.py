@@ -6,7 +6,8 @@ as ours, so that there is one count here, and it says nothing of bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.flops import ToolCount
+from models.flops.loops import around_thrown_away_steps
 
 TOOL = "torch.utils.flop_counter.FlopCounterMode"
 
@@ -21,7 +23,7 @@ TOOL = "torch.utils.flop_counter.FlopCounterMode"
 def forward(model: Any, x: Any) -> int:
     """Count one forward pass."""
     with torch.no_grad():
-        return _counted(lambda: model(x, training=False))
+        return counted(lambda: model(x, training=False))
 
 
 def framework(model: Any, x: Any, y: Any) -> ToolCount:
@@ -31,11 +33,21 @@ def framework(model: Any, x: Any, y: Any) -> ToolCount:
         model.zero_grad()
         model.compute_loss(x=x, y=torch.as_tensor(y), y_pred=model(x, training=True)).backward()
 
-    return ToolCount(forward(model, x), _counted(step))
+    return ToolCount(forward(model, x), counted(step))
 
 
-def _counted(work: Callable[[], object]) -> int:
+def counted(work: Callable[[], object]) -> int:
+    """Return the FLOPs of whatever `work` runs."""
     # The counter does not know the fused attention of the CPU and would count it as 0: the plain formula runs instead.
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    thrown_away = 0
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        nonlocal thrown_away
+        before = counter.get_total_flops()
+        yield
+        thrown_away += counter.get_total_flops() - before
+
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, around_thrown_away_steps(noted):
         work()
-    return int(counter.get_total_flops())
+    return int(counter.get_total_flops() - thrown_away)

@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 
 from models.fc.crew import Crew, NoSuchDevices, Order, assemble, reserve
-from records import fc
+from records import cpu_list, fc
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
 from runner.cell import backends, memory
@@ -18,8 +18,9 @@ from runner.cell.backends import Plug, Unsupported
 from runner.cell.batches import seed_steps
 from runner.cell.clock import monotonic
 from runner.cell.job import Job
+from runner.cell.kept import Compiling, Kept
 from runner.cell.loop import EpochLog, finite, timed
-from runner.cell.measure import DeviceMismatch, Timeline, agreed, found_versions, prove
+from runner.cell.measure import DeviceMismatch, Timeline, agreed, found_versions, keep_tuning, prove
 from runner.cell.turns import Turns
 
 
@@ -38,11 +39,18 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     build_time_s = monotonic() - begun_s
     try:
         device = _proved(plug, crew, settings)
-        times, learning, steps = _trained(job, crew, task)
+        compiling = Compiling(plug)
+        times, learning, steps = _trained(job, crew, Kept(Turns(job), compiling))
         parallel = fc.parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
     finally:
         crew.close()
     events = plug.compile_events()
+    keep_tuning(job)
+    resolved = replace(
+        _resolved(settings, plug, (start, steps)),
+        compile_cache_hits=events.cache_hits,
+        recompiles_timed=compiling.count,
+    )
     return CellResult(
         schema_version=SCHEMA_VERSION,
         nonce=job.nonce,
@@ -50,7 +58,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         repeat=job.repeat,
         attempt=job.attempt,
         device=device,
-        resolved=_resolved(settings, task, plug, (start, steps)),
+        resolved=resolved,
         times=replace(
             times,
             import_time_s=import_time_s,
@@ -86,18 +94,17 @@ def _proved(plug: Plug, crew: Crew, settings: Settings) -> DeviceProof:
     return DeviceProof(platform, places[0].device, len(places))
 
 
-def _trained(job: Job, crew: Crew, task: fc.Task) -> tuple[Times, Learning, int]:
+def _trained(job: Job, crew: Crew, kept: Kept) -> tuple[Times, Learning, int]:
     """Take the first step, agree on the steps per epoch, run the epochs; return what was seen and the steps."""
-    settings, turns = job.settings, Turns(job)
+    settings, task = job.settings, fc.task_of(job.settings)
     first_step_s = timed(lambda: crew.run(1))
-    steps, calibration_s = agreed(job, turns, lambda count: min(_epoch_s(crew, count) for _ in range(2)))
-    log = EpochLog()
-    for epoch in range(settings.epochs):
-        if epoch >= settings.discard:
-            turns.rest()
+    steps, calibration_s = agreed(job, kept.turns, lambda count: min(_epoch_s(crew, count) for _ in range(2)))
+    log, stretch = EpochLog(), kept.stretch(settings, steps)
+    for epoch in range(stretch.epochs):
+        stretch.before(epoch)
         log.times_s.append(_epoch_s(crew, steps))
         log.logs.append({"loss": finite(crew.loss())})
-    turns.rest()
+    kept.end()
     times = Timeline(first_step_s, calibration_s, steps, log).times(settings)
     assert times.steps_per_s is not None
     whole = replace(times, samples_per_s=times.steps_per_s * task.samples_per_step)
@@ -108,8 +115,9 @@ def _epoch_s(crew: Crew, steps: int) -> float:
     return timed(lambda: crew.run(steps))
 
 
-def _resolved(settings: Settings, task: fc.Task, plug: Plug, run: tuple[str, int]) -> Resolved:
-    start, steps = run
+def _resolved(settings: Settings, plug: Plug, run: tuple[str, int]) -> Resolved:
+    task, (start, steps) = fc.task_of(settings), run
+    trains, weights = fc.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
     return Resolved(
         steps_per_epoch=steps,
         seed_steps_per_epoch=seed_steps(settings),
@@ -119,5 +127,11 @@ def _resolved(settings: Settings, task: fc.Task, plug: Plug, run: tuple[str, int
         tf32=plug.tf32(),
         intra_op_threads=plug.intra_op_threads(),
         cpus=len(os.sched_getaffinity(0)),
-        parameters=sum(rows * columns for rows, columns in task.shapes),
+        affinity=cpu_list.text(os.sched_getaffinity(0)),
+        parameters=weights,
+        trainable_parameters=weights if trains else 0,
+        optimizer="SGD" if trains else None,
+        learning_rate=fc.LEARNING_RATE if trains else None,
+        optimizer_slots=0 if trains else None,
+        optimizer_slot_bytes=0 if trains else None,
     )

@@ -25,11 +25,12 @@ class Twin:
     """What a process does in place of measuring, for parity: see `runner.cell.twin`.
 
     `role` is weights (make them), train (compare steps) or forward (sketch the layers' outputs). `weights` is the file
-    to load, None for the process that makes it.
+    to load, None for the process that makes it. With `nudge`, a seed, each weight moves by one unit in its last place.
     """
 
     role: str
     weights: str | None = None
+    nudge: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Job:
     `steps` is the steps per epoch to use; None when the process is to find out how long a step takes, tell it, and be
     told. `folder` is scratch: home, temporary files, the two pipes and the result. `import_roots` are appended to
     `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold start. `fault` is planted in the
-    workload where the program tests itself (`models.faults`).
+    workload where the program tests itself (`models.faults`). `autotune_dir` is where the repeats of a cell keep what
+    was tuned, None where each tunes for itself.
     """
 
     nonce: str
@@ -54,6 +56,7 @@ class Job:
     compile_cache_dir: str | None
     fault: str | None = None
     twin: Twin | None = None
+    autotune_dir: str | None = None
 
     @property
     def path(self) -> Path:
@@ -69,6 +72,16 @@ class Job:
     def orders_path(self) -> Path:
         """The pipe on which the process is told to go on."""
         return Path(self.folder) / "orders"
+
+    @property
+    def tuning_path(self) -> Path:
+        """Where XLA writes what it tunes, text by its ending."""
+        return Path(self.folder) / "xla.textproto"
+
+    @property
+    def tuned_path(self) -> Path:
+        """Where the first repeat that has done its work leaves what XLA tuned."""
+        return Path(self.autotune_dir or self.folder) / "xla.textproto"
 
     @property
     def trace_path(self) -> Path:

@@ -13,17 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from models.faults import plant
+from models.faults import Circumstances, plant
 from models.registry import Built, Request, load
+from records import cpu_list
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
 from runner.cell import backends, memory
 from runner.cell.backends import Batch, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
-from runner.cell.job import Job
+from runner.cell.job import Job, publish_text
+from runner.cell.kept import Compiling, Kept
 from runner.cell.loop import EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
 from runner.cell.turns import Turns
+from runner.cell.work import work_done
 
 CALIBRATION_EPOCH_S = 0.15
 SHORT_EPOCH_SHARE = 8
@@ -50,7 +53,8 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     built = build(job)
     first = make_batches(built, settings, settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
-    work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, Turns(job))
+    compiling = Compiling(plug)
+    work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, Kept(Turns(job), compiling))
     times, learning, steps = work.run(first)
     events = plug.compile_events()
     times = replace(
@@ -60,16 +64,28 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         trace_time_s=events.trace_time_s,
         compile_time_s=events.compile_time_s,
     )
-    resolved = _resolved(job, built, plug, (start, steps))
-    resolved = replace(resolved, compile_cache_hits=events.cache_hits)
+    keep_tuning(job)
+    peaks = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes())
+    resolved = replace(
+        _resolved(job, built, plug, (start, steps)),
+        compile_cache_hits=events.cache_hits,
+        graph_breaks=events.graph_breaks,
+        recompiles_timed=compiling.count,
+    )
     result = _result(job, device, times=times)
     return replace(
         result,
-        resolved=resolved,
+        resolved=replace(resolved, **work_done(job, built, first[0])),
         learning=learning,
-        memory=Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()),
+        memory=peaks,
         versions=found_versions(plug),
     )
+
+
+def keep_tuning(job: Job) -> None:
+    """Leave what XLA tuned in this process for the repeats to come, whole, if none did before."""
+    if job.autotune_dir is not None and job.tuning_path.exists() and not job.tuned_path.exists():
+        publish_text(job.tuned_path, job.tuning_path.read_text(encoding="utf-8"))
 
 
 def configure_keras(settings: Settings) -> None:
@@ -110,7 +126,7 @@ def build(job: Job) -> Built:
     request = Request(params=params, data=settings.data, dataset_dir=job.dataset_dir)
     built = load(settings.workload)(request)
     if job.fault is not None:
-        built = plant(built, job.fault, settings.batch_size)
+        built = plant(built, job.fault, Circumstances(settings, job.repeat, monotonic))
     model = built.model
     model.steps_per_execution = settings.steps_per_execution
     if settings.eager:
@@ -152,8 +168,8 @@ class Timeline:
 class Training:
     """Epochs of `fit`."""
 
-    def __init__(self, built: Built, plug: Plug, job: Job, turns: Turns) -> None:
-        self._built, self._plug, self._job, self._turns = built, plug, job, turns
+    def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
+        self._built, self._plug, self._job, self._kept = built, plug, job, kept
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Take the first step, agree on the steps per epoch, train; return what was seen and the steps."""
@@ -161,11 +177,11 @@ class Training:
         source = self._source(first)
         first_step_s = self._fit(source, Stretch(chunk, 1)).times_s[0]
         steps, calibration_s = agreed(
-            self._job, self._turns, lambda count: min(self._fit(source, Stretch(count * chunk, 2)).times_s) / chunk
+            self._job, self._kept.turns, lambda count: min(self._fit(source, Stretch(count * chunk, 2)).times_s) / chunk
         )
         source = self._source(make_batches(self._built, settings, steps))
-        log = self._fit(source, _stretch(settings, steps, self._turns))
-        self._turns.rest()
+        log = self._fit(source, self._kept.stretch(settings, steps))
+        self._kept.end()
         seen = Timeline(first_step_s, calibration_s, steps, log)
         short_steps = short_epoch_steps(settings, steps)
         if short_steps is not None and self._job.repeat == SECOND_LENGTH_REPEAT:
@@ -185,8 +201,8 @@ class Training:
 class Predicting:
     """Epochs of calls of `predict_on_batch`."""
 
-    def __init__(self, built: Built, plug: Plug, job: Job, turns: Turns) -> None:
-        self._built, self._plug, self._job, self._turns = built, plug, job, turns
+    def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
+        self._built, self._plug, self._job, self._kept = built, plug, job, kept
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Make the first call, agree on the calls per epoch, predict; return what was seen and the calls."""
@@ -194,11 +210,13 @@ class Predicting:
         placed = self._placed(first)
         first_call_s = predict_epochs(model, placed, Stretch(1, 1, 1)).epoch_times_s[0]
         calls, calibration_s = agreed(
-            self._job, self._turns, lambda count: min(predict_epochs(model, placed, Stretch(count, 2)).epoch_times_s)
+            self._job,
+            self._kept.turns,
+            lambda count: min(predict_epochs(model, placed, Stretch(count, 2)).epoch_times_s),
         )
         placed = self._placed(make_batches(self._built, settings, calls))
-        log = predict_epochs(model, placed, _stretch(settings, calls, self._turns))
-        self._turns.rest()
+        log = predict_epochs(model, placed, self._kept.stretch(settings, calls))
+        self._kept.end()
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
         p50, p99 = (float(np.percentile(log.call_times_s, rank)) for rank in (50, 99))
         return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
@@ -207,16 +225,6 @@ class Predicting:
         if self._job.settings.feed == "device_resident":
             return [self._plug.resident(batch) for batch in batches]
         return list(batches)
-
-
-def _stretch(settings: Settings, steps: int, turns: Turns) -> Stretch:
-    """Return the epochs of a cell: the discarded ones at once, each kept one in its turn."""
-
-    def before(epoch: int) -> None:
-        if epoch >= settings.discard:
-            turns.rest()
-
-    return Stretch(steps, settings.epochs, settings.discard, before)
 
 
 def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
@@ -303,8 +311,8 @@ def _resolved(job: Job, built: Built, plug: Plug, run: tuple[str, int]) -> Resol
         tf32=plug.tf32(),
         intra_op_threads=plug.intra_op_threads(),
         cpus=len(os.sched_getaffinity(0)),
+        affinity=cpu_list.text(os.sched_getaffinity(0)),
         image_data_format=keras.config.image_data_format(),
-        parameters=int(model.count_params()),
         data_is_real=built.data_is_real,
     )
 

@@ -27,6 +27,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from records import cpu_list
 from runner.cell import memory
 from runner.cell.entry import import_backend, leave, run_job
 
@@ -39,6 +40,7 @@ def serve(connection: socket.socket, backend: str) -> None:
     """Serve until the runner closes the connection."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _hold_to(os.environ.get(cpu_list.VARIABLE, ""))
     try:
         import_time_s = import_backend() if backend else 0.0
     except BaseException as error:  # noqa: BLE001 - a backend that cannot be imported is told, then cells start fresh
@@ -59,6 +61,12 @@ def serve(connection: socket.socket, backend: str) -> None:
         os.close(descriptors[0])
         _send(connection, {"started": pid})
         _send(connection, _await(connection, pid))
+
+
+def _hold_to(cpus: str) -> None:
+    """Keep to these CPUs from before the first import, so that no thread and no page of memory is made elsewhere."""
+    if found := cpu_list.parse(cpus):
+        os.sched_setaffinity(0, found)
 
 
 def _become_cell(order: dict[str, Any], output: int, import_time_s: float, mapped: int) -> NoReturn:

@@ -68,6 +68,8 @@ def run_twin(job: Job, twin: Twin) -> None:
         trace = _make_weights(job, built.model)
     else:
         sha256 = load_weights(built.model, Path(twin.weights))
+        if twin.nudge is not None:
+            nudge(built.model, twin.nudge)
         trace = (_train if twin.role == "train" else _forward)(job, built, plug, sha256)
     publish_text(job.trace_path, dumps(replace(trace, switched_off=off, versions=found_versions(plug))))
 
@@ -104,6 +106,20 @@ def load_weights(model: Any, path: Path) -> str:
         raise ValueError(f"parity: the model has {len(wanted)} weights, {len(shapes)} were made for it{where}")
     model.set_weights(arrays)
     return content_hash(_bytes(arrays))
+
+
+def nudge(model: Any, seed: int) -> None:
+    """Move each weight by one unit in its last place, up or down by `seed`; what is zero stays."""
+    rng = np.random.default_rng(seed)
+    model.set_weights([_nudged(array, rng) for array in model.get_weights()])
+
+
+def _nudged(array: Array, rng: np.random.Generator) -> Array:
+    if not np.issubdtype(array.dtype, np.floating):
+        return array
+    infinity = array.dtype.type(np.inf)
+    moved = np.nextafter(array, np.where(rng.random(array.shape) < 0.5, infinity, -infinity))
+    return np.where(array == 0, array, moved)
 
 
 class Recorder:

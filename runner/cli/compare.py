@@ -9,12 +9,12 @@ sessions: their interval needs the spread between sessions that the stored histo
 from __future__ import annotations
 
 import argparse
-import sys
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix
+from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix, share
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 NAME = "compare"
 HELP = "compare two runs, or two environments measured in turn"
 BASE, NEW = "base", "new"
+RUNS_NAMED = 5  # the newest of those that could have been meant
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,8 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--plant",
         metavar="FAULT",
-        help="plant a fault in the new side to see it found, as in slower:0.1 (a tenth more work)",
+        help="plant a fault in the new side to see it found and named, as in slower:0.1 (a tenth more work); "
+        "docs/comparing.md lists them",
     )
 
 
@@ -55,7 +57,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """Add where the findings go."""
     group = parser.add_argument_group("findings")
     group.add_argument(
-        "--threshold", type=float, default=0.05, metavar="SHARE", help="slowdown that is tolerated (default: 0.05)"
+        "--threshold", type=share, default=0.05, metavar="SHARE", help="slowdown that is tolerated (default: 0.05)"
     )
     group.add_argument("--markdown", type=Path, metavar="FILE", help="write the findings as Markdown, for a comment")
     group.add_argument("--out", type=Path, metavar="FILE", help="write the findings as a page with a picture")
@@ -69,33 +71,64 @@ def run(args: argparse.Namespace) -> int:
     return 0 if any(one.ratio for one in found.comparisons) else 1
 
 
-def findings(args: argparse.Namespace, *, to_decide: bool) -> Versus:
+def findings(args: argparse.Namespace, *, to_decide: bool, also: str = "") -> Versus:
     """Find or measure both sides and compare them; `to_decide` adds auto repeats until the gate has decided.
 
-    Raises `UsageError`.
+    `also` names what else fails a gate, with commas. Raises `UsageError`.
     """
     from analysis.gate import Rule
     from analysis.versus import versus
+    from runner.cli import stored
     from runner.stopping import looks_of
 
-    rule = Rule(threshold=args.threshold)
-    if not 0 <= args.threshold <= 10:
-        raise UsageError(f"--threshold: must be a share from 0 to 10, got {args.threshold:g}")
+    check_pages(args)
+    rule = _also(Rule(threshold=args.threshold), also)
     measuring = args.base_env or args.new_env or args.plant
     if measuring and args.base:
-        raise UsageError(f"compare: name two stored runs or two environments, not both; got {args.base} too")
+        raise UsageError(f"{args.command}: name two stored runs or two environments, not both; got {args.base} too")
     if measuring:
         base, new = _measured(args, rule if to_decide else None)
     elif args.base and args.new:
         base, new = stored_run(args, args.base), stored_run(args, args.new)
     else:
-        raise UsageError("compare: name two stored runs (BASE NEW), or environments (--base-env, --new-env)")
+        raise UsageError(f"{args.command}: name two stored runs (BASE NEW), or environments (--base-env, --new-env)")
     if base.folder.resolve() == new.folder.resolve():
-        raise UsageError(f"compare: BASE and NEW are the same run, {base.folder}")
+        raise UsageError(f"{args.command}: BASE and NEW are the same run, {base.folder}")
     paired = _session(base) == _session(new) is not None
-    base_records, new_records = base.load()[0], new.load()[0]
+    (base_records, base_problems), (new_records, new_problems) = base.load(), new.load()
     across = None if paired else _across(args, base, new, {record.cell_id for record in new_records})
-    return versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
+    found = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
+    notes = [
+        *stored.notes(BASE, base, base_records, base_problems),
+        *stored.notes(NEW, new, new_records, new_problems),
+    ]
+    return replace(found, runs=(base.run_id, new.run_id), notes=tuple(notes))
+
+
+def check_pages(args: argparse.Namespace) -> None:
+    """Refuse files that could not be written, before anything is measured for them. Raises `UsageError`."""
+    for flag, path in (("--markdown", args.markdown), ("--out", args.out)):
+        if path is None:
+            continue
+        if path.is_dir() or not path.parent.is_dir():
+            raise UsageError(f"{flag}: must name a file in a folder that exists, got {str(path)!r}")
+        if not os.access(path.parent, os.W_OK):
+            raise UsageError(f"{flag}: {path.parent} cannot be written; name a file in another folder")
+    if args.out is not None and args.out.suffix not in (".html", ".htm"):
+        raise UsageError(f"--out: must end in .html, got {str(args.out)!r}")
+
+
+def _also(rule: Rule, names: str) -> Rule:
+    """Return the rule that also fails on what these names say. Raises `UsageError`."""
+    from analysis.gate import sharing
+    from analysis.kinds import ALSO, TESTED
+
+    given = [name.strip() for name in names.split(",")] if names else []
+    for name in given:
+        if name not in ALSO:
+            raise UsageError(f"--also: must be some of {', '.join(ALSO)}, with commas; got {name!r}")
+    kinds = [ALSO[name] for name in dict.fromkeys(given)]
+    return sharing(rule, kinds, sum(kind in TESTED for kind in kinds))
 
 
 def _across(args: argparse.Namespace, base: Run, new: Run, cells: set[str]) -> Across:
@@ -113,37 +146,47 @@ def _session(run: Run) -> object:
 def stored_run(args: argparse.Namespace, name: str) -> Run:
     """Return the run that a folder or an id names. Raises `UsageError`."""
     from records.store import Results, Run
+    from runner.grammar import near
 
     for folder in (Path(name), args.results / name):
         if (folder / "run.json").is_file():
             return Run(folder.resolve())
         if (newest := Results(folder).latest()) is not None:
             return newest
+    there = [run.run_id for run in Results(args.results).runs()]
     raise UsageError(
-        f"compare: {name} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
+        f"{args.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
+        f"{near(name, there)}; {args.results} holds {', '.join(there[-RUNS_NAMED:]) or 'no run'}"
     )
 
 
 def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
     """Measure both sides in turn, in one session."""
-    from records.faults import UnknownFault, parse
+    from records.faults import counterpart
     from records.store import Results
     from runner.adaptive import Goal
     from runner.cli.run import asked_arm, measure_session, request
     from runner.executors.interpreter import of_environment
 
-    if args.plant:
-        try:
-            parse(args.plant)
-        except UnknownFault as error:
-            raise UsageError(f"--plant: {error}") from error
+    check_plant(args.plant)
     base = of_environment(args.base_env, "--base-env") if args.base_env else None
     new = of_environment(args.new_env, "--new-env") if args.new_env else None
     matrix, cells = chosen_matrix(args)
-    arms = {BASE: asked_arm(base, None), NEW: asked_arm(new, args.plant)}
+    arms = {BASE: asked_arm(base, counterpart(args.plant)), NEW: asked_arm(new, args.plant)}
     goal = Goal(budget_s(args, matrix), rule)
     session = measure_session(args, Results(args.results), request(args, cells, arms, to_decide=rule is not None), goal)
     return session.runs[BASE], session.runs[NEW]
+
+
+def check_plant(fault: str | None) -> None:
+    """Refuse a fault that no one knows. Raises `UsageError`."""
+    from records.faults import UnknownFault, parse
+
+    try:
+        if fault:
+            parse(fault)
+    except UnknownFault as error:
+        raise UsageError(f"--plant: {error}") from error
 
 
 def show(args: argparse.Namespace, found: Versus) -> None:
@@ -151,14 +194,10 @@ def show(args: argparse.Namespace, found: Versus) -> None:
     from runner.cli import versus
 
     names = versus.names(found)
+    print(versus.as_json(found, args.threshold) if args.json else versus.text(found, names), flush=True)
     if args.markdown:
         args.markdown.write_text(versus.markdown(found, names), encoding="utf-8")
     if args.out:
         from dashboards import forest, report
 
         report.write(args.out, forest.page(found, names, args.threshold))
-    if args.json:
-        print(versus.as_json(found))
-    else:
-        print(versus.text(found, names))
-    sys.stdout.flush()

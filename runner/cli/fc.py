@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ TASK = {
     "shared_ratio": "shared_ratio",
     "reduce": "reduce",
     "threads": "threads",
+    "device": "device",
     "seed": "seed",
 }
 
@@ -54,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--shared-ratio", type=float, metavar="R", help="fc_phy: share averaged; default: 1/1024")
     task.add_argument("--reduce", metavar="HOW", help="sum or mean of the workers' gradients; default: sum")
     task.add_argument("--threads", type=int, metavar="N", help="CPU threads of all workers together; default: all")
+    task.add_argument("--device", metavar="NAME", help="cpu or gpu; default: cpu")
     task.add_argument("--seed", type=int, metavar="N", help="of weights and batch; default: 0")
     task.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this; may be repeated")
     task.add_argument("--repeats", type=int, default=1, metavar="N", help="processes; default: 1")
@@ -99,8 +102,7 @@ def _measure(args: argparse.Namespace) -> int:
     session = measure_session(args, Results(args.results), asked, Goal(None))
     store = session.runs[""]
     store.clear_leftovers()
-    _, records = write_report(store, store.folder / "report.html")
-    latest = latest_attempts(records)
+    latest = latest_attempts(write_report(store, store.folder / "report.html").records)
     if args.json:
         print(_measured_document(latest))
     else:
@@ -117,9 +119,27 @@ def _cells(args: argparse.Namespace) -> tuple[str, list[Cell]]:
     if args.num_batches < 1:
         raise UsageError(f"--num-batches: must be at least 1, got {args.num_batches}")
     given = {key: getattr(args, flag) for flag, key in TASK.items() if getattr(args, flag) is not None}
+    _refuse_wrong({**given, "repeats": args.repeats})
     text = json.dumps(matrix_of(args.backend or BACKENDS, given, args.num_batches, args.repeats), indent=1)
     matrix: Matrix = parse(Path("runner fc"), text.encode())
     return text, expand(matrix)
+
+
+def _refuse_wrong(given: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for a flag that its rule refuses, and for flags that do not go together."""
+    from records.fc import WORKLOAD, Task, faults
+    from runner import catalog
+    from runner.grammar import DEFAULTS, near
+
+    rules = {**DEFAULTS, **catalog.load().workloads[WORKLOAD].params}
+    flags = {key: flag.replace("_", "-") for flag, key in TASK.items()}
+    for key, value in given.items():
+        if fault := rules[key].fault(value):
+            words = [choice for choice in rules[key].choices if isinstance(choice, str)]
+            raise UsageError(f"--{flags.get(key, key)}: {fault}{near(value, words) if isinstance(value, str) else ''}")
+    known = {field.name for field in fields(Task)}
+    if told := faults(Task(**{key: value for key, value in given.items() if key in known})):
+        raise UsageError("\n".join(told))
 
 
 def _refuse_too_large(cells: Sequence[Cell]) -> None:

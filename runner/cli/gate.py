@@ -3,9 +3,10 @@
     runner gate --base-env PINNED/.venv --threshold 0.05
 
 regressed (exit 4): the interval of new / base lies beyond the threshold, and the comparison is a discovery among the
-run's. no worse (exit 0): every interval ends within the threshold. undecided (exit 5): neither; it says how many more
-repeats would probably decide it; unless --repeats says otherwise, they are added until it is decided, within --budget.
-Nothing measured, or a cell that failed, is exit 1: what did not run has not passed.
+run's; with --also, other figures that got worse fail it too, but never keep it undecided. no worse (exit 0): every
+interval ends within the threshold. undecided (exit 5): neither; it says how many more repeats would probably decide it;
+unless --repeats says otherwise, they are added until it is decided, within --budget. Nothing measured, or a cell that
+failed, is exit 1: what did not run has not passed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_matrix_options(parser)
     add_measuring_options(parser)
     compare.add_output(parser)
+    parser.add_argument(
+        "--also",
+        metavar="NAMES",
+        default="",
+        help="fail on these too, beside slower steps: first-epoch, scatter, recompiles, with commas",
+    )
     parser.set_defaults(repeats="auto")
 
 
@@ -32,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare, show, and return the verdict as an exit code."""
     from analysis.gate import Outcome
 
-    found = compare.findings(args, to_decide=True)
+    found = compare.findings(args, to_decide=True, also=args.also)
     compare.show(args, found)
     codes = {Outcome.NO_WORSE: 0, Outcome.NOT_MEASURED: 1, Outcome.REGRESSED: 4, Outcome.UNDECIDED: 5}
     return codes[found.outcome]

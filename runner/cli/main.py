@@ -31,7 +31,7 @@ from runner.cli import (
     selftest,
     show,
 )
-from runner.errors import RunnerError
+from runner.errors import RunnerError, UsageError
 from runner.executors import Executor
 
 if TYPE_CHECKING:
@@ -112,9 +112,13 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
 
 def _with_command(given: list[str]) -> list[str]:
     """Put `run` where no command is named. Help and version belong to the program itself."""
+    from runner.grammar import near
+
     names = {module.NAME for module in COMMANDS}
     if given and (given[0] in names or given[0] in ("-h", "--help", "--version")):
         return given
+    if given and not given[0].startswith("-"):
+        raise UsageError(f"COMMAND: must be one of {', '.join(sorted(names))}, got {given[0]!r}{near(given[0], names)}")
     return ["run", *given]
 
 

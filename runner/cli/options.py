@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
-    from runner.matrix import Cell, Matrix, Overrides
+    from runner.matrix import Cell, Matrix
+    from runner.overrides import Overrides
 
 BACKEND_VARIABLE = "KERAS_BENCHMARK_BACKENDS"
 
@@ -70,8 +72,22 @@ def add_results_option(parser: argparse._ActionsContainer) -> None:
 
 
 def count_or_auto(text: str) -> int | str:
-    """Read a number of repeats, or the word auto. Raises ValueError, which argparse explains."""
+    """Read a number of repeats, or the word auto. Raises `UsageError` for what is neither."""
+    if text != "auto" and not text.lstrip("-").isdecimal():
+        raise UsageError(f"--repeats: must be auto or a whole number from 1 to 1000, got {text!r}")
     return text if text == "auto" else int(text)
+
+
+def share(text: str) -> float:
+    """Read a tolerated slowdown. Raises `UsageError` for what is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 10:
+        advice = "; write 0.05 for 5 %" if text.strip().endswith("%") else ""
+        raise UsageError(f"--threshold: must be a share from 0 to 10, got {text!r}{advice}")
+    return value
 
 
 def seconds(text: str) -> float:
@@ -112,7 +128,7 @@ def budget_s(args: argparse.Namespace, matrix: Matrix) -> float | None:
 
 def overrides(args: argparse.Namespace) -> Overrides:
     """Return what the flags change. Raises `UsageError`."""
-    from runner.matrix import Overrides, parse_assignment
+    from runner.overrides import Overrides, parse_assignment
 
     return Overrides(
         backends=tuple(args.backend),

@@ -127,7 +127,7 @@ def _lanes(args: argparse.Namespace) -> list[Lane]:
 def _subjects(args: argparse.Namespace) -> list[Subject]:
     """Return what is to be compared. Raises `UsageError`."""
     from runner import catalog
-    from runner.matrix import parse_assignment
+    from runner.overrides import parse_assignment
     from runner.presets import BATCH_SIZE
     from runner.twins import Subject
 

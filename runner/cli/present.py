@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.compare import NOTABLE, CellSummary, Row, detectable, suite
+from analysis.beside import Beside, cell_doubts, same_work
+from analysis.compare import CellSummary, Row, suite_lines
 from analysis.statistics import MIN_BLOCKS
-from analysis.suite import SuiteRatio
 from records.codec import to_json
 from records.schema import MEASURED, Record
 from records.settings import Scalar
@@ -18,6 +18,7 @@ from runner.executors.output import printable
 
 if TYPE_CHECKING:
     from records.store import Run
+    from runner.cli.stored import Findings
 
 WARNINGS_SHOWN = 12
 
@@ -37,33 +38,37 @@ def usual_values() -> dict[str, dict[str, Scalar]]:
     }
 
 
-def print_table(rows: Sequence[Row], records: Sequence[Record]) -> None:
-    """Print one row a piece of work, one column a backend; then failures and warnings."""
+def print_table(found: Findings) -> None:
+    """Print one row a piece of work, one column a backend; then failures, warnings and doubts."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
+    rows, beside = found.rows, found.beside
     backends = list(dict.fromkeys(backend for row in rows for backend in row.cells))
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
     shown.add_column("workload", overflow="fold")
     for backend in backends:
         shown.add_column(backend, justify="right", no_wrap=True)
     for row in rows:
-        texts = [_cell_text(row, backend) for backend in backends]
-        shown.add_row(_plain(row.title), *texts)
+        texts = [_cell_text(row, backend, beside) for backend in backends]
+        shown.add_row(f"{_plain(row.title)}\n[dim]{_plain(same_work(beside.parity, row).text)}[/]", *texts)
     console = Console(highlight=False)
     console.print()
     console.print(shown)
-    console.print(LEGEND, style="dim")
+    console.print(LEGEND + (PEAK_LEGEND if beside.has_peaks else ""), style="dim")
     console.print()
     for row in rows:
         console.print(f"{_plain(row.title)}: {_plain(row.verdict)}")
+        for doubt in row.doubts:
+            console.print(f"[yellow]doubt[/] {_plain(doubt)}")
     for line in suite_lines(rows):
         console.print(line)
     if advice := few_repeats(rows):
         console.print(advice, style="bold")
     _print_failures(console, rows)
-    _print_warnings(console, records)
+    _print_warnings(console, found.records)
+    _print_doubts(console, found)
 
 
 # How long a cell is measured, not what it is.
@@ -72,6 +77,8 @@ LEGEND = (
     "step time, 95 % interval between processes; samples/s; first epoch against a steady one. * marks the fastest, "
     "where the intervals of the ratios separate it."
 )
+
+PEAK_LEGEND = " The last line is the share of the machine's best measured matrix product."
 
 
 def few_repeats(rows: Sequence[Row]) -> str | None:
@@ -85,24 +92,7 @@ def few_repeats(rows: Sequence[Row]) -> str | None:
     )
 
 
-def suite_lines(rows: Sequence[Row]) -> list[str]:
-    """Return what holds for the suite as a whole: geometric means, and what it could have shown."""
-    lines = []
-    for one in suite(rows):
-        told = ", ".join(f"{ratio.estimate.centre:.2f}x {name}{_bounds(ratio)}" for name, ratio in one.ratios.items())
-        lines.append(f"geometric mean, league {one.league}: {told} against {one.against}")
-    able, of = detectable(rows, NOTABLE)
-    if of:
-        lines.append(f"a difference of {NOTABLE:.0%} would have shown in {able} of {of} comparisons")
-    return lines
-
-
-def _bounds(ratio: SuiteRatio) -> str:
-    low, high = ratio.estimate.low, ratio.estimate.high
-    return "" if low is None or high is None else f" ({low:.2f}-{high:.2f})"
-
-
-def _cell_text(row: Row, backend: str) -> str:
+def _cell_text(row: Row, backend: str, beside: Beside) -> str:
     cell = row.cells.get(backend)
     if cell is None:
         return "-"
@@ -115,6 +105,9 @@ def _cell_text(row: Row, backend: str) -> str:
         f"{significant(cell.samples_per_s)}/s",
         f"{seconds(cell.first_epoch_time_s)} : {seconds(cell.epoch_time_s)}",
     ]
+    share = beside.shares.get(cell.cell_id)
+    if share and share.share_of_peak is not None:
+        lines.append(f"{significant(share.share_of_peak * 100, 2)} % of peak")
     return "\n".join(lines)
 
 
@@ -142,34 +135,51 @@ def _print_warnings(console: Any, records: Sequence[Record]) -> None:
         console.print(f"[yellow]warning[/] in {times} of {len(records)} records, such as: {_plain(advice[rule])}")
 
 
+def _print_doubts(console: Any, found: Findings) -> None:
+    doubted = [
+        f"{_plain(row.title)} on {backend}: {_plain('; '.join(doubts))}"
+        for row in found.rows
+        for backend, cell in row.cells.items()
+        if (doubts := cell_doubts(cell, found.beside))
+    ]
+    for line in doubted[:WARNINGS_SHOWN]:
+        console.print(f"[yellow]doubt[/] {line}")
+    if len(doubted) > WARNINGS_SHOWN:
+        console.print(f"and {len(doubted) - WARNINGS_SHOWN} more cells are doubtful: the report tells of each")
+
+
 def _plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(printable(text))
 
 
-def as_json(store: Run, rows: Sequence[Row], records: Sequence[Record], code: int) -> str:
+def as_json(store: Run, found: Findings, code: int) -> str:
     """Return the run's findings as one JSON document."""
     document = {
         "version": 1,
         "run_id": store.run_id,
         "folder": str(store.folder),
         "exit_code": code,
-        "statuses": dict(Counter(str(record.status) for record in records)),
-        "rows": [_row_json(row) for row in rows],
+        "statuses": dict(Counter(str(record.status) for record in found.records)),
+        "rows": [_row_json(row, found.beside) for row in found.rows],
     }
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: Row, beside: Beside) -> dict[str, Any]:
     plain = to_json(row)
+    plain["same_work"] = to_json(same_work(beside.parity, row))
     for cell in plain["cells"].values():
         cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
+        share = beside.shares.get(cell["cell_id"])
+        cell["share_of_peak"] = share.share_of_peak if share else None
+        cell["achieved_flop_per_s"] = share.achieved_flop_per_s if share else None
     found: dict[str, Any] = plain
     return found
 
 
-def cell_lines(cell: CellSummary) -> list[str]:
+def cell_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
     """Return one cell whole, as lines: what was asked, what it became, each process, what went wrong."""
     first = next(iter(cell.measured), cell.records[0])
     lines = [f"cell {cell.cell_id}", "", "asked"]
@@ -182,6 +192,7 @@ def cell_lines(cell: CellSummary) -> list[str]:
     lines += ["", "processes", *_process_lines(cell)]
     if cell.step_time:
         lines += ["", "over processes", *_summary_lines(cell)]
+        lines += ["", "beside it", *_beside_lines(cell, row, beside)]
     for record in cell.records:
         if record.status not in MEASURED:
             lines += [
@@ -189,8 +200,9 @@ def cell_lines(cell: CellSummary) -> list[str]:
                 f"repeat {record.repeat}: {record.status}: {record.reason}",
                 record.evidence.output_tail.strip(),
             ]
+    doubts = (*cell_doubts(cell, beside), *row.doubts)
     lines += ["", *(f"warning: {warning}" for warning in cell.warnings)] if cell.warnings else []
-    lines += ["", *(f"doubt: {doubt}" for doubt in cell.doubts)] if cell.doubts else []
+    lines += ["", *(f"doubt: {doubt}" for doubt in doubts)] if doubts else []
     return [printable(line) for line in lines]
 
 
@@ -224,6 +236,16 @@ def _process_lines(cell: CellSummary) -> list[str]:
         tail = (t.step_time_s, t.fixed_time_per_epoch_s, t.seed_total_time_s)
         rows.append([str(record.repeat), record.status, *map(seconds, figures), kept, *map(seconds, tail)])
     return ["  " + line for line in columns(rows)]
+
+
+def _beside_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
+    """Return what the parity twins and the machine's peaks say of a cell, with the reasons."""
+    found, share = same_work(beside.parity, row, cell.settings.backend), beside.shares.get(cell.cell_id)
+    lines = {"against the other backends": found.text}
+    if share and share.share_of_peak is not None:
+        lines["share of the measured peak"] = f"{share.share_of_peak:.1%}"
+    told = [*found.remarks, *(() if beside.has_peaks else beside.notes)]
+    return [*_pairs(lines), *(f"  {remark}" for remark in told)]
 
 
 def _summary_lines(cell: CellSummary) -> list[str]:

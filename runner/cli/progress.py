@@ -130,7 +130,8 @@ def result(record: Record) -> str:
     """Return how an attempt ended, in half a line."""
     if record.status in MEASURED:
         warned = f", {len(record.warnings)} warning{'s'[: len(record.warnings) > 1]}" if record.warnings else ""
-        return f"{SYMBOLS[record.status]}, {seconds(record.times.step_time_s)} a step{warned}"
+        disturbed = ", disturbed by others" if record.surroundings.disturbed else ""
+        return f"{SYMBOLS[record.status]}, {seconds(record.times.step_time_s)} a step{warned}{disturbed}"
     return f"{record.status}: {printable(record.reason or '')[:160]}"
 
 

@@ -15,7 +15,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     add_results_option(parser)
     parser.add_argument("--run", metavar="RUN", help="which run; default: the newest")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in the run's folder")
+    parser.add_argument(
+        "--out", "--output", dest="output", type=Path, metavar="FILE", help="default: report.html in the run's folder"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
 
 
@@ -25,10 +27,10 @@ def run(args: argparse.Namespace) -> int:
     from runner.cli.stored import chosen_run, write_report
 
     store = chosen_run(args)
-    rows, records = write_report(store, args.output or store.folder / "report.html")
+    found = write_report(store, args.output or store.folder / "report.html")
     if args.json:
-        print(as_json(store, rows, records, 0))
+        print(as_json(store, found, 0))
     else:
-        print_table(rows, records)
+        print_table(found)
         print(f"\nreport: {args.output or store.folder / 'report.html'}")
     return 0

@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
 def measure_session(args: argparse.Namespace, results: Results, asked: Request, goal: Goal) -> Session:
     """Measure what is asked for, continuing where an earlier start left off, and return the session."""
     from runner.interrupts import interruptible
+    from runner.surroundings import pinning
 
+    pinning.check(cell.settings for cell in asked.cells)
     with interruptible():
         try:
             results.open_for_writing()
@@ -151,13 +153,13 @@ def _conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
     from runner.cli.stored import write_report
 
     store.clear_leftovers()
-    rows, records = write_report(store, store.folder / "report.html")
-    latest = latest_attempts(records)
+    found = write_report(store, store.folder / "report.html")
+    latest = latest_attempts(found.records)
     code = exit_code(latest, max(0, len(session.steps) - len(latest)))
     if args.json:
-        print(as_json(store, rows, records, code))
+        print(as_json(store, found, code))
     else:
-        print_table(rows, records)
+        print_table(found)
         print(f"\nreport: {_page(args, store)}   records: {store.folder / 'records'}")
     return code
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NAME = "selftest"
 HELP = "measure the matrix against itself: false alarms, detection, cost of measuring"
 LABELS = ("base", "new")
+LONGEST_COST_S = 86_400
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,21 +37,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--stored", action="store_true", help="measure nothing; tell of the sessions the results folder holds"
     )
     group.add_argument(
-        "--cost-s", type=float, default=0.0, metavar="SECONDS", help="measure the cost of timing this long a backend"
+        "--cost-s",
+        type=cost_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="measure the cost of timing this long a backend",
     )
     group.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
 
 
+def cost_seconds(text: str) -> float:
+    """Read how long the cost of timing is measured. Raises `UsageError` for what is no time."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= LONGEST_COST_S:
+        raise UsageError(f"--cost-s: must be a number of seconds from 0 to {LONGEST_COST_S}, got {text!r}")
+    return value
+
+
 def run(args: argparse.Namespace) -> int:
     """Measure, tell. Returns the exit code."""
-    from records.faults import UnknownFault, parse
     from records.store import Results
+    from runner.cli.compare import check_plant
 
-    try:
-        if args.plant:
-            parse(args.plant)
-    except UnknownFault as error:
-        raise UsageError(f"--plant: {error}") from error
+    check_plant(args.plant)
     results = Results(args.results)
     if not args.stored:
         _measure(args, results)
@@ -63,19 +75,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace, results: Results) -> None:
+    from records.faults import counterpart
     from runner.adaptive import Goal
     from runner.cli.run import asked_arm, measure_session, request
 
     matrix, cells = chosen_matrix(args)
-    arms = {LABELS[0]: asked_arm(None, None), LABELS[1]: asked_arm(None, args.plant)}
+    arms = {LABELS[0]: asked_arm(None, counterpart(args.plant)), LABELS[1]: asked_arm(None, args.plant)}
     measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
 
 
 def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
     """Return the records of every stored session of two labels of this Python, with this fault planted or none."""
+    from records.faults import counterpart
     from records.store import Run
 
-    wanted = {LABELS[0]: {"python": None, "fault": None}, LABELS[1]: {"python": None, "fault": fault}}
+    faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
+    wanted = {label: {"python": None, "fault": planted} for label, planted in faults.items()}
     found: list[Labelled] = []
     for run in results.runs():
         about = run.about()
@@ -87,7 +102,7 @@ def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
 
 def _document(sessions: Sequence[Labelled], args: argparse.Namespace) -> dict[str, Any]:
     from analysis.gate import Rule
-    from analysis.selftest import findings, gate_alarms
+    from analysis.selftest import findings, gate_alarms, named
     from analysis.sequential import FIXED
 
     return {
@@ -96,6 +111,10 @@ def _document(sessions: Sequence[Labelled], args: argparse.Namespace) -> dict[st
         "sessions": len(sessions),
         "findings": [_finding_json(one) for one in findings(sessions)],
         "gate_regressed": _rate_json(gate_alarms(sessions, Rule(threshold=0.0, looks=FIXED))),
+        "named": {
+            name: {kind: _rate_json(rate) for kind, rate in kinds.items()}
+            for name, kinds in named(sessions, Rule(looks=FIXED)).items()
+        },
         "parent_cpu_share": _parent_cpu([record for session in sessions for side in session for record in side]),
         "cost": _cost(args) if args.cost_s else [],
     }
@@ -153,6 +172,7 @@ def _text(document: dict[str, Any]) -> str:
         "",
         f"gate at threshold 0: regressed in {gate['count']} of {gate['of']} sessions",
     ]
+    lines += [f"named on {name}: {_kinds_text(kinds)}" for name, kinds in document["named"].items()]
     if not planted:
         lines.append("of 95 % intervals, 5 % miss 1 by right; what the rate's own interval must hold is 5 %")
     if cpu := document["parent_cpu_share"]:
@@ -163,3 +183,10 @@ def _text(document: dict[str, Any]) -> str:
         for one in document["cost"]
     ]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _kinds_text(kinds: dict[str, Any]) -> str:
+    """Return what the comparisons of a backend were called, all blocks of a cell and session being one comparison."""
+    of = next(iter(kinds.values()))["of"]
+    told = [f"{kind} in {rate['count']}" for kind, rate in kinds.items() if rate["count"]]
+    return f"{', '.join(told) or 'nothing'}, of {of} comparison{'' if of == 1 else 's'}"

@@ -28,13 +28,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the cell that the argument names."""
-    from analysis.compare import summarise
     from records.codec import to_json
     from runner.cli.present import cell_lines
-    from runner.cli.stored import chosen_run
+    from runner.cli.stored import chosen_run, findings_of
 
     store = chosen_run(args)
-    records, _ = store.load()
+    found = findings_of(store)
+    records = found.records
     wanted = sorted(
         {r.cell_id for r in records if _matches(args.cell, r.cell_id, r.settings.workload, r.settings.backend)}
     )
@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([to_json(r) for r in records if r.cell_id in wanted], indent=1, allow_nan=False))
         return 0
-    print("\n".join(cell_lines(summarise([r for r in records if r.cell_id == wanted[0]]))))
+    cells = [(cell, row) for row in found.rows for cell in row.cells.values() if cell.cell_id == wanted[0]]
+    print("\n".join(cell_lines(*cells[0], found.beside)))
     return 0
 
 

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from records.store import Results, Run, latest_attempts
+from records.store import Problem, Results, Run, latest_attempts
 from runner.errors import UsageError
+from runner.executors.output import printable
 from runner.grammar import near
 
 if TYPE_CHECKING:
+    from analysis.beside import Beside
     from analysis.compare import Row
     from records.schema import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """A run as it is shown: its table, its records, and what stands beside them."""
+
+    rows: list[Row]
+    records: list[Record]
+    beside: Beside
 
 
 def chosen_run(args: argparse.Namespace) -> Run:
@@ -29,16 +42,50 @@ def chosen_run(args: argparse.Namespace) -> Run:
     return runs[args.run]
 
 
-def write_report(run: Run, page: Path) -> tuple[list[Row], list[Record]]:
-    """Write a run's page; return its rows and its records."""
+def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Problem]) -> list[str]:
+    """Return what else must be known of one side of a comparison: what cannot be read, and that it is unfinished."""
+    from dashboards.format import plural
+    from runner.session import FINISHED
+
+    told = []
+    if problems:
+        first = f"{problems[0].path.name}: {printable(problems[0].reason)}"
+        told.append(f"{name}: {plural(len(problems), 'file')} of {run.run_id} passed over, first {first}")
+    if run.kept(FINISHED) is None:
+        ended = sum(record.status != "infra" for record in latest_attempts(records))
+        so_far = plural(ended, "process", "processes")
+        told.append(f"{name}: {run.run_id} is not finished, {so_far} so far; what follows may change")
+    return told
+
+
+def findings_of(run: Run) -> Findings:
+    """Return a stored run's table, with what its results folder knows beside it. Measures nothing."""
     from analysis.compare import table
-    from dashboards import report
     from runner.cli.present import usual_values
     from runner.stopping import looks_of
 
     records, _ = run.load()
-    about = run.about()
-    rows = table(records, usual_values(), looks_of(about))
-    ended = [record for record in latest_attempts(records) if record.status != "infra"]
-    report.write(page, report.render(records, rows, about, max(0, int(about["planned"]) - len(ended))))
-    return rows, records
+    rows = table(records, usual_values(), looks_of(run.about()))
+    return Findings(rows, records, beside(run, rows))
+
+
+def beside(run: Run, rows: Sequence[Row]) -> Beside:
+    """Return what the results folder of a run knows beside its speeds: twins compared, peaks measured."""
+    from analysis.beside import Beside
+    from records import parity
+    from runner.roofline import stored
+
+    results = run.folder.parent
+    found = stored(results, rows, run.about())
+    return Beside(tuple(parity.load(results)[0]), {share.cell_id: share for share in found.shares}, found.notes)
+
+
+def write_report(run: Run, page: Path) -> Findings:
+    """Write a run's page; return what it shows."""
+    from dashboards import report
+
+    found, about = findings_of(run), run.about()
+    ended = [record for record in latest_attempts(found.records) if record.status != "infra"]
+    pending = max(0, int(about["planned"]) - len(ended))
+    report.write(page, report.render(found.records, found.rows, about, pending, found.beside))
+    return found

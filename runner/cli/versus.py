@@ -8,15 +8,22 @@ from typing import Any
 
 from analysis.compare import titles
 from analysis.gate import Outcome
+from analysis.history import LEAST_PROCESSES, LEAST_SESSIONS
+from analysis.kinds import Counts
 from analysis.statistics import Estimate
 from analysis.suite import SuiteRatio
-from analysis.versus import Comparison, Versus, percent
+from analysis.versus import ACROSS_UNKNOWN, Comparison, Versus, percent
 from records.codec import to_json
-from runner.cli.format import columns, seconds
+from runner.cli.format import columns, count, seconds
 from runner.cli.present import usual_values
 from runner.executors.output import printable
 
 Names = Mapping[str, str]
+FACETS = ["workload", "backend", "first epoch", "scatter between", "scatter within", "recompiles", "forward FLOPs"]
+ACROSS_ADVICE = (
+    f"an interval across sessions takes {LEAST_PROCESSES} processes on each side and {LEAST_SESSIONS} other stored "
+    "sessions of the cell; what decides soonest is to measure both in turn: --base-env"
+)
 HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "blocks", "verdict"]
 
 
@@ -29,18 +36,22 @@ def names(found: Versus) -> Names:
 
 def text(found: Versus, names: Names) -> str:
     """Return the findings for a terminal; `names` gives the title of each cell by its cell_id."""
-    lines = [line.rstrip() for line in columns(_rows(found, names))] if found.comparisons else []
-    return "\n".join(printable(line) for line in [*lines, "", *_remarks(found)])
+    tables = [_rows(found, names), _facet_rows(found, names)]
+    lines = [[line.rstrip() for line in columns(rows)] for rows in tables if len(rows) > 1]
+    return "\n".join(printable(line) for line in [*(line for t in lines for line in (*t, "")), *_remarks(found, names)])
 
 
 def markdown(found: Versus, names: Names) -> str:
     """Return the findings as Markdown: the verdict, the table, what changed."""
-    rows = _rows(found, names)
-    table = [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
-    table.insert(1, "|" + " --- |" * len(HEAD))
-    verdict, *rest = _remarks(found)
+    verdict, *rest = _remarks(found, names)
     remarks = [f"- {_cell(line)}" for line in rest]
-    return printable_lines([f"### Benchmarks: {verdict}", "", *table, "", *remarks])
+    tables = [*_table(_rows(found, names)), "", *_table(_facet_rows(found, names))]
+    return printable_lines([f"### Benchmarks: {verdict}", "", *tables, "", *remarks])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(_cell(text) for text in row)} |" for row in rows]
+    return [lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]]
 
 
 def printable_lines(lines: Sequence[str]) -> str:
@@ -48,11 +59,15 @@ def printable_lines(lines: Sequence[str]) -> str:
     return "\n".join(printable(line) for line in lines) + "\n"
 
 
-def as_json(found: Versus) -> str:
-    """Return the findings as one JSON document."""
+def as_json(found: Versus, threshold: float) -> str:
+    """Return the findings as one JSON document; docs/comparing.md explains its fields."""
     document = {
         "version": 1,
         "outcome": str(found.outcome),
+        "threshold": threshold,
+        "base": found.runs[0] if found.runs else None,
+        "new": found.runs[1] if found.runs else None,
+        "notes": list(found.notes),
         "paired": found.paired,
         "changed": list(found.changed),
         "comparisons": [_comparison_json(one) for one in found.comparisons],
@@ -73,6 +88,9 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "adjusted_p": one.adjusted_p,
         "more_blocks": one.more_blocks,
         "reason": one.reason,
+        "kinds": [str(kind) for kind in one.facets.kinds] if one.facets else [],
+        "facets": to_json(one.facets) if one.facets else None,
+        "doubts": list(one.doubts),
         "log_ratios": list(one.logs),
     }
 
@@ -89,6 +107,29 @@ def _rows(found: Versus, names: Names) -> list[list[str]]:
     if found.whole and len(found.by_backend) > 1:
         rows.append(_suite_row("geometric mean", "all", found.whole))
     return rows
+
+
+def _facet_rows(found: Versus, names: Names) -> list[list[str]]:
+    """Return what else was compared, new against base."""
+    rows = [FACETS]
+    for one in found.comparisons:
+        if (facets := one.facets) is not None:
+            scatters = [_times(verdict.estimate) for verdict in (facets.scatter, facets.scatter_within)]
+            counted = [_against(counts) for counts in (facets.recompiles, facets.forward_flops)]
+            first = " ".join(_ratio(facets.first_epoch.estimate)).replace(" none", "")
+            rows.append([names[one.cell_id], one.either.settings.backend, first, *scatters, *counted])
+    return rows
+
+
+def _times(ratio: Estimate | None) -> str:
+    if ratio is None:
+        return "-"
+    interval = "" if ratio.low is None or ratio.high is None else f" {ratio.low:.2f} to {ratio.high:.2f}"
+    return f"{ratio.centre:.2f}x{interval}"
+
+
+def _against(counts: Counts) -> str:
+    return f"{count(counts.new)} : {count(counts.base)}"
 
 
 def _suite_row(title: str, backend: str, suite: SuiteRatio) -> list[str]:
@@ -115,15 +156,28 @@ def _centre(one: Comparison, side: str) -> float | None:
     return cell.step_time.centre if cell and cell.step_time else None
 
 
-def _remarks(found: Versus) -> list[str]:
+def _remarks(found: Versus, names: Names) -> list[str]:
     """Return the verdict, then what else must be known, in lines."""
     counts = {outcome: sum(one.outcome is outcome for one in found.comparisons) for outcome in Outcome}
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     lines = [f"{found.outcome} ({told or 'nothing in common'})"]
+    for one in found.comparisons:
+        if one.facets and one.facets.said:
+            lines.append(f"{names[one.cell_id]} on {one.either.settings.backend}: {one.facets.said}")
     if found.changed:
         lines.append(f"changed: {', '.join(found.changed)}")
+    lines += [
+        f"doubt: {names[one.cell_id]} on {one.either.settings.backend}: {doubt}"
+        for one in found.comparisons
+        for doubt in one.doubts
+    ]
     if not found.paired:
         lines.append("base and new are of two sessions: intervals hold the spread between sessions, where it is known")
+    if any(one.reason == ACROSS_UNKNOWN for one in found.comparisons):
+        lines.append(ACROSS_ADVICE)
+    if found.runs:
+        lines.append("base {}, new {}".format(*found.runs))
+    lines += found.notes
     return lines
 
 

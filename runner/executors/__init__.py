@@ -16,7 +16,8 @@ from runner.cell.job import Job
 class Outcome:
     """What an executor saw of one process. It judges nothing.
 
-    `infrastructure` says why there was no process, or why its end was not seen; then nothing else is evidence.
+    `infrastructure` says why there was no process, or why its end was not seen; `refused` why none was started, since
+    this machine does not do what the cell asks. With either nothing else is evidence.
     Times in seconds, memory in bytes. `watched` holds what the machine did in each kept epoch.
     """
 
@@ -25,6 +26,7 @@ class Outcome:
     deadline_exceeded: bool = False
     oom_kills: int = 0
     infrastructure: str | None = None
+    refused: str | None = None
     output_tail: str = ""
     wall_time_s: float | None = None
     start_time_s: float | None = None

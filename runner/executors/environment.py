@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from records import cpu_list
 from records.settings import Settings
+from runner.surroundings.pinning import pinned
+from runner.surroundings.tree import Tree
 
 # What a process needs to find its libraries and speak its language; no name here carries a secret or changes a figure.
 ALLOWED = (
@@ -30,8 +33,13 @@ def cell_environment(settings: Settings, mark: str, caller: Mapping[str, str] | 
     found = {name: caller[name] for name in ALLOWED if name in caller}
     found |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": "2", MARK: mark}
     found |= device_environment(settings.device, caller)
+    cpus = pinned(settings.cpus, Tree(), os.sched_getaffinity(0))
+    if cpus is not None:
+        found[cpu_list.VARIABLE] = cpu_list.text(cpus)
     if settings.threads != "all":
         found |= dict.fromkeys(THREAD_VARIABLES, str(settings.threads))
+    elif cpus is not None:
+        found |= dict.fromkeys(THREAD_VARIABLES, str(len(cpus)))
     return found
 
 
@@ -40,14 +48,20 @@ def device_environment(device: str, caller: Mapping[str, str]) -> dict[str, str]
     if device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "KERAS_TORCH_DEVICE": "cpu"}
     if device == "gpu":
-        visible = caller.get("CUDA_VISIBLE_DEVICES", "0").split(",")
-        return {"CUDA_VISIBLE_DEVICES": visible[0]}
+        # In the order of the bus, as the driver's own tools count them; by default CUDA begins with the fastest.
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible_gpu(caller)}
     return {"JAX_PLATFORMS": "tpu", "PJRT_DEVICE": "TPU"}  # unverified: no such device was at hand
 
 
+def visible_gpu(caller: Mapping[str, str] | None = None) -> str:
+    """Return the one GPU that a GPU cell gets: the first of those the caller may see."""
+    return (os.environ if caller is None else caller).get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+
+
 def allowed_cpus(settings: Settings) -> list[int] | None:
-    """Return the CPUs a cell is held to, None for all: the threads a setting asks for need no more."""
-    if settings.threads == "all":
-        return None
+    """Return the CPUs a cell is held to, None for all: those it names, else no more than its threads need."""
     available = sorted(os.sched_getaffinity(0))
+    cpus = pinned(settings.cpus, Tree(), available)
+    if cpus is not None or settings.threads == "all":
+        return None if cpus is None else list(cpus)
     return available[: int(settings.threads)]

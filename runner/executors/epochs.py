@@ -19,9 +19,10 @@ from analysis.surroundings.disturbance import (
 from records.schema import Surroundings
 from runner.cell.job import Job
 from runner.executors import process_tree
-from runner.executors.environment import allowed_cpus
-from runner.machine import memory_bytes
+from runner.executors.environment import allowed_cpus, visible_gpu
 from runner.surroundings.counters import Counters, Sampler, since
+from runner.surroundings.memory import usable_bytes
+from runner.surroundings.nvml import GpuReading, Nvml, opened, over_epochs
 from runner.surroundings.own import own_now, own_since
 from runner.surroundings.tree import Tree
 
@@ -33,14 +34,18 @@ class Epochs:
         self._left = job.settings.epochs - job.settings.discard
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
-        self._usable_bytes = memory_bytes()
+        self._usable_bytes = usable_bytes(self._tree)
+        self._gpu = opened(visible_gpu()) if job.settings.device == "gpu" else None
+        self._gpu_before: GpuReading | None = None
         self._begun: tuple[Counters, OwnUse] | None = None
         self.watched: list[Watched] = []
+        self.gpu_ends: list[tuple[GpuReading, GpuReading]] = []
 
     def begin(self, pid: int) -> None:
         """The process goes on; with its next kept epoch, if any is left."""
         if self._left > 0:
             self._left -= 1
+            self._gpu_before = self._gpu.read() if isinstance(self._gpu, Nvml) else None
             self._begun = self._sampler.read(), self._own(pid)
 
     def end(self, pid: int) -> None:
@@ -50,6 +55,8 @@ class Epochs:
         counters, own = self._begun
         self._begun = None
         self.watched.append(Watched(since(counters, self._sampler.read()), own_since(own, self._own(pid))))
+        if self._gpu_before is not None and isinstance(self._gpu, Nvml):
+            self.gpu_ends.append((self._gpu_before, self._gpu.read()))
 
     def close(self) -> None:
         """Let go of the counters."""
@@ -59,9 +66,9 @@ class Epochs:
         return own_now(self._tree, [*process_tree.tree(pid), os.getpid()], self._usable_bytes)
 
 
-def surroundings(watched: list[Watched], load: tuple[float, float]) -> Surroundings:
-    """Return what a record says of these stretches; `load` is the load average before and after."""
-    whole = together(watched)
+def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:
+    """Return what a record says of these epochs; `load` is the load average before and after."""
+    whole = together(epochs.watched)
     if whole is None:
         return Surroundings(*load)
     stretch = whole.stretch
@@ -75,4 +82,5 @@ def surroundings(watched: list[Watched], load: tuple[float, float]) -> Surroundi
         io_stall_share=stall_share(stretch.io_full_s, stretch),
         throttle_events=stretch.throttle_events,
         quota_throttled_time_s=stretch.quota_throttled_s,
+        gpu=over_epochs(epochs.gpu_ends),
     )

@@ -21,9 +21,11 @@ from typing import Any
 from records.settings import Settings
 from runner.cell.job import Job, make_home, write_job
 from runner.executors import Outcome, Running
-from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment
+from runner.executors.autotune import autotuning
+from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment, visible_gpu
 from runner.executors.interpreter import Interpreter
 from runner.executors.watch import ANSWER_LIMIT_S, Never, Server, ServerGone, Watch
+from runner.surroundings.nvml import HeldClocks, opened
 
 EXTRAS = {"tensorflow": "tf-cpu", "jax": "jax-cpu", "torch": "torch-cpu"}
 LIGHT_SERVER = "KERAS_BENCHMARK_SERVER"
@@ -42,6 +44,7 @@ class ProcessExecutor:
         self._servers: dict[tuple[tuple[str, str], ...], Server | None] = {}
         self._home: str | None = None
         self._missing: dict[str, str | None] = {}
+        self._clocks = HeldClocks(lambda: opened(visible_gpu()))
 
     def missing(self, backend: str) -> str | None:
         """Return why this backend cannot run here, None when it can. Looks for the package, imports nothing."""
@@ -69,7 +72,8 @@ class ProcessExecutor:
             self._servers[key] = _when_ready(server)
 
     def close(self) -> None:
-        """End every server."""
+        """End every server, and give the GPU's clocks back."""
+        self._clocks.release()
         while self._servers:
             _, server = self._servers.popitem()
             if server is not None:
@@ -81,6 +85,8 @@ class ProcessExecutor:
     def start(self, job: Job, timeout_s: float) -> Running:
         """Start the job in a new process."""
         begun_s = time.perf_counter()
+        if refused := self._clocks.suit(job.settings):
+            return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
         environment = self._environment(job.settings)
         write_job(job)
         order: dict[str, Any] = {
@@ -95,7 +101,7 @@ class ProcessExecutor:
                 server = self._light_server()
                 order |= {
                     "argv": [self._interpreter.python, "-P", "-m", "runner.cell.entry", str(job.path)],
-                    "env": environment | make_home(job),
+                    "env": environment | make_home(job) | autotuning(job),
                 }
             return Watch(server, job, order, timeout_s)
         except ServerGone as error:

@@ -1,4 +1,4 @@
-"""Looking at processes through /proc: a tree's memory, the machine's CPU time, what a killed runner left."""
+"""Looking at processes through /proc: a tree's memory, the kernel's kills, what a killed runner left."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from runner.executors.environment import MARK
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def tree(root: int) -> Iterator[int]:
@@ -37,26 +35,6 @@ def kill_tree(root: int) -> None:
     for pid in list(tree(root)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-
-
-@dataclass(frozen=True, slots=True)
-class CpuTimes:
-    """All CPU time of the machine since it started, in seconds."""
-
-    total_s: float
-    busy_s: float
-    steal_s: float
-
-
-def cpu_times() -> CpuTimes | None:
-    """Read /proc/stat; None where it does not say."""
-    try:
-        line = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0]
-    except OSError:
-        return None
-    ticks = [int(number) / TICKS_PER_S for number in line.split()[1:9]]
-    idle_s = ticks[3] + ticks[4]
-    return CpuTimes(total_s=sum(ticks), busy_s=sum(ticks) - idle_s - ticks[7], steal_s=ticks[7])
 
 
 def oom_kills() -> int:

@@ -211,7 +211,7 @@ class Watch:
             start_time_s=self._start_time_s,
             parent_cpu_time_s=self._meter.own_cpu_s,
             peak_tree_memory_bytes=self._peak_bytes or None,
-            surroundings=surroundings(self._epochs.watched, (self._load_before, os.getloadavg()[0])),
+            surroundings=surroundings(self._epochs, (self._load_before, os.getloadavg()[0])),
             watched=tuple(self._epochs.watched),
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable, Collection, Sequence
 
 from analysis.surroundings.disturbance import OwnUse
@@ -12,6 +11,8 @@ from runner.surroundings.cgroups import memory_limit_bytes, memory_used_bytes, q
 from runner.surroundings.counters import Sampler, since
 from runner.surroundings.gpu import gpus
 from runner.surroundings.memory import swap
+from runner.surroundings.own import ended_cpu_s
+from runner.surroundings.pinning import most_cores
 from runner.surroundings.processes import container, missing_rights, others, processes
 from runner.surroundings.processors import clocks, heat, hypervisor, numa_nodes, online
 from runner.surroundings.tree import Tree
@@ -41,15 +42,17 @@ def watch(
 ) -> tuple[Meanwhile, Sequence[float]]:
     """Return what the machine did while `measure` ran, and what that returned."""
     with Sampler(cpus, tree.root) as sampler:
-        seen, own_s, before = processes(tree), _own_cpu_s(), sampler.read()
+        seen, own_s, before = processes(tree), ended_cpu_s(), sampler.read()
         ratios = measure()
-        stretch, own = since(before, sampler.read()), OwnUse(cpu_s=_own_cpu_s() - own_s)
+        stretch, own = since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)
     return Meanwhile(stretch, own, others(seen, processes(tree), os.getpid(), stretch.wall_s)), ratios
 
 
 def limits(tree: Tree, cpus: Collection[int]) -> Limits:
     """Return what this process may use."""
-    return Limits(len(cpus), online(tree), quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
+    there = online(tree)
+    known = there if isinstance(there, Unread) else len(there)
+    return Limits(len(cpus), known, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
 
 
 def place(tree: Tree, cpus: Collection[int]) -> Place:
@@ -60,6 +63,7 @@ def place(tree: Tree, cpus: Collection[int]) -> Place:
         numa_nodes=numa_nodes(tree, cpus),
         aslr=tree.number("/proc/sys/kernel/randomize_va_space"),
         missing_rights=missing_rights(tree),
+        cores_of_a_node=most_cores(tree, cpus),
     )
 
 
@@ -71,9 +75,3 @@ def _load(tree: Tree) -> float | Unread:
     if not (whole.isascii() and whole.isdigit() and part.isascii() and part.isdigit()):
         return Unread(f"{LOAD} holds {text[:20]!r}, not numbers")
     return float(f"{whole}.{part}")
-
-
-def _own_cpu_s() -> float:
-    """Return what this process and its ended children have used."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(found.ru_utime + found.ru_stime for found in used)

@@ -14,6 +14,7 @@ Source: proc(5) for /proc/PID/stat, statm and io.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
@@ -47,6 +48,12 @@ def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
         memory_share=max(shares) if len(shares) == 2 else None,
         storage_bytes=_moved(before.storage_bytes, after.storage_bytes),
     )
+
+
+def ended_cpu_s() -> float:
+    """Return what this process and its ended children have used: all of a run whose processes end with each reading."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(found.ru_utime + found.ru_stime for found in used)
 
 
 def _cpu_s(tree: Tree, pid: int) -> float | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from analysis.surroundings.readings import Clocks, Heat, Unread, Zone
-from runner.surroundings.tree import Tree, number_list, whole_number
+from records import cpu_list
+from runner.surroundings.tree import Tree, whole_number
 
 CPU = "/sys/devices/system/cpu"
+NODES = "/sys/devices/system/node"
 THERMAL = "/sys/class/thermal"
 # A trip of these kinds slows the machine down or stops it; `active` only turns a fan.
 LIMITING_TRIPS = ("passive", "hot", "critical")
@@ -34,28 +36,42 @@ def heat(tree: Tree, cpus: Collection[int]) -> Heat:
     return Heat(_throttle_events(tree, cpus), _zones(tree))
 
 
-def online(tree: Tree) -> int | Unread:
-    """Return how many CPUs are online."""
-    text = tree.text(f"{CPU}/online")
-    if isinstance(text, Unread):
-        return text
-    found = number_list(text)
-    return len(found) if found else Unread(f"{CPU}/online holds {text[:20]!r}, not a list")
+def online(tree: Tree) -> tuple[int, ...] | Unread:
+    """Return the CPUs that are online."""
+    return _listed(tree, f"{CPU}/online")
 
 
 def numa_nodes(tree: Tree, cpus: Collection[int]) -> tuple[int, ...] | Unread:
     """Return the nodes that these CPUs belong to."""
-    folder = "/sys/devices/system/node"
-    nodes = []
-    for name in tree.names(folder, "node[0-9]*"):
-        text = tree.text(f"{folder}/{name}/cpulist")
-        found = None if isinstance(text, Unread) else number_list(text)
-        if found is None:
-            return text if isinstance(text, Unread) else Unread(f"{folder}/{name}/cpulist is no list")
+    found = cpus_by_node(tree, cpus)
+    return found if isinstance(found, Unread) else tuple(found)
+
+
+def cpus_by_node(tree: Tree, cpus: Collection[int]) -> dict[int, tuple[int, ...]] | Unread:
+    """Return these CPUs by the node they belong to; a node of memory alone is left out."""
+    found = {}
+    for name in tree.names(NODES, "node[0-9]*"):
+        listed = _listed(tree, f"{NODES}/{name}/cpulist")
+        if isinstance(listed, Unread):
+            return listed
         number = whole_number(name.removeprefix("node"))
-        if number is not None and set(found) & set(cpus):
-            nodes.append(number)
-    return tuple(sorted(nodes)) if nodes else Unread(f"{folder} is not there", absent=True)
+        if number is not None and (ours := tuple(cpu for cpu in listed if cpu in cpus)):
+            found[number] = ours
+    return dict(sorted(found.items())) if found else Unread(f"{NODES} is not there", absent=True)
+
+
+def core_by_core(tree: Tree, cpus: Collection[int]) -> tuple[tuple[int, ...], int]:
+    """Return these CPUs with one of each core first, and how many cores that are.
+
+    Where the kernel does not tell which share a core, each counts as one of its own.
+    """
+    first: list[int] = []
+    second: list[int] = []
+    for cpu in sorted(cpus):
+        siblings = _listed(tree, f"{CPU}/cpu{cpu}/topology/thread_siblings_list")
+        shared = not isinstance(siblings, Unread) and bool({*siblings} & {*first})
+        (second if shared else first).append(cpu)
+    return (*first, *second), len(first)
 
 
 def hypervisor(tree: Tree) -> str | Unread | None:
@@ -70,6 +86,14 @@ def hypervisor(tree: Tree) -> str | Unread | None:
     if flags is None:
         return name if not isinstance(kind, Unread) else Unread("/proc/cpuinfo has no flags on this architecture")
     return name if "hypervisor" in flags else None
+
+
+def _listed(tree: Tree, path: str) -> tuple[int, ...] | Unread:
+    text = tree.text(path)
+    if isinstance(text, Unread):
+        return text
+    found = cpu_list.parse(text)
+    return Unread(f"{path} holds {text[:20]!r}, not a list") if found is None else tuple(found)
 
 
 def _governors(tree: Tree, cpus: Collection[int]) -> tuple[str, ...] | Unread:
@@ -93,17 +117,12 @@ def _turbo(tree: Tree) -> bool | Unread:
 
 def _smt(tree: Tree, cpus: Collection[int]) -> str | Unread:
     """Return `active` only where two of these CPUs share a core; else why not."""
-    cores: set[str] = set()
     for cpu in sorted(cpus):
-        siblings = tree.text(f"{CPU}/cpu{cpu}/topology/thread_siblings_list")
+        siblings = _listed(tree, f"{CPU}/cpu{cpu}/topology/thread_siblings_list")
         if isinstance(siblings, Unread):
             return siblings
-        found = number_list(siblings)
-        if found is None:
-            return Unread(f"{CPU}/cpu{cpu}/topology/thread_siblings_list is no list")
-        if len(set(found) & set(cpus)) > 1:
+        if len(set(siblings) & set(cpus)) > 1:
             return "active"
-        cores.add(siblings)
     control = tree.text(f"{CPU}/smt/control")
     told = "" if isinstance(control, Unread) else f" (kernel: {control[:20]})"
     return f"no two of the CPUs share a core{told}"

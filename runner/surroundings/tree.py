@@ -68,18 +68,6 @@ def whole_number(text: str) -> int | None:
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
 
 
-def number_list(text: str) -> list[int] | None:
-    """Return the numbers of a kernel list such as `0-3,8`; None where it is none, or longer than 65,536."""
-    found: list[int] = []
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        low, high = whole_number(first), whole_number(last or first)
-        if low is None or high is None or not 0 <= low <= high or high - low >= 1 << 16:
-            return None
-        found += range(low, high + 1)
-    return found
-
-
 def _unread(path: str, error: OSError) -> Unread:
     reason = _REASONS.get(error.errno or 0, f"cannot be read ({error.strerror})")
     return Unread(f"{path} {reason}", absent=error.errno in (errno.ENOENT, errno.ENOTDIR))

@@ -80,7 +80,7 @@ def test_one_backend_has_nothing_to_be_compared_with() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"resolved": Resolved(50, 32, "fork", "float32", parameters=999)}, "parameters differ: jax 999, torch 1000"),
+        ({"resolved": Resolved(50, 32, "fork", "float32", parameters=999)}, "parameters differ: jax 999, torch 1,000"),
         ({"resolved": Resolved(50, 32, "fork", "mixed_bfloat16", parameters=1000)}, "precisions differ"),
         ({"resolved": Resolved(60, 32, "fork", "float32", parameters=1000)}, "steps per epoch differ"),
         ({"device": DeviceProof("gpu", "cuda:0", 1)}, "devices differ: jax gpu, torch cpu"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from analysis.compare import summarise
 from analysis.doubts import doubts
-from records.schema import Record, Status, Times
+from records.schema import Record, Resolved, Status, Times
 from tests.conftest import make_record
 
 
@@ -52,6 +53,19 @@ def test_slow_processes_are_told_from_quick_ones() -> None:
 def test_what_was_not_measured_raises_no_doubt() -> None:
     failed = make_record(None, status=Status.CRASH, times=Times(epoch_times_s=[1.0] * 9 + [99.0]))
     assert doubts([failed]) == ()
+
+
+def test_recompiles_in_the_timed_region_and_graph_breaks_are_told() -> None:
+    def process(recompiles: int | None, breaks: int | None) -> Resolved:
+        return Resolved(50, 32, "fork", "float32", recompiles_timed=recompiles, graph_breaks=breaks)
+
+    made = [
+        replace(record, resolved=process(*counts))
+        for record, counts in zip(cell([epochs(1), epochs(2), epochs(3)]), [(2, 1), (0, 3), (None, None)], strict=True)
+    ]
+    recompiles, breaks = doubts(made)
+    assert recompiles.startswith("recompiles in the timed region: 2 in 1 of 3 processes")
+    assert breaks.startswith("graph breaks: torch.compile cut the step's program in 3 places")
 
 
 def test_a_summary_holds_the_doubts_of_its_cell() -> None:

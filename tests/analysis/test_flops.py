@@ -35,11 +35,6 @@ def test_a_tool_that_counts_a_loop_once_is_explained_for_recurrent_models_only()
     assert not all_agree([once])
 
 
-def test_a_first_recurrent_step_run_twice_is_explained() -> None:
-    twice = replace(CHECK, counted=1025, loops=True)
-    assert verdicts(twice)[COUNTED].why == "Keras runs a recurrent layer's first step once more"
-
-
 def test_more_than_products_is_explained() -> None:
     more = replace(CHECK, framework=1200.0, framework_train=3500.0)
     assert [one.agrees for one in verdicts(more)] == [True, False, False, False]

@@ -112,14 +112,35 @@ def test_training_that_parts_is_explained_by_three_times_a_backends_own_deviatio
 
 
 @pytest.mark.parametrize(
-    ("torch", "exact", "is_explained"), [(2e-3, 1e-15, True), (1e-5, 1e-15, False), (2e-3, 1e-3, False)]
+    ("torch", "exact", "nudged", "is_explained"),
+    [
+        (2e-3, 1e-15, 0.01, True),
+        (2e-3, 1e-15, 0.005, False),
+        (2e-3, 1e-15, None, False),
+        (1e-5, 1e-15, 0.01, False),
+        (2e-3, 1e-3, 0.01, False),
+    ],
 )
-def test_a_float32_gradient_is_explained_by_rounding_only_where_both_backends_round_so(
-    torch: float, exact: float, is_explained: bool
+def test_a_float32_gradient_is_explained_only_where_both_backends_round_so_and_a_nudge_moves_one_as_far(
+    torch: float, exact: float, nudged: float | None, is_explained: bool
 ) -> None:
     pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=exact)}, [Finding("float32", "gradient", 0.02, 1e-2)])
-    evidence = parity.Evidence({}, {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=torch)})
+    rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=torch)}
+    evidence = parity.Evidence({}, rounding, {"torch": Deviation(gradient=nudged)})
     assert parity.explained(pair, "lstm", evidence).agrees == is_explained
+
+
+def test_nudged_weights_are_asked_for_only_where_they_could_explain() -> None:
+    pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=0.0)}, [Finding("float32", "gradient", 0.02, 1e-2)])
+    rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=0.02)}
+    assert parity.awaits_nudge(pair, rounding)
+    assert not parity.awaits_nudge(pair, rounding | {"torch": Deviation(gradient=1e-5)})
+    assert not parity.awaits_nudge(replace(pair, findings=[Finding("float64", "gradient", 0.02, 1e-8)]), rounding)
+
+
+def test_of_several_nudges_the_largest_figure_counts() -> None:
+    seen = [Deviation(loss=1e-7, gradient=0.02, losses=1.0), Deviation(loss=1e-6, gradient=0.01)]
+    assert parity.largest(seen) == Deviation(loss=1e-6, gradient=0.02)
 
 
 def test_a_known_cause_explains_its_workload_backend_and_size_only() -> None:

@@ -6,14 +6,18 @@ import random
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from analysis.beside import Beside
 from analysis.compare import Row, table
+from analysis.roofline import roofline
 from dashboards import report
 from records.identity import cell_id
+from records.parity import Deviation, Finding, Pair, ParityRecord
 from records.schema import (
     DeviceProof,
     Evidence,
@@ -28,6 +32,7 @@ from records.schema import (
     Times,
 )
 from records.settings import BACKENDS, Settings
+from tests.conftest import make_settings
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 REPEATS = 5
@@ -67,6 +72,7 @@ MACHINE = Machine(
     container="docker",
 )
 VERSIONS = {"tensorflow": ("tensorflow", "2.21.0"), "jax": ("jax", "0.12.1"), "torch": ("torch", "2.13.0")}
+VERSIONS_OF = {backend: {"keras": "3.15.0", package: version} for backend, (package, version) in VERSIONS.items()}
 MATRIX = """version: 1
 backends: [tensorflow, jax, torch]
 cells:
@@ -87,27 +93,12 @@ ABOUT: dict[str, object] = {
 
 
 def settings_of(work: Work, backend: str) -> Settings:
-    return Settings(
+    return make_settings(
         backend=backend,
         workload=work.name,
-        params={},
         batch_size=work.batch_size,
-        samples=1000,
         phase=work.phase,
         epochs=KEPT_EPOCHS + 1,
-        discard=1,
-        steps_per_epoch="auto",
-        data="synthetic",
-        seed=0,
-        device="cpu",
-        precision="float32",
-        jit="auto",
-        eager=False,
-        steps_per_execution=1,
-        feed="device_resident",
-        threads="all",
-        compile_cache="cold",
-        league="as_shipped",
     )
 
 
@@ -239,6 +230,26 @@ def _ended(record: Record) -> Record:
     return record
 
 
+def made_up_beside(rows: list[Row]) -> Beside:
+    """Return twins of three workloads, one explained, and shares of a peak for the cells that were measured."""
+    versions = {backend: dict(VERSIONS_OF[backend]) for backend in BACKENDS}
+    pairs = [Pair([*two], {"float64": Deviation(loss=4e-12, gradient=3e-9)}) for two in combinations(BACKENDS, 2)]
+    cause = Finding("float64", "update", 0.04, 1e-6, explanation="a cause that was found and shown by itself")
+    parted = [replace(pair, findings=[cause] if pair.backends == ["tensorflow", "torch"] else []) for pair in pairs]
+    twins = [
+        ParityRecord(1, name, {}, 8, 20, 0, "2025-11-20", pairs=found, versions=versions)
+        for name, found in (("mnist_mlp", pairs), ("cifar10_cnn", parted), ("vit_tiny", pairs))
+    ]
+    cells = [(row.title, cell) for row in rows for cell in row.cells.values()]
+    shares = {
+        share.cell_id: replace(share, share_of_peak=0.43, achieved_flop_per_s=215e9, peak_flop_per_s=500e9, note=None)
+        if share.step_time_s
+        else share
+        for share in roofline(cells, {}, None).shares
+    }
+    return Beside(tuple(twins), shares)
+
+
 @dataclass(frozen=True)
 class MadeUp:
     """A run as the report receives it, and its page."""
@@ -246,13 +257,15 @@ class MadeUp:
     records: list[Record]
     rows: list[Row]
     html: str
+    beside: Beside
 
 
 @pytest.fixture(scope="session")
 def made_up() -> MadeUp:
     records = made_up_records()
     rows = table(records)
-    return MadeUp(records, rows, report.render(records, rows, ABOUT, pending=2))
+    beside = made_up_beside(rows)
+    return MadeUp(records, rows, report.render(records, rows, ABOUT, 2, beside), beside)
 
 
 @pytest.fixture(scope="session")
@@ -279,4 +292,5 @@ if __name__ == "__main__":
     import sys
 
     everything = made_up_records()
-    report.write(Path(sys.argv[1]), report.render(everything, table(everything), ABOUT, pending=2))
+    found = table(everything)
+    report.write(Path(sys.argv[1]), report.render(everything, found, ABOUT, 2, made_up_beside(found)))

@@ -46,7 +46,7 @@ def test_the_verdict_stands_in_page_text_and_markdown(factor: float, outcome: Ou
     assert f"New against base: {outcome}" in page(found)
     assert str(outcome) in text(found, names(found)).splitlines()[-1]
     assert markdown(found, names(found)).startswith(f"### Benchmarks: {outcome}")
-    assert f'"outcome": "{outcome}"' in as_json(found)
+    assert f'"outcome": "{outcome}"' in as_json(found, RULE.threshold)
 
 
 def test_every_block_is_a_dot_and_the_page_asks_nothing_of_elsewhere() -> None:
@@ -69,7 +69,7 @@ def test_what_changed_is_told() -> None:
     [
         (side(1.0, 0), [], "only in base"),
         (side(1.0, 0), side(1.0, 0, status=Status.CRASH), "not measured in new: crash"),
-        (side(1.0, 0, blocks=2), side(1.0, 1, blocks=2), "2 blocks in common give no interval"),
+        (side(1.0, 0, blocks=2), side(1.0, 1, blocks=2), "no interval from 2 blocks in common"),
         (
             [*side(1.0, 0, blocks=3), *side(1.0, 0, keras="3.1")[3:]],
             side(1.0, 1),

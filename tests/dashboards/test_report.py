@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from analysis.beside import Beside
 from analysis.compare import table
 from dashboards import findings, pictures, report, troubles
 from records.schema import Evidence, Memory, Record, Status, Surroundings, Times
@@ -245,10 +246,29 @@ def test_one_process_on_one_backend_still_has_a_page(made_up: Any, render_of: Ca
     assert "nothing to compare" in text
 
 
+def test_what_stands_beside_a_speed_is_on_the_page_and_can_be_read_without_script(made_up: Any) -> None:
+    text = Page(made_up.html).text
+    assert "explained: 3e-9 (float64 gradient)" in text
+    assert "tensorflow and torch, float64 update 4e-02, limit 1e-06: a cause that was found" in text
+    assert "share of peak , % 43.0 215 GFLOP/s" in text
+    links = re.findall(r'<a class="doubt" href="#([^"]+)">1 doubt</a>', made_up.html)
+    doubts = troubles.doubts(made_up.rows)
+    assert sorted(links) == sorted(doubt.anchor for doubt in doubts) != []
+    assert all(line in text for doubt in doubts for line in doubt.texts)
+
+
+def test_where_no_peak_was_measured_the_page_names_the_command(made_up: Any) -> None:
+    beside = Beside(notes=("no peaks measured: run `runner roofline` there",))
+    text = Page(report.render(made_up.records, made_up.rows, {}, beside=beside)).text
+    assert "Share of peak: no peaks measured: run `runner roofline` there." in text
+    assert "share of peak , %" not in text
+    assert "same work not checked" in text
+
+
 def test_the_same_values_give_the_same_page(made_up: Any, about: dict[str, object]) -> None:
-    assert report.render(made_up.records, made_up.rows, about, pending=2) == made_up.html
+    assert report.render(made_up.records, made_up.rows, about, 2, made_up.beside) == made_up.html
     backwards = made_up.records[::-1]
-    assert report.render(backwards, table(backwards), about, pending=2) == made_up.html
+    assert report.render(backwards, table(backwards), about, 2, made_up.beside) == made_up.html
 
 
 def test_a_page_is_written_at_once_and_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def parallel(task: Task) -> Parallel:
         ({"mode": "fc_data_ff", "workers": 8}, "workers: must divide batch_size (4), got 8"),
         ({"mode": "fc_data_slice", "workers": 3, "batch_size": 9}, "workers: must divide weight_size (8) for"),
         ({"mode": "fc_model", "workers": 3, "batch_size": 9}, "workers: must divide weight_size (8) for fc_model"),
+        ({"mode": "fc_zero", "workers": 3, "batch_size": 9}, "workers: must divide weight_size (8) for fc_zero, got 3"),
         ({"mode": "fc_model", "workers": 8}, "workers: must divide batch_size (4), got 8"),
         ({"mode": "fc_phy", "shared_ratio": 1.5}, "shared_ratio: must be from 0 to 1, got 1.5"),
         ({"mode": "fc_data", "precision": "mixed_bfloat16"}, "precision: must be float64, float32, bfloat16 for"),
@@ -77,6 +78,8 @@ def test_the_work_of_a_step_is_that_of_its_products() -> None:
         ({"mode": "fc_model_ff"}, Traffic(0, 68 * 4, 0), 68 * 4),
         ({"mode": "fc_model"}, Traffic(0, 68 * 4, 68 * 4), 2 * 68 * 4),
         ({"mode": "fc_model_manual", "workers": 4}, Traffic(0, 68 * 4, 68 * 4), 6 * 68 * 4),
+        # All weights gathered, then all but the first again; all gradients scattered.
+        ({"mode": "fc_zero"}, Traffic(0, 136 * 4, (136 + 72) * 4), (136 + 136 + 72) * 4),
         # int(8 * 0.3) = 2 rows of 8, 8 and 1 columns.
         ({"mode": "fc_phy", "shared_ratio": 0.3}, Traffic(2 * 17 * 4), 2 * 2 * 17 * 4),
         ({"mode": "fc_phy", "shared_ratio": 0.0}, Traffic(), 0),
@@ -100,7 +103,7 @@ def test_what_cannot_fit_memory_is_known_before() -> None:
     assert fc.memory_fault(task, None) is None
 
 
-@pytest.mark.parametrize("mode", ["fc_data", "fc_model", "fc_phy"])
+@pytest.mark.parametrize("mode", ["fc_data", "fc_model", "fc_zero", "fc_phy"])
 def test_a_layout_as_it_must_be_has_no_fault(mode: str) -> None:
     task = TINY.changed(mode=mode, workers=2)
     assert fc.layout_fault(task, parallel(task)) is None

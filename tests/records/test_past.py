@@ -116,6 +116,15 @@ def test_a_run_with_a_planted_fault_and_the_second_arm_of_a_session_stand_for_no
     ]
 
 
+@pytest.mark.parametrize("new_python", [None, "/new/bin/python"])
+def test_a_pinned_base_does_not_stand_for_its_session(tmp_path: Path, new_python: str | None) -> None:
+    arms = {"base": {"python": "/pinned/bin/python", "fault": None}, "new": {"python": new_python, "fault": None}}
+    names = {arm: run_name(number) for number, arm in enumerate(arms)}
+    for arm, name in names.items():
+        store_session(tmp_path, name, processes(0.01), arm=arm, arms=arms)
+    assert [run.run_id for run in read([tmp_path]).runs] == [names["new"]]
+
+
 def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
     for name in ("one", "two"):
         nights(tmp_path / name, [0.01])

@@ -121,6 +121,39 @@ def test_a_gate_adds_blocks_until_it_has_decided(
     assert document["paired"] is True
 
 
+@pytest.mark.parametrize(
+    ("fault", "kinds", "told"),
+    [
+        ("slower:0.5", ["slower steps"], "with +50.0 % FLOPs"),
+        ("copy:10", ["slower steps"], "with the same FLOPs: extra memory traffic or overhead"),
+        ("recompile:5", ["recompiles in the timed region", "slower steps"], "24 against 0; slower steps"),
+        ("first-epoch:1", ["slower first epoch"], "slower first epoch only: +"),
+        ("variance:0.3", ["more scatter"], "more scatter only: "),
+    ],
+)
+def test_each_kind_of_fault_is_called_by_its_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], fault: str, kinds: list[str], told: str
+) -> None:
+    given = ("compare", "--plant", fault, "--repeats", "8", "--set", "discard=1")
+    assert runner(*given, executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
+    assert capsys.readouterr().out.count(told) == 2
+    assert runner(*given, "--new", "--json", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["kinds"] for one in found["comparisons"]] == [kinds, kinds]
+    assert runner("selftest", *given[1:], "--json", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
+    named = json.loads(capsys.readouterr().out)["named"]
+    assert {kind for kind, rate in named["jax"].items() if rate["count"]} == set(kinds)
+
+
+@pytest.mark.parametrize(("also", "code"), [((), 0), (("--also", "first-epoch"), 4), (("--also", "scatter"), 0)])
+def test_a_gate_fails_on_a_slower_first_epoch_only_where_it_was_asked_to(
+    folder: Path, capsys: pytest.CaptureFixture[str], also: tuple[str, ...], code: int
+) -> None:
+    given = ("gate", "--plant", "first-epoch:1", "--repeats", "10", *also)
+    assert runner(*given, executor=FakeExecutor(step_time_s=noisy(0.005))) == code
+    assert "slower first epoch only: +" in capsys.readouterr().out
+
+
 def test_a_selftest_tells_of_every_stored_session_of_its_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         assert runner("selftest", "--repeats", "10", "--new", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
@@ -148,10 +181,12 @@ def test_a_planted_slowdown_is_told_apart_from_the_sessions_without(
         (("selftest", "--plant", "faster:1"), "--plant: must be slower"),
         (("selftest", "--stored"), "holds no selftest"),
         (("gate",), "name two stored runs"),
-        (("compare", "nowhere", "results"), "nowhere is neither"),
+        (("compare", "nowhere", "results"), "'nowhere' is neither"),
         (("compare", "--base-env", "nowhere"), "--base-env: must be a virtual environment"),
         (("compare", "--plant", "slower:1", "results"), "not both"),
         (("gate", "--plant", "slower:1", "--threshold", "-1"), "--threshold: must be a share"),
+        (("gate", "--plant", "slower:1", "--also", "speed"), "--also: must be some of first-epoch, scatter"),
+        (("gate", "--plant", "recompile:0.5"), "--plant: recompile: EVERY must be a whole number"),
         (("run", "--budget", "soon"), "--budget: must be a number"),
     ],
 )

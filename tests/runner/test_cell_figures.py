@@ -49,6 +49,14 @@ assert clock.log.logs == [{"loss": None, "accuracy": 0.5}] and clock.log.times_s
 hooks = [n for n in EpochClock.__dict__ if "batch" in n]
 assert not hooks, hooks
 
+from runner.cell.kept import Compiling
+told = iter([4, 7, None, 2, None, None])
+plug = types.SimpleNamespace(compilations=lambda: next(told))
+for expected in (3, 2, None):
+    compiling = Compiling(plug)
+    compiling.begin(); compiling.end()
+    assert compiling.count == expected
+
 calls = []
 model = types.SimpleNamespace(predict_on_batch=lambda x: calls.append(x))
 log = predict_epochs(model, [("a",), ("b",)], Stretch(steps=3, epochs=2, discard=1))

@@ -87,6 +87,32 @@ def test_only_what_may_share_the_machine_waits_at_its_calibration(folder: Path, 
     assert {r.resolved.steps_per_epoch for r in records(folder)} == {56}
 
 
+def test_what_this_machine_refuses_is_unsupported_and_is_not_tried_again(folder: Path) -> None:
+    executor = FakeExecutor(behaviours={"gru": lambda job: Outcome(refused="clocks: locked: not here")})
+    assert runner("--filter", "gru", executor=executor) == 0
+    found = records(folder)
+    assert {(r.status, r.reason, r.attempt) for r in found} == {(Status.UNSUPPORTED, "clocks: locked: not here", 0)}
+    assert len(executor.jobs) == len(found)
+
+
+def test_the_repeats_of_a_cell_share_where_tuning_is_kept(folder: Path) -> None:
+    executor = FakeExecutor()
+    asked = ("--filter", "gru", "--set", "device=gpu", "--set", "steps_per_epoch=5")
+    assert runner(*asked, "--set", "autotune=pinned", executor=executor) == 0
+    kept = {(job.cell_id, job.autotune_dir) for job in executor.jobs}
+    assert len({cell for cell, _ in kept}) == len({place for _, place in kept}) == len(kept) == 3
+    assert all(Path(str(place)).is_dir() for _, place in kept)
+
+
+def test_cpus_that_are_not_here_are_refused_before_anything_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor()
+    assert runner("--set", "cpus=60000-60001", executor=executor) == 2
+    assert "cpus: 60000-60001: CPUs 60000-60001 are not on this machine" in capsys.readouterr().err
+    assert executor.jobs == []
+
+
 def test_a_backend_that_fails_at_its_calibration_has_its_record_and_the_others_agree(folder: Path) -> None:
     class Failing(FakeExecutor):
         def end(self, job: Job) -> Outcome:
@@ -488,13 +514,14 @@ def test_what_a_backend_cannot_do_leaves_the_exit_code_0(folder: Path, capsys: p
 
 
 def test_the_star_stands_at_the_fastest_alone(folder: Path) -> None:
+    from analysis.beside import NOTHING
     from analysis.compare import table
     from runner.cli.present import _cell_text
 
     runner()
     for row in table(records(folder)):
         for backend in row.cells:
-            assert _cell_text(row, backend).startswith("[bold green]* ") is (row.fastest == backend)
+            assert _cell_text(row, backend, NOTHING).startswith("[bold green]* ") is (row.fastest == backend)
 
 
 def test_plan_estimates_by_what_the_newest_run_took(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

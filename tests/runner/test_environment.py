@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
+from records import cpu_list
+from runner.executors import environment
 from runner.executors.environment import allowed_cpus, cell_environment
+from runner.surroundings.tree import Tree
 from tests.conftest import make_settings
 
 
@@ -15,7 +21,8 @@ def test_a_cpu_cell_sees_no_gpu_and_its_own_threads() -> None:
 
 @pytest.mark.parametrize(("visible", "index"), [({}, "0"), ({"CUDA_VISIBLE_DEVICES": "3,1"}, "3")])
 def test_a_gpu_cell_gets_one_gpu_for_itself(visible: dict[str, str], index: str) -> None:
-    assert cell_environment(make_settings(device="gpu"), "m", visible)["CUDA_VISIBLE_DEVICES"] == index
+    found = cell_environment(make_settings(device="gpu"), "m", visible)
+    assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == (index, "PCI_BUS_ID")
 
 
 def test_nothing_else_of_the_caller_reaches_a_cell() -> None:
@@ -23,6 +30,16 @@ def test_nothing_else_of_the_caller_reaches_a_cell() -> None:
     assert "secret" not in found.values()
     ours = {"KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL", "KERAS_BENCHMARK_RESULTS"}
     assert set(found) == {"PATH", *ours, "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "KERAS_TORCH_DEVICE"}
+
+
+def test_pinned_cpus_decide_where_and_threads_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr(environment, "Tree", lambda: Tree(Path("/nowhere")))
+    by_count, listed = make_settings(cpus=2), make_settings(cpus="1-3", threads=1)
+    assert allowed_cpus(by_count) == [0, 1]
+    assert allowed_cpus(listed) == [1, 2, 3]
+    found = [cell_environment(one, "m", {}) for one in (by_count, listed)]
+    assert [(one["OMP_NUM_THREADS"], one[cpu_list.VARIABLE]) for one in found] == [("2", "0-1"), ("1", "1-3")]
 
 
 def test_threads_hold_a_cell_to_as_many_cpus() -> None:

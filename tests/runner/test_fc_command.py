@@ -86,10 +86,12 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
     ("arguments", "told"),
     [
         ([], "--mode: must be one of fc_single_manual, "),
-        (["--mode", "fc_dada"], "mode: must be fc_single_manual, "),
+        (["--mode", "fc_dada"], "fc_phy, got 'fc_dada'; did you mean fc_data?"),
+        (["--mode", "fc_data", "--dtype", "float8"], "--dtype: must be float32, "),
+        (["--mode", "fc_data", "--repeats", "0"], "--repeats: must be auto or a whole number from 1 to 1000, got 0"),
         (["--mode", "fc_data", "--num-workers", "3"], "workers: must divide batch_size (128), got 3"),
         (["--mode", "fc_single_manual", "--num-workers", "2"], "workers: must be 1 for fc_single_manual, got 2"),
-        (["--mode", "fc_phy", "--shared-ratio", "1.5"], "shared_ratio: must be a number from 0 to 1, got 1.5"),
+        (["--mode", "fc_phy", "--shared-ratio", "1.5"], "--shared-ratio: must be a number from 0 to 1, got 1.5"),
         (["--mode", "fc_data", "--weight-size", "1000000"], "lower weight_size, level or workers"),
         (["--mode", "fc_data", "--num-batches", "0"], "--num-batches: must be at least 1, got 0"),
         (
@@ -188,3 +190,13 @@ def test_keras_own_layers_are_one_of_the_modes(folder: Path) -> None:
     assert main(["fc", "--mode", "fc_keras", "--backend", "torch", *SMALL, "--num-batches", "4"]) == 0
     record = records(folder)[-1]
     assert (record.parallel, record.resolved.parameters) == (None, 2 * 32**2 + 32)
+
+
+def test_the_ready_made_matrix_holds_every_mode_on_one_worker_and_on_two(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[2] / "matrices" / "fc.yaml"
+    assert main(["plan", "--matrix", str(path), "--json"]) == 0
+    found = [cell["settings"] for cell in json.loads(capsys.readouterr().out)["cells"]]
+    points = {(s["params"]["mode"], s["params"]["workers"], s["backend"]) for s in found}
+    alone = [mode.name for mode in fc.MODES.values() if mode.kind is fc.Kind.SINGLE]
+    wanted = {(mode, n) for mode in fc.MODES for n in (1, 2) if n == 1 or mode not in alone}
+    assert points == {(*point, backend) for point in wanted for backend in BACKENDS}

@@ -64,6 +64,11 @@ def test_every_default_obeys_its_own_rule() -> None:
         ("timeout_s", True, "a number from 1 to 86400"),
         ("seed", 2**31, "a whole number from 0 to 2147483647"),
         ("threads", 0, "all or a whole number from 1 to 1024"),
+        ("cpus", 0, "all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024"),
+        ("cpus", "1-0", "all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024"),
+        ("cpus", "0,", "all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024"),
+        ("cpus", True, "all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024"),
+        ("cpus", "", "all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024"),
         ("jit", "yes", "auto, true or false"),
         ("jit", 1, "auto, true or false"),
         ("eager", "no", "true or false"),
@@ -91,6 +96,14 @@ def test_a_whole_number_for_a_float_becomes_the_float_it_equals() -> None:
     rule = Rule("float", -1, 1)
 
     assert [repr(rule.normal(value)) for value in (1, 0, -0.0)] == ["1.0", "0.0", "0.0"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1,0", "0-1"), ("0-1", "0-1"), ("3", "3-3"), (3, 3), ("all", "all"), ("4,0-1,1", "0-1,4")]
+)
+def test_a_list_of_cpus_has_one_spelling_and_is_no_count(value: Any, expected: Any) -> None:
+    assert SETTINGS["cpus"].accepts(value)
+    assert SETTINGS["cpus"].normal(value) == expected
 
 
 def test_text_must_be_printable_and_short() -> None:

@@ -58,7 +58,7 @@ def test_a_cell_is_listed_by_session_with_its_change_and_what_changed(
     assert lines[-2].startswith(f"baseline: 10 sessions since {run_name(20)}, ")
 
 
-@pytest.mark.parametrize("cell", ["jax:mnist_mlp", "mnist*", "jax:*", "4d16"])
+@pytest.mark.parametrize("cell", ["jax:mnist_mlp", "mnist*", "jax:*", "9451"])
 def test_a_cell_is_named_by_workload_backend_pattern_or_id(
     folder: Path, capsys: pytest.CaptureFixture[str], cell: str
 ) -> None:

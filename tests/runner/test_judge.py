@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.surroundings import disturbance
 from records.codec import dumps, to_json
 from records.identity import cell_id
-from records.schema import CellResult, DeviceProof, Learning, Status, Surroundings
+from records.schema import CellResult, DeviceProof, GpuEpochs, Learning, Status, Surroundings
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
 from runner.judge import ResultRefused, accept, judge
@@ -144,10 +145,63 @@ def test_a_disturbed_machine_is_a_warning(surroundings: Surroundings, rule: str)
     assert [warning.partition(":")[0] for warning in verdict.warnings] == [rule]
 
 
-@pytest.mark.parametrize(("share", "warned"), [(0.019, False), (0.021, True)])
-def test_two_percent_of_steal_is_the_limit(share: float, warned: bool) -> None:
-    outcome = replace(ENDED_WELL, surroundings=Surroundings(steal_share=share))
+@pytest.mark.parametrize(
+    ("field", "limit"), [("steal_share", disturbance.STEAL_LIMIT), ("other_cpu_share", disturbance.OTHER_CPU_LIMIT)]
+)
+@pytest.mark.parametrize(("times", "warned"), [(0.99, False), (1.01, True)])
+def test_a_repeat_is_warned_of_from_where_a_block_is_replaced(
+    field: str, limit: float, times: float, warned: bool
+) -> None:
+    outcome = replace(ENDED_WELL, surroundings=Surroundings(**{field: limit * times}))
     assert bool(judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("asked", "affinity", "believed"),
+    [
+        ("all", None, True),
+        ("all", "0-7", True),
+        ("0-1", "0-1", True),
+        ("0-1", "0-3", False),
+        ("0-1", None, False),
+        (2, "4,6", True),
+        (2, "0-3", False),
+        (2, None, False),
+    ],
+)
+def test_a_cell_that_ran_on_other_cpus_than_asked_for_is_not_believed(
+    asked: int | str, affinity: str | None, believed: bool
+) -> None:
+    job = replace(JOB, settings=make_settings(cpus=asked))
+    result = replace(GOOD, resolved=replace(GOOD.resolved, affinity=affinity))
+    if believed:
+        assert accept(dumps(result).encode(), job) == result
+    else:
+        with pytest.raises(ResultRefused, match=f"it ran on CPUs {affinity}, though cpus is {asked}"):
+            accept(dumps(result).encode(), job)
+
+
+def test_what_this_machine_does_not_do_is_unsupported_with_its_reason() -> None:
+    verdict = judge(JOB, Outcome(refused="clocks: locked: not here"), None, "no_result")
+    assert (verdict.status, verdict.reason) == (Status.UNSUPPORTED, "clocks: locked: not here")
+
+
+@pytest.mark.parametrize(
+    ("thermal_s", "power_s", "warned"),
+    [
+        ([0.0, 0.0, 0.2], [None, 0.0, 0.0], ["gpu_throttled"]),
+        ([None, None, None], [0.05, 0.05, 0.05], ["gpu_throttled"]),
+        ([0.01, 0.0, 0.0], [0.02, 0.02, 0.02], []),
+        ([None, None, None], [None, None, None], []),
+    ],
+)
+def test_a_gpu_that_was_held_back_is_a_warning(
+    thermal_s: list[float | None], power_s: list[float | None], warned: list[str]
+) -> None:
+    gpu = GpuEpochs([], [], [], [], [], [], thermal_s, power_s)
+    outcome = replace(ENDED_WELL, surroundings=Surroundings(gpu=gpu))
+    found = judge(JOB, outcome, kept(1.0, 1.0, 1.0), None)
+    assert [warning.partition(":")[0] for warning in found.warnings] == warned
 
 
 def test_a_model_that_tells_no_loss_has_not_diverged() -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from records.identity import cell_id
 from runner import catalog
 from runner.errors import MatrixError, UsageError
-from runner.matrix import Cell, Overrides, expand, load, parse_assignment
+from runner.matrix import Cell, expand, load
+from runner.overrides import Overrides, parse_assignment
 
 CATALOG = catalog.load(Path(__file__).parent / "catalog.json")
 ROOT = Path(__file__).parents[2]
@@ -208,6 +209,24 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "more steps a call than an epoch has": (
         ("steps_per_epoch: 4", "steps_per_execution: 5"),
         ["6: cells[0].steps_per_execution: must be at most steps_per_epoch (4), got 5"],
+    ),
+    "clocks of a CPU locked": (
+        ("clocks: [free, locked]",),
+        [
+            "5: cells[0].clocks: must be free on device cpu, got 'locked'; give GPU cells an entry of their own",
+        ],
+    ),
+    "autotune of a CPU switched off": (
+        ("device: [gpu, cpu]", "autotune: off"),
+        ["6: cells[0].autotune: must be fresh on device cpu, got 'off'; give GPU cells an entry of their own"],
+    ),
+    "a list of CPUs that is none": (
+        ("cpus: 0..3",),
+        ["5: cells[0].cpus: must be all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024, got '0..3'"],
+    ),
+    "the same CPUs twice": (
+        ('cpus: ["0,1", 0-1]',),
+        ["5: cells[0].cpus[1]: must not repeat, got '0-1' twice"],
     ),
     "data it does not have": (
         ("data: keras:mnist",),
@@ -556,3 +575,25 @@ def test_any_entries_give_a_matrix_or_a_matrix_error(tmp_path: Path, entries: ob
 @pytest.mark.parametrize("path", [ROOT / "matrix.yaml", *sorted((ROOT / "matrices").glob("*.yaml"))], ids=str)
 def test_the_shipped_matrices_can_be_expanded(path: Path) -> None:
     assert expand(load(path))
+
+
+def test_cpus_are_an_axis_of_counts_and_lists(cells_of: Expand) -> None:
+    found = cells_of(entry('cpus: [1, "1,0", 3-3]'), backends=("jax",))
+    assert [cell.settings.cpus for cell in found] == [1, "0-1", "3-3"]
+    assert len({cell.cell_id for cell in found}) == 3
+
+
+@pytest.mark.parametrize(("text", "expected"), [("cpus=2", 2), ("cpus=1,0", "0-1"), ("cpus='3'", "3-3")])
+def test_cpus_are_set_on_the_command_line(cells_of: Expand, text: str, expected: int | str) -> None:
+    found = cells_of(entry("cpus: all"), assignments=dict([parse_assignment(text)]))
+    assert {cell.settings.cpus for cell in found} == {expected}
+
+
+def test_a_gpu_cell_may_lock_its_clocks_and_pin_its_tuning(cells_of: Expand) -> None:
+    found = cells_of(entry("device: gpu", "clocks: [free, locked]", "autotune: [fresh, pinned, off]"))
+    assert len({(cell.settings.clocks, cell.settings.autotune) for cell in found}) == 6
+
+
+def test_locked_clocks_are_not_set_on_cpu_cells(cells_of: Expand) -> None:
+    with pytest.raises(UsageError, match=r"--set clocks=locked: cells\[0\]: clocks must be free on device cpu"):
+        cells_of(entry("batch_size: 1"), assignments={"clocks": "locked"})

@@ -129,6 +129,26 @@ def test_training_that_parts_is_repeated_with_two_threads_until_that_explains_it
     assert ran.record().own == pytest.approx(dict.fromkeys(asked, more_threads - 1), rel=0.01)
 
 
+@pytest.mark.parametrize(("moved", "code", "asked"), [(1.02, 0, ["torch"]), (1.001, 1, ["torch", "jax"])])
+def test_float32_gradients_that_part_are_compared_with_a_backends_own_under_nudged_weights(
+    tmp_path: Path, moved: float, code: int, asked: list[str]
+) -> None:
+    def gradient(job: Job) -> float:
+        if job.settings.precision == "float64":
+            return 1.0
+        assert job.twin is not None
+        own = {"torch": 1.03, "jax": 1.005}[job.settings.backend]
+        return own * (moved if job.twin.nudge is not None else 1.0)
+
+    flags = ("--backend", "torch", "--backend", "jax")
+    ran = Ran(tmp_path, *flags, behaviour=twins(gradient=gradient))
+    assert ran.code == code
+    assert list(ran.record().nudged) == asked
+    nudged = [job for job in ran.executor.jobs if job.twin and job.twin.nudge is not None]
+    assert {(job.settings.precision, job.steps) for job in nudged} == {("float32", 2)}
+    assert len({job.twin.nudge for job in nudged if job.twin}) == 2
+
+
 def parity_limits() -> Any:
     from analysis import parity
 

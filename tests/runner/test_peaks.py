@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from analysis.surroundings.disturbance import Stretch
 from records.codec import to_json
 from records.peaks import Gemm, PeakAnswer, PeakOrder, Stream, Timed
 from records.settings import BACKENDS, Settings
+from runner import peaks
 from runner.cell.peaks import timing
 from runner.errors import InfrastructureError
 from runner.executors.probe import ProbeFailed
 from runner.peaks import Effort, Subject, measure, probe_settings
+from runner.surroundings.counters import Counters
 from tests.conftest import MACHINE
 
 SUBJECT = Subject(MACHINE, {"jax": "1"}, (1, 2), datetime(2026, 1, 1, tzinfo=UTC))
@@ -175,3 +178,17 @@ def test_every_backend_of_the_project_has_a_file_that_times_it_and_one_that_coun
     root = Path(__file__).parents[2]
     for folder in (root / "runner" / "cell" / "peaks", root / "models" / "flops"):
         assert [name for name in BACKENDS if not (folder / f"{name}.py").is_file()] == []
+
+
+def test_what_the_measurement_itself_uses_is_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2 CPUs for 10 s, 8 s were used: 5 s by the measurement's own processes."""
+    used_s = iter((1.0, 6.0))
+    readings = iter((_counters(0.0, 0.0), _counters(10.0, 8.0)))
+    monkeypatch.setattr(peaks, "ended_cpu_s", lambda: next(used_s))
+    monkeypatch.setattr(peaks.Sampler, "read", lambda self: next(readings))
+    assert peaks._watched(lambda: None) == pytest.approx((8 - 5) / 20)
+
+
+def _counters(wall_s: float, busy_s: float) -> Counters:
+    idle_s = 2 * wall_s - busy_s
+    return Counters(Stretch(wall_s, 2 * wall_s, busy_s, cpu_irq_s=0.0, cpu_steal_s=0.0), 2, idle_s)

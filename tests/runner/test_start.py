@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from records import cpu_list
 from records.identity import cell_id
 from records.schema import CellResult
 from records.settings import BACKENDS
@@ -19,9 +23,9 @@ from tests.conftest import make_settings
 pytestmark = pytest.mark.process
 
 
-def result(tmp_path: Path, backend: str, start: str) -> CellResult:
+def result(tmp_path: Path, backend: str, start: str, **changes: Any) -> CellResult:
     """Train a small MLP with dropout, whose losses follow from every random number drawn."""
-    settings = make_settings(backend=backend, batch_size=8, samples=64, steps_per_epoch=20)
+    settings = make_settings(backend=backend, batch_size=8, samples=64, steps_per_epoch=20, **changes)
     folder = tmp_path / start
     folder.mkdir()
     job = Job(uuid.uuid4().hex, cell_id(settings), 0, 0, settings, 20, str(folder), [], None, None)
@@ -49,3 +53,32 @@ def test_a_forked_cell_computes_and_reports_what_a_fresh_one_does(tmp_path: Path
 def test_a_forked_cells_memory_is_told_as_if_it_were_fresh(tmp_path: Path, backend: str) -> None:
     forked, fresh = result(tmp_path, backend, "fork"), result(tmp_path, backend, "fresh")
     assert forked.memory.peak_host_memory_bytes == pytest.approx(fresh.memory.peak_host_memory_bytes, rel=0.15)
+
+
+@pytest.mark.parametrize("start", ["fork", "fresh"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_pinned_cell_runs_where_it_was_asked_to_with_as_many_threads(
+    tmp_path: Path, backend: str, start: str
+) -> None:
+    last = cpu_list.text([max(os.sched_getaffinity(0))])
+    listed = result(tmp_path, backend, start, cpus=last)
+    assert listed.resolved is not None
+    assert (listed.resolved.affinity, listed.resolved.cpus) == (last, 1)
+    assert listed.resolved.intra_op_threads in (1, None)
+
+
+@pytest.mark.parametrize("start", ["fork", "fresh"])
+def test_every_thread_of_a_pinned_cell_is_held_there(tmp_path: Path, start: str) -> None:
+    """Pools that a backend or NumPy makes while it is imported are held too: the server was pinned before."""
+    last = max(os.sched_getaffinity(0))
+    settings = make_settings(workload="tests.workloads.misbehaving:threads_told", cpus=cpu_list.text([last]))
+    folder = tmp_path / start
+    folder.mkdir()
+    root = str(Path(__file__).parents[2])
+    job = Job(uuid.uuid4().hex, cell_id(settings), 0, 0, settings, 2, str(folder), [root], None, None)
+    executor = ProcessExecutor(start=start, mark=uuid.uuid4().hex)
+    try:
+        outcome = executor.start(job, 200).finish()
+    finally:
+        executor.close()
+    assert set(re.findall(r"affinity=(\S+)", outcome.output_tail)) == {str(last)}

@@ -97,6 +97,18 @@ def telling(**_: Any) -> Any:
     raise RuntimeError("the environment was told")
 
 
+def threads_told(**_: Any) -> Any:
+    """Compute enough for every pool to have its threads, then print where each thread may run."""
+    import keras
+
+    product = keras.ops.matmul(np.ones((512, 512), "float32"), np.ones((512, 512), "float32"))
+    assert float(keras.ops.convert_to_numpy(product)[0, 0]) == 512.0
+    for status in Path("/proc/self/task").glob("*/status"):
+        text = status.read_text(encoding="ascii")
+        print(f"affinity={text.partition('Cpus_allowed_list:')[2].split()[0]}", flush=True)
+    raise RuntimeError("the threads were told")
+
+
 def hoarding(megabytes: int = 2000, **_: Any) -> Any:
     blocks = [bytearray(1 << 20) for _ in range(megabytes)]
     for block in blocks:

@@ -27,6 +27,7 @@ class CompileEvents:
     trace_time_s: float | None = None
     compile_time_s: float | None = None
     cache_hits: int | None = None
+    graph_breaks: int | None = None
 
 
 class Plug(Protocol):
@@ -55,6 +56,12 @@ class Plug(Protocol):
 
     def compile_events(self) -> CompileEvents:
         """Return what was traced and compiled since `configure`."""
+
+    def compilations(self) -> int | None:
+        """Return how many programs were traced or compiled since `configure`, None where nobody compiles or tells.
+
+        It costs a look at a number: the counting is done where something is compiled, not at each step.
+        """
 
     def peak_device_memory_bytes(self) -> int | None:
         """Return the allocator's peak on the device, None on a CPU."""

@@ -23,6 +23,7 @@ class Plug:
 
     def __init__(self) -> None:
         self._durations: dict[str, float] = {}
+        self._compilations = 0
         self._cache_hits = 0
         self._cached = False
 
@@ -69,6 +70,9 @@ class Plug:
             cache_hits=self._cache_hits if self._cached else None,
         )
 
+    def compilations(self) -> int | None:
+        return self._compilations
+
     def peak_device_memory_bytes(self) -> int | None:
         statistics = jax.devices()[0].memory_stats() or {}
         return statistics.get("peak_bytes_in_use")
@@ -86,6 +90,7 @@ class Plug:
 
     def _on_duration(self, event: str, duration_s: float, **_: Any) -> None:
         self._durations[event] = self._durations.get(event, 0.0) + duration_s
+        self._compilations += event == COMPILE_EVENT
 
     def _on_event(self, event: str, **_: Any) -> None:
         self._cache_hits += event == CACHE_HIT_EVENT

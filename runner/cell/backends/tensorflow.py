@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,18 +12,29 @@ from records.schema import DeviceProof
 from records.settings import Settings
 from runner.cell.backends import Batch, CompileEvents, Unsupported
 
+# Where tf.function makes a graph. Not of the public interface: where it is missing, traces are not counted. The public
+# count of one function's traces (`experimental_get_tracing_count`) would not see that the function was made anew.
+TRACING = "tensorflow.python.eager.polymorphic_function.tracing_compilation"
+TRACE = "_create_concrete_function"
+
 
 class Plug:
     """TensorFlow as a cell needs it."""
 
+    def __init__(self) -> None:
+        self._traces: int | None = None
+
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         if compile_cache_dir is not None:
             raise Unsupported("compile_cache: warm: TensorFlow keeps no compiled programs between processes")
+        if settings.autotune == "pinned" and not (settings.jit is True or settings.league == "matched"):
+            raise Unsupported("autotune: pinned: of TensorFlow only what XLA tunes can be kept; set jit to true")
         if settings.threads != "all":
             tf.config.threading.set_intra_op_parallelism_threads(int(settings.threads))
             tf.config.threading.set_inter_op_parallelism_threads(int(settings.threads))
         if settings.league == "matched":
             tf.config.experimental.enable_tensor_float_32_execution(False)
+        self._count_traces()
 
     def seed(self, seed: int) -> None:
         tf.random.set_seed(seed)
@@ -58,6 +70,9 @@ class Plug:
     def compile_events(self) -> CompileEvents:
         return CompileEvents()  # TensorFlow reports neither tracing nor XLA's compilation to Python
 
+    def compilations(self) -> int | None:
+        return self._traces
+
     def peak_device_memory_bytes(self) -> int | None:
         if not tf.config.list_physical_devices("GPU"):
             return None
@@ -73,6 +88,20 @@ class Plug:
 
     def versions(self) -> dict[str, str]:
         return {"tensorflow": tf.__version__}
+
+    def _count_traces(self) -> None:
+        """Count the graphs that functions are traced to from now on; those within another are part of it."""
+        module = importlib.import_module(TRACING)
+        plain = getattr(module, TRACE, None)
+        if plain is None:
+            return
+        self._traces = 0
+
+        def counting(*arguments: Any, **named: Any) -> Any:
+            self._traces = (self._traces or 0) + (not tf.inside_function())
+            return plain(*arguments, **named)
+
+        setattr(module, TRACE, counting)
 
 
 def _chain(datasets: list[Any]) -> Any:

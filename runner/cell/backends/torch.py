@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ class Plug:
         if settings.threads != "all":
             torch.set_num_threads(int(settings.threads))
             torch.set_num_interop_threads(int(settings.threads))
+        if settings.autotune == "off":
+            torch.backends.cudnn.benchmark = False
         if settings.league == "matched":
             torch.backends.cuda.matmul.allow_tf32 = False
             torch.backends.cudnn.allow_tf32 = False
@@ -65,7 +68,13 @@ class Plug:
         from torch._dynamo.utils import compilation_time_metrics
 
         seconds = [sum(spans) for name, spans in compilation_time_metrics.items() if name == "_compile.compile_inner"]
-        return CompileEvents(compile_time_s=sum(seconds)) if seconds else CompileEvents()
+        if not seconds:
+            return CompileEvents()
+        return CompileEvents(compile_time_s=sum(seconds), graph_breaks=sum(_counters()["graph_break"].values()))
+
+    def compilations(self) -> int | None:
+        # Frames, since one that breaks compiles to several graphs. Eager PyTorch has compiled none, ever.
+        return int(_counters()["frames"]["total"]) or None
 
     def peak_device_memory_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
@@ -78,3 +87,9 @@ class Plug:
 
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__}
+
+
+def _counters() -> Any:
+    """Return what torch.compile counts, without importing it where nothing was compiled."""
+    module = sys.modules.get("torch._dynamo.utils")
+    return module.counters if module else {"frames": {"total": 0}, "graph_break": {}}

@@ -80,6 +80,21 @@ def test_every_check_is_made_once_in_the_order_of_its_set() -> None:
     assert [f.check for f in found] == list(Check)
 
 
+@pytest.mark.parametrize(
+    ("cores", "readings", "check", "advice"),
+    [
+        (8, changed("clocks", smt="active"), Check.SMT, "hold each cell to one CPU of each core: --set cpus=8"),
+        (8, changed("place", numa_nodes=(0, 1)), Check.NUMA, "hold each cell to one node: --set cpus=8"),
+        (None, changed("place", numa_nodes=(0, 1)), Check.NUMA, "hold each cell to one node: --set cpus=N"),
+    ],
+)
+def test_pinning_is_advised_where_it_would_help_with_the_number_to_take(
+    cores: int | None, readings: Readings, check: Check, advice: str
+) -> None:
+    known = replace(readings, place=replace(readings.place, cores_of_a_node=cores))
+    assert finding(known, check).advice == advice
+
+
 CASES: list[tuple[Readings, Check, Verdict]] = [
     (replace(QUIET, pair_log_ratios=(0.05, -0.05) * 5), Check.RESOLUTION, Verdict.DOUBTFUL),
     (replace(QUIET, pair_log_ratios=(0.2, -0.2) * 5), Check.RESOLUTION, Verdict.BAD),

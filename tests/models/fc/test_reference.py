@@ -40,7 +40,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 def test_every_mode_but_physics_is_one_model_on_the_whole_batch() -> None:
     wanted = train(TASK.changed(mode="fc_single_manual"), 0, 5)
-    for mode in ("fc_data", "fc_data_slice", "fc_data_manual", "fc_model", "fc_model_manual"):
+    for mode in ("fc_data", "fc_data_slice", "fc_data_manual", "fc_model", "fc_model_manual", "fc_zero"):
         found = train(TASK.changed(mode=mode, workers=2), 0, 5)
         assert all(np.array_equal(a, b) for a, b in zip(wanted.weights[0], found.weights[0], strict=True))
 
@@ -77,8 +77,9 @@ def test_between_them_the_first_rows_are_averaged_and_the_rest_is_local() -> Non
             assert np.array_equal(local[worker][layer][2:], shared[worker][layer][2:])
 
 
-def test_the_pieces_of_a_layout_make_the_whole_again() -> None:
-    task = TASK.changed(mode="fc_model", workers=2)
+@pytest.mark.parametrize("mode", ["fc_model", "fc_zero"])
+def test_the_pieces_of_a_layout_make_the_whole_again(mode: str) -> None:
+    task = TASK.changed(mode=mode, workers=2)
     pieces = [layout.weights_of(task, 0, rank) for rank in range(2)]
     (found,) = layout.whole(task, pieces)
     assert all(np.array_equal(a, b) for a, b in zip(found, layout.draw_weights(task, 0), strict=True))

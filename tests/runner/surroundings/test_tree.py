@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.surroundings.readings import Unread
-from runner.surroundings.tree import LIMIT_BYTES, Tree, number_list, whole_number
+from runner.surroundings.tree import LIMIT_BYTES, Tree, whole_number
 from tests.runner.surroundings.made_up import write
 
 
@@ -48,20 +48,3 @@ def test_what_is_no_whole_number_is_unread(tmp_path: Path, text: str) -> None:
     write(tmp_path, "/number", text)
     assert isinstance(Tree(tmp_path).number("/number"), Unread)
     assert whole_number(text) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0", [0]),
-        ("0-2,5", [0, 1, 2, 5]),
-        ("", []),
-        ("3-1", None),
-        ("a", None),
-        ("1-", [1]),
-        ("-3", None),
-        ("0-999999999", None),
-    ],
-)
-def test_kernel_lists_are_read_strictly(text: str, expected: list[int] | None) -> None:
-    assert number_list(text) == expected

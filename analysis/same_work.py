@@ -1,0 +1,110 @@
+"""Whether cells that are compared did the same work: what a record tells of it, compared; and losses that fall alike.
+
+What differs in weights, optimiser, FLOPs or settings makes a comparison none. Losses are another matter: the backends
+draw their initial weights from generators of their own, so that equal work does not give equal losses. They are told
+apart only where two cells are further from each other, in some epoch, than `LOSS_TOLERANCE` of the loss they began
+with: twice what seeds alone were seen to do (docs/parity.md). That is a doubt beside the comparison, not its end.
+
+Promise: pure; what was not measured is not compared. It does not see a wrong step that moves no loss in the few epochs
+of a cell: `runner parity` compares gradients and updates.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from records.schema import MEASURED, Record
+
+LOSS_TOLERANCE = 0.25
+FLOPS_TOLERANCE = 0.005
+RATE_TOLERANCE = 1e-6  # schedules are computed in float32 by some backends
+Cells = Mapping[str, Sequence[Record]]
+"""The measured records of each cell that is compared, by the name it goes by."""
+
+FACTS: dict[str, Callable[[Record], object]] = {
+    "parameters": lambda record: record.resolved and record.resolved.parameters,
+    "trainable parameters": lambda record: record.resolved and record.resolved.trainable_parameters,
+    "optimisers": lambda record: record.resolved and record.resolved.optimizer,
+    "optimiser slots": lambda record: record.resolved and record.resolved.optimizer_slots,
+    "bytes of optimiser slots": lambda record: record.resolved and record.resolved.optimizer_slot_bytes,
+    "precisions": lambda record: record.resolved and record.resolved.precision,
+    "TF32 settings": lambda record: record.resolved and record.resolved.tf32,
+    "CPUs": lambda record: record.resolved and record.resolved.cpus,
+    "kinds of data": lambda record: record.resolved and record.resolved.data_is_real,
+    "steps per epoch": lambda record: record.resolved and record.resolved.steps_per_epoch,
+    "devices": lambda record: record.device and record.device.platform,
+    "hosts": lambda record: record.machine.host_id,
+}
+MATCHED_FACTS: dict[str, Callable[[Record], object]] = {
+    "compile modes": lambda record: record.resolved and record.resolved.jit_compile,
+    "image data formats": lambda record: record.resolved and record.resolved.image_data_format,
+}
+FIGURES: dict[str, tuple[Callable[[Record], Any], float]] = {
+    "learning rates": (lambda record: record.resolved and record.resolved.learning_rate, RATE_TOLERANCE),
+}
+# Of one backend under two labels more FLOPs are no other work: they are what a comparison of the two is to find.
+FIGURES_BETWEEN_BACKENDS: dict[str, tuple[Callable[[Record], Any], float]] = {
+    "FLOPs per batch": (lambda record: record.resolved and record.resolved.forward_flops, FLOPS_TOLERANCE),
+}
+
+
+def differing(cells: Cells) -> str | None:
+    """Return in what these cells differ, None where they did the same work as far as their records tell."""
+    cells = {name: records for name, records in cells.items() if records}
+    everyone = [record for records in cells.values() for record in records]
+    matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
+    for name, fact in (FACTS | MATCHED_FACTS if matched else FACTS).items():
+        found = {cell: _known(fact, records) for cell, records in cells.items()}
+        if len({tuple(values) for values in found.values() if values}) > 1:
+            return _told(name, {cell: "/".join(map(_word, values)) for cell, values in found.items() if values})
+    several = len({record.settings.backend for record in everyone}) > 1
+    for name, (figure, tolerance) in (FIGURES | FIGURES_BETWEEN_BACKENDS if several else FIGURES).items():
+        values = {cell: value for cell, records in cells.items() for value in _known(figure, records)}
+        if values and max(values.values()) - min(values.values()) > tolerance * max(values.values()):
+            return _told(name, {cell: _word(value) for cell, value in values.items()})
+    return None
+
+
+def losses_apart(cells: Cells) -> str | None:
+    """Return the doubt that these cells' losses do not fall alike, None where they do or were not measured."""
+    paths = {name: path for name, records in cells.items() if (path := loss_path(records))}
+    for one, other in combinations(paths, 2):
+        begun = min(abs(paths[one][0]), abs(paths[other][0]))
+        for epoch, (a, b) in enumerate(zip(paths[one], paths[other], strict=False), start=1):
+            if begun and abs(a - b) > LOSS_TOLERANCE * begun:
+                return (
+                    f"losses do not fall alike: in epoch {epoch} {one} is at {a:.3g} and {other} at {b:.3g}, further "
+                    f"apart than {LOSS_TOLERANCE:.0%} of where they began ({paths[one][0]:.3g} and "
+                    f"{paths[other][0]:.3g}): "
+                    "check optimiser and initial weights; runner parity tells where two backends part"
+                ).replace("%", " %")
+    return None
+
+
+def loss_path(records: Sequence[Record]) -> list[float]:
+    """Return a cell's loss in each epoch, the median over its processes.
+
+    A process that found the number of steps had trained before its first epoch: it counts only where there is no other.
+    """
+    measured = [record for record in records if record.status in MEASURED]
+    fresh = [record for record in measured if record.times.calibration_time_s is None]
+    losses = [record.learning.loss for record in fresh or measured if record.learning.loss]
+    epochs = zip(*losses, strict=False)
+    return [statistics.median(known) for epoch in epochs if (known := [loss for loss in epoch if loss is not None])]
+
+
+def _known(fact: Callable[[Record], object], records: Sequence[Record]) -> list[Any]:
+    return sorted({value for record in records if (value := fact(record)) is not None})
+
+
+def _told(name: str, values: Mapping[str, str]) -> str:
+    return f"{name} differ: " + ", ".join(f"{cell} {value}" for cell, value in sorted(values.items()))
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,181 @@
+"""What else differs beside the step time is compared with an interval and called by its name."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from analysis.gate import Outcome, Rule, sharing
+from analysis.kinds import ALSO, Kind
+from analysis.sequential import FIXED
+from analysis.versus import Comparison, Versus, versus
+from records.schema import Record, Resolved, Times
+from tests.conftest import make_record, make_settings
+
+RULE = Rule(looks=FIXED)
+Figure = Callable[[int], float]
+
+
+def always(value: float) -> Figure:
+    return lambda repeat: value
+
+
+USUAL, QUIET = always(1.0), always(0.001)
+
+
+def side(
+    step: Figure = USUAL,
+    first: Figure = USUAL,
+    within: Figure = QUIET,
+    seed: int = 0,
+    count: int = 12,
+    **resolved: Any,
+) -> list[Record]:
+    """Records whose step time, first epoch and scatter within are these multiples of usual ones, with 1 % of noise."""
+    noise = random.Random(seed)
+    made = []
+    for repeat in range(count):
+        step_s = 0.01 * step(repeat) * noise.lognormvariate(0, 0.01)
+        apart = within(repeat) * noise.lognormvariate(0, 0.1)
+        times = Times(
+            step_time_s=step_s,
+            first_epoch_time_s=first(repeat) * noise.lognormvariate(0, 0.01),
+            epoch_times_s=[step_s * (1 - apart), step_s, step_s * (1 + apart)],
+        )
+        plain = Resolved(50, 32, "fork", "float32", parameters=1000, **resolved)
+        made.append(replace(make_record(repeat=repeat, resolved=plain), times=times))
+    return made
+
+
+def compared(base: list[Record], new: list[Record], rule: Rule = RULE) -> Versus:
+    return versus(base, new, rule)
+
+
+def only(found: Versus) -> Comparison:
+    (one,) = found.comparisons
+    assert one.facets is not None
+    return one
+
+
+def said(base: list[Record], new: list[Record]) -> tuple[tuple[Kind, ...], str]:
+    facets = only(compared(base, new)).facets
+    assert facets is not None
+    return facets.kinds, facets.said
+
+
+def test_two_equal_sides_have_no_kind_of_regression() -> None:
+    assert said(side(), side(seed=1)) == ((), "")
+
+
+def test_slower_steps_are_named_with_the_flops_that_explain_them() -> None:
+    base = side(forward_flops=1000)
+    more = said(base, side(always(1.5), always(1.2), seed=1, forward_flops=1500))
+    assert more[0] == (Kind.STEPS,)
+    assert more[1].endswith("with +50.0 % FLOPs")
+    same = said(base, side(always(1.5), seed=1, forward_flops=1000))
+    assert same[1].endswith("with the same FLOPs: extra memory traffic or overhead")
+    unknown = said(side(), side(always(1.5), seed=1))
+    assert "FLOPs" not in unknown[1]
+    assert unknown[1].startswith("slower steps: +")
+
+
+def test_a_first_epoch_that_alone_is_slower_is_named_as_such() -> None:
+    kinds, told = said(side(), side(first=always(2.0), seed=1))
+    assert kinds == (Kind.FIRST_EPOCH,)
+    assert told.startswith("slower first epoch only: +")
+
+
+def test_a_first_epoch_as_slow_as_its_steps_is_no_finding_and_a_slower_one_is() -> None:
+    assert said(side(), side(always(2.0), always(1.9), seed=1))[0] == (Kind.STEPS,)
+    assert said(side(), side(always(2.0), always(4.0), seed=1))[0] == (Kind.STEPS, Kind.FIRST_EPOCH)
+
+
+def test_more_scatter_between_processes_with_the_same_mean_is_named_as_such() -> None:
+    kinds, told = said(side(), side(lambda repeat: 1.3 if repeat % 2 else 1 / 1.3, seed=1))
+    assert kinds == (Kind.SCATTER,)
+    assert told.startswith("more scatter only: ")
+    assert told.endswith(" between processes")
+
+
+def test_more_scatter_within_processes_is_named_as_such() -> None:
+    kinds, told = said(side(within=always(0.01)), side(within=always(0.1), seed=1))
+    assert kinds == (Kind.SCATTER,)
+    assert told.endswith(" within them")
+
+
+def test_scatter_too_small_to_matter_is_not_named() -> None:
+    assert said(side(within=always(0.0001)), side(within=always(0.003), seed=1))[0] == ()
+
+
+def test_recompiles_are_counted_and_named_first() -> None:
+    base = side(recompiles_timed=0, forward_flops=1000)
+    kinds, told = said(base, side(always(3.0), seed=1, recompiles_timed=2, forward_flops=1000))
+    assert kinds == (Kind.RECOMPILES, Kind.STEPS)
+    assert told.startswith("recompiles in the timed region: 24 against 0; slower steps: +")
+    assert "memory traffic" not in told
+    assert said(base, side(seed=1, recompiles_timed=0))[0] == ()
+    assert said(base, side(seed=1))[0] == ()
+
+
+@pytest.mark.parametrize("count", [4, 6])
+def test_too_few_blocks_name_nothing_but_counts(count: int) -> None:
+    new = side(always(3.0), always(3.0), count=count, seed=1, recompiles_timed=1)
+    assert said(side(count=count), new)[0] == (Kind.RECOMPILES,)
+
+
+def test_two_sessions_compare_counts_alone() -> None:
+    found = versus(side(), side(first=always(2.0), seed=1, recompiles_timed=1), RULE, lambda base, new: None)
+    facets = only(found).facets
+    assert facets is not None
+    assert facets.kinds == (Kind.RECOMPILES,)
+    assert (facets.first_epoch.outcome, facets.first_epoch.estimate) == (Outcome.NOT_MEASURED, None)
+
+
+def test_what_cannot_be_compared_has_no_facets() -> None:
+    other = [replace(record, machine=replace(record.machine, host_id="1" * 16)) for record in side(seed=1)]
+    (one,) = compared(side(), other).comparisons
+    assert one.facets is None
+
+
+@pytest.mark.parametrize("name", list(ALSO))
+def test_a_gate_fails_on_what_it_was_asked_to_and_on_nothing_else(name: str) -> None:
+    sides = {
+        "first-epoch": side(first=always(2.0), seed=1),
+        "scatter": side(within=always(0.1), seed=1),
+        "recompiles": side(seed=1, recompiles_timed=1),
+    }
+    base = side(within=always(0.01))
+    outcomes = {also: compared(base, sides[name], sharing(RULE, [kind], 1)).outcome for also, kind in ALSO.items()}
+    assert outcomes == {also: Outcome.REGRESSED if also == name else Outcome.NO_WORSE for also in ALSO}
+    assert compared(base, sides[name]).outcome is Outcome.NO_WORSE
+
+
+def test_the_level_is_shared_by_the_figures_that_can_fail_a_gate() -> None:
+    assert math.isclose(sharing(Rule(), [Kind.FIRST_EPOCH, Kind.SCATTER, Kind.RECOMPILES], 2).level, 0.01 / 3)
+
+
+def test_of_equal_sides_whose_processes_scatter_widely_few_are_called_worse() -> None:
+    """400 comparisons in runs of 4, slow processes in both arms: at 1 % per run and figure, 3 of 100 runs by right."""
+    noise, alarms = random.Random(7), 0
+    settings = [make_settings(batch_size=size) for size in (1, 2, 3, 4)]
+
+    def mood(repeat: int) -> float:
+        return 1.5 if noise.random() < 0.3 else 1.0
+
+    def run(seed: int) -> list[Record]:
+        made = []
+        for place, one in enumerate(settings):
+            records = side(mood, mood, lambda repeat: 0.05 * mood(repeat), seed=1000 * seed + place)
+            cell = make_record(settings=one).cell_id
+            made += [replace(record, settings=one, cell_id=cell) for record in records]
+        return made
+
+    for number in range(100):
+        found = compared(run(2 * number), run(2 * number + 1))
+        alarms += any(one.facets and one.facets.kinds for one in found.comparisons)
+    assert alarms <= 8

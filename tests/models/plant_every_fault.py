@@ -1,0 +1,100 @@
+"""Plants every kind of fault in a small workload on the backend of KERAS_BACKEND and prints what each did, as JSON."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from models import faults, flops
+from models.faults import Circumstances, plant
+from models.registry import Built, Request, UnsupportedWorkload, load
+from runner.cell import backends
+from tests.conftest import make_settings
+
+BACKEND = os.environ["KERAS_BACKEND"]
+BATCH = 8
+STEPS = 6
+EPOCHS = 2
+SETTINGS = make_settings(backend=BACKEND, batch_size=BATCH)
+plug = backends.load(BACKEND)
+plug.configure(SETTINGS, None)
+
+
+def built() -> Built:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(0)
+    return load("mnist_mlp")(Request({}, "synthetic", None))
+
+
+def planted(fault: str, repeat: int = 0, **changes: Any) -> Built:
+    """A workload with this fault, whose clock counts one second a look."""
+    ticks = itertools.count()
+    return plant(built(), fault, Circumstances(replace(SETTINGS, **changes), repeat, lambda: float(next(ticks))))
+
+
+def trained(one: Built) -> int:
+    """Train epochs as a cell does and return how many programs were compiled in the second."""
+    source = plug.endless([plug.resident(one.samples(BATCH, 0))])
+    one.model.fit(source, steps_per_epoch=STEPS, epochs=EPOCHS, verbose=0)
+    before = plug.compilations()
+    one.model.fit(source, steps_per_epoch=STEPS, epochs=1, verbose=0)
+    after = plug.compilations()
+    return (after or 0) - (before or 0)
+
+
+def operations(one: Built) -> int:
+    return flops.load(BACKEND).forward(one.model, one.samples(BATCH, 0)[0])
+
+
+def counted(name: str, owner: Any, work: Any) -> int:
+    """Return how often a function is called within `work`."""
+    plain, calls = getattr(owner, name), 0
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return plain(*arguments, **named)
+
+    setattr(owner, name, counting)
+    try:
+        work()
+    finally:
+        setattr(owner, name, plain)
+    return calls
+
+
+def refused(fault: str, **changes: Any) -> str | None:
+    try:
+        planted(fault, **changes)
+    except UnsupportedWorkload as reason:
+        return str(reason)
+    return None
+
+
+def same_figures(fault: str) -> bool:
+    x = np.ones((2, 28, 28), "float32").reshape(2, *built().model.inputs[0].shape[1:])
+    plain, faulty = (one.model.predict_on_batch(x) for one in (built(), planted(fault)))
+    return bool(np.allclose(plain, faulty, rtol=1e-6))
+
+
+slower, copying, beginning = planted("slower:1"), planted("copy:1"), planted("first-epoch:3")
+found = {
+    "plain": trained(built()),
+    "flops": operations(built()),
+    "slower_flops": operations(slower),
+    "same_figures": same_figures("slower:1"),
+    "copies": counted("concatenate", keras.ops, lambda: trained(copying)),
+    "copy_flops": operations(copying),
+    "first_epoch_rounds": counted("_round", faults._Products, lambda: trained(beginning)),
+    "recompile_refused": refused("recompile:2"),
+    "recompiles": None if BACKEND == "torch" else trained(planted("recompile:2")),
+    "first_epoch_refused": refused("first-epoch:1", discard=0),
+    "variance_flops": sorted(operations(planted("variance:1", repeat)) for repeat in (0, 1)),
+}
+print(json.dumps(found))

@@ -1,0 +1,170 @@
+"""A GPU through NVML, with a made-up driver."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from analysis.surroundings.readings import Unread
+from records.codec import decode, to_json
+from records.schema import GpuEpochs
+from runner.surroundings.nvml import GpuReading, HeldClocks, Nvml, opened, over_epochs
+from tests.conftest import make_settings
+
+LOCKED = make_settings(device="gpu", clocks="locked")
+FREE = make_settings(device="gpu")
+
+
+class Refusal(Exception):
+    """NVML's error."""
+
+
+class Driver:
+    """What `pynvml` offers of one GPU; `forbidden` names calls that fail, `calls` keeps those that change something."""
+
+    NVMLError = Refusal
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
+    NVML_CLOCK_LIMIT_ID_TDP = 0xFFFFFF01
+
+    def __init__(self, *forbidden: str) -> None:
+        self.forbidden = forbidden
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("nvml") and name in object.__getattribute__(self, "forbidden"):
+            return self.refuse
+        return object.__getattribute__(self, name)
+
+    def refuse(self, *_: Any) -> None:
+        raise Refusal("Insufficient Permissions")
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        return f"index {index}"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return f"uuid {uuid}"
+
+    def nvmlDeviceGetClockInfo(self, handle: Any, kind: int) -> int:
+        return {self.NVML_CLOCK_SM: 1410, self.NVML_CLOCK_MEM: 1593}[kind]
+
+    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int:
+        return 61
+
+    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:
+        return 312_500
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any) -> int:
+        return 0x04 | 0x40 | 0x01
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:
+        return 5_000_250
+
+    def nvmlDeviceGetViolationStatus(self, handle: Any, policy: int) -> Any:
+        return SimpleNamespace(referenceTime=1, violationTime={0: 2_000_000_000, 1: 500_000_000}[policy])
+
+    def nvmlDeviceSetGpuLockedClocks(self, handle: Any, low: int, high: int) -> None:
+        self.calls.append(("lock", handle, low, high))
+
+    def nvmlDeviceResetGpuLockedClocks(self, handle: Any) -> None:
+        self.calls.append(("reset", handle))
+
+
+READ = GpuReading(
+    sm_clock_hz=1_410_000_000,
+    memory_clock_hz=1_593_000_000,
+    temperature_c=61.0,
+    power_w=312.5,
+    throttle_mask=0x45,
+    energy_j=5000.25,
+    thermal_throttled_s=0.5,
+    power_throttled_s=2.0,
+)
+
+
+def gpu(driver: Driver) -> Nvml:
+    found = opened("0", driver)
+    assert isinstance(found, Nvml)
+    return found
+
+
+def test_a_reading_is_in_the_units_of_its_names() -> None:
+    assert gpu(Driver()).read() == READ
+
+
+def test_what_the_driver_does_not_tell_is_not_measured() -> None:
+    driver = Driver("nvmlDeviceGetPowerUsage", "nvmlDeviceGetViolationStatus")
+    assert gpu(driver).read() == replace(READ, power_w=None, thermal_throttled_s=None, power_throttled_s=None)
+
+
+@pytest.mark.parametrize(("visible", "handle"), [("3", "index 3"), ("GPU-ab", "uuid GPU-ab")])
+def test_the_gpu_is_the_one_that_the_cell_sees(visible: str, handle: str) -> None:
+    driver = Driver()
+    found = opened(visible, driver)
+    assert isinstance(found, Nvml)
+    found.unlock()
+    assert driver.calls == [("reset", handle)]
+
+
+def test_a_driver_that_is_not_loaded_is_told() -> None:
+    assert opened("0", Driver("nvmlInit")) == Unread("NVML: Insufficient Permissions")
+
+
+def test_without_the_library_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert opened("0") == Unread("nvidia-ml-py is not installed")
+
+
+def test_clocks_are_locked_at_the_rated_one_once_and_given_back_before_a_free_cell() -> None:
+    driver = Driver()
+    held = HeldClocks(lambda: opened("0", driver))
+    assert [held.suit(one) for one in (FREE, LOCKED, LOCKED, FREE, FREE, LOCKED)] == [None] * 6
+    held.release()
+    held.release()
+    rated = Driver.NVML_CLOCK_LIMIT_ID_TDP
+    once = [("lock", "index 0", rated, rated), ("reset", "index 0")]
+    assert driver.calls == once * 2
+
+
+@pytest.mark.parametrize(
+    ("driver", "why"),
+    [
+        (Driver("nvmlDeviceSetGpuLockedClocks"), "Insufficient Permissions"),
+        (Driver("nvmlInit"), "NVML: Insufficient Permissions"),
+    ],
+)
+def test_clocks_that_cannot_be_held_are_refused_with_the_reason_and_what_to_do(driver: Driver, why: str) -> None:
+    held = HeldClocks(lambda: opened("0", driver))
+    refused = held.suit(LOCKED)
+    assert refused is not None
+    assert refused.startswith(f"clocks: locked: the GPU's clocks cannot be held here: {why}; it takes root")
+    held.release()
+    assert driver.calls == []
+
+
+def test_epochs_have_a_boundary_more_than_there_are_and_what_moved_in_each() -> None:
+    after = replace(READ, temperature_c=66.0, throttle_mask=None, energy_j=5100.25, thermal_throttled_s=0.75)
+    last = replace(after, energy_j=5050.0, power_throttled_s=2.5)
+    found = over_epochs([(READ, after), (after, last)])
+    assert found == GpuEpochs(
+        sm_clocks_hz=[1_410_000_000] * 3,
+        memory_clocks_hz=[1_593_000_000] * 3,
+        temperatures_c=[61.0, 66.0, 66.0],
+        powers_w=[312.5] * 3,
+        throttle_reasons=["too hot (hardware), power cap", None, None],
+        epoch_energies_j=[100.0, None],
+        thermal_throttled_times_s=[0.25, 0.0],
+        power_throttled_times_s=[0.0, 0.5],
+    )
+    assert decode(GpuEpochs, to_json(found)) == found
+
+
+def test_no_epoch_is_no_reading() -> None:
+    assert over_epochs([]) is None

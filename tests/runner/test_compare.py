@@ -1,0 +1,155 @@
+"""What `runner compare` and `runner gate` say of sides that cannot carry a figure, and of flags that cannot be used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.schema import Record
+from runner.cli.main import main
+from runner.cli.progress import result
+from tests.conftest import make_record
+from tests.sessions import nights, processes, run_name, store_session
+
+
+def pair(root: Path, base: Sequence[Record], new: Sequence[Record]) -> list[str]:
+    """Store both sides as one session and return the flags that name them."""
+    names = [run_name(0), run_name(1)]
+    for name, arm, records in zip(names, ("base", "new"), (base, new), strict=True):
+        store_session(root, name, records, session=names[0], arm=arm)
+        (root / name / "finished.json").write_text("{}")
+    return [*names, "--results", str(root)]
+
+
+def told(flags: Sequence[str], capsys: pytest.CaptureFixture[str], command: str = "gate") -> tuple[int, str]:
+    code = main([command, *flags])
+    printed = capsys.readouterr()
+    return code, printed.out + printed.err
+
+
+def document(flags: Sequence[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    main(["compare", *flags, "--json"])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_one_repeat_gives_no_interval_and_says_what_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = pair(tmp_path, processes(0.01, count=1), processes(0.02, count=1))
+    assert told(flags, capsys)[0] == 1
+    (one,) = document(flags, capsys)["comparisons"]
+    assert one["reason"] == "no interval from 1 block in common: it takes 5, as --repeats 5 gives"
+    assert (one["ratio"]["low"], one["ratio"]["high"]) == (None, None)
+
+
+def test_a_side_that_timed_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = pair(tmp_path, processes(0.01, count=5), processes(0.01, count=5))
+    for path in (tmp_path / run_name(1) / "records").iterdir():
+        record = json.loads(path.read_text())
+        record["times"] |= {"step_time_s": None, "epoch_times_s": []}
+        path.write_text(json.dumps(record))
+    code, printed = told(flags, capsys)
+    assert code == 1
+    assert "no kept epoch in new: nothing was timed" in printed
+
+
+@pytest.mark.parametrize("step_time_s", [-0.01, 0.0])
+def test_a_time_that_no_clock_measured_is_passed_over_aloud(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], step_time_s: float
+) -> None:
+    flags = pair(tmp_path, processes(0.01, count=6), processes(0.01, count=6))
+    path = sorted((tmp_path / run_name(1) / "records").iterdir())[0]
+    record = json.loads(path.read_text())
+    record["times"]["step_time_s"] = step_time_s
+    path.write_text(json.dumps(record))
+    found = document(flags, capsys)
+    assert len(found["comparisons"][0]["log_ratios"]) == 5
+    (note,) = found["notes"]
+    assert note.startswith(f"new: 1 file of {run_name(1)} passed over, first {path.name}: times.step_time_s must be")
+
+
+def test_a_run_that_is_still_going_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = pair(tmp_path, processes(0.01, count=5), processes(0.01, count=5))
+    (tmp_path / run_name(1) / "finished.json").unlink()
+    assert f"new: {run_name(1)} is not finished, 5 processes so far" in told(flags, capsys)[1]
+
+
+def test_two_sessions_without_a_known_spread_say_what_would_decide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*nights(tmp_path, [0.01, 0.02]), "--results", str(tmp_path)]
+    code, printed = told(flags, capsys)
+    assert code == 5
+    assert "undecided: no interval across these sessions" in printed
+    assert "measure both in turn: --base-env" in printed
+
+
+def test_a_side_without_a_figure_is_not_told_as_a_change_of_software(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = pair(tmp_path, processes(0.01, count=5), [])
+    assert "only in base" in told(flags, capsys)[1]
+    assert document(flags, capsys)["changed"] == []
+
+
+def test_the_document_names_its_runs_and_its_threshold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = pair(tmp_path, processes(0.01, count=5), processes(0.01, count=5))
+    found = document([*flags, "--threshold", "0.2"], capsys)
+    assert (found["base"], found["new"], found["threshold"]) == (run_name(0), run_name(1), 0.2)
+    assert found["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--out", "nowhere/page.html"], "--out: must name a file in a folder that exists, got 'nowhere/page.html'"),
+        (["--out", "page.pdf"], "--out: must end in .html, got 'page.pdf'"),
+        (["--markdown", "."], "--markdown: must name a file in a folder that exists"),
+        (["--threshold", "5%"], "--threshold: must be a share from 0 to 10, got '5%'; write 0.05 for 5 %"),
+        (["--threshold", "nan"], "--threshold: must be a share from 0 to 10, got 'nan'"),
+        (["--repeats", "many"], "--repeats: must be auto or a whole number from 1 to 1000, got 'many'"),
+    ],
+)
+def test_a_flag_that_cannot_be_used_is_one_line_before_anything_is_measured(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, printed = told(["--plant", "slower:0.1", *flags], capsys)
+    assert code == 2
+    assert printed.startswith(f"runner: {complaint}")
+    assert len(printed.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_not_there_names_those_that_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (name,) = nights(tmp_path, [0.01])
+    code, printed = told([name[:-1], name, "--results", str(tmp_path)], capsys, "gate")
+    assert code == 2
+    assert printed.startswith(f"runner: gate: '{name[:-1]}' is neither a run's folder")
+    assert f"did you mean {name}?" in printed
+
+
+@pytest.mark.parametrize("seconds", ["-4", "nan", "soon"])
+def test_a_cost_that_is_no_time_is_refused(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+    assert told(["--stored", "--cost-s", seconds], capsys, "selftest")[0] == 2
+
+
+def test_a_misspelt_command_names_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = told(["a", "b"], capsys, "comprae")
+    assert code == 2
+    assert printed.endswith("got 'comprae'; did you mean compare?\n")
+
+
+def test_progress_tells_that_a_block_was_disturbed() -> None:
+    record = make_record(0.01, 0)
+    noisy = replace(record, surroundings=replace(record.surroundings, disturbed="other_cpu: 12 %"))
+    assert result(record) == "ok, 10.0 ms a step"
+    assert result(noisy) == "ok, 10.0 ms a step, disturbed by others"
