@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from analysis.compare import CellSummary
 from analysis.datasheet import datasheet
+from records import fc
 from records.peaks import Gemm, Peaks, Stream
 from records.settings import Settings
 from records.work import Work, work_key
@@ -165,7 +166,9 @@ class Measured:
 
 
 def flops_per_step(settings: Settings, work: Work | None) -> int | None:
-    """Return the model FLOPs of one step, or of one call of predict."""
+    """Return the model FLOPs of one step, or of one call of predict; of the FC modes, all workers' by formula."""
+    if fc.is_native(settings):
+        return fc.flops_per_step(fc.task_of(settings))
     if work is None or work.forward_flops_per_sample is None:
         return None
     forward = work.forward_flops_per_sample * settings.batch_size
@@ -178,8 +181,10 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
     A training step reads and writes the weights, writes and reads their gradients, reads and writes the optimiser's
     slots, reads the batch, and writes and reads the inputs of every layer with weights. A call of predict reads the
     weights (of embedding tables nothing: a few rows) and the batch. Programs move more; only where some of this stays
-    in the caches from pass to pass do they move less.
+    in the caches from pass to pass do they move less. Of the FC modes, whose workers hold what their mode says, None.
     """
+    if fc.is_native(settings):
+        return None
     if work is None or work.weight_elements is None or work.input_elements_per_sample is None:
         return None
     computed = ELEMENT_BYTES[COMPUTED_IN[settings.precision]]

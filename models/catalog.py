@@ -131,7 +131,10 @@ def _optimizer(optimizer: Any) -> str:
 
 
 def _loss(loss: Any) -> str:
-    return loss if isinstance(loss, str) else f"{loss.name} from logits"
+    if isinstance(loss, str):
+        return loss
+    name: str = loss.name
+    return f"{name} from logits" if getattr(loss, "from_logits", False) else name
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ FAMILIES = (
     "transformers",
     "decoder",
     "vision_transformer",
+    "fc",
 )
 
 

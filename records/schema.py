@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from records.fc import Parallel
 from records.settings import Settings
 
 SCHEMA_VERSION = 1
@@ -228,6 +229,7 @@ class CellResult:
     learning: Learning = field(default_factory=Learning)
     memory: Memory = field(default_factory=Memory)
     versions: dict[str, str] = field(default_factory=dict)
+    parallel: Parallel | None = None
     exception: str | None = None
     message: str | None = None
 
@@ -256,6 +258,7 @@ class Record:
     surroundings: Surroundings = about("what else it did")
     evidence: Evidence = about("what the parent saw")
     harness: Harness = about("what measuring cost")
+    parallel: Parallel | None = about("layout, traffic and work of the FC modes; null for others", default=None)
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -66,6 +66,7 @@ def build_record(
         surroundings=outcome.surroundings,
         evidence=_evidence(outcome, result, problem, verdict),
         harness=Harness(outcome.wall_time_s, outcome.start_time_s, outcome.parent_cpu_time_s),
+        parallel=result.parallel if result else None,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEAL_LIMIT
-from records import cpu_list
+from records import cpu_list, fc
 from records.codec import CodecError, decode, loads
 from records.schema import SCHEMA_VERSION, CellResult, Status, Surroundings
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
@@ -169,4 +169,13 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         )
     if any(seconds <= 0 for seconds in result.times.epoch_times_s):
         return "an epoch took no time"
-    return None
+    return _unproved_layout(result, job)
+
+
+def _unproved_layout(result: CellResult, job: Job) -> str | None:
+    """Return how a cell of the FC modes was not divided among workers as it says; a backend may do that silently."""
+    if not fc.is_native(job.settings):
+        return None
+    if result.parallel is None:
+        return "it proves no layout"
+    return fc.layout_fault(fc.task_of(job.settings), result.parallel)

@@ -20,6 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from records import fc
 from records.settings import Scalar, Settings
 from runner import catalog as catalogs
 from runner import yaml_strict
@@ -67,9 +68,13 @@ class Matrix:
 
 def load(path: Path, catalog: Catalog | None = None) -> Matrix:
     """Read a matrix file. Raises `MatrixError` with every problem in it."""
+    return parse(path, _bytes(path), catalog)
+
+
+def parse(path: Path, text: bytes, catalog: Catalog | None = None) -> Matrix:
+    """Check the text of a matrix file, which need not lie at `path`. Raises `MatrixError` as `load` does."""
     found = catalog or catalogs.load()
-    document = yaml_strict.read(_bytes(path))
-    reading = read(document, found)
+    reading = read(yaml_strict.read(text), found)
     if reading.problems:
         raise MatrixError([_problem(path, problem) for problem in reading.problems])
     budget_s = reading.whole.get("budget")
@@ -87,16 +92,20 @@ def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_
     _check_count(matrix, entries, limit)
     cells: dict[str, Cell] = {}
     twice: dict[tuple[int | None, str], str] = {}
+    impossible: list[str] = []
     for entry in entries:
         for cell in _cells(entry):
+            if entry.workload.name == fc.WORKLOAD and len(impossible) < yaml_strict.MAX_PROBLEMS:
+                told = fc.settings_faults(cell.settings)
+                impossible += [f"{matrix.name}:{cell.line}: {entry.where}: {fault}" for fault in told]
             first = cells.setdefault(cell.cell_id, cell)
             if first is not cell and not wanted.assignments:
                 text = f"must not make a cell twice, got {_label(cell)} of line {first.line} again"
                 twice.setdefault((first.line, entry.where), f"{matrix.name}:{cell.line}: {entry.where}: {text}")
         if len(twice) >= yaml_strict.MAX_PROBLEMS:
             break
-    if twice:
-        raise MatrixError(list(twice.values()))
+    if impossible or twice:
+        raise MatrixError(list(dict.fromkeys([*impossible, *twice.values()])))
     if not cells:
         raise MatrixError([f"{matrix.name}:{e.line}: {e.where}: exclude leaves 0 cells" for e in entries])
     return list(cells.values())

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from records import cpu_list
+from records import cpu_list, fc
 from records.faults import parse, scattered_share
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
@@ -100,6 +100,7 @@ class FakeExecutor:
             learning=Learning(loss=[1.0 / (epoch + 1) for epoch in range(job.settings.epochs)]),
             memory=Memory(peak_host_memory_bytes=500 << 20),
             versions={"python": "3", "keras": "3", job.settings.backend: "1"},
+            parallel=_parallel(fc.task_of(job.settings)) if fc.is_native(job.settings) else None,
         )
 
 
@@ -154,6 +155,12 @@ def spoil(times: int) -> Behaviour:
         return FakeExecutor().succeed(job)
 
     return behave
+
+
+def _parallel(task: fc.Task) -> fc.Parallel:
+    shapes = fc.expected_shapes(task)
+    places = [fc.Place(worker, f"fake:{worker}", *shapes) for worker in range(task.workers)]
+    return fc.parallel_of(task, places, fc.traffic_per_step(task), [])
 
 
 def _affinity(asked: int | str) -> str | None:

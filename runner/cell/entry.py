@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from records import fc
 from records.codec import CodecError
 from records.schema import SCHEMA_VERSION, CellResult
 from runner.cell.clock import monotonic
@@ -58,6 +59,11 @@ def _work(job: Job, import_time_s: float, start: str) -> None:
         from runner.cell.twin import run_twin
 
         run_twin(job, job.twin)
+        return
+    if fc.is_native(job.settings):
+        from runner.cell.fc import measure_fc
+
+        write_result(job, measure_fc(job, import_time_s, start))
         return
     from runner.cell.measure import measure
 

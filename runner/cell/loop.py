@@ -66,7 +66,7 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._plug.barrier(self.model)
         self.log.times_s.append(self._clock() - self._begun_s)
-        self.log.logs.append({name: _finite(value) for name, value in (logs or {}).items()})
+        self.log.logs.append({name: finite(value) for name, value in (logs or {}).items()})
 
 
 def fit_epochs(model: Any, source: Any, plug: Plug, stretch: Stretch) -> EpochLog:
@@ -101,7 +101,7 @@ def predict_epochs(model: Any, batches: Sequence[Batch], stretch: Stretch) -> Ca
         for _ in range(stretch.steps):
             batch = batches[position % len(batches)]
             position += 1
-            times_s.append(_timed(functools.partial(model.predict_on_batch, batch[0])))
+            times_s.append(timed(functools.partial(model.predict_on_batch, batch[0])))
         log.epoch_times_s.append(sum(times_s))
         if epoch >= stretch.discard:
             log.call_times_s.extend(times_s)
@@ -122,12 +122,14 @@ def step_time_by_doubling(epoch_s: Callable[[int], float], *, enough_s: float) -
     return taken_s / steps
 
 
-def _timed(call: Callable[[], object], clock: Clock = monotonic) -> float:
+def timed(call: Callable[[], object], clock: Clock = monotonic) -> float:
+    """Return the seconds a call takes."""
     begun_s = clock()
     call()
     return clock() - begun_s
 
 
-def _finite(value: Any) -> float | None:
+def finite(value: Any) -> float | None:
+    """Return a number, None for one that is not finite."""
     number = float(value)
     return number if math.isfinite(number) else None

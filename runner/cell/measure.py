@@ -176,7 +176,7 @@ class Training:
         settings, chunk = self._job.settings, self._job.settings.steps_per_execution
         source = self._source(first)
         first_step_s = self._fit(source, Stretch(chunk, 1)).times_s[0]
-        steps, calibration_s = _agreed(
+        steps, calibration_s = agreed(
             self._job, self._kept.turns, lambda count: min(self._fit(source, Stretch(count * chunk, 2)).times_s) / chunk
         )
         source = self._source(make_batches(self._built, settings, steps))
@@ -209,7 +209,7 @@ class Predicting:
         settings, model = self._job.settings, self._built.model
         placed = self._placed(first)
         first_call_s = predict_epochs(model, placed, Stretch(1, 1, 1)).epoch_times_s[0]
-        calls, calibration_s = _agreed(
+        calls, calibration_s = agreed(
             self._job,
             self._kept.turns,
             lambda count: min(predict_epochs(model, placed, Stretch(count, 2)).epoch_times_s),
@@ -227,7 +227,7 @@ class Predicting:
         return list(batches)
 
 
-def _agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
+def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
     """Return the steps per epoch, and the seconds it took to find out; None where they were given."""
     if job.steps is not None:
         return job.steps, None

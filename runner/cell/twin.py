@@ -19,6 +19,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from models.float64 import keep_float64
 from models.registry import Built
 from records.codec import dumps
 from records.parity import Sketch, Trace, Weight, content_hash
@@ -57,6 +58,7 @@ def run_twin(job: Job, twin: Twin) -> None:
     plug.configure(job.settings, None)
     configure_keras(job.settings)
     if job.settings.precision == "float64":
+        # A timed cell is Keras as it is; here float64 is the lens that tells faults from rounding.
         keep_float64()
     seed_all(plug, job.settings.seed)
     prove(plug, job.settings)
@@ -72,19 +74,6 @@ def run_twin(job: Job, twin: Twin) -> None:
     weights = [replace(weight, initial=_drawn(array)) for weight, array in zip(trace.weights, drawn, strict=True)]
     trace = replace(trace, weights=weights, switched_off=off, versions=found_versions(plug))
     publish_text(job.trace_path, dumps(trace))
-
-
-def keep_float64() -> None:
-    """Let Keras compute in float64 where that was asked.
-
-    Keras 3.15 on JAX and PyTorch makes float32 of every float64 that comes out of its type promotion (the table below
-    is empty of this on TensorFlow), so that normalisations and means, on PyTorch also dense layers, compute in float32
-    under a float64 policy. For a timed cell that is Keras as it is; here float64 is the lens that tells faults from
-    rounding.
-    """
-    from keras.src.backend.common import dtypes
-
-    dtypes.BIT64_TO_BIT32_DTYPE["float64"] = "float64"
 
 
 def switch_off(model: Any) -> list[str]:

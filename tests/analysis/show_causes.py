@@ -14,8 +14,9 @@ import numpy as np
 from keras import layers, ops
 from numpy.typing import NDArray
 
+from models.float64 import keep_float64
 from models.layers.heads import rmsprop
-from runner.cell.twin import Recorder, keep_float64
+from runner.cell.twin import Recorder
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)

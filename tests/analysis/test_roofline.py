@@ -35,6 +35,17 @@ def test_a_training_step_counts_three_times_forward_and_a_call_once() -> None:
     assert flops_per_step(make_settings(batch_size=32, phase="predict"), WORK) == 32 * 8_000_000
 
 
+def test_an_fc_mode_counts_what_all_its_workers_do_and_not_three_times_forward() -> None:
+    params = {"mode": "fc_data_ff", "workers": 2, "level": 1, "weight_size": 4}
+    settings = make_settings(workload="fc", params=params, batch_size=8)
+    forward = 2 * 8 * (16 + 4)
+    assert flops_per_step(settings, None) == forward
+    assert flops_per_step(replace(settings, params={**params, "mode": "fc_phy"}), None) == 2 * (
+        3 * forward - 2 * 8 * 16
+    )
+    assert bytes_per_step(settings, None) is None
+
+
 def test_a_cell_is_set_against_the_best_backend_and_against_its_own_product() -> None:
     (share,) = against(cell(backend="torch")).shares
     assert share.achieved_flop_per_s == pytest.approx(76.8 * GIGA)

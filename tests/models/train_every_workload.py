@@ -24,6 +24,7 @@ SMALL = {
     "decoder_lm": {"sequence_length": 8, "width": 16, "depth": 1, "heads": 2, "vocabulary": 50},
     "vit_tiny": {"image_size": 16, "patch_size": 8, "depth": 1},
     "xception": {"image_size": 71},
+    "fc": {"level": 2, "weight_size": 16},
 }
 
 

@@ -1,0 +1,49 @@
+"""The FC modes: one stack of fully connected layers, trained by data, model and physics parallelism.
+
+    programs.py    what one worker computes and communicates, once for each mode, in `keras.ops`
+    seam.py        what a program asks of a backend: collectives and gradients, counted
+    native/        one file a backend: its workers, and how a step is built and run
+    crew.py        all workers of a task; ranks.py where they are processes
+    layout.py      which worker holds what;  reference.py the same in plain NumPy;  prove.py compares the two
+
+What a task is, computes and communicates by formula is in `records.fc`. The workload below is the same stack as Keras
+layers: the mode `fc_keras`, trained by `fit`; from it the catalog and the other counts of work are made.
+"""
+
+from __future__ import annotations
+
+from models.registry import Built, Param, Request, workload
+from records.fc import LEARNING_RATE, MODES, Task
+
+
+@workload(
+    batch_size=128,
+    samples=128,
+    params=(
+        Param("mode", "fc_single_manual", "What is divided among workers, and who differentiates.", choices=(*MODES,)),
+        Param("workers", 1, "Workers the work is divided among: devices, or processes on PyTorch.", 1, 1024),
+        Param("level", 10, "Square matrices; one more layer, of one column, follows.", 1, 1000),
+        Param("weight_size", 1024, "Rows and columns of a square matrix.", 1, 1 << 20),
+        Param("phy_blocks", 1, "fc_phy: whole models that each worker holds.", 1, 1024),
+        Param("shared_ratio", 1 / 1024, "fc_phy: share of a gradient's rows that all models average.", 0, 1),
+        Param("reduce", "sum", "Data parallel: what becomes of the workers' gradients.", choices=("sum", "mean")),
+    ),
+)
+def fc(request: Request) -> Built:
+    """A stack of fully connected layers without bias or activation, in the modes of `runner fc`."""
+    import keras
+    from keras import layers
+
+    from models.fc.layout import draw_batch
+
+    size, level = request.integer("weight_size"), request.integer("level")
+    initial = keras.initializers.RandomNormal(stddev=size**-0.5)
+    inputs = x = keras.Input((size,))
+    for width in [size] * level + [1]:
+        x = layers.Dense(width, use_bias=False, kernel_initializer=initial)(x)
+    model = keras.Model(inputs, x, name="fc")
+    # Of one column, so that the mean over columns is that column.
+    loss = keras.losses.MeanSquaredError(reduction="sum", name="sum_of_squares")
+    model.compile(optimizer=keras.optimizers.SGD(LEARNING_RATE), loss=loss)
+    stack = Task(mode="fc_keras", level=level, weight_size=size)
+    return Built(model, lambda count, seed: draw_batch(stack.changed(batch_size=count), seed))

@@ -1,0 +1,81 @@
+"""All workers of a task, ready to step: in this process for JAX and TensorFlow, one process a worker for PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from models.fc.layout import Array
+from models.float64 import keep_float64
+from records.fc import Place, Task, Traffic
+
+
+class NoSuchDevices(Exception):
+    """More workers were asked for than there are devices; the message says how many there are and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one worker holds after a step: its loss, its gradients (none where none were to be kept), its weights."""
+
+    loss: float
+    gradients: list[Array]
+    weights: list[Array]
+
+
+class Crew(Protocol):
+    """The workers of a task, their weights made and their step built."""
+
+    def run(self, steps: int) -> None:
+        """Take steps; return when every worker has finished and every device is idle."""
+
+    def loss(self) -> float:
+        """Return the loss of the last step, summed over the workers."""
+
+    def kept(self) -> list[Kept]:
+        """Return what each worker holds after the last step."""
+
+    def places(self) -> list[Place]:
+        """Return where each worker's arrays lie, asked of the arrays themselves."""
+
+    def traffic(self) -> Traffic:
+        """Return what each worker took part in during one step. Raises `RuntimeError` where they differ."""
+
+    def peaks_bytes(self) -> list[int]:
+        """Return the peak of resident memory of each process that holds workers."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a crew is made from; `device` is cpu or gpu, `keep_gradients` where they are to be looked at afterwards."""
+
+    task: Task
+    seed: int
+    device: str = "cpu"
+    keep_gradients: bool = False
+
+
+def reserve(backend: str, workers: int, device: str) -> None:
+    """See to it that the backend has a device for each worker; before it is used for anything.
+
+    Raises `NoSuchDevices`.
+    """
+    importlib.import_module(f"models.fc.native.{backend}").reserve(workers, device)
+
+
+def assemble(backend: str, order: Order, *, apart: bool = False) -> Crew:
+    """Return the crew of a task; `apart` where PyTorch is to keep out of this process even for one worker.
+
+    PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.
+    """
+    if order.task.precision == "float64":
+        keep_float64()
+    if backend == "torch" and (apart or order.task.workers > 1):
+        from models.fc.ranks import Ranks
+
+        return Ranks(order)
+    return cast(Crew, importlib.import_module(f"models.fc.native.{backend}").make(order))

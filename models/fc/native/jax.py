@@ -1,0 +1,159 @@
+"""JAX: one program over a mesh of devices (`shard_map`), compiled once for all workers."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from models.fc import layout
+from models.fc.crew import Kept, NoSuchDevices, Order
+from models.fc.programs import program
+from models.fc.seam import Loss, Tensor, Worker
+from records.fc import LEARNING_RATE, Kind, Place, Traffic
+
+AXIS = "workers"
+
+
+def reserve(workers: int, device: str) -> None:
+    """Make virtual devices of the CPU, or see that there are real ones enough."""
+    if device == "cpu":
+        jax.config.update("jax_num_cpu_devices", workers)
+    if len(jax.devices()) < workers:
+        raise NoSuchDevices(
+            f"workers: must be at most the devices there are ({len(jax.devices())}), got {workers}; "
+            "on device: cpu workers get virtual devices"
+        )
+
+
+def make(order: Order) -> JaxCrew:
+    """Return the crew."""
+    return JaxCrew(order)
+
+
+class JaxWorker(Worker):
+    """Every worker at once: inside `shard_map` one trace stands for all."""
+
+    def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        value, gradients = jax.value_and_grad(loss)(list(weights))
+        return value, gradients
+
+    def _all_reduce(self, x: Tensor) -> Tensor:
+        return jax.lax.psum(x, AXIS)
+
+    def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
+        return jax.lax.psum_scatter(x, AXIS, scatter_dimension=axis, tiled=True)
+
+    def _all_gather(self, x: Tensor, axis: int) -> Tensor:
+        return jax.lax.all_gather(x, AXIS, axis=axis, tiled=True)
+
+
+class JaxCrew:
+    """Arrays over a mesh, and the compiled step that takes and gives back the weights."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._worker = JaxWorker(order.task.workers)
+        self._mesh = Mesh(np.asarray(jax.devices()[: order.task.workers]), (AXIS,))
+        cuts = layout.cuts(order.task)
+        self._weights = self._placed_weights(_spec(cuts.weights))
+        batch, labels = layout.draw_batch(order.task, order.seed)
+        self._batch = self._placed(batch, _spec(cuts.batch)), self._placed(labels, _spec(cuts.labels))
+        self._step = self._compiled()
+        self._losses: Any = None
+        self._gradients: list[Any] = []
+
+    def run(self, steps: int) -> None:
+        """Take steps; JAX runs ahead of Python, so the last one is waited for."""
+        for _ in range(steps):
+            self._weights, self._losses, self._gradients = self._step(self._weights, self._batch)
+        jax.block_until_ready((self._weights, self._losses))
+
+    def loss(self) -> float:
+        """Return the sum of the workers' losses."""
+        return float(np.sum(np.asarray(self._losses, np.float64)))
+
+    def kept(self) -> list[Kept]:
+        """Return each worker's shards."""
+        losses = np.asarray(self._losses, np.float64)
+        held = zip(self._of_each(self._gradients), self._of_each(self._weights), strict=True)
+        return [Kept(float(loss), *arrays) for loss, arrays in zip(losses, held, strict=True)]
+
+    def places(self) -> list[Place]:
+        """Read devices and shapes from the shards."""
+        batch, labels = (_shards(part) for part in self._batch)
+        weights = [_shards(weight) for weight in self._weights]
+        return [
+            Place(
+                rank,
+                str(batch[rank].device),
+                [list(shards[rank].data.shape) for shards in weights],
+                list(batch[rank].data.shape),
+                list(labels[rank].data.shape),
+            )
+            for rank in range(self._order.task.workers)
+        ]
+
+    def traffic(self) -> Traffic:
+        """Return what was counted while the step was traced."""
+        return self._worker.traffic
+
+    def peaks_bytes(self) -> list[int]:
+        """Return the peak of this process."""
+        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def _compiled(self) -> Any:
+        cuts = layout.cuts(self._order.task)
+        weights = _spec(cuts.weights)
+        step: Any = self._local
+        if self._worker.size > 1:
+            step = jax.shard_map(
+                step,
+                mesh=self._mesh,
+                in_specs=(weights, (_spec(cuts.batch), _spec(cuts.labels))),
+                out_specs=(weights, P(AXIS), weights),
+                check_vma=False,  # a gathered gradient is the same everywhere, which the checker cannot see
+            )
+        return jax.jit(step, donate_argnums=0)
+
+    def _local(self, weights: list[Any], batch: tuple[Any, Any]) -> tuple[list[Any], Any, list[Any]]:
+        """One worker's step."""
+        task = self._order.task
+        self._worker.begin_step()
+        loss, gradients = program(task.mode)(self._worker, task, weights, batch)
+        new = [w - LEARNING_RATE * g for w, g in zip(weights, gradients, strict=True)] if gradients else weights
+        return new, jnp.reshape(loss, (1,)), gradients if self._order.keep_gradients else []
+
+    def _placed_weights(self, spec: P) -> list[Any]:
+        task = self._order.task
+        drawn = list(layout.draw_weights(task, self._order.seed))
+        if task.kind is Kind.PHYSICS:
+            drawn = [np.concatenate([weight] * task.workers) for weight in drawn] * task.phy_blocks
+        return [self._placed(weight, spec) for weight in drawn]
+
+    def _placed(self, array: layout.Array, spec: P) -> Any:
+        typed = array.astype(jnp.dtype(self._order.task.precision))
+        return jax.block_until_ready(jax.device_put(typed, NamedSharding(self._mesh, spec)))
+
+    def _of_each(self, arrays: Sequence[Any]) -> list[list[layout.Array]]:
+        """Return what each worker holds of these arrays."""
+        shards = [_shards(array) for array in arrays]
+        return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._worker.size)]
+
+
+def _spec(axis: int | None) -> P:
+    return P() if axis is None else P(*[None] * axis, AXIS)
+
+
+def _shards(array: Any) -> list[Any]:
+    """Return an array's pieces in the order of the workers."""
+    return sorted(array.addressable_shards, key=lambda shard: shard.device.id)

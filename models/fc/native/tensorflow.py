@@ -1,0 +1,245 @@
+"""TensorFlow: each worker's part of one traced step is placed on its own logical device.
+
+`keras.distribution` distributes nothing on TensorFlow, so that placement and copies are written out. While the step is
+traced the workers' programs run as threads of which one at a time goes on; at a collective each waits for the others.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from models.fc import layout
+from models.fc.crew import Kept, NoSuchDevices, Order
+from models.fc.programs import program
+from models.fc.seam import Loss, Tensor, Worker
+from records.fc import LEARNING_RATE, Place, Traffic
+
+Combine = Callable[[list[Tensor]], list[Tensor]]
+
+
+def reserve(workers: int, device: str) -> None:
+    """Make logical devices of the CPU, or see that there are real ones enough."""
+    physical = tf.config.list_physical_devices(device.upper())
+    if device == "cpu":
+        single = [tf.config.LogicalDeviceConfiguration() for _ in range(workers)]
+        tf.config.set_logical_device_configuration(physical[0], single)
+    elif len(physical) < workers:
+        raise NoSuchDevices(
+            f"workers: must be at most the devices there are ({len(physical)}), got {workers}; "
+            "on device: cpu workers get logical devices"
+        )
+
+
+def make(order: Order) -> TensorFlowCrew:
+    """Return the crew."""
+    return TensorFlowCrew(order)
+
+
+class Stopped(Exception):
+    """Another worker's program failed."""
+
+
+class Lockstep:
+    """Runs the programs of several workers in turn, each from one collective to the next."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._turn = 0
+        self._moved = threading.Condition()
+        self._parts: list[Any] = [None] * size
+        self._answers: list[Any] = []
+        self._failure: BaseException | None = None
+
+    def run(self, programs: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Return what each program returned. Raises what the first to fail raised."""
+        results: list[Any] = [None] * self._size
+        threads = [threading.Thread(target=self._follow, args=(k, one, results)) for k, one in enumerate(programs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return results
+
+    def exchange(self, rank: int, part: Tensor, combine: Combine) -> Tensor:
+        """Give this worker's part; return its answer, of those that `combine` makes of all parts."""
+        self._parts[rank] = part
+        if rank == self._size - 1:
+            self._answers = combine(list(self._parts))
+        self._pass_on()
+        self._await(rank)
+        return self._answers[rank]
+
+    def _follow(self, rank: int, follow: Callable[[], Any], results: list[Any]) -> None:
+        try:
+            self._await(rank)
+            results[rank] = follow()
+            self._pass_on()
+        except Stopped:
+            return
+        except BaseException as error:  # noqa: BLE001 - raised again by `run`, in the thread that traces
+            with self._moved:
+                self._failure = error
+                self._moved.notify_all()
+
+    def _pass_on(self) -> None:
+        with self._moved:
+            self._turn = (self._turn + 1) % self._size
+            self._moved.notify_all()
+
+    def _await(self, rank: int) -> None:
+        with self._moved:
+            self._moved.wait_for(lambda: self._turn == rank or self._failure is not None)
+        if self._failure is not None:
+            raise Stopped
+
+
+class TensorFlowWorker(Worker):
+    """One worker of a traced step."""
+
+    def __init__(self, rank: int, devices: Sequence[str], lockstep: Lockstep) -> None:
+        super().__init__(len(devices))
+        self._rank, self._devices, self._lockstep = rank, devices, lockstep
+
+    def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            value = loss(weights)
+        return value, tape.gradient(value, weights)
+
+    def _all_reduce(self, x: Tensor) -> Tensor:
+        def combine(parts: list[Tensor]) -> list[Tensor]:
+            with tf.device(self._devices[0]):
+                total = tf.add_n(parts)
+            return [total] * self.size
+
+        return self._lockstep.exchange(self._rank, x, combine)
+
+    def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
+        def combine(parts: list[Tensor]) -> list[Tensor]:
+            pieces = self._on_each(lambda k: tf.split(parts[k], self.size, axis))
+            return self._on_each(lambda k: tf.add_n([own[k] for own in pieces]))
+
+        return self._lockstep.exchange(self._rank, x, combine)
+
+    def _all_gather(self, x: Tensor, axis: int) -> Tensor:
+        def combine(parts: list[Tensor]) -> list[Tensor]:
+            return self._on_each(lambda k: tf.concat(parts, axis))
+
+        return self._lockstep.exchange(self._rank, x, combine)
+
+    def _on_each(self, make: Callable[[int], Any]) -> list[Any]:
+        """Return what `make` makes of each rank, placed on that worker's device."""
+        made = []
+        for rank, device in enumerate(self._devices):
+            with tf.device(device):
+                made.append(make(rank))
+        return made
+
+
+class TensorFlowCrew:
+    """Variables on logical devices, and the traced step that changes them."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._devices = _devices(order)
+        self._workers: list[TensorFlowWorker] = []
+        self._weights = [self._variables(rank) for rank in range(order.task.workers)]
+        self._batches = [self._constants(rank) for rank in range(order.task.workers)]
+        self._step = tf.function(self._traced, autograph=False)
+        self._found: list[Any] = []
+
+    def run(self, steps: int) -> None:
+        """Take steps; wait for the last."""
+        for _ in range(steps):
+            self._found = self._step()
+        tf.test.experimental.sync_devices()
+
+    def loss(self) -> float:
+        """Return the sum of the workers' losses."""
+        return sum(float(loss) for loss, _ in self._found)
+
+    def kept(self) -> list[Kept]:
+        """Return each worker's variables."""
+        return [
+            Kept(float(loss), [g.numpy() for g in gradients], [w.numpy() for w in weights])
+            for (loss, gradients), weights in zip(self._found, self._weights, strict=True)
+        ]
+
+    def places(self) -> list[Place]:
+        """Read devices and shapes from the variables and tensors."""
+        return [
+            Place(
+                rank,
+                _one_device([batch, labels, *weights]),
+                [list(map(int, weight.shape)) for weight in weights],
+                list(map(int, batch.shape)),
+                list(map(int, labels.shape)),
+            )
+            for rank, (weights, (batch, labels)) in enumerate(zip(self._weights, self._batches, strict=True))
+        ]
+
+    def traffic(self) -> Traffic:
+        """Return what was counted while the step was traced."""
+        found = {worker.traffic for worker in self._workers}
+        if len(found) != 1:
+            raise RuntimeError(f"the workers took part in different collectives: {found}")
+        return found.pop()
+
+    def peaks_bytes(self) -> list[int]:
+        """Return the peak of this process."""
+        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def _traced(self) -> list[tuple[Tensor, list[Tensor]]]:
+        size = self._order.task.workers
+        lockstep, graph = Lockstep(size), tf.compat.v1.get_default_graph()
+        self._workers = [TensorFlowWorker(rank, self._devices, lockstep) for rank in range(size)]
+
+        def local(rank: int) -> tuple[Tensor, list[Tensor]]:
+            with graph.as_default(), tf.device(self._devices[rank]):
+                return self._local(rank)
+
+        return lockstep.run([lambda rank=rank: local(rank) for rank in range(size)])  # type: ignore[misc]
+
+    def _local(self, rank: int) -> tuple[Tensor, list[Tensor]]:
+        """One worker's step."""
+        task, variables = self._order.task, self._weights[rank]
+        weights = [tf.convert_to_tensor(variable) for variable in variables]
+        loss, gradients = program(task.mode)(self._workers[rank], task, weights, self._batches[rank])
+        for variable, gradient in zip(variables if gradients else [], gradients, strict=True):
+            rate = tf.constant(LEARNING_RATE, variable.dtype)
+            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+        return loss, gradients if self._order.keep_gradients else []
+
+    def _variables(self, rank: int) -> list[Any]:
+        order = self._order
+        with tf.device(self._devices[rank]):
+            return [tf.Variable(self._typed(w)) for w in layout.weights_of(order.task, order.seed, rank)]
+
+    def _constants(self, rank: int) -> tuple[Any, Any]:
+        order = self._order
+        with tf.device(self._devices[rank]):
+            batch, labels = layout.batch_of(order.task, order.seed, rank)
+            return self._typed(batch), self._typed(labels)
+
+    def _typed(self, array: layout.Array) -> Any:
+        return tf.cast(tf.convert_to_tensor(array), self._order.task.precision)
+
+
+def _devices(order: Order) -> list[str]:
+    found = tf.config.list_logical_devices(order.device.upper())
+    return [device.name for device in found[: order.task.workers]]
+
+
+def _one_device(arrays: Sequence[Any]) -> str:
+    """Return the device that all these arrays say they are on, or all of them where there are several."""
+    return ", ".join(sorted({array.device for array in arrays}))

@@ -1,0 +1,211 @@
+"""PyTorch: one process a worker, gloo between them on a CPU and NCCL on GPUs; DistributedDataParallel for fc_data."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from models.fc import layout
+from models.fc.crew import Kept, NoSuchDevices, Order
+from models.fc.programs import program
+from models.fc.seam import Loss, Tensor, Worker
+from records.fc import LEARNING_RATE, MODES, Place, Traffic
+
+
+class NotMet(Exception):
+    """The workers did not all come to the meeting in time."""
+
+
+def reserve(workers: int, device: str) -> None:
+    """See that there are GPUs enough; on a CPU every worker is a process."""
+    if device != "cpu" and torch.cuda.device_count() < workers:
+        raise NoSuchDevices(
+            f"workers: must be at most the devices there are ({torch.cuda.device_count()}), got {workers}; "
+            "on device: cpu workers are processes"
+        )
+
+
+def make(order: Order) -> TorchRank:
+    """Return the crew of one worker."""
+    return TorchRank(order, 0)
+
+
+def join(order: Order, rank: int, meeting: str, timeout_s: float) -> TorchRank:
+    """Join the other workers at the file `meeting` and return this one. Raises where not all come in time."""
+    size = order.task.workers
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if order.device == "cpu":
+        _take_share_of_cpus(rank, size)
+    else:
+        torch.cuda.set_device(rank)
+    backend, limit = "gloo" if order.device == "cpu" else "nccl", timedelta(seconds=timeout_s)
+    try:
+        store = dist.FileStore(meeting, size)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+    except RuntimeError as error:
+        raise NotMet(f"the {size} workers did not all meet within {timeout_s:g} s: {error}") from error
+    return TorchRank(order, rank)
+
+
+def _take_share_of_cpus(rank: int, size: int) -> None:
+    """Hold this worker to its share of the CPUs, where there is at least one for each, and to as many threads."""
+    cpus = sorted(os.sched_getaffinity(0))
+    share = len(cpus) // size
+    if share and size > 1:
+        os.sched_setaffinity(0, cpus[rank * share : (rank + 1) * share])
+    torch.set_num_threads(max(1, share))
+
+
+class TorchWorker(Worker):
+    """This process's worker."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._replica: torch.nn.parallel.DistributedDataParallel | None = None
+
+    def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        with torch.enable_grad():
+            value = loss(weights)
+            return value.detach(), list(torch.autograd.grad(value, weights))
+
+    def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Use DistributedDataParallel, which sums gradients in buckets while the backward pass goes on."""
+        if self.size == 1:
+            return self.gradient(loss, weights)
+        with torch.enable_grad():
+            value = self._replicated(weights)(loss)
+            value.backward()
+        gradients = [weight.grad for weight in weights]
+        for weight in weights:
+            weight.grad = None
+        return value.detach(), gradients
+
+    def _replicated(self, weights: Sequence[Tensor]) -> Any:
+        if self._replica is None:
+            self._replica = torch.nn.parallel.DistributedDataParallel(Replica(weights))
+            # A lambda, for the annotations of a hook are checked, and are text in this file.
+            self._replica.register_comm_hook(self, lambda worker, bucket: _summed(worker, bucket))  # noqa: PLW0108
+        return self._replica
+
+    def _all_reduce(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        dist.all_reduce(x)
+        return x
+
+    def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
+        # The pieces of an array cut along its first axis lie one behind the other, as the collective wants them.
+        pieces = torch.stack(torch.chunk(x, self.size, axis))
+        own = torch.empty_like(pieces[0])
+        dist.reduce_scatter_single(own, pieces.flatten(0, 1))
+        return own
+
+    def _all_gather(self, x: Tensor, axis: int) -> Tensor:
+        x = x.contiguous()
+        gathered = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
+        dist.all_gather_single(gathered, x)
+        return gathered if axis == 0 else torch.cat(torch.chunk(gathered, self.size), axis)
+
+
+class Replica(torch.nn.Module):  # type: ignore[misc]
+    """The weights of one worker as a module, whose output is the loss of them that it is given."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList(weights)
+
+    def forward(self, loss: Loss) -> Tensor:
+        return loss(list(self.weights))
+
+
+def _summed(worker: TorchWorker, bucket: Any) -> Any:
+    """Sum one bucket over the workers, and count it; without a hook of ours it would be averaged."""
+    buffer = bucket.buffer()
+    worker.count("all_reduce_bytes", buffer)
+    work = dist.all_reduce(buffer, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+class TorchRank:
+    """One worker's weights and step."""
+
+    def __init__(self, order: Order, rank: int) -> None:
+        self._order, self._rank = order, rank
+        self._worker = TorchWorker(order.task.workers)
+        self._device = torch.device("cpu" if order.device == "cpu" else f"cuda:{rank}")
+        self._weights = [self._weight(w) for w in layout.weights_of(order.task, order.seed, rank)]
+        batch, labels = layout.batch_of(order.task, order.seed, rank)
+        self._batch = self._placed(batch), self._placed(labels)
+        self._loss: Any = None
+        self._gradients: list[Any] = []
+
+    def run(self, steps: int) -> None:
+        """Take steps. Outside of the gradients that a program asks for nothing is recorded for autodiff."""
+        with torch.no_grad():
+            for _ in range(steps):
+                self._step()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def loss(self) -> float:
+        """Return this worker's loss."""
+        return float(self._loss)
+
+    def kept(self) -> list[Kept]:
+        """Return what this worker holds."""
+        return [Kept(self.loss(), _arrays(self._gradients), _arrays(self._weights))]
+
+    def places(self) -> list[Place]:
+        """Read device and shapes from the tensors."""
+        batch, labels = self._batch
+        devices = {str(tensor.device) for tensor in (batch, labels, *self._weights)}
+        place = Place(
+            self._rank,
+            ", ".join(sorted(devices)),
+            [list(weight.shape) for weight in self._weights],
+            list(batch.shape),
+            list(labels.shape),
+            os.getpid(),
+        )
+        return [place]
+
+    def traffic(self) -> Traffic:
+        """Return what was counted in the last step."""
+        return self._worker.traffic
+
+    def peaks_bytes(self) -> list[int]:
+        """Return the peak of this process."""
+        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+
+    def close(self) -> None:
+        """Leave the other workers."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _step(self) -> None:
+        task = self._order.task
+        self._worker.begin_step()
+        self._loss, gradients = program(task.mode)(self._worker, task, self._weights, self._batch)
+        for weight, gradient in zip(self._weights if gradients else [], gradients, strict=True):
+            weight.sub_(gradient, alpha=LEARNING_RATE)
+        self._gradients = gradients if self._order.keep_gradients else []
+
+    def _weight(self, array: layout.Array) -> Any:
+        mode = MODES[self._order.task.mode]
+        placed = self._placed(array)
+        return torch.nn.Parameter(placed, requires_grad=mode.trains and not mode.manual)
+
+    def _placed(self, array: layout.Array) -> Any:
+        # A copy: the blocks of fc_phy begin with the same array, and each is trained in place.
+        tensor = torch.tensor(array, device=self._device)
+        return tensor.to(getattr(torch, self._order.task.precision))
+
+
+def _arrays(tensors: Sequence[Any]) -> list[layout.Array]:
+    # NumPy has no bfloat16 of its own.
+    return [tensor.detach().cpu().to(torch.float64).numpy() for tensor in tensors]

@@ -1,0 +1,221 @@
+"""The FC modes, once each: what one worker computes and communicates in one step, in `keras.ops`, for every backend.
+
+A program takes its worker, the task, this worker's weights, batch and labels, and returns this worker's loss and the
+gradients of its weights, none where it only goes forward. Capital letters in comments: N workers, S `weight_size`,
+B `batch_size`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras import ops
+
+from models.fc.seam import Loss, Tensor, Worker
+from records.fc import Task
+
+Batch = tuple[Any, Any]
+Result = tuple[Tensor, list[Tensor]]
+Program = Callable[[Worker, Task, Sequence[Tensor], Batch], Result]
+
+
+def program(mode: str) -> Program:
+    """Return the program of a mode."""
+    return PROGRAMS[mode]
+
+
+# Products.
+
+
+def _forward(weights: Sequence[Tensor], x: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return every layer's input, and the output."""
+    inputs = []
+    for weight in weights:
+        inputs.append(x)
+        x = ops.matmul(x, weight)
+    return inputs, x
+
+
+def _loss(output: Tensor, labels: Tensor) -> Tensor:
+    return ops.sum(ops.square(output - labels))
+
+
+def _of_batch(batch: Batch) -> Loss:
+    """Return the loss as a function of the weights."""
+    x, labels = batch
+    return lambda weights: _loss(_forward(weights, x)[1], labels)
+
+
+def _product_gradients(weight: Tensor, x: Tensor, d: Tensor, first: bool) -> tuple[Tensor, Tensor]:
+    """Return the gradients of a product's weight and, unless it stands first, of its input; d is its output's."""
+    gradient = ops.matmul(ops.transpose(x), d)
+    return gradient, None if first else ops.matmul(d, ops.transpose(weight))
+
+
+def _by_hand(weights: Sequence[Tensor], batch: Batch) -> Result:
+    x, labels = batch
+    inputs, output = _forward(weights, x)
+    d = 2 * (output - labels)
+    gradients = []
+    for number in reversed(range(len(weights))):
+        gradient, d = _product_gradients(weights[number], inputs[number], d, first=number == 0)
+        gradients.append(gradient)
+    return _loss(output, labels), gradients[::-1]
+
+
+# One worker.
+
+
+def fc_single_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Backpropagation written out."""
+    return _by_hand(weights, batch)
+
+
+# Data parallel: every worker holds all weights, and B / N rows of the batch.
+
+
+def fc_data_ff(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Forward only; nothing is communicated."""
+    return _of_batch(batch)(weights), []
+
+
+def fc_data(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by autodiff, each summed over the workers."""
+    loss, gradients = worker.summed_gradient(_of_batch(batch), weights)
+    return loss, _reduced(worker, task, gradients)
+
+
+def fc_data_slice(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by autodiff; worker k sums the k-th S / N rows of each, then all gather the sums."""
+    loss, gradients = worker.gradient(_of_batch(batch), weights)
+    summed = [worker.all_gather(worker.reduce_scatter(g, 0), 0) for g in gradients]
+    return loss, _reduced(worker, task, summed)
+
+
+def fc_data_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by hand; worker k sums the k-th S / N columns of each; the last layer has one column: a plain sum."""
+    loss, gradients = _by_hand(weights, batch)
+    summed = [worker.all_gather(worker.reduce_scatter(g, 1), 1) for g in gradients[:-1]]
+    return loss, _reduced(worker, task, [*summed, worker.all_reduce(gradients[-1])])
+
+
+def _reduced(worker: Worker, task: Task, gradients: list[Tensor]) -> list[Tensor]:
+    """Make of sums over the workers what `reduce` asks for."""
+    if task.reduce == "sum" or worker.size == 1:
+        return gradients
+    return [gradient / worker.size for gradient in gradients]
+
+
+# Model parallel: worker k holds S / N rows of every weight and as many columns of the batch, and the labels of B / N
+# rows. A product of these is a full-width share of the layer's output; summed and cut into columns it is the next
+# input. The last output has one column and is cut into rows.
+
+
+def fc_model_ff(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Forward only."""
+    x, labels = batch
+    return _loss(_forward_in_columns(weights, x, worker.reduce_scatter)[1], labels), []
+
+
+def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by autodiff, through the collectives; one backward pass."""
+    x, labels = batch
+
+    def loss(weights: Sequence[Tensor]) -> Tensor:
+        return _loss(_forward_in_columns(weights, x, worker.scattered_sum)[1], labels)
+
+    return worker.gradient(loss, weights)
+
+
+def fc_model_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by hand: the pieces of an output's gradient are gathered, then all is local."""
+    x, labels = batch
+    inputs, output = _forward_in_columns(weights, x, worker.reduce_scatter)
+    d = 2 * (output - labels)
+    gradients = []
+    for number in reversed(range(len(weights))):
+        d = worker.all_gather(d, _axis_of(number, weights))
+        gradient, d = _product_gradients(weights[number], inputs[number], d, first=number == 0)
+        gradients.append(gradient)
+    return _loss(output, labels), gradients[::-1]
+
+
+def _axis_of(number: int, weights: Sequence[Tensor]) -> int:
+    """Return the axis along which a layer's output is cut."""
+    return 0 if number == len(weights) - 1 else 1
+
+
+def _forward_in_columns(
+    weights: Sequence[Tensor], x: Tensor, scatter: Callable[[Tensor, int], Tensor]
+) -> tuple[list[Tensor], Tensor]:
+    """Return this worker's piece of every layer's input, and of the output."""
+    inputs = []
+    for number, weight in enumerate(weights):
+        inputs.append(x)
+        x = scatter(ops.matmul(x, weight), _axis_of(number, weights))
+    return inputs, x
+
+
+# Sharded: every worker keeps S / N rows of every weight, and gathers the whole for as long as a product needs it; it
+# holds B / N rows of the batch.
+
+
+def fc_zero(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by hand; weights are gathered going forward and again going back; worker k sums its rows of each."""
+    x, labels = batch
+    inputs = []
+    for weight in weights:
+        inputs.append(x)
+        x = ops.matmul(x, worker.all_gather(weight, 0))
+    d = 2 * (x - labels)
+    gradients = []
+    for number in reversed(range(len(weights))):
+        whole = worker.all_gather(weights[number], 0) if number else None
+        gradient, d = _product_gradients(whole, inputs[number], d, first=number == 0)
+        gradients.append(worker.reduce_scatter(gradient, 0))
+    return _loss(x, labels), _reduced(worker, task, gradients[::-1])
+
+
+# Physics: every worker holds `phy_blocks` whole models, each with a batch of its own of B rows. All copies share the
+# first rows of each gradient, averaged; below them each goes its own way.
+
+
+def fc_phy(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by autodiff of each block's own loss."""
+    blocks = task.phy_blocks
+    depth = len(weights) // blocks
+    x, labels = (ops.split(part, blocks, axis=0) if blocks > 1 else [part] for part in batch)
+
+    def loss(weights: Sequence[Tensor]) -> Tensor:
+        own = [weights[k * depth : (k + 1) * depth] for k in range(blocks)]
+        return sum(_of_batch((x[k], labels[k]))(own[k]) for k in range(blocks))
+
+    total, gradients = worker.gradient(loss, weights)
+    for number in range(depth):
+        _share(worker, task, gradients, range(number, len(gradients), depth))
+    return total, gradients
+
+
+def _share(worker: Worker, task: Task, gradients: list[Tensor], same: Sequence[int]) -> None:
+    """Average, in place of the list, the first rows of the gradients of one layer in all copies."""
+    rows = task.shared_rows(int(gradients[same[0]].shape[0]))
+    if rows == 0:
+        return
+    mean = worker.all_reduce(sum(gradients[k][:rows] for k in same)) / task.copies
+    for k in same:
+        gradients[k] = ops.concatenate([mean, gradients[k][rows:]], axis=0)
+
+
+PROGRAMS: dict[str, Program] = {
+    "fc_single_manual": fc_single_manual,
+    "fc_data_ff": fc_data_ff,
+    "fc_data": fc_data,
+    "fc_data_slice": fc_data_slice,
+    "fc_data_manual": fc_data_manual,
+    "fc_model_ff": fc_model_ff,
+    "fc_model": fc_model,
+    "fc_model_manual": fc_model_manual,
+    "fc_zero": fc_zero,
+    "fc_phy": fc_phy,
+}

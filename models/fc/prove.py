@@ -1,0 +1,97 @@
+"""The proof of the FC modes on one backend: gradients and weights after a few steps against plain NumPy.
+
+`python -P -m models.fc.prove FOLDER` reads `order.json` there and writes `answer.json`. PyTorch keeps out of this
+process, so that its workers can be forked from it task after task.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from models.fc import layout
+from models.fc.crew import Crew, Order, assemble, reserve
+from models.fc.reference import Trained, train
+from records.codec import decode, dumps, loads
+from records.fc import (
+    MODES,
+    Parallel,
+    Proof,
+    ProofAnswer,
+    ProofOrder,
+    Task,
+    layout_fault,
+    parallel_of,
+)
+
+
+def prove(order: ProofOrder) -> ProofAnswer:
+    """Run each task for the steps asked and say how far it is from plain NumPy and from `fc_single_manual`."""
+    _configure(order)
+    backend = os.environ["KERAS_BACKEND"]
+    return ProofAnswer(backend, [_proof(backend, task, order) for task in order.tasks])
+
+
+def found(backend: str, task: Task, order: ProofOrder) -> tuple[Trained, Parallel]:
+    """Return what a backend's workers hold after the steps, as whole models, and what they proved."""
+    crew = assemble(backend, Order(task, order.seed, keep_gradients=True), apart=True)
+    try:
+        crew.run(order.steps)
+        return _whole(task, crew), parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
+    finally:
+        crew.close()
+
+
+def error(found: Sequence[Sequence[layout.Array]], wanted: Sequence[Sequence[layout.Array]]) -> float | None:
+    """Return the worst max |difference| / max |wanted| of any array; None where there is none to compare."""
+    errors = [
+        float(np.max(np.abs(a.astype(np.float64) - b)) / np.max(np.abs(b)))
+        for own, reference in zip(found, wanted, strict=True)
+        for a, b in zip(own, reference, strict=True)
+    ]
+    return max(errors, default=None)
+
+
+def _configure(order: ProofOrder) -> None:
+    if os.environ["KERAS_BACKEND"] == "jax" and any(task.precision == "float64" for task in order.tasks):
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+    reserve(os.environ["KERAS_BACKEND"], max(task.workers for task in order.tasks), "cpu")
+
+
+def _proof(backend: str, task: Task, order: ProofOrder) -> Proof:
+    trained, parallel = found(backend, task, order)
+    wanted = train(task, order.seed, order.steps)
+    return Proof(
+        task=task,
+        gradient_error=error(trained.gradients, wanted.gradients),
+        weight_error=error(trained.weights, wanted.weights),
+        loss_error=abs(trained.loss - wanted.loss) / abs(wanted.loss),
+        parallel=parallel,
+        layout_fault=layout_fault(task, parallel),
+    )
+
+
+def _whole(task: Task, crew: Crew) -> Trained:
+    kept = crew.kept()
+    weights = layout.whole(task, [one.weights for one in kept])
+    gradients: list[list[layout.Array]] = [[] for _ in weights]
+    if MODES[task.mode].trains:
+        gradients = layout.whole(task, [one.gradients for one in kept])
+    return Trained(sum(one.loss for one in kept), gradients, weights)
+
+
+def main() -> None:
+    """Read the order, prove, answer."""
+    folder = Path(sys.argv[1])
+    order = decode(ProofOrder, loads((folder / "order.json").read_bytes()), "order")
+    (folder / "answer.json").write_text(dumps(prove(order)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

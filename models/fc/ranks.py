@@ -1,0 +1,167 @@
+"""One process a worker: forked, told what to do over a pipe each, and ended together.
+
+Promise: when one process dies or fails, the others are ended at once and the exception names its rank; when the process
+that forked them is gone, so are they. They meet at a file, so that no port can be taken.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NoReturn
+
+from models.fc.crew import Kept, Order
+from records.fc import Place, Traffic
+
+MEETING_LIMIT_S = 60.0
+# A worker whose neighbour was killed may tell of the broken connection before the death itself is seen.
+NEWS_OF_DEATH_S = 0.5
+
+
+class WorkerDied(Exception):
+    """A worker's process ended before its work was done; the message names its rank."""
+
+
+class WorkerFailed(Exception):
+    """A worker raised an exception; the message names its rank and holds the exception."""
+
+
+class Ranks:
+    """The crew of a task whose workers are processes."""
+
+    def __init__(self, order: Order, timeout_s: float = MEETING_LIMIT_S) -> None:
+        """Fork the workers and wait until all have met. Raises `WorkerDied` or `WorkerFailed`."""
+        context = multiprocessing.get_context("fork")
+        self._folder = tempfile.mkdtemp(prefix="ranks-")
+        self._pipes: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+        for rank in range(order.task.workers):
+            ours, theirs = context.Pipe()
+            self._pipes.append(ours)
+            arguments = (order, rank, str(Path(self._folder) / "meeting"), timeout_s, theirs, list(self._pipes))
+            process = context.Process(target=_live, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+        self._ask("places")
+
+    def run(self, steps: int) -> None:
+        """Have every worker take steps; return when all have."""
+        self._ask("run", steps)
+
+    def loss(self) -> float:
+        """Return the sum of the workers' losses."""
+        return float(sum(self._ask("loss")))
+
+    def kept(self) -> list[Kept]:
+        """Return what each worker holds."""
+        return [kept for found in self._ask("kept") for kept in found]
+
+    def places(self) -> list[Place]:
+        """Return where each worker's arrays lie."""
+        return [place for found in self._ask("places") for place in found]
+
+    def traffic(self) -> Traffic:
+        """Return what each worker counted. Raises `RuntimeError` where they differ."""
+        found = set(self._ask("traffic"))
+        if len(found) != 1:
+            raise RuntimeError(f"the workers took part in different collectives: {found}")
+        return Traffic() if not found else found.pop()
+
+    def peaks_bytes(self) -> list[int]:
+        """Return the peak of each worker's process."""
+        return [peak for found in self._ask("peaks_bytes") for peak in found]
+
+    def close(self) -> None:
+        """End the workers."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ask(self, method: str, *arguments: Any) -> list[Any]:
+        """Have every worker call a method of its own; return their answers in the order of the ranks."""
+        for pipe in self._pipes:
+            try:
+                pipe.send((method, arguments))
+            except (BrokenPipeError, ConnectionResetError):
+                break  # it has died, which is told below
+        answers: dict[int, Any] = {}
+        while len(answers) < len(self._pipes):
+            self._refuse_dead(0)
+            for rank in self._answering(answers):
+                answers[rank] = self._answer(rank)
+        return [answers[rank] for rank in range(len(self._pipes))]
+
+    def _answering(self, answers: dict[int, Any]) -> list[int]:
+        """Wait until a worker answers or dies; return the ranks that have something to say."""
+        silent = {self._pipes[rank]: rank for rank in range(len(self._pipes)) if rank not in answers}
+        ready = wait([*silent, *(process.sentinel for process in self._processes)])
+        return [rank for pipe, rank in silent.items() if pipe in ready]
+
+    def _answer(self, rank: int) -> Any:
+        try:
+            told, answer = self._pipes[rank].recv()
+        except (EOFError, ConnectionResetError):
+            self._refuse_dead(None)
+            raise
+        if told == "answer":
+            return answer
+        self._refuse_dead(NEWS_OF_DEATH_S)
+        self.close()
+        raise WorkerFailed(f"rank {rank} of {len(self._processes)}: {answer}; the other workers were ended")
+
+    def _refuse_dead(self, within_s: float | None) -> None:
+        """End all and raise where a worker has died, or does so within some seconds (None: it will)."""
+        ending = wait([process.sentinel for process in self._processes], within_s)
+        if not ending:
+            return
+        dead = []
+        for rank, process in enumerate(self._processes):
+            if process.sentinel in ending:
+                process.join()  # a sentinel speaks when files are closed, a little before the exit code is known
+                dead.append(f"rank {rank} of {len(self._processes)} {_end_of(process.exitcode or 0)}")
+        self.close()
+        raise WorkerDied(f"{', '.join(dead)} before its work was done; the other workers were ended")
+
+
+def _end_of(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
+    return f"ended with exit code {exit_code}"
+
+
+def _live(
+    order: Order, rank: int, meeting: str, timeout_s: float, orders: Connection, not_mine: list[Connection]
+) -> NoReturn:
+    """Be a worker: meet the others, then do as told until there is nobody left to tell."""
+    for pipe in not_mine:
+        pipe.close()
+    try:
+        from models.fc.native.torch import join
+
+        own = None
+        while True:
+            method, arguments = orders.recv()
+            own = own or join(order, rank, meeting, timeout_s)
+            orders.send(("answer", getattr(own, method)(*arguments)))
+    except (EOFError, ConnectionResetError, BrokenPipeError):
+        pass
+    except Exception as error:  # noqa: BLE001 - the process boundary: it is raised again by the process that asked
+        traceback.print_exc()
+        orders.send(("failed", f"{type(error).__name__}: {error}"))
+        orders.poll(None)  # alive until it is ended, so that its end is not taken for the cause
+    finally:
+        sys.stderr.flush()
+        os._exit(0)

@@ -1,0 +1,78 @@
+"""The FC modes in plain NumPy, in one place of memory: what every program's gradients and weights are compared with.
+
+Knows no workers: what is divided among them is one sum here. Only fc_phy has a rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.fc.layout import Array, draw_batch, draw_weights
+from records.fc import LEARNING_RATE, MODES, Kind, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What steps of training left: the loss and the gradients of the last step, and the weights after it; by model."""
+
+    loss: float
+    gradients: list[list[Array]]
+    weights: list[list[Array]]
+
+
+def train(task: Task, seed: int, steps: int) -> Trained:
+    """Return what `steps` steps of a task leave, computed in float64 from the weights and batch of its precision."""
+    batch, labels = (part.astype(np.float64) for part in draw_batch(task, seed))
+    models = [[weight.astype(np.float64) for weight in draw_weights(task, seed)] for _ in range(task.copies)]
+    parts = list(zip(np.split(batch, task.copies), np.split(labels, task.copies), strict=True))
+    losses, gradients = [0.0], [list[Array]()]
+    for _ in range(steps):
+        found = [backward(model, *part) for model, part in zip(models, parts, strict=True)]
+        losses, gradients = [loss for loss, _ in found], [gradient for _, gradient in found]
+        if not MODES[task.mode].trains:
+            gradients = [[] for _ in models]
+            continue
+        gradients = _exchanged(task, gradients)
+        models = [_descended(model, own) for model, own in zip(models, gradients, strict=True)]
+    return Trained(sum(losses), gradients, models)
+
+
+def backward(weights: Sequence[Array], batch: Array, labels: Array) -> tuple[float, list[Array]]:
+    """Return the loss of one model and its gradients, by backpropagation."""
+    inputs = [batch]
+    for weight in weights:
+        inputs.append(inputs[-1] @ weight)
+    difference = inputs.pop() - labels
+    d = 2 * difference
+    gradients = []
+    for weight, x in zip(reversed(weights), reversed(inputs), strict=True):
+        gradients.append(x.T @ d)
+        d = d @ weight.T
+    return float(np.sum(difference**2)), gradients[::-1]
+
+
+def _exchanged(task: Task, gradients: list[list[Array]]) -> list[list[Array]]:
+    """Apply what a mode does with the gradients of all its copies, or with those of the one model."""
+    if task.kind is Kind.PHYSICS:
+        return _shared(task, gradients)
+    if task.kind in (Kind.DATA, Kind.SHARDED) and task.reduce == "mean":
+        return [[gradient / task.workers for gradient in own] for own in gradients]
+    return gradients
+
+
+def _shared(task: Task, gradients: list[list[Array]]) -> list[list[Array]]:
+    """The rule of fc_phy: the first int(rows x shared_ratio) rows of each gradient are averaged, the rest is local."""
+    found = [[gradient.copy() for gradient in own] for own in gradients]
+    for layer in range(task.level + 1):
+        rows = int(len(gradients[0][layer]) * task.shared_ratio)
+        mean = np.mean([own[layer][:rows] for own in gradients], axis=0)
+        for own in found:
+            own[layer][:rows] = mean
+    return found
+
+
+def _descended(weights: Sequence[Array], gradients: Sequence[Array]) -> list[Array]:
+    return [weight - LEARNING_RATE * gradient for weight, gradient in zip(weights, gradients, strict=True)]

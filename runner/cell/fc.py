@@ -1,0 +1,137 @@
+"""One cell of the FC modes, inside its process: its workers assembled, their layout proved, their steps timed.
+
+Promise: as in `runner.cell.measure`, what is timed begins and ends with every worker's device idle. Where workers are
+processes this one only tells them what to do, and never uses the backend itself.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from models.fc.crew import Crew, NoSuchDevices, Order, assemble, reserve
+from records import cpu_list, fc
+from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
+from records.settings import Settings
+from runner.cell import backends, memory
+from runner.cell.backends import Plug, Unsupported
+from runner.cell.batches import seed_steps
+from runner.cell.clock import monotonic
+from runner.cell.job import Job
+from runner.cell.kept import Compiling, Kept
+from runner.cell.loop import EpochLog, finite, timed
+from runner.cell.measure import DeviceMismatch, Timeline, agreed, found_versions, keep_tuning, prove
+from runner.cell.turns import Turns
+
+
+def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
+    """Do the job and return its result. Raises `Unsupported`, `DeviceMismatch`, or what a worker raised."""
+    settings, task = job.settings, fc.task_of(job.settings)
+    refuse_impossible(settings, memory.available_bytes())
+    plug = backends.load(settings.backend)
+    plug.configure(settings, job.compile_cache_dir)
+    try:
+        reserve(settings.backend, task.workers, settings.device)
+    except NoSuchDevices as error:
+        raise Unsupported(str(error)) from error
+    begun_s = monotonic()
+    crew = assemble(settings.backend, Order(task, settings.seed, settings.device))
+    build_time_s = monotonic() - begun_s
+    try:
+        device = _proved(plug, crew, settings)
+        compiling = Compiling(plug)
+        times, learning, steps = _trained(job, crew, Kept(Turns(job), compiling))
+        parallel = fc.parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
+    finally:
+        crew.close()
+    events = plug.compile_events()
+    keep_tuning(job)
+    resolved = replace(
+        _resolved(settings, plug, (start, steps)),
+        compile_cache_hits=events.cache_hits,
+        recompiles_timed=compiling.count,
+    )
+    return CellResult(
+        schema_version=SCHEMA_VERSION,
+        nonce=job.nonce,
+        cell_id=job.cell_id,
+        repeat=job.repeat,
+        attempt=job.attempt,
+        device=device,
+        resolved=resolved,
+        times=replace(
+            times,
+            import_time_s=import_time_s,
+            build_time_s=build_time_s,
+            trace_time_s=events.trace_time_s,
+            compile_time_s=events.compile_time_s,
+        ),
+        learning=learning,
+        memory=Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()),
+        versions=found_versions(plug),
+        parallel=parallel,
+    )
+
+
+def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
+    """Raise `Unsupported` for a task that cannot be, or that cannot fit; nothing has been allocated yet."""
+    task = fc.task_of(settings)
+    told = fc.settings_faults(settings)
+    if not told and (fault := fc.memory_fault(task, free_bytes)):
+        told = [fault]
+    if told:
+        raise Unsupported("; ".join(told))
+
+
+def _proved(plug: Plug, crew: Crew, settings: Settings) -> DeviceProof:
+    """Return where the workers' arrays lie. Raises `DeviceMismatch` where that is not what was asked."""
+    places = crew.places()
+    if all(place.process in (None, os.getpid()) for place in places):
+        return replace(prove(plug, settings), count=len(places))
+    platform = "gpu" if all(place.device.startswith("cuda") for place in places) else "cpu"
+    if platform != settings.device:
+        raise DeviceMismatch(f"device: {settings.device} was asked for, but workers are on {places[0].device}")
+    return DeviceProof(platform, places[0].device, len(places))
+
+
+def _trained(job: Job, crew: Crew, kept: Kept) -> tuple[Times, Learning, int]:
+    """Take the first step, agree on the steps per epoch, run the epochs; return what was seen and the steps."""
+    settings, task = job.settings, fc.task_of(job.settings)
+    first_step_s = timed(lambda: crew.run(1))
+    steps, calibration_s = agreed(job, kept.turns, lambda count: min(_epoch_s(crew, count) for _ in range(2)))
+    log, stretch = EpochLog(), kept.stretch(settings, steps)
+    for epoch in range(stretch.epochs):
+        stretch.before(epoch)
+        log.times_s.append(_epoch_s(crew, steps))
+        log.logs.append({"loss": finite(crew.loss())})
+    kept.end()
+    times = Timeline(first_step_s, calibration_s, steps, log).times(settings)
+    assert times.steps_per_s is not None
+    whole = replace(times, samples_per_s=times.steps_per_s * task.samples_per_step)
+    return whole, Learning(loss=[entry["loss"] for entry in log.logs]), steps
+
+
+def _epoch_s(crew: Crew, steps: int) -> float:
+    return timed(lambda: crew.run(steps))
+
+
+def _resolved(settings: Settings, plug: Plug, run: tuple[str, int]) -> Resolved:
+    task, (start, steps) = fc.task_of(settings), run
+    trains, weights = fc.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
+    return Resolved(
+        steps_per_epoch=steps,
+        seed_steps_per_epoch=seed_steps(settings),
+        start=start,
+        precision=settings.precision,
+        jit_compile=settings.backend == "jax",
+        tf32=plug.tf32(),
+        intra_op_threads=plug.intra_op_threads(),
+        cpus=len(os.sched_getaffinity(0)),
+        affinity=cpu_list.text(os.sched_getaffinity(0)),
+        parameters=weights,
+        trainable_parameters=weights if trains else 0,
+        optimizer="SGD" if trains else None,
+        learning_rate=fc.LEARNING_RATE if trains else None,
+        optimizer_slots=0 if trains else None,
+        optimizer_slot_bytes=0 if trains else None,
+    )

@@ -1,0 +1,75 @@
+"""Run with KERAS_BACKEND=torch: two worker processes, one of which is lost in the way that the argument names.
+
+Prints the exception, the seconds from the loss to it, and whether any process is left.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+from models.fc.crew import Order
+from models.fc.ranks import Ranks, WorkerDied, WorkerFailed
+from records.fc import Task
+
+ORDER = Order(Task(mode="fc_data", workers=2, level=2, weight_size=32, batch_size=8), seed=0)
+
+
+def killed() -> None:
+    crew = Ranks(ORDER)
+    crew.run(1)
+
+    def kill() -> None:
+        LOST.append(time.perf_counter())
+        os.kill(crew._processes[1].pid, signal.SIGKILL)
+
+    threading.Timer(0.5, kill).start()
+    try:
+        crew.run(1_000_000_000)
+    finally:
+        print(json.dumps({"left": [process.is_alive() for process in crew._processes]}))
+
+
+def raising() -> None:
+    from models.fc import programs
+
+    real = programs.PROGRAMS["fc_data"]
+
+    def fails_on_rank_1(*arguments):
+        import torch.distributed as dist
+
+        if dist.get_rank() == 1:
+            raise ArithmeticError("no more")
+        return real(*arguments)
+
+    programs.PROGRAMS["fc_data"] = fails_on_rank_1
+    crew = Ranks(ORDER)
+    LOST.append(time.perf_counter())
+    crew.run(1)
+
+
+def absent() -> None:
+    from models.fc.native import torch as native
+
+    real = native.join
+
+    def late(order, rank, meeting, timeout_s):
+        if rank == 1:
+            time.sleep(60)
+        return real(order, rank, meeting, timeout_s)
+
+    native.join = late
+    LOST.append(time.perf_counter())
+    Ranks(ORDER, timeout_s=2.0)
+
+
+LOST: list[float] = []
+
+if __name__ == "__main__":
+    try:
+        {"killed": killed, "raising": raising, "absent": absent}[sys.argv[1]]()
+    except (WorkerDied, WorkerFailed) as error:
+        took_s = time.perf_counter() - LOST[0]
+        print(json.dumps({"kind": type(error).__name__, "message": str(error), "took_s": took_s}))

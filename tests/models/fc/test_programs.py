@@ -1,0 +1,64 @@
+"""The programs of the FC modes on real backends: the proof itself, without autodiff, and with workers that are lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.fc import proof_fault
+from records.fc import MODES
+from records.settings import BACKENDS
+from runner.executors.probe import ProcessProbe
+from runner.fc import proof_tasks, prove
+
+HERE = Path(__file__).parent
+
+
+def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(HERE.parents[2])}
+    command = [sys.executable, str(HERE / script), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return {key: value for line in done.stdout.splitlines() for key, value in json.loads(line).items()}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_formula_says(backend: str) -> None:
+    answers, refused = prove(ProcessProbe(), [backend], proof_tasks(list(MODES)), lambda line: None)
+    assert refused == {}
+    (answer,) = answers
+    assert {proof.task.mode for proof in answer.proofs} == {mode.name for mode in MODES.values() if mode.native}
+    assert {proof.task.workers for proof in answer.proofs} == {1, 2, 4}
+    assert [(proof.task, fault) for proof in answer.proofs if (fault := proof_fault(proof))] == []
+    silent = [p for p in answer.proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
+    assert {p.parallel.traffic.calls for p in silent} == {0}
+
+
+@pytest.mark.process
+def test_manual_modes_need_no_automatic_differentiation() -> None:
+    found = answered("by_hand.py", "numpy")
+    assert set(found) == {"fc_single_manual", "fc_data_manual", "fc_model_manual", "fc_zero"}
+    assert max(found.values()) < 1e-5
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("loss", "kind", "message"),
+    [
+        ("killed", "WorkerDied", "rank 1 of 2 was ended by signal 9 (SIGKILL) before its work was done"),
+        ("raising", "WorkerFailed", "rank 1 of 2: ArithmeticError: no more; the other workers were ended"),
+        ("absent", "WorkerFailed", "rank 0 of 2: NotMet: the 2 workers did not all meet within 2 s"),
+    ],
+)
+def test_when_a_worker_is_lost_the_others_end_and_the_message_names_it(loss: str, kind: str, message: str) -> None:
+    found = answered("lost_workers.py", "torch", loss)
+    assert (found["kind"], message in found["message"]) == (kind, True)
+    assert found["took_s"] < (7.0 if loss == "absent" else 5.0)
+    assert not any(found.get("left", []))

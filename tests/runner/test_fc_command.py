@@ -1,0 +1,202 @@
+"""`runner fc` from end to end, with pretended cells and proofs; then small with real workers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.fc import proof_fault
+from records import fc
+from records.codec import to_json
+from records.fc import Proof, ProofAnswer, ProofOrder, Task
+from records.schema import CellResult, Status
+from records.settings import BACKENDS, Settings
+from records.store import Results
+from runner.cell.job import Job, write_result
+from runner.cli.main import Seams, main
+from runner.executors import Outcome
+from runner.fc import epochs_of
+from runner.testing import FakeExecutor
+
+SMALL = ("--level", "2", "--weight-size", "32", "--batch-size", "8")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@dataclass
+class FakeProbe:
+    """Pretends that every task came out as far from NumPy as `error` says."""
+
+    error: float = 1e-16
+
+    def missing(self, backend: str) -> str | None:
+        return None
+
+    def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
+        assert isinstance(order, ProofOrder)
+        return to_json(ProofAnswer(settings.backend, [self.proof(task) for task in order.tasks]))
+
+    def proof(self, task: Task) -> Proof:
+        places = [fc.Place(k, f"fake:{k}", *fc.expected_shapes(task)) for k in range(task.workers)]
+        parallel = fc.parallel_of(task, places, fc.traffic_per_step(task), [])
+        gradient_error = self.error if fc.MODES[task.mode].trains else None
+        return Proof(task, gradient_error, self.error, self.error, parallel, fc.layout_fault(task, parallel))
+
+
+def runner(*arguments: str, executor: FakeExecutor | None = None, probe: FakeProbe | None = None) -> int:
+    return main(["fc", *arguments], Seams(executor=executor or FakeExecutor(), probe=probe))
+
+
+def records(folder: Path) -> list[Any]:
+    newest = Results(folder / "results").latest()
+    assert newest is not None
+    return newest.load()[0]
+
+
+def test_the_originals_command_measures_on_every_backend_and_prints_its_summary(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "--mode fc_data --num-workers 2 --level 10 --weight-size 1024 --batch-size 128 --num-batch 100"
+    assert runner(*command.split()) == 0
+    found = records(folder)
+    assert {(r.settings.backend, r.status) for r in found} == {(backend, Status.OK) for backend in BACKENDS}
+    assert {(len(r.times.epoch_times_s), r.resolved.steps_per_epoch) for r in found} == {(10, 10)}
+    assert {r.parallel.counted_bytes_per_step for r in found} == {2 * 4 * (10 * 1024**2 + 1024)}
+    printed = capsys.readouterr().out
+    assert "Training fc_data+2+1024+128 on torch across 100 steps, 0.040400 +/- 0.000000 sec / batch" in printed
+    assert "80.0 MiB communicated a step; 2 devices with first weights of 1024x1024" in printed
+
+
+def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--mode", "fc_phy", "--phy-blocks", "2", "--backend", "jax", "--json") == 0
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert cell["statuses"] == ["ok"]
+    assert cell["summary"]["samples_per_s"] == pytest.approx(2 * 128 / cell["summary"]["mean_s"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "--mode: must be one of fc_single_manual, "),
+        (["--mode", "fc_dada"], "fc_phy, got 'fc_dada'; did you mean fc_data?"),
+        (["--mode", "fc_data", "--dtype", "float8"], "--dtype: must be float32, "),
+        (["--mode", "fc_data", "--repeats", "0"], "--repeats: must be auto or a whole number from 1 to 1000, got 0"),
+        (["--mode", "fc_data", "--num-workers", "3"], "workers: must divide batch_size (128), got 3"),
+        (["--mode", "fc_single_manual", "--num-workers", "2"], "workers: must be 1 for fc_single_manual, got 2"),
+        (["--mode", "fc_phy", "--shared-ratio", "1.5"], "--shared-ratio: must be a number from 0 to 1, got 1.5"),
+        (["--mode", "fc_data", "--weight-size", "1000000"], "lower weight_size, level or workers"),
+        (["--mode", "fc_data", "--num-batches", "0"], "--num-batches: must be at least 1, got 0"),
+        (
+            ["--mode", "fc_data", "--backend", "theano"],
+            "--backend: must be one of tensorflow, jax, torch, got",
+        ),
+        (["--prove", "--mode", "fc_keras"], "--mode: fc_keras is Keras's own path"),
+        (["--prove", "--mode", "fc_dada"], "--mode: must be one of"),
+    ],
+)
+def test_bad_input_is_told_before_anything_starts(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor()
+    assert runner(*arguments, executor=executor) == 2
+    assert (told in capsys.readouterr().err, executor.jobs) == (True, [])
+
+
+def test_a_matrix_with_an_impossible_task_is_refused_at_its_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "matrix.yaml").write_text(
+        "version: 1\nbackends: [jax]\ncells:\n  - workload: fc\n    mode: fc_model\n    workers: [1, 3]\n"
+    )
+    assert main(["plan"]) == 2
+    assert "matrix.yaml:4: cells[0]: workers: must divide batch_size (128), got 3" in capsys.readouterr().err
+
+
+def changed(**changes: Any) -> FakeExecutor:
+    """An executor whose cells of fc leave a result with these changes."""
+
+    def behave(job: Job) -> Outcome:
+        result: CellResult = replace(FakeExecutor().result(job), **changes)
+        write_result(job, result)
+        return Outcome(exit_code=0)
+
+    return FakeExecutor(behaviours={"fc": behave})
+
+
+def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--mode", "fc_data", "--backend", "jax", executor=changed(parallel=None)) == 1
+    (record,) = records(folder)
+    assert (record.status, record.reason) == (Status.ERROR, "bad_result: it proves no layout")
+    assert "fc_data on jax: error: bad_result: it proves no layout" in capsys.readouterr().out
+
+
+def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
+    lost = changed(exception="models.fc.ranks.WorkerDied", message="rank 1 of 2 was ended by signal 9 (SIGKILL)")
+    assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "torch", executor=lost) == 1
+    (record,) = records(folder)
+    assert record.status is Status.ERROR
+    assert record.reason == "WorkerDied: rank 1 of 2 was ended by signal 9 (SIGKILL)"
+
+
+@pytest.mark.parametrize(("batches", "epochs"), [(100, (10, 10)), (20, (2, 10)), (10, (10, 1)), (7, (7, 1))])
+def test_batches_are_timed_in_tens_where_they_come_out_even(batches: int, epochs: tuple[int, int]) -> None:
+    assert epochs_of(batches) == epochs
+
+
+def test_a_proof_that_holds_is_a_table_and_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--prove", probe=FakeProbe()) == 0
+    printed = capsys.readouterr().out
+    assert "fc_model_manual   float64    1e-10       1e-16  1e-16  1e-16" in printed
+    assert "fc_phy with shared_ratio 0: 0 collectives in 18 tasks" in printed
+
+
+def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--prove", "--mode", "fc_model", "--backend", "jax", probe=FakeProbe(1e-6)) == 1
+    printed = capsys.readouterr().out
+    assert "* fc_model on jax, 4 workers, float64, sum: gradients are 1.0e-06 from plain NumPy, limit 1e-10" in printed
+
+
+def test_a_proof_without_gradients_or_with_a_wrong_layout_does_not_hold() -> None:
+    proof = FakeProbe().proof(Task(mode="fc_data"))
+    assert proof_fault(proof) is None
+    assert proof_fault(replace(proof, gradient_error=None)) == "it shows no gradients"
+    assert proof_fault(replace(proof, layout_fault="worker 1 is elsewhere")) == "worker 1 is elsewhere"
+    assert proof_fault(replace(proof, weight_error=float("nan"))) is not None
+
+
+@pytest.mark.process
+def test_real_workers_prove_their_layout_in_the_record(folder: Path) -> None:
+    assert main(["fc", "--mode", "fc_model", "--num-workers", "2", *SMALL, "--num-batches", "4"]) == 0
+    latest = {record.settings.backend: record for record in records(folder)}
+    assert set(latest) == set(BACKENDS)
+    for record in latest.values():
+        assert record.status in (Status.OK, Status.UNSTABLE)
+        assert [place.weights for place in record.parallel.places] == [[[16, 32], [16, 32], [16, 1]]] * 2
+        assert record.parallel.counted_bytes_per_step == 2 * 4 * (2 * 8 * 32 + 8)
+        assert record.parallel.traffic.calls == 6
+        assert record.learning.loss[0] == pytest.approx(latest["jax"].learning.loss[0], rel=1e-4)
+
+
+@pytest.mark.process
+def test_keras_own_layers_are_one_of_the_modes(folder: Path) -> None:
+    assert main(["fc", "--mode", "fc_keras", "--backend", "torch", *SMALL, "--num-batches", "4"]) == 0
+    record = records(folder)[-1]
+    assert (record.parallel, record.resolved.parameters) == (None, 2 * 32**2 + 32)
+
+
+def test_the_ready_made_matrix_holds_every_mode_on_one_worker_and_on_two(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[2] / "matrices" / "fc.yaml"
+    assert main(["plan", "--matrix", str(path), "--json"]) == 0
+    found = [cell["settings"] for cell in json.loads(capsys.readouterr().out)["cells"]]
+    points = {(s["params"]["mode"], s["params"]["workers"], s["backend"]) for s in found}
+    alone = [mode.name for mode in fc.MODES.values() if mode.kind is fc.Kind.SINGLE]
+    wanted = {(mode, n) for mode in fc.MODES for n in (1, 2) if n == 1 or mode not in alone}
+    assert points == {(*point, backend) for point in wanted for backend in BACKENDS}
