@@ -179,13 +179,13 @@ class _Drawing:
             found.events.append(Event(at, _kind(change), word, when, size, _words(change), change.run_id))
 
     def dates(self, shown: Sequence[Session]) -> list[Word]:
-        """Return the dates of evenly spaced sessions; those at either end are written inward."""
+        """Return the dates of evenly spaced sessions, of a single day the hours; those at either end go inward."""
         step = max(1, -(-(self.count - 1) // (MOST_DATES - 1)))
-        found = []
+        found, days = [], len({_date(session.run_id) for session in shown})
         for index in range(0, self.count, step):
             share = self.share(index)
             anchor = "start" if share < 8 else "end" if share > 92 else "middle"
-            found.append(Word(f"{share:.2f}%", 14, _date(shown[index].run_id), anchor))
+            found.append(Word(f"{share:.2f}%", 14, _moment(shown[index].run_id, days), anchor))
         return found
 
     def without_value(self, one: Assessment, shown: Sequence[Session]) -> list[Word]:
@@ -211,6 +211,10 @@ def _up(share: float) -> float:
 
 def _date(run_id: str) -> str:
     return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
+
+
+def _moment(run_id: str, days: int) -> str:
+    return _date(run_id) if days > 1 else f"{_date(run_id)} {run_id[9:11]}:{run_id[11:13]}"
 
 
 def _kind(change: Change) -> str:

@@ -170,6 +170,7 @@ def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
     from records.store import Results
     from runner.adaptive import Goal
     from runner.cli.run import asked_arm, measure_session, request
+    from runner.cli.stored import write_reports
     from runner.executors.interpreter import of_environment
 
     check_plant(args.plant)
@@ -181,6 +182,7 @@ def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
     arms = {BASE: asked_arm(base, counterpart(args.plant)), NEW: asked_arm(new, args.plant)}
     goal = Goal(budget_s(args, matrix), rule)
     session = measure_session(args, Results(args.results), request(args, cells, arms, to_decide=rule is not None), goal)
+    write_reports(session.runs.values())
     return session.runs[BASE], session.runs[NEW]
 
 

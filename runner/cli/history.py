@@ -126,6 +126,7 @@ def _calibrate(args: argparse.Namespace, cell: str | None) -> int:
 
 
 def _annotate(args: argparse.Namespace, cell: str) -> int:
+    from dashboards.format import plural
     from records import annotations
     from records.annotations import Annotation, checked_note
 
@@ -145,7 +146,7 @@ def _annotate(args: argparse.Namespace, cell: str) -> int:
     if args.withdraw and not _is_noted(annotations.load(run.root)[0], line):
         raise UsageError(f"--withdraw: {cell!r} has no note at run {run.run_id} to take back")
     annotations.append(run.root, line)
-    print(f"{'withdrawn' if note is None else 'noted'} for {len(line.cells)} cell(s) from run {run.run_id} on")
+    print(f"{'withdrawn' if note is None else 'noted'} for {plural(len(line.cells), 'cell')} from run {run.run_id} on")
     return 0
 
 

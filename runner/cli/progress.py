@@ -83,10 +83,9 @@ class Lines:
         if record.status is not Status.INFRA:
             self._done += 1
             self._left.done(step)
-        _say(
-            f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {result(record)}"
-            f"   ({duration(self._left.seconds())} left)"
-        )
+        # What was not planned is a disturbed block that is measured again: how long it takes is not known.
+        left = f"{duration(self._left.seconds())} left" if self._done <= self._total else "measured again"
+        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {result(record)}   ({left})")
 
 
 def _say(line: str) -> None:

@@ -78,10 +78,12 @@ def _measure(args: argparse.Namespace, results: Results) -> None:
     from records.faults import counterpart
     from runner.adaptive import Goal
     from runner.cli.run import asked_arm, measure_session, request
+    from runner.cli.stored import write_reports
 
     matrix, cells = chosen_matrix(args)
     arms = {LABELS[0]: asked_arm(None, counterpart(args.plant)), LABELS[1]: asked_arm(None, args.plant)}
-    measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
+    session = measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
+    write_reports(session.runs.values())
 
 
 def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
@@ -153,6 +155,7 @@ def _cost(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _text(document: dict[str, Any]) -> str:
+    from dashboards.format import plural
     from runner.cli.format import columns
 
     planted = document["planted"]
@@ -166,7 +169,7 @@ def _text(document: dict[str, Any]) -> str:
         rows.append([one["name"], *figures])
     gate = document["gate_regressed"]
     lines = [
-        f"{document['sessions']} session(s) of the matrix against itself, {planted or 'nothing'} planted",
+        f"{plural(document['sessions'], 'session')} of the matrix against itself, {planted or 'nothing'} planted",
         "",
         *columns(rows),
         "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,6 +78,12 @@ def beside(run: Run, rows: Sequence[Row]) -> Beside:
     results = run.folder.parent
     found = stored(results, rows, run.about())
     return Beside(tuple(parity.load(results)[0]), {share.cell_id: share for share in found.shares}, found.notes)
+
+
+def write_reports(runs: Iterable[Run]) -> None:
+    """Write each run's page where it belongs, in its folder."""
+    for run in runs:
+        write_report(run, run.folder / "report.html")
 
 
 def write_report(run: Run, page: Path) -> Findings:

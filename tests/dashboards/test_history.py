@@ -67,6 +67,14 @@ def test_a_session_without_a_value_is_a_cross() -> None:
     assert ([word.text for word in drawn.empty], len(drawn.marks)) == (["×"], 3)
 
 
+def test_sessions_of_one_day_are_told_apart_by_the_hour() -> None:
+    days = assessed([0.01, 0.01])
+    sessions = [replace(one, run_id=f"20260101T0{5 + at}1500Z-abc") for at, one in enumerate(days.history.sessions)]
+    day = assess(replace(days.history, sessions=tuple(sessions)))
+    assert [word.text for word in history.picture(day, "x").dates] == ["2026-01-01 05:15", "2026-01-01 06:15"]
+    assert [word.text for word in history.picture(days, "x").dates] == ["2026-01-01", "2026-01-02"]
+
+
 def test_one_session_alone_is_drawn() -> None:
     drawn = history.picture(assessed([0.01]), "x")
     assert [mark.at for mark in drawn.marks] == ["50.00%"]

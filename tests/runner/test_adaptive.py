@@ -158,6 +158,8 @@ def test_a_selftest_tells_of_every_stored_session_of_its_kind(folder: Path, caps
     for _ in range(2):
         assert runner("selftest", "--repeats", "10", "--new", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
     capsys.readouterr()
+    pages = [page.parent.name for page in (folder / "results").glob("2*/report.html")]
+    assert len(pages) == 4, "a report of each arm of each session"
     assert runner("selftest", "--stored", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["sessions"], document["planted"]) == (2, None)

@@ -604,3 +604,8 @@ def test_a_path_that_cannot_be_is_one_error(
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
+
+
+def test_the_module_is_the_command() -> None:
+    told = subprocess.run([sys.executable, "-m", "runner", "--version"], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("runner ")

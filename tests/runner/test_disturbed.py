@@ -53,6 +53,14 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, sees: Callable[[Job], Wat
     return Counter((r.settings.backend, r.repeat, r.attempt) for r in records)
 
 
+def test_the_progress_of_a_block_measured_again_promises_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, monkeypatch, lambda job: STOLEN if job.attempt == 0 else CALM)
+    printed = [line for line in capsys.readouterr().out.splitlines() if " left)" in line or "measured again)" in line]
+    assert ["measured again" in line for line in printed] == [False] * 10 + [True] * 10
+
+
 def test_a_calm_machine_repeats_no_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(tmp_path, monkeypatch, lambda job: CALM)
     assert {(backend, repeat, 0) for backend in ("jax", "torch") for repeat in range(5)} == set(found)

@@ -93,7 +93,7 @@ def test_the_newest_sessions_are_listed_and_the_rest_is_counted(
 
 def test_an_intended_change_is_noted_shown_and_withdrawn(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     note = ("annotate", "mnist_mlp", "--run", run_name(20))
-    assert printed(capsys, *note, "--note", "keras 3.16") == f"noted for 1 cell(s) from run {run_name(20)} on\n"
+    assert printed(capsys, *note, "--note", "keras 3.16") == f"noted for 1 cell from run {run_name(20)} on\n"
     (one,) = document(capsys, "mnist_mlp")["histories"]
     assert [change["note"] for change in one["changes"]] == ["keras 3.16"]
     assert "intended change of +10" in printed(capsys, "mnist_mlp")

@@ -1,0 +1,7 @@
+"""`python -m runner`: the command of the same name, where its script is not on the path."""
+
+import sys
+
+from runner.cli.main import main
+
+sys.exit(main())
