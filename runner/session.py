@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from records.codec import to_json
@@ -73,7 +73,8 @@ class Session:
 def begin(results: Results, request: Request, here: Machine, now: datetime) -> Session:
     """Begin a new session; `now` is a label for people."""
     seed = request.seed if request.seed is not None else int.from_bytes(os.urandom(4))
-    names = {arm: run_id(now, os.urandom(8).hex()) for arm in request.arms}
+    token = os.urandom(8).hex()
+    names = {arm: run_id(now + timedelta(microseconds=i), token) for i, arm in enumerate(request.arms)}
     runs = {}
     for arm, name in names.items():
         about = {

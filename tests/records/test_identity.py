@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -24,11 +24,11 @@ def test_every_setting_is_part_of_a_cells_name(name: str) -> None:
     assert cell_id(make_settings(**{name: changed})) != cell_id(make_settings())
 
 
-def test_run_names_sort_by_time() -> None:
-    earlier = run_id(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "z")
-    later = run_id(datetime(2026, 1, 2, 3, 4, 6, tzinfo=UTC), "a")
-    assert earlier < later
-    assert RUN_ID.fullmatch(earlier)
+@pytest.mark.parametrize("between", [timedelta(seconds=1), timedelta(microseconds=1)])
+def test_run_names_sort_by_time(between: timedelta) -> None:
+    begun = datetime(2026, 1, 2, 3, 4, 5, 999_998, tzinfo=UTC)
+    assert all(run_id(begun, str(i)) < run_id(begun + between, str(j)) for i in range(16) for j in range(16))
+    assert RUN_ID.fullmatch(run_id(begun, "z"))
 
 
 def test_a_history_differs_by_device(record: Record) -> None:
