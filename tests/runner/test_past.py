@@ -73,3 +73,12 @@ def test_compare_gives_stored_runs_the_interval_that_history_knows(
     (found,) = json.loads(capsys.readouterr().out)["comparisons"]
     assert found["ratio"]["centre"] == pytest.approx(1.2)
     assert 1.1 < found["ratio"]["low"] < 1.2 < found["ratio"]["high"] < 1.3
+
+
+@pytest.mark.parametrize(("new_s", "code"), [(0.0120, 4), (0.0104, 5), (0.0100, 0)])
+def test_a_gate_over_two_stored_sessions_says_where_their_interval_lies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], new_s: float, code: int
+) -> None:
+    names = nights(tmp_path, [*noisy(0.01, 10), 0.0100, new_s])
+    assert main(["gate", names[-2], names[-1], "--results", str(tmp_path)]) == code
+    capsys.readouterr()
