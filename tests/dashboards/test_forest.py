@@ -116,6 +116,7 @@ def test_the_result_with_disturbed_blocks_stands_beside_that_without() -> None:
     assert one.all_data is not None
     assert (one.all_data.count, one.all_data.centre > 1.2) == (13, True)
     assert " on jax: with the disturbed blocks, too: +" in text(found, names(found))
+    assert "; with the disturbed blocks, too: +" in page(found)
     assert '"all_data": {' in as_json(found, RULE.threshold)
     assert calm.comparisons[0].all_data is None
     assert "disturbed" not in text(calm, names(calm))
