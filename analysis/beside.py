@@ -2,7 +2,8 @@
 
 The parity twins were compared apart (`runner parity`), at a workload's small parameters and for the versions of that
 day; the figure shown is the worst pair's among the backends of a row. Promise: pure, and nothing is claimed that was
-not checked: what is missing is "same work not checked", what was checked with other versions is "stale".
+not checked: what is missing is "same work not checked", for a whole row already where one of its backends is, and what
+was checked with other versions is "stale".
 """
 
 from __future__ import annotations
@@ -87,9 +88,11 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     known = [value for value in values if value is not None]
     concerned = {name for pair in pairs for name in pair.backends}
     stale = [name for name in found.stale if name in concerned]
-    return SameWork(
-        _standing(pairs, stale), max(known, default=None), f"{precision} {figure}", _remarks(found, pairs, stale)
-    )
+    standing, absent = _standing(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
+    if absent and standing in (Standing.AGREES, Standing.EXPLAINED):
+        told = f"{', '.join(absent)} was compared with none of the others: runner parity {settings.workload}"
+        return SameWork(Standing.NOT_CHECKED, remarks=(told,))
+    return SameWork(standing, max(known, default=None), f"{precision} {figure}", _remarks(found, pairs, stale))
 
 
 def cell_doubts(cell: CellSummary, beside: Beside = NOTHING) -> tuple[str, ...]:

@@ -177,12 +177,12 @@ def summarise(records: Sequence[Record]) -> CellSummary:
     )
 
 
-def incomparable(cells: dict[str, CellSummary]) -> str | None:
-    """Return why these cells did not do the same work, or None when they did."""
+def incomparable(cells: dict[str, CellSummary], *, apart: bool = False) -> str | None:
+    """Return why these cells did not do the same work, None when they did; `apart` where they are of two sessions."""
     settings = [cell.settings for cell in cells.values()]
     if any(one.precision == "float64" for one in settings) and len({one.backend for one in settings}) > 1:
         return "in float64 Keras computes parts in float32 on JAX and torch (docs/parity.md)"
-    return differing({name: cell.measured for name, cell in cells.items()})
+    return differing({name: cell.measured for name, cell in cells.items()}, apart)
 
 
 def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
@@ -195,14 +195,14 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     quickest = _quickest(running)
     pairs = {b: list(paired_logs(by_repeat(running[b]), by_repeat(running[quickest])).values()) for b in running}
     ratios = tuple(_ratio(backend, logs, looks) for backend, logs in pairs.items() if backend != quickest and logs)
-    ratios = tuple(replace(r, all_data=_all_data(running[r.backend], running[quickest])) for r in ratios)
+    ratios = tuple(replace(r, all_data=all_data(running[r.backend], running[quickest])) for r in ratios)
     doubted = losses_apart({backend: cell.measured for backend, cell in running.items()})
     verdict = _open_verdict(quickest, ratios, len(running) - 1)
     return Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else ())
 
 
-def _all_data(one: CellSummary, other: CellSummary) -> Estimate | None:
-    """Return the ratio over every block measured, disturbed ones too; None where none was measured again."""
+def all_data(one: CellSummary, other: CellSummary) -> Estimate | None:
+    """Return one / other over every block measured, disturbed ones too; None where none was measured again."""
     if not one.superseded and not other.superseded:
         return None
     times = [

@@ -76,8 +76,8 @@ class Counts:
 class Facets:
     """One comparison beside its step time. Ratios are new / base; scatter is that of standard deviations.
 
-    `recompiles` sums over the processes, `forward_flops` is of one batch. `said` is the whole in words; empty when
-    nothing got worse.
+    `recompiles` sums over the repeats that both sides have, `forward_flops` is of one batch. `said` is the whole in
+    words; empty when nothing got worse.
     """
 
     first_epoch: Verdict
@@ -120,7 +120,7 @@ def facets(pairs: Mapping[str, Pair], rule: Rule) -> dict[str, Facets]:
             first_epoch=first[name],
             scatter=scatter[name, False],
             scatter_within=scatter[name, True],
-            recompiles=Counts(_sum(pair.base, "recompiles_timed"), _sum(pair.new, "recompiles_timed")),
+            recompiles=_recompiles(pair),
             forward_flops=Counts(_any(pair.base, "forward_flops"), _any(pair.new, "forward_flops")),
         )
         named = replace(plain, kinds=_kinds(plain, pair.steps))
@@ -254,8 +254,14 @@ def _percent(ratio: float) -> str:
     return f"{ratio - 1:+.1%}".replace("%", " %")
 
 
-def _sum(side: ByRepeat, field: str) -> int | None:
-    known = _known(side, field)
+def _recompiles(pair: Pair) -> Counts:
+    """Return the sums over the repeats that both sides have: of one process more, more is no finding."""
+    both = pair.base.keys() & pair.new.keys()
+    return Counts(*(_sum({repeat: side[repeat] for repeat in both}) for side in (pair.base, pair.new)))
+
+
+def _sum(side: ByRepeat) -> int | None:
+    known = _known(side, "recompiles_timed")
     return sum(known) if known else None
 
 

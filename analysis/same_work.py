@@ -21,6 +21,7 @@ from records.schema import MEASURED, Record
 LOSS_TOLERANCE = 0.25
 FLOPS_TOLERANCE = 0.005
 RATE_TOLERANCE = 1e-6  # schedules are computed in float32 by some backends
+STEPS = "steps per epoch"
 Cells = Mapping[str, Sequence[Record]]
 """The measured records of each cell that is compared, by the name it goes by."""
 
@@ -38,7 +39,7 @@ FACTS: dict[str, Callable[[Record], object]] = {
     "TF32 settings": lambda record: record.resolved and record.resolved.tf32,
     "CPUs": lambda record: record.resolved and record.resolved.cpus,
     "kinds of data": lambda record: record.resolved and record.resolved.data_is_real,
-    "steps per epoch": lambda record: record.resolved and record.resolved.steps_per_epoch,
+    STEPS: lambda record: record.resolved and record.resolved.steps_per_epoch,
     "devices": lambda record: record.device and record.device.platform,
     "hosts": lambda record: record.machine.host_id,
 }
@@ -55,12 +56,18 @@ FIGURES_BETWEEN_BACKENDS: dict[str, tuple[Callable[[Record], Any], float]] = {
 }
 
 
-def differing(cells: Cells) -> str | None:
-    """Return in what these cells differ, None where they did the same work as far as their records tell."""
+def differing(cells: Cells, apart: bool = False) -> str | None:
+    """Return in what these cells differ, None where they did the same work as far as their records tell.
+
+    `apart` says that they are of two sessions: each finds by itself how many steps make an "auto" epoch long enough.
+    """
     cells = {name: records for name, records in cells.items() if records}
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
+    found_anew = apart and all(record.settings.steps_per_epoch == "auto" for record in everyone)
     for name, fact in (FACTS | TOLD | (MATCHED_FACTS if matched else {})).items():
+        if found_anew and name == STEPS:
+            continue
         values = {cell: "/".join(map(_word, _values(fact, records, name in TOLD))) for cell, records in cells.items()}
         told = {cell: text for cell, text in values.items() if text}
         if len(set(told.values())) > 1:

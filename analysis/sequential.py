@@ -38,6 +38,7 @@ class Why(StrEnum):
     PRECISE = "precise enough"
     BUDGET = "budget spent"
     LAST = "no look left"
+    NOTHING = "nothing measured"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from analysis.compare import CellSummary, by_repeat, incomparable, summarise
+from analysis.compare import CellSummary, all_data, by_repeat, incomparable, summarise
 from analysis.gate import Outcome, Rule, Verdict, judge, overall
 from analysis.kinds import Facets, Pair, facets
 from analysis.same_work import losses_apart
@@ -30,7 +30,8 @@ class Comparison:
     """One cell in base and new. `ratio` is new / base of the mean step time; `reason` says why there is none.
 
     `logs` are the log ratios by block; empty where base and new are of two sessions. `facets` is what else differs;
-    None where there is a `reason`.
+    None where there is a `reason`. `all_data` counts the blocks that were disturbed and measured again too; None where
+    there were none.
     """
 
     cell_id: str
@@ -44,6 +45,7 @@ class Comparison:
     reason: str | None
     facets: Facets | None = None
     doubts: tuple[str, ...] = ()
+    all_data: Estimate | None = None
 
     @property
     def either(self) -> CellSummary:
@@ -74,7 +76,8 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
     """Compare two sets of records. With `across` they are of two sessions; without, of one, paired by block."""
     sides = {"base": _by_cell(base), "new": _by_cell(new)}
     cells = list(dict.fromkeys([*sides["base"], *sides["new"]]))
-    reasons = {cell: _reason(sides["base"].get(cell), sides["new"].get(cell)) for cell in cells}
+    apart = across is not None
+    reasons = {cell: _reason(sides["base"].get(cell), sides["new"].get(cell), apart) for cell in cells}
     logs = {cell: () if reasons[cell] or across else _logs(sides["base"][cell], sides["new"][cell]) for cell in cells}
     judged = judge({cell: found for cell, found in logs.items() if not reasons[cell]}, rule).verdicts
     comparisons = []
@@ -87,14 +90,14 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
         else:
             verdict = judged[cell]
         comparisons.append(_comparison(cell, ends, logs[cell], verdict, reasons[cell]))
-    comparisons = _with_facets(comparisons, rule, paired=across is None)
+    comparisons = _with_facets(comparisons, rule, paired=not apart)
     by_backend, whole = per_group(_grouped(comparisons))
     return Versus(
         tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
         {backend: found for backend, found in by_backend.items() if found},
         whole,
         _outcome(comparisons, rule),
-        across is None,
+        not apart,
         changed(sides["base"].values(), sides["new"].values()),
     )
 
@@ -108,7 +111,7 @@ def _with_facets(comparisons: Sequence[Comparison], rule: Rule, *, paired: bool)
             paired,
         )
         for one in comparisons
-        if one.base and one.new and one.base.measured and one.new.measured and not _reason(one.base, one.new)
+        if one.base and one.new and not _reason(one.base, one.new, not paired)
     }
     found = facets(pairs, rule)
     return [replace(one, facets=found.get(one.cell_id)) for one in comparisons]
@@ -150,8 +153,8 @@ def _by_cell(records: Iterable[Record]) -> dict[str, CellSummary]:
     return {cell: summarise(some) for cell, some in found.items()}
 
 
-def _reason(base: CellSummary | None, new: CellSummary | None) -> str | None:
-    """Return why a cell cannot be compared, or None."""
+def _reason(base: CellSummary | None, new: CellSummary | None, apart: bool) -> str | None:
+    """Return why a cell cannot be compared, or None; `apart` where the sides are of two sessions."""
     if base is None or new is None:
         return f"only in {'new' if base is None else 'base'}"
     for name, cell in (("base", base), ("new", new)):
@@ -160,7 +163,7 @@ def _reason(base: CellSummary | None, new: CellSummary | None) -> str | None:
             return f"not measured in {name}: {told or 'no repeat has ended'}"
         if mixed := _mixed(cell):
             return f"{mixed} within {name}"
-    if reason := incomparable({"base": base, "new": new}):
+    if reason := incomparable({"base": base, "new": new}, apart=apart):
         return f"not comparable: {reason}"
     return None
 
@@ -203,10 +206,11 @@ def _comparison(
         reason = _too_few(ends, len(logs))
     elif reason is None and not logs and (verdict.estimate is None or verdict.estimate.low is None):
         reason = ACROSS_UNKNOWN
+    base, new = ends
     return Comparison(
         cell_id=cell_id,
-        base=ends[0],
-        new=ends[1],
+        base=base,
+        new=new,
         logs=logs,
         ratio=verdict.estimate,
         outcome=verdict.outcome,
@@ -214,6 +218,7 @@ def _comparison(
         more_blocks=verdict.more_blocks,
         reason=reason,
         doubts=_doubts(*ends) if reason is None else (),
+        all_data=all_data(new, base) if logs and base and new else None,
     )
 
 

@@ -110,6 +110,8 @@ def _line(one: Comparison, title: str, axis: Axis | None) -> Line:
     said = f"{_told(one.ratio)}: {one.reason or one.outcome}"
     if one.outcome is Outcome.UNDECIDED and one.more_blocks:
         said += f"; about {plural(one.more_blocks, 'more repeat')} would decide it"
+    if one.all_data:
+        said += f"; with the disturbed blocks, too: {_told(one.all_data)}"
     marks = [
         Mark(axis.place(math.exp(log)), DOTS_Y, slot, f"block {block + 1}: {percent(math.exp(log))}", hollow=True)
         for block, log in enumerate(one.logs)

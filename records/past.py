@@ -213,11 +213,14 @@ def _duration(value: object) -> float | None:
 def _facts(data: Mapping[str, Any]) -> Facts:
     versions, machine, resolved = data["versions"], data["machine"], data["resolved"] or {}
     gpus = machine.get("gpus")
+    # Steps that a session found for itself follow from how fast it was: they explain nothing.
+    found_anew = data["settings"].get("steps_per_epoch") == "auto"
+    told = [name for name in RESOLVED_FACTS if not (found_anew and name == "steps_per_epoch")]
     return (
         *((name, str(version)) for name, version in versions.items()),
         *((name, str(machine[name])) for name in MACHINE_FACTS if machine.get(name) is not None),
         *((("gpus", ", ".join(map(str, gpus))),) if gpus else ()),
-        *((name, str(resolved[name])) for name in RESOLVED_FACTS if resolved.get(name) is not None),
+        *((name, str(resolved[name])) for name in told if resolved.get(name) is not None),
     )
 
 

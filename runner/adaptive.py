@@ -8,7 +8,9 @@ Under a gate's rule a comparison goes on, from look to look, until the gate has 
 as narrow as asked.
 
 A comparison holds, of the cells that differ in backend or arm only: with two arms, new / base on each backend; else
-each backend against the quickest; a cell alone is judged by its own step time. It stops when all of these do.
+each backend against the quickest; a cell alone is judged by its own step time. It stops when all of these do; a pair
+without a single block, as where one side always fails, holds nothing up. After the last look nothing is added, however
+many blocks have failed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ from runner.matrix import Cell
 from runner.plan import Step, block, comparisons
 from runner.session import Session
 
-MOST_REPEATS = 1000
 NEVER = -0.5
 Times = Mapping[tuple[str, str], Mapping[int, float]]
 """Step times in seconds by (arm, cell_id) and repeat."""
@@ -53,6 +54,7 @@ class Adaptive:
         self._budget_s = math.inf if goal.budget_s is None else goal.budget_s
         self._rule = goal.rule
         self._looks = goal.rule.looks if goal.rule else LOOKS
+        self._arms = list(session.runs)
         self._clock = clock
         self._begun_s = clock() - _wall_s(self._records())
 
@@ -61,16 +63,15 @@ class Adaptive:
         if not self._groups:
             return []
         records = self._records()
-        times = step_times(records)
-        done = {(arm, record.cell_id, record.repeat) for arm, record in records}
+        times, done = step_times(records), _done(records)
         repeats = {name: self._next_repeat(group, done) for name, group in self._groups.items()}
         # Whichever is more: what the clock says of this start, or what the processes of all starts took.
         left_s = self._budget_s - max(self._clock() - self._begun_s, _wall_s(records))
         decided = self._decided(times)
         states = {
-            name: State(widest(group, times), _block_cost_s(group, records), self._stakes())
-            for name, group in self._groups.items()
-            if repeats[name] < MOST_REPEATS and may_go_on(group, times) and name not in decided
+            name: State(widest(found), _block_cost_s(self._groups[name], records), self._stakes())
+            for name, found in self._series(times).items()
+            if found and repeats[name] < self._looks.blocks[-1] and name not in decided
         }
         chosen: list[str] = []
         while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
@@ -81,12 +82,17 @@ class Adaptive:
     def why(self) -> dict[str, str]:
         """Return, for each comparison by the cell_id of its first cell, why no more repeats were added."""
         records = self._records()
-        times = step_times(records)
+        times, done = step_times(records), _done(records)
         told = dict(self._decided(times))
-        for name, group in self._groups.items():
-            decision = decide(widest(group, times), self._target(name), self._looks)
-            told.setdefault(name, str(decision.why if decision.stop else Why.BUDGET))
+        for name, found in self._series(times).items():
+            decision = decide(widest(found), self._target(name), self._looks)
+            last = self._next_repeat(self._groups[name], done) >= self._looks.blocks[-1]
+            ended = Why.NOTHING if not found else Why.LAST if last else Why.BUDGET
+            told.setdefault(name, str(decision.why if decision.stop else ended))
         return told
+
+    def _series(self, times: Times) -> dict[str, list[tuple[float, ...]]]:
+        return {name: series(group, times, self._arms) for name, group in self._groups.items()}
 
     def _stakes(self) -> tuple[float, ...]:
         return (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
@@ -99,13 +105,14 @@ class Adaptive:
         """Return the comparisons a gate has decided at one of its looks, and how."""
         if self._rule is None:
             return {}
-        logs = {name: series(group, times) for name, group in self._groups.items()}
+        logs = self._series(times)
         named = {f"{name} {i}": one for name, several in logs.items() for i, one in enumerate(several)}
         verdicts = judge(named, self._rule).verdicts
         found = {}
         for name, several in logs.items():
             outcomes = [verdicts[f"{name} {i}"].outcome for i in range(len(several))]
-            if all(len(one) in self._looks.blocks for one in several) and Outcome.UNDECIDED not in outcomes:
+            at_look = bool(several) and all(len(one) in self._looks.blocks for one in several)
+            if at_look and Outcome.UNDECIDED not in outcomes:
                 found[name] = " and ".join(sorted(set(map(str, outcomes))))
         return found
 
@@ -121,15 +128,15 @@ class Adaptive:
         """Return what is left of one block of a comparison; all of it, unless an earlier start was stopped in it."""
         cells = [replace(cell, repeats=repeat + 1) for cell in group]
         planned = {cell.cell_id: cell for cell in group}
-        steps = block([cells], repeat, self._session.seed, list(self._session.runs))
+        steps = block([cells], repeat, self._session.seed, self._arms)
         return [replace(step, cell=planned[step.cell.cell_id]) for step in steps if step.key not in done]
 
     def _next_repeat(self, group: Sequence[Cell], done: Collection[tuple[str, str, int]]) -> int:
-        wanted = [(arm, cell.cell_id) for arm in self._session.runs for cell in group]
+        wanted = [(arm, cell.cell_id) for arm in self._arms for cell in group]
         return next(n for n in itertools.count() if any((*key, n) not in done for key in wanted))
 
     def _records(self) -> list[tuple[str, Record]]:
-        return [(arm, record) for arm in self._session.runs for record in self._session.records(arm)]
+        return [(arm, record) for arm in self._arms for record in self._session.records(arm)]
 
 
 def step_times(records: Sequence[tuple[str, Record]]) -> Times:
@@ -141,9 +148,11 @@ def step_times(records: Sequence[tuple[str, Record]]) -> Times:
     return found
 
 
-def series(group: Sequence[Cell], times: Times) -> list[tuple[float, ...]]:
-    """Return the log ratios, by block, that are to become precise."""
-    arms = list(dict.fromkeys(arm for arm, _ in times))
+def series(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tuple[float, ...]]:
+    """Return the log ratios, by block, that are to become precise: of every pair that has a block.
+
+    `arms` are those of the session, the base before the new one.
+    """
     mine = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
     if len(arms) == 2:
         pairs = [((arms[1], cell.cell_id), (arms[0], cell.cell_id)) for cell in group]
@@ -152,18 +161,17 @@ def series(group: Sequence[Cell], times: Times) -> list[tuple[float, ...]]:
         pairs = [(key, quickest) for key in mine if key != quickest and quickest is not None]
     if not pairs:
         return [tuple(math.log(value) for value in values.values()) for values in mine.values()]
-    return [tuple(paired_logs(mine.get(one, {}), mine.get(other, {})).values()) for one, other in pairs]
+    found = [tuple(paired_logs(mine.get(one, {}), mine.get(other, {})).values()) for one, other in pairs]
+    return [logs for logs in found if logs]
 
 
-def widest(group: Sequence[Cell], times: Times) -> tuple[float, ...]:
+def widest(found: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     """Return the series with the largest scatter: when it is precise, all are."""
-    found = series(group, times)
-    return max(found, key=lambda logs: statistics.pstdev(logs) if logs else math.inf, default=())
+    return max(found, key=statistics.pstdev, default=())
 
 
-def may_go_on(group: Sequence[Cell], times: Times) -> bool:
-    """Return whether more repeats can help: not where nothing of the comparison was ever measured."""
-    return any(series(group, times))
+def _done(records: Sequence[tuple[str, Record]]) -> set[tuple[str, str, int]]:
+    return {(arm, record.cell_id, record.repeat) for arm, record in records}
 
 
 def _wall_s(records: Sequence[tuple[str, Record]]) -> float:

@@ -1,4 +1,7 @@
-"""Measuring what was planned: each repeat in its own process, each attempt one record, published as it ends.
+"""Measuring what was planned: each repeat in its own process, each attempt one record.
+
+The records of a comparison's block are published together, once all of its processes have ended: whether the machine
+was disturbed is asked of the whole block.
 
 Knows the seams (`Executor`, the store, an observer) and the pure parts (plan, judge); nothing of terminals or flags.
 """
@@ -114,6 +117,9 @@ class _Trial:
     started_at: datetime
 
 
+_Ended = tuple[_Trial, Outcome]
+
+
 class _Campaign:
     """One start of the runner over its steps."""
 
@@ -153,26 +159,26 @@ class _Campaign:
         What the infrastructure spoiled is tried again, alone.
         """
         calibrated = self._calibrate(steps) if self._needs_calibration(steps[0]) else {}
-        done: list[Step] = []
+        ended: list[_Ended] = []
         warm: list[_Trial] = []
         for step in steps:
             if step.key in calibrated and calibrated[step.key] is None:
                 continue
             if warm and not self._has_room(warm, step.cell):
-                done += self._take_turns(warm)
+                ended += self._take_turns(warm)
                 warm = []
             trial = calibrated.get(step.key) or self._begin(step)
             if trial is not None:
                 trial.running.turn()
                 warm.append(trial)
-        done += self._take_turns(warm)
-        ended = {step.key for step in done} | {key for key, trial in calibrated.items() if trial is None}
+        done = self._publish_all([*ended, *self._take_turns(warm)])
+        over = {step.key for step in done} | {key for key, trial in calibrated.items() if trial is None}
         for step in steps:
-            if step.key not in ended:
+            if step.key not in over:
                 self._repeat(step)
 
-    def _take_turns(self, trials: Sequence[_Trial]) -> list[Step]:
-        """Run the kept epochs of warm processes in turn, then let each end; return the steps that are done."""
+    def _take_turns(self, trials: Sequence[_Trial]) -> list[_Ended]:
+        """Run the kept epochs of warm processes in turn, then let each end."""
         if not trials:
             return []
         self._workshop.observer.taking_turns([trial.step for trial in trials])
@@ -181,17 +187,19 @@ class _Campaign:
             # Back and forth, so that a steady drift of the machine favours none.
             for trial in reversed(trials) if epoch % 2 else trials:
                 trial.running.turn()
-        return self._end_all(trials)
+        return [(trial, trial.running.finish()) for trial in trials]
 
-    def _end_all(self, trials: Sequence[_Trial]) -> list[Step]:
-        """Let each process end and publish its record, with what disturbed them all; return the steps that are done."""
-        outcomes = [trial.running.finish() for trial in trials]
-        reason = disturbed(stretch for outcome in outcomes for stretch in outcome.watched)
-        if reason is not None:
-            told = str(reason)
-            outcomes = [replace(o, surroundings=replace(o.surroundings, disturbed=told)) for o in outcomes]
+    def _publish_all(self, ended: Sequence[_Ended]) -> list[Step]:
+        """Publish the records of a block's processes, with what disturbed them all; return the steps that are done.
+
+        Judged together even where they did not live side by side: judged alone, the short ones would be thrown out more
+        often.
+        """
+        reason = disturbed(stretch for _, outcome in ended for stretch in outcome.watched)
+        told = None if reason is None else str(reason)
         done = []
-        for trial, outcome in zip(trials, outcomes, strict=True):
+        for trial, seen in ended:
+            outcome = replace(seen, surroundings=replace(seen.surroundings, disturbed=told))
             record = self._publish(trial.step, trial.job, outcome, trial.started_at)
             if record.status is not Status.INFRA:
                 done.append(trial.step)
@@ -288,7 +296,7 @@ class _Campaign:
 
     def _end(self, trial: _Trial) -> list[Step]:
         """Wait for a process's end and publish its record; return the step, or nothing where it must be tried again."""
-        return self._end_all([trial])
+        return self._publish_all([(trial, trial.running.finish())])
 
     def _abandon(self, trial: _Trial) -> None:
         trial.running.abandon()

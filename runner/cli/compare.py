@@ -140,7 +140,13 @@ def _across(args: argparse.Namespace, base: Run, new: Run, cells: set[str]) -> A
     from runner.cli.past import across_stored
 
     roots = {folder.resolve() for folder in (args.results, base.folder.parent, new.folder.parent)}
-    return across_stored(sorted(roots), {base.run_id, new.run_id}, cells)
+    return across_stored(sorted(roots), {*_runs(base), *_runs(new)}, cells)
+
+
+def _runs(run: Run) -> list[str]:
+    """Return the runs of a run's session, itself and its other arm."""
+    runs = run.about().get("runs")
+    return [run.run_id, *map(str, runs.values() if isinstance(runs, dict) else ())]
 
 
 def _session(run: Run) -> object:

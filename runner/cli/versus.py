@@ -92,6 +92,7 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "facets": to_json(one.facets) if one.facets else None,
         "doubts": list(one.doubts),
         "log_ratios": list(one.logs),
+        "all_data": to_json(one.all_data) if one.all_data else None,
     }
 
 
@@ -164,6 +165,12 @@ def _remarks(found: Versus, names: Names) -> list[str]:
     for one in found.comparisons:
         if one.facets and one.facets.said:
             lines.append(f"{names[one.cell_id]} on {one.either.settings.backend}: {one.facets.said}")
+    lines += [
+        f"{names[one.cell_id]} on {one.either.settings.backend}: with the disturbed blocks, too: "
+        + " ".join(_ratio(one.all_data)).replace(" none", "")
+        for one in found.comparisons
+        if one.all_data
+    ]
     if found.changed:
         lines.append(f"changed: {', '.join(found.changed)}")
     lines += [

@@ -16,10 +16,10 @@ VERSIONS = {name: {"keras": "3.15.1", name: "1.0"} for name in ("jax", "torch")}
 EXPLAINED = Finding("float64", "update", 0.04, 1e-6, explanation="rows of a token are squared one by one")
 
 
-def row(phase: str = "fit", keras: str = "3.15.1") -> Row:
+def row(phase: str = "fit", keras: str = "3.15.1", backends: tuple[str, ...] = ("jax", "torch")) -> Row:
     (found,) = table(
         make_record(settings=make_settings(backend=name, phase=phase), versions={"keras": keras, name: "1.0"})
-        for name in ("jax", "torch")
+        for name in backends
     )
     return found
 
@@ -57,6 +57,40 @@ def test_reasons_and_other_parameters_are_remarks() -> None:
         found.remarks[0] == "jax and torch, float64 update 4e-02, limit 1e-06: rows of a token are squared one by one"
     )
     assert found.remarks[1] == "the twins had the workload's small parameters, not these"
+
+
+THREE = ("tensorflow", "jax", "torch")
+VERSIONS_OF_THREE = {name: {"keras": "3.15.1", name: "1.0"} for name in THREE}
+
+
+def compared(found: dict[tuple[str, str], float], *findings: Finding) -> ParityRecord:
+    """Twins of which these pairs were compared, with the deviation of each; the findings are the first pair's."""
+    pairs = [
+        Pair([*two], {"float64": Deviation(gradient=value)}, [*findings] if place == 0 else [])
+        for place, (two, value) in enumerate(found.items())
+    ]
+    return replace(twins(), pairs=pairs, versions=VERSIONS_OF_THREE)
+
+
+def test_of_several_pairs_the_worst_stands_beside_a_speed() -> None:
+    found = {("tensorflow", "jax"): 1e-12, ("tensorflow", "torch"): 3e-9, ("jax", "torch"): 2e-9}
+    three = row(backends=THREE)
+    assert same_work([compared(found)], three).text == "same work: 3e-9 (float64 gradient)"
+    assert same_work([compared(found)], three, "jax").text == "same work: 2e-9 (float64 gradient)"
+    parted = replace(EXPLAINED, explanation=None)
+    assert same_work([compared(found, parted)], three).text == "deviates: 3e-9 (float64 gradient)"
+    assert same_work([compared(found, EXPLAINED)], three).text == "explained: 3e-9 (float64 gradient)"
+
+
+def test_a_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
+    three, found = row(backends=THREE), {("tensorflow", "jax"): 1e-12}
+    whole = same_work([compared(found)], three)
+    assert whole.text == "same work not checked"
+    assert whole.remarks == ("torch was compared with none of the others: runner parity mnist_mlp",)
+    alone = {name: same_work([compared(found)], three, name).standing for name in THREE}
+    assert alone == {"tensorflow": Standing.AGREES, "jax": Standing.AGREES, "torch": Standing.NOT_CHECKED}
+    parted = replace(EXPLAINED, explanation=None)
+    assert same_work([compared(found, parted)], three).standing is Standing.DEVIATES
 
 
 def test_a_backend_alone_is_told_by_its_own_pairs() -> None:

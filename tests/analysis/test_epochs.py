@@ -36,6 +36,20 @@ def test_equal_times_have_no_outlier_but_what_is_far_off() -> None:
     assert outliers([]) == ()
 
 
+@pytest.mark.parametrize(("far", "found"), [(1.145, ()), (1.152, (21,))])
+def test_an_outlier_lies_beyond_ten_robust_deviations(far: float, found: tuple[int, ...]) -> None:
+    """The median deviation is 0.01, so that ten robust ones are 0.148."""
+    assert outliers([0.99, 1.0, 1.01] * 7 + [far]) == found
+
+
+def test_the_advice_counts_the_epochs_that_were_discarded_already() -> None:
+    times = [value * (1 + 2 * math.exp(-i)) for i, value in enumerate(steady(16, 0.03))]
+    once, thrice = (summarise_epochs(times, discarded) for discarded in (1, 3))
+    assert once is not None
+    assert thrice is not None
+    assert thrice.advised_discard == once.advised_discard + 2
+
+
 def test_the_trend_is_mann_and_kendalls() -> None:
     times = [value + 0.001 * i for i, value in enumerate(steady(40))]
     found = trend(times)

@@ -100,3 +100,20 @@ def test_a_fixed_number_of_blocks_spends_all_at_once() -> None:
 
 def test_no_threshold_is_needed_to_call_a_speed_up_no_worse() -> None:
     assert judge({"a": blocks(5, 0.9)}, Rule(threshold=0.0)).outcome is Outcome.NO_WORSE
+
+
+def test_all_blocks_on_one_side_are_no_regression_while_the_interval_holds_the_threshold() -> None:
+    found = judge({"a": [0.06, 0.07, 0.06, 0.08, 0.06, 0.07, 0.06, 1.5]}).verdicts["a"]
+    assert found.adjusted_p is not None
+    assert found.adjusted_p <= 0.01
+    assert found.outcome is Outcome.UNDECIDED
+
+
+def test_the_signs_are_counted_beyond_the_threshold_and_not_beyond_1() -> None:
+    """The interval lies beyond 5 %, and so do six of the eight blocks; all eight lie beyond 0."""
+    logs = [0.19, 0.2, 0.21, 0.2, 0.19, 0.21, 0.04, 0.041]
+    found = judge({"a": logs}).verdicts["a"]
+    assert found.estimate is not None
+    assert found.estimate.low is not None
+    assert (found.estimate.low > 1.05, found.outcome) == (True, Outcome.UNDECIDED)
+    assert judge({"a": logs}, Rule(threshold=0.0)).outcome is Outcome.REGRESSED

@@ -146,6 +146,17 @@ def test_processes_that_scatter_more_than_the_history_widen_the_interval() -> No
     assert (noisy.high or 0) > (quiet.high or 9)
 
 
+def test_the_variance_across_sessions_is_that_of_both_means_and_twice_that_between_sessions() -> None:
+    base, spread = [0.008, 0.010, 0.0125], SessionSpread(0.02, 0.02, 9)
+    found = across_sessions(base, [0.01] * 3, spread)
+    own, between = statistics.variance(map(math.log, base)) / 3, 2 * 0.02**2
+    degrees = (own + between) ** 2 / (own**2 / 2 + between**2 / 8)
+    assert found is not None
+    assert found.high is not None
+    half = float(stdtrit(degrees, 0.975)) * math.sqrt(own + between)
+    assert math.log(found.high / found.centre) == pytest.approx(half)
+
+
 @pytest.mark.parametrize("between", [0.0, 0.02])
 def test_the_interval_across_sessions_covers_what_it_says(between: float) -> None:
     noise = random.Random(11)

@@ -108,6 +108,41 @@ def test_more_scatter_within_processes_is_named_as_such() -> None:
     assert told.endswith(" within them")
 
 
+@pytest.mark.parametrize(("times", "kinds"), [(1.07, ()), (1.14, (Kind.FIRST_EPOCH,))])
+def test_a_first_epoch_counts_from_ten_per_cent_more_on(times: float, kinds: tuple[Kind, ...]) -> None:
+    assert said(side(), side(first=always(times), seed=1))[0] == kinds
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "kinds"),
+    [
+        (0.05, 0.06, ()),  # 1.2 times is no more than tolerated
+        (0.05, 0.10, (Kind.SCATTER,)),
+        (0.004, 0.016, ()),  # four times, but below 2 %
+        (0.004, 0.025, (Kind.SCATTER,)),
+    ],
+)
+def test_scatter_counts_from_a_quarter_more_and_two_per_cent_on(
+    base: float, new: float, kinds: tuple[Kind, ...]
+) -> None:
+    assert said(side(within=always(base)), side(within=always(new), seed=1))[0] == kinds
+
+
+def test_a_figure_is_worse_only_where_its_whole_interval_is() -> None:
+    """All blocks lie beyond the tolerance, one so far that the interval holds it."""
+    new = side(first=lambda repeat: 40.0 if repeat == 3 else 1.3, seed=1)
+    facets = only(compared(side(), new)).facets
+    assert facets is not None
+    assert facets.first_epoch.adjusted_p is not None
+    assert facets.first_epoch.adjusted_p <= 0.01
+    assert (facets.first_epoch.outcome, facets.kinds) == (Outcome.UNDECIDED, ())
+
+
+def test_one_process_more_is_no_recompile_more() -> None:
+    assert said(side(count=8, recompiles_timed=1), side(count=9, seed=1, recompiles_timed=1)) == ((), "")
+    assert said(side(), side(seed=1, recompiles_timed=2))[1] == "recompiles in the timed region: 24 against 0"
+
+
 def test_scatter_too_small_to_matter_is_not_named() -> None:
     assert said(side(within=always(0.0001)), side(within=always(0.003), seed=1))[0] == ()
 

@@ -60,6 +60,16 @@ def test_a_larger_shift_is_found_sooner() -> None:
     assert large.share_found == 1.0
 
 
+def test_a_shift_too_large_to_miss_is_found_with_the_third_session_at_the_new_level() -> None:
+    """Two nights make no level."""
+    found = delay(normal(0.001), 1.0, USUAL, FEW)
+    assert (found.median, found.p90, found.share_found, found.replays) == (3, 3, 1.0, 12)
+
+
+def test_a_history_with_a_false_alarm_before_the_shift_does_not_count() -> None:
+    assert delay(normal(0.02), 0.05, 0.0, FEW).replays == 0
+
+
 def test_a_shift_of_nothing_is_as_good_as_never_found() -> None:
     found = delay(normal(0.02), 0.0, USUAL, FEW)
     assert (found.median, found.p90) == (None, None)

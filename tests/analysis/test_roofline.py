@@ -134,6 +134,18 @@ def test_a_cell_above_the_measured_peak_is_told_to_be_doubtful() -> None:
     assert share.note.startswith("above the measured peak")
 
 
+@pytest.mark.parametrize(("share", "doubtful"), [(0.5, False), (1.01, False), (1.03, True)])
+def test_a_cell_is_doubtful_from_two_per_cent_above_the_peak_on(share: float, doubtful: bool) -> None:
+    (found,) = against(cell((0.768 / 400 / share,))).shares
+    assert found.share_of_peak == pytest.approx(share)
+    assert (found.note is not None) is doubtful
+
+
+@pytest.mark.parametrize(("share", "notes"), [(0.04, 0), (0.06, 1)])
+def test_a_twentieth_of_the_cpu_used_by_others_makes_peaks_doubtful(share: float, notes: int) -> None:
+    assert len(against(cell(), other_cpu_share=share).notes) == notes
+
+
 def test_a_busy_measurement_and_a_refusal_are_notes() -> None:
     notes = against(cell(), other_cpu_share=0.5, refused={"jax cpu": "not installed"}).notes
     assert [note.split(":")[0] for note in notes] == [

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from analysis.compare import table
-from analysis.gate import Rule
+from analysis.gate import Outcome, Rule
 from analysis.same_work import differing, loss_path, losses_apart
+from analysis.statistics import Estimate
 from analysis.versus import versus
 from records.schema import Learning, Record, Times
 from tests.conftest import make_record, make_settings
@@ -57,10 +58,24 @@ def test_other_work_ends_a_comparison(field: str, values: tuple[Any, Any], told:
     assert (row.verdict, row.fastest) == (f"not comparable: {told}", None)
 
 
+@pytest.mark.parametrize(("asked", "refused"), [("auto", False), (51, True)])
+def test_steps_that_each_session_found_for_itself_may_differ_between_two(asked: int | str, refused: bool) -> None:
+    told = "steps per epoch differ: base 51, new 54"
+    base, new = (
+        replace(on("jax", steps_per_epoch=steps), settings=make_settings(steps_per_epoch=asked)) for steps in (51, 54)
+    )
+    assert differing({"base": [base], "new": [new]}) == told
+    assert differing({"base": [base], "new": [new]}, apart=True) == (told if refused else None)
+    found = versus([base], [new], Rule(), lambda one, other: Estimate(1.0, 0.99, 1.01, 5))
+    assert found.outcome is (Outcome.NOT_MEASURED if refused else Outcome.NO_WORSE)
+
+
 def test_what_rounding_or_a_missing_count_leaves_is_the_same_work() -> None:
     counted = on("jax", learning_rate=0.001, forward_flops=1000, optimizer_slots=4)
     near = on("torch", learning_rate=0.0010000000475, forward_flops=1004)
     assert differing(cells(counted, near, on("torch"))) is None
+    more = differing(cells(counted, on("torch", forward_flops=1006)))
+    assert more == "FLOPs per batch differ: jax 1,000, torch 1,006"
     assert differing({}) is None
 
 
@@ -86,6 +101,12 @@ def test_a_loss_that_stays_while_another_falls_is_a_doubt() -> None:
     doubt = losses_apart(cells(on("jax", [2.3, 2.3, 2.3]), on("torch", [2.2, 1.8, 0.9])))
     assert doubt is not None
     assert "in epoch 3 jax is at 2.3 and torch at 0.9" in doubt
+
+
+@pytest.mark.parametrize(("second", "doubted"), [(0.74, False), (0.77, True)])
+def test_losses_may_be_a_quarter_of_the_smaller_first_one_apart(second: float, doubted: bool) -> None:
+    found = losses_apart(cells(on("jax", [1.0, 0.5]), on("torch", [1.2, second])))
+    assert (found is not None) is doubted
 
 
 def test_what_two_sides_of_one_backend_lose_is_compared_too() -> None:

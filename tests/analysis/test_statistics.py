@@ -134,6 +134,12 @@ def test_equal_distances_share_their_rank() -> None:
     assert signed_rank_p([0.1, -0.1, 0.5]) == pytest.approx(3 / 8)
 
 
+def test_a_block_without_any_difference_speaks_for_none() -> None:
+    """As a coarse clock gives them: what is equal does not lie above."""
+    assert signed_rank_p([0.0] * 5) == 1.0
+    assert signed_rank_p([0.0, 0.1, 0.1, 0.1, 0.1]) == pytest.approx(2 / 32)
+
+
 def test_many_blocks_are_counted_too() -> None:
     generator = random.Random(5)
     logs = [generator.gauss(0.03, 0.1) for _ in range(150)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -15,7 +16,7 @@ from analysis.versus import Versus, versus
 from dashboards import forest
 from records.schema import Record, Status
 from runner.cli.versus import as_json, markdown, names, text
-from tests.conftest import make_record, make_settings
+from tests.conftest import MACHINE, make_record, make_settings
 
 RULE = Rule(threshold=0.05, looks=FIXED)
 
@@ -75,6 +76,11 @@ def test_what_changed_is_told() -> None:
             side(1.0, 1),
             "keras versions differ (3.1, 3.15.1)",
         ),
+        (
+            [*side(1.0, 0, blocks=3), *side(1.0, 0, machine=replace(MACHINE, host_id="1" * 16))[3:]],
+            side(1.0, 1),
+            "machines differ (2 hosts) within base",
+        ),
     ],
 )
 def test_what_cannot_be_compared_says_why_and_fails_the_gate(
@@ -97,6 +103,23 @@ def test_two_sessions_without_a_known_spread_are_undecided_and_have_no_interval(
     assert (found.outcome, found.paired) == (Outcome.UNDECIDED, False)
     assert "two sessions" in text(found, names(found))
     assert "no interval" in page(found)
+
+
+def test_the_result_with_disturbed_blocks_stands_beside_that_without() -> None:
+    base, new = side(1.0, 0), side(1.0, 1)
+    again = [replace(records[2], attempt=1) for records in (base, new)]
+    new[2] = replace(new[2], times=replace(new[2].times, step_time_s=0.5))
+    calm, found = versus(base, side(1.0, 1), RULE), versus([*base, again[0]], [*new, again[1]], RULE)
+    (one,) = found.comparisons
+
+    assert one.ratio == calm.comparisons[0].ratio
+    assert one.all_data is not None
+    assert (one.all_data.count, one.all_data.centre > 1.2) == (13, True)
+    assert " on jax: with the disturbed blocks, too: +" in text(found, names(found))
+    assert "; with the disturbed blocks, too: +" in page(found)
+    assert '"all_data": {' in as_json(found, RULE.threshold)
+    assert calm.comparisons[0].all_data is None
+    assert "disturbed" not in text(calm, names(calm))
 
 
 def test_a_pipe_in_a_name_does_not_break_the_markdown_table() -> None:

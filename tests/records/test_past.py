@@ -30,6 +30,15 @@ def test_every_attempt_is_read_with_what_a_history_needs(tmp_path: Path) -> None
     assert (past.problems, past.doubts) == ((), ())
 
 
+@pytest.mark.parametrize(("asked", "told"), [("auto", None), (50, "50")])
+def test_steps_that_a_session_found_for_itself_are_no_fact_of_it(
+    tmp_path: Path, asked: int | str, told: str | None
+) -> None:
+    nights(tmp_path, [0.01], settings=make_settings(steps_per_epoch=asked))
+    facts = dict(read([tmp_path]).runs[0].attempts[0].facts)
+    assert facts.get("steps_per_epoch") == told
+
+
 def test_nothing_is_changed_by_reading(tmp_path: Path) -> None:
     nights(tmp_path, [0.01])
     record_files(tmp_path)[0].write_text("{torn")

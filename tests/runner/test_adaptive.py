@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from analysis.compare import by_repeat
+from analysis.gate import GATE_LOOKS
+from analysis.sequential import FIXED, LOOKS, Looks
+from analysis.statistics import of_logs, paired_logs
+from records.schema import Harness
 from records.settings import Settings
 from records.store import Results
+from runner.adaptive import Adaptive, Goal, series, widest
+from runner.cell.job import Job
 from runner.cli.main import Seams, main
+from runner.cli.stored import findings_of
 from runner.errors import Interrupted
-from runner.testing import FakeExecutor
+from runner.executors import Outcome
+from runner.matrix import Cell, expand, load
+from runner.testing import FakeExecutor, crash
+from tests.conftest import make_record
 
 MATRIX = """\
 version: 1
@@ -71,12 +84,136 @@ def test_a_hopeless_comparison_stops_at_the_last_look(folder: Path) -> None:
     assert set(why.values()) == {"no look left"}
 
 
-def test_a_spent_budget_stops_it_and_says_so(folder: Path) -> None:
-    """A pretended process takes a second: five blocks of two are ten, and five seconds more make two further blocks."""
-    runner("--budget", "15", executor=FakeExecutor(step_time_s=noisy(2.0)))
+@pytest.mark.parametrize(("budget", "blocks"), [("15", 5), ("17", 8), ("23", 8), ("25", 12)])
+def test_a_spent_budget_stops_it_at_a_look_and_says_so(folder: Path, budget: str, blocks: int) -> None:
+    """A pretended process takes a second, a block of two takes two: 8 blocks are bought for 16 seconds, 12 for 24."""
+    runner("--budget", budget, executor=FakeExecutor(step_time_s=noisy(2.0)))
     counts, why = newest(folder)
-    assert 5 <= counts["jax"] <= 12
+    assert counts == {"jax": blocks, "torch": blocks}
     assert set(why.values()) == {"budget spent"}
+
+
+class Torchless(FakeExecutor):
+    """PyTorch ends by a signal every time."""
+
+    def end(self, job: Job) -> Outcome:
+        return crash()(job) if job.settings.backend == "torch" else super().end(job)
+
+
+def test_what_always_fails_keeps_no_other_waiting(folder: Path) -> None:
+    given = ("gate", "--plant", "slower:0.2")
+    assert runner(*given, executor=Torchless(step_time_s=noisy(0.005))) == 4
+    counts, why = newest(folder)
+    assert counts == {"jax": 8, "torch": 8}
+    assert set(why.values()) == {"regressed"}
+
+
+def test_repeats_that_fail_are_repeats_too(folder: Path) -> None:
+    class Once(FakeExecutor):
+        def end(self, job: Job) -> Outcome:
+            return crash()(job) if job.repeat else super().end(job)
+
+    runner("compare", "--plant", "slower:0.2", executor=Once())
+    counts, why = newest(folder)
+    assert counts == {"jax": 40, "torch": 40}
+    assert set(why.values()) == {"no look left"}
+
+
+def test_where_nothing_is_measured_nothing_is_added_and_that_is_said(folder: Path) -> None:
+    assert runner(executor=FakeExecutor(behaviours={"gru": crash()})) == 1
+    counts, why = newest(folder)
+    assert counts == {"jax": 5, "torch": 5}
+    assert set(why.values()) == {"nothing measured"}
+
+
+def two_cells() -> tuple[Cell, Cell]:
+    jax, torch = expand(load(Path("matrix.yaml")))
+    return jax, torch
+
+
+def test_a_ratio_is_new_over_base_whichever_was_measured_first(folder: Path) -> None:
+    jax, torch = two_cells()
+    times = {("new", jax.cell_id): {0: 0.02, 1: 0.02}, ("base", jax.cell_id): {1: 0.01}}
+    assert series([jax, torch], times, ["base", "new"]) == [(pytest.approx(math.log(2)),)]
+
+
+def test_in_one_arm_each_backend_is_set_against_the_quickest_and_a_lone_one_against_nothing(folder: Path) -> None:
+    jax, torch = two_cells()
+    times = {("", jax.cell_id): {0: 0.02, 1: 0.03}, ("", torch.cell_id): {0: 0.01, 1: 0.01}}
+    assert series([jax, torch], times, [""]) == [(pytest.approx(math.log(2)), pytest.approx(math.log(3)))]
+    alone = {("", jax.cell_id): {0: 0.02}}
+    assert series([jax, torch], alone, [""]) == [(pytest.approx(math.log(0.02)),)]
+
+
+def test_a_comparison_goes_on_until_its_widest_pair_is_precise(folder: Path) -> None:
+    assert widest([(0.0, 0.1), (0.0, 0.3), (0.0, 0.2)]) == (0.0, 0.3)
+    (folder / "matrix.yaml").write_text(MATRIX.replace("[jax, torch]", "[tensorflow, jax, torch]"))
+
+    def unequal(settings: Settings, repeat: int) -> float:
+        base_s, share = (0.02, 0.1) if settings.backend == "torch" else (0.01, 0.001)
+        return base_s * Random(f"{settings.backend}{repeat}").lognormvariate(0, share)
+
+    runner(executor=FakeExecutor(step_time_s=unequal))
+    counts, _ = newest(folder)
+    assert 5 < counts["tensorflow"] == counts["jax"] == counts["torch"]
+
+
+@pytest.mark.parametrize(("later_s", "goes_on"), [(0.0, True), (100.0, False)])
+def test_the_budget_is_spent_by_the_clock_too_and_not_by_processes_alone(
+    folder: Path, later_s: float, goes_on: bool
+) -> None:
+    cells = expand(load(Path("matrix.yaml")))
+    drawn, times_s = Random(1), iter([0.0, later_s])
+    made = [
+        make_record(drawn.lognormvariate(0, 1), repeat, settings=cell.settings, harness=Harness(wall_time_s=1.0))
+        for cell in cells
+        for repeat in range(5)
+    ]
+    session = SimpleNamespace(runs={"": None}, seed=0, records=lambda arm: made)
+    adaptive = Adaptive(session, cells, Goal(budget_s=50.0), lambda: next(times_s))  # type: ignore[arg-type]
+    assert bool(adaptive.more()) is goes_on
+
+
+def test_a_gate_does_not_go_on_with_a_session_whose_repeats_its_looks_did_not_decide(folder: Path) -> None:
+    class Stopping(FakeExecutor):
+        def end(self, job: Any) -> Any:
+            if len(self.jobs) == 8:
+                raise Interrupted("stopped")
+            return super().end(job)
+
+    given = ("--plant", "slower:0.2", "--repeats", "auto")
+    assert runner("compare", *given, executor=Stopping()) == 130
+    assert runner("gate", *given) == 4
+    assert len(Results(folder / "results").runs()) == 4
+
+
+@pytest.mark.parametrize(("arguments", "looks"), [((), LOOKS), (("--repeats", "8"), FIXED)], ids=["auto", "fixed"])
+def test_the_intervals_of_a_table_allow_for_how_its_repeats_were_decided(
+    folder: Path, arguments: tuple[str, ...], looks: Looks
+) -> None:
+    runner(*arguments, executor=FakeExecutor(step_time_s=noisy(0.05)))
+    (row,) = findings_of(Results(folder / "results").runs()[-1]).rows
+    (ratio,) = row.ratios
+    (quickest,) = set(row.cells) - {ratio.backend}
+    logs = list(paired_logs(by_repeat(row.cells[ratio.backend]), by_repeat(row.cells[quickest])).values())
+    assert ratio.estimate == of_logs(logs, looks.confidence(len(logs)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "looks"),
+    [(("gate",), GATE_LOOKS), (("gate", "--repeats", "8"), FIXED), (("compare", "--repeats", "auto"), LOOKS)],
+)
+def test_the_intervals_of_a_comparison_allow_for_how_its_repeats_were_decided(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], looks: Looks
+) -> None:
+    """A gate that may look until it has decided has wider intervals than a number of repeats fixed beforehand."""
+    noise = Random(3)
+    executor = FakeExecutor(step_time_s=lambda settings, repeat: 0.01 * noise.lognormvariate(0, 0.05))
+    runner(*arguments, "--plant", "slower:0.2", "--json", executor=executor)
+    for one in json.loads(capsys.readouterr().out)["comparisons"]:
+        expected = of_logs(one["log_ratios"], looks.confidence(len(one["log_ratios"])))
+        assert expected is not None
+        assert (one["ratio"]["low"], one["ratio"]["high"]) == pytest.approx((expected.low, expected.high))
 
 
 def test_the_budget_of_the_matrix_is_that_of_the_flag(folder: Path) -> None:

@@ -152,10 +152,11 @@ def test_the_kept_epochs_of_a_comparison_are_taken_in_turn_back_and_forth(folder
     assert sorted(warm) == ["jax", "tensorflow", "torch"]
 
 
-@pytest.mark.parametrize(("free_gib", "alone"), [(100, False), (0.1, True)])
+@pytest.mark.parametrize(("free_gib", "alone"), [(100, False), (0.98, False), (0.97, True), (0.1, True)])
 def test_processes_take_turns_only_where_they_fit_in_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch, free_gib: float, alone: bool
 ) -> None:
+    """A pretended process holds 500 MiB; another is started beside it where twice as much is free."""
     monkeypatch.setattr("runner.campaign.free_memory_bytes", lambda: int(free_gib * 2**30))
     executor = FakeExecutor()
     runner("--filter", "gru", "--repeats", "1", "--set", "steps_per_epoch=5", executor=executor)

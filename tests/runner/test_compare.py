@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from analysis.gate import Rule
 from records.schema import Record
+from runner.cli.compare import _also
 from runner.cli.main import main
 from runner.cli.progress import result
 from runner.executors.interpreter import Interpreter
-from tests.conftest import make_record
+from tests.conftest import MACHINE, make_record, make_settings
 from tests.sessions import nights, processes, run_name, store_session
 
 
@@ -81,6 +84,49 @@ def test_a_time_that_no_clock_measured_is_passed_over_aloud(
     assert note.startswith(f"new: 1 file of {run_name(1)} passed over, first {path.name}: times.step_time_s must be")
 
 
+OTHER = {"settings": make_settings(batch_size=64)}
+
+
+@pytest.mark.parametrize(
+    ("other", "code"),
+    [
+        (processes(0.01, count=6, **OTHER), 0),
+        ([], 1),
+        (processes(0.01, count=4, **OTHER), 1),
+        ([*processes(0.01, count=3, **OTHER), *processes(0.01, count=6, versions={"keras": "2"}, **OTHER)[3:]], 1),
+        (processes(0.01, count=6, machine=replace(MACHINE, host_id="1" * 16), **OTHER), 1),
+    ],
+    ids=["whole", "gone", "too few", "mixed", "elsewhere"],
+)
+def test_a_cell_without_a_figure_fails_the_gate_however_well_the_others_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: list[Record], code: int
+) -> None:
+    good = processes(0.01, count=6)
+    flags = pair(tmp_path, [*good, *processes(0.01, count=6, **OTHER)], [*good, *other])
+    assert told(flags, capsys)[0] == code
+
+
+def test_a_comparison_ends_with_1_where_no_cell_has_a_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = pair(tmp_path / "both", processes(0.01, count=1), processes(0.02, count=1))
+    one = pair(tmp_path / "one", processes(0.01, count=5), [])
+    assert [told(flags, capsys, "compare")[0] for flags in (both, one)] == [0, 1]
+
+
+def test_the_document_keeps_base_and_new_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = pair(tmp_path, processes(0.01, count=5), processes(0.02, count=5))
+    (one,) = document(flags, capsys)["comparisons"]
+    assert (one["base_step_time_s"], one["new_step_time_s"]) == pytest.approx((0.01, 0.02), rel=1e-4)
+    assert one["ratio"]["centre"] == pytest.approx(2.0)
+    assert one["log_ratios"] == pytest.approx([math.log(2)] * 5)
+
+
+@pytest.mark.parametrize(
+    ("names", "shares"), [("", 1), ("recompiles", 1), ("scatter", 2), ("first-epoch, scatter,recompiles,scatter", 3)]
+)
+def test_the_chance_of_a_false_alarm_is_shared_by_what_can_be_one(names: str, shares: int) -> None:
+    assert _also(Rule(), names).level == pytest.approx(0.01 / shares)
+
+
 def test_a_run_that_is_still_going_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), processes(0.01, count=5))
     (tmp_path / run_name(1) / "finished.json").unlink()
@@ -144,6 +190,12 @@ def test_a_run_that_is_not_there_names_those_that_are(tmp_path: Path, capsys: py
     assert code == 2
     assert printed.startswith(f"runner: gate: '{name[:-1]}' is neither a run's folder")
     assert f"did you mean {name}?" in printed
+
+
+def test_a_run_is_not_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (name,) = nights(tmp_path, [0.01])
+    code, printed = told([name, str(tmp_path), "--results", str(tmp_path)], capsys, "gate")
+    assert (code, "BASE and NEW are the same run" in printed) == (2, True)
 
 
 @pytest.mark.parametrize("seconds", ["-4", "nan", "soon"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from analysis.surroundings.disturbance import OwnUse, Stretch, Watched
+from records.identity import cell_id
 from records.store import Results
 from runner.campaign import MOST_REPLACEMENTS
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
+from runner.executors.epochs import Epochs
 from runner.testing import FakeExecutor
+from tests.conftest import make_settings
 
 MATRIX = """\
 version: 1
@@ -28,6 +32,10 @@ CALM = Watched(
     Stretch(wall_s=2.0, cpu_total_s=4.0, cpu_busy_s=3.0, cpu_irq_s=0.0, cpu_steal_s=0.0), OwnUse(3.0, 0.1, 0)
 )
 STOLEN = replace(CALM, stretch=replace(CALM.stretch, cpu_steal_s=1.0))
+# 3.8 % of the time that its CPUs had work; of a block of two such stretches 2 %.
+LITTLE_STOLEN = replace(CALM, stretch=replace(CALM.stretch, cpu_steal_s=0.12))
+# On an accelerator processes run one after the other.
+DEVICE = pytest.mark.parametrize("device", ["cpu", "gpu"])
 
 
 class Watching(FakeExecutor):
@@ -39,12 +47,14 @@ class Watching(FakeExecutor):
         return replace(super().succeed(job), watched=(self.sees(job),))
 
 
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, sees: Callable[[Job], Watched]) -> Counter[tuple[str, int, int]]:
+def run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sees: Callable[[Job], Watched], device: str = "cpu"
+) -> Counter[tuple[str, int, int]]:
     monkeypatch.chdir(folder)
     (folder / "matrix.yaml").write_text(MATRIX)
     executor = Watching()
     executor.sees = sees
-    assert main(["--matrix", "matrix.yaml"], Seams(executor=executor)) == 0
+    assert main(["--matrix", "matrix.yaml", "--set", f"device={device}"], Seams(executor=executor)) == 0
     records = Results(folder / "results").runs()[-1].load()[0]
     told = {(record.repeat, record.attempt) for record in records if record.surroundings.disturbed}
     for record in records:
@@ -66,17 +76,42 @@ def test_a_calm_machine_repeats_no_block(tmp_path: Path, monkeypatch: pytest.Mon
     assert {(backend, repeat, 0) for backend in ("jax", "torch") for repeat in range(5)} == set(found)
 
 
+@DEVICE
 def test_all_arms_of_a_disturbed_block_are_measured_again_whichever_was_hit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     def sees(job: Job) -> Watched:
         hit = (job.settings.backend, job.repeat, job.attempt) == ("torch", 3, 0)
         return STOLEN if hit else CALM
 
-    found = run(tmp_path, monkeypatch, sees)
+    found = run(tmp_path, monkeypatch, sees, device)
     assert sorted(key for key in found if key[2]) == [("jax", 3, 1), ("torch", 3, 1)]
+
+
+@DEVICE
+def test_a_block_is_judged_as_a_whole_and_not_by_its_worst_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    found = run(
+        tmp_path,
+        monkeypatch,
+        lambda job: LITTLE_STOLEN if (job.settings.backend, job.repeat) == ("torch", 3) else CALM,
+        device,
+    )
+    assert [key for key in found if key[2]] == []
 
 
 def test_a_block_is_measured_again_only_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(tmp_path, monkeypatch, lambda job: STOLEN)
-    assert max(attempt for _, _, attempt in found) == MOST_REPLACEMENTS
+    assert max(attempt for _, _, attempt in found) == MOST_REPLACEMENTS == 1
+
+
+def test_of_a_process_only_its_kept_epochs_are_watched(tmp_path: Path) -> None:
+    """What it does before them and after them may be disturbed as it will."""
+    settings = make_settings(epochs=4, discard=1)
+    epochs = Epochs(Job("nonce", cell_id(settings), 0, 0, settings, 10, str(tmp_path), [], None, None))
+    for _ in range(5):
+        epochs.begin(os.getpid())
+        epochs.end(os.getpid())
+    epochs.close()
+    assert len(epochs.watched) == 3

@@ -13,7 +13,7 @@ from records.schema import Record
 from runner.cli.main import main
 from runner.cli.past import across_stored
 from tests.conftest import MACHINE
-from tests.sessions import nights, noisy, processes, run_name
+from tests.sessions import nights, noisy, processes, run_name, store_session
 
 BASE, NEW = processes(0.0100), processes(0.0120)
 CELL = BASE[0].cell_id
@@ -73,3 +73,26 @@ def test_compare_gives_stored_runs_the_interval_that_history_knows(
     (found,) = json.loads(capsys.readouterr().out)["comparisons"]
     assert found["ratio"]["centre"] == pytest.approx(1.2)
     assert 1.1 < found["ratio"]["low"] < 1.2 < found["ratio"]["high"] < 1.3
+
+
+@pytest.mark.parametrize(("new_s", "code"), [(0.0120, 4), (0.0104, 5), (0.0100, 0)])
+def test_a_gate_over_two_stored_sessions_says_where_their_interval_lies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], new_s: float, code: int
+) -> None:
+    names = nights(tmp_path, [*noisy(0.01, 10), 0.0100, new_s])
+    assert main(["gate", names[-2], names[-1], "--results", str(tmp_path)]) == code
+    capsys.readouterr()
+
+
+def test_the_other_arm_of_a_compared_run_does_not_count_for_the_spread_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights(tmp_path, noisy(0.01, 4))
+    runs = {"base": run_name(4), "new": run_name(5)}
+    arms = {arm: {"python": None, "fault": None} for arm in runs}
+    for arm, name in runs.items():
+        store_session(tmp_path, name, processes(0.01), arm=arm, arms=arms, runs=runs, session=run_name(4))
+    nights(tmp_path, [0.012], first=6)
+    main(["compare", runs["new"], run_name(6), "--results", str(tmp_path), "--json"])
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert (found["ratio"]["low"], found["ratio"]["centre"]) == (None, pytest.approx(1.2))

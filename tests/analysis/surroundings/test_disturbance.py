@@ -179,6 +179,12 @@ def test_a_run_that_reads_from_storage_makes_its_own_pressure() -> None:
     assert disturbed([watched(reading, io_full_s=1.0)]) is None
 
 
+def test_what_a_run_may_move_to_storage_is_a_rate_and_no_sum() -> None:
+    """One and a half times the limit in two seconds is less than it."""
+    reading = replace(OWN, storage_bytes=3 * OWN_STORAGE_LIMIT_BYTES_PER_S // 2)
+    assert cause(watched(reading, io_full_s=1.0)) == Cause.IO
+
+
 def test_pressure_that_left_something_running_is_not_held_against_others() -> None:
     assert disturbed([watched(memory_some_s=2.0, io_some_s=2.0, cpu_some_s=2.0)]) is None
 
@@ -186,6 +192,7 @@ def test_pressure_that_left_something_running_is_not_held_against_others() -> No
 def test_throttling_counts_only_where_others_made_most_of_the_heat() -> None:
     little = replace(OWN, cpu_s=0.01)
     assert cause(watched(throttle_events=3)) is None
+    assert cause(watched(cpu_busy_s=3.1, throttle_events=3)) is None
     assert cause(watched(little, cpu_busy_s=0.05, throttle_events=3)) == Cause.HEAT
     assert cause(watched(little, cpu_busy_s=0.05, throttle_events=0)) is None
 

@@ -1,0 +1,146 @@
+"""What the documents state of limits, looks and rules is in force: such a constant changes in both or in neither."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from analysis import changes, epochs, flops, gate, history, kinds, parity, processes, roofline, same_work
+from analysis import statistics as figures
+from analysis.sequential import LOOKS, PRECISION_TARGET
+from analysis.surroundings import activity, disturbance, gpu, resolution, setting
+from analysis.surroundings.findings import Limit
+from runner import campaign, judge
+
+DOCS = Path(__file__).parent.parent / "docs"
+TIMES = {1: "once", 2: "twice"}
+NUMBERS = {3: "three", 5: "five", 6: "six", 10: "ten"}
+OFTEN = figures.MIN_BLOCKS
+
+
+def words(name: str) -> str:
+    """A document as one line."""
+    return " ".join((DOCS / name).read_text(encoding="utf-8").split())
+
+
+def row(text: str, first: str) -> list[str]:
+    """The first row of a text's tables that begins with this cell."""
+    line = next(line for line in text.splitlines() if line.startswith(f"| {first} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def number(cell: str) -> float:
+    """The first number of a cell; a percentage as a share."""
+    found = re.search(r"(\d+(?:\.\d+)?(?:e-?\d+)?)( %)?", cell)
+    assert found is not None
+    return float(found[1]) / (100 if found[2] else 1)
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:g} %"
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("`resolution`", activity.RESOLUTION),
+        ("`other_cpu`", activity.OTHER_CPU),
+        ("`steal`", activity.STEAL),
+        ("`load`", activity.LOAD_PER_CPU),
+        ("`cpu_pressure`", activity.CPU_PRESSURE),
+        ("`memory_pressure`, `io_pressure`", activity.STALL),
+        ("`memory_limit`", setting.MEMORY_USED),
+        ("`gpu`, `gpu_clocks`, `gpu_temperature`, `gpu_throttling`, `gpu_persistence`, `gpu_users`", gpu.TEMPERATURE_C),
+    ],
+)
+def test_a_check_is_doubtful_and_bad_from_where_its_row_says(name: str, limit: Limit) -> None:
+    _, _, doubtful, bad = row((DOCS / "noise.md").read_text(encoding="utf-8"), name)
+    assert (number(doubtful), number(bad)) == pytest.approx((limit.doubtful, limit.bad))
+
+
+def test_a_block_is_replaced_from_the_limits_of_its_table_on() -> None:
+    rule = (DOCS / "noise.md").read_text(encoding="utf-8").partition("## A block that was disturbed")[2]
+    for name, limit in (
+        ("`steal`", disturbance.STEAL_LIMIT),
+        ("`other_cpu`", disturbance.OTHER_CPU_LIMIT),
+        ("`memory_pressure`", disturbance.STALL_LIMIT),
+        ("`io_pressure`", disturbance.STALL_LIMIT),
+    ):
+        assert number(row(rule, name)[2]) == limit
+    assert disturbance.STEAL_LIMIT == PRECISION_TARGET
+
+
+@pytest.mark.parametrize(
+    ("title", "figure"),
+    [
+        ("loss of step 1", "loss"),
+        ("norm of the whole gradient at step 1", "gradient_norm"),
+        ("gradient at step 1, the worst weight's", "gradient"),
+        ("update at step 2, the worst weight's", "update"),
+        ("loss of the worst of 20 steps (float64: of the first 3)", "losses"),
+    ],
+)
+def test_twins_deviate_from_the_limits_of_their_table_on(title: str, figure: str) -> None:
+    _, float64, float32 = row((DOCS / "parity.md").read_text(encoding="utf-8"), title)
+    assert (number(float64), number(float32)) == (
+        parity.LIMITS["float64"][figure],
+        parity.LIMITS["float32"][figure],
+    )
+
+
+LOOKED_AT = [str(at) for at in LOOKS.blocks]
+STATED = [
+    ("statistics.md", f"none below {OFTEN} blocks"),
+    ("statistics.md", f"looks at {', '.join(LOOKED_AT)} blocks"),
+    ("statistics.md", f"Benjamini-Hochberg at {percent(figures.LEVEL)} for the names of the fastest"),
+    ("statistics.md", f"at {percent(gate.LEVEL)} for the gate"),
+    ("statistics.md", f"with {percent(figures.POWER)} power at the {percent(figures.LEVEL)} level"),
+    ("statistics.md", f"beyond {NUMBERS[round(epochs.OUTLIER_MADS / 1.4826)]} robust standard deviations (1.4826 MAD)"),
+    ("statistics.md", f"Mann-Kendall at {percent(epochs.TREND_LEVEL)}, and a Theil-Sen line of at least"),
+    ("statistics.md", f"at least {percent(epochs.LEAST_TREND)} from end to end; at least {epochs.MIN_TREND_EPOCHS} ep"),
+    ("statistics.md", f"against normal values, simulated, at {percent(processes.MODES_LEVEL)}"),
+    ("statistics.md", f"one confidence, {percent(gate.GATE_LOOKS.confidences[0])} (Pocock 1977)"),
+    ("comparing.md", f"No interval below {OFTEN} blocks"),
+    ("comparing.md", f"takes {OFTEN} blocks, then adds more"),
+    ("comparing.md", f"One looks after {', '.join(LOOKED_AT[:-1])} and {LOOKED_AT[-1]} blocks"),
+    ("comparing.md", f"{LOOKED_AT[-1]} blocks are the most"),
+    ("comparing.md", f"(less than {TIMES[campaign.ROOM_FACTOR]} the largest one is free)"),
+    ("comparing.md", f"is measured again, {TIMES[campaign.MOST_REPLACEMENTS]}."),
+    ("comparing.md", f"{NUMBERS[history.LEAST_SESSIONS]} other sessions of the cell"),
+    ("comparing.md", f"{NUMBERS[history.LEAST_PROCESSES]} processes on each side"),
+    ("comparing.md", f"is a discovery among the run's comparisons at {percent(gate.LEVEL)}"),
+    ("comparing.md", f"the interval lies beyond +{percent(kinds.FIRST_EPOCH_TOLERANCE)}"),
+    ("comparing.md", f"the interval lies beyond {1 + kinds.SCATTER_TOLERANCE:g} times, and new scatters by"),
+    ("comparing.md", f"new scatters by {percent(kinds.LEAST_SCATTER)} or more"),
+    ("noise.md", f"counts only while the run moves less than {disturbance.OWN_STORAGE_LIMIT_BYTES_PER_S >> 20} MiB/s"),
+    ("noise.md", f"over {disturbance.MIN_CPU_S:g} s of CPU time by about 1 %; blocks with less"),
+    ("noise.md", "for {} and for {} such pairs".format(*resolution.PLANNED_PAIRS)),
+    ("noise.md", f"Below {resolution.MIN_PAIRS} pairs there is no figure"),
+    ("noise.md", f"Over {percent(disturbance.STALL_LIMIT)} of the kept epochs give the warning `gpu_throttled`"),
+    *(("history.md", f"{length} (threshold {threshold:g})") for length, threshold in changes.THRESHOLDS.items()),
+    ("history.md", f"from {changes.LEAST_FOR_CHANGES} sessions on"),
+    ("history.md", f"a level lasts at least {NUMBERS[changes.SHORTEST_LEVEL]} sessions"),
+    ("history.md", f"At most {changes.MOST_CHANGES} changes are sought between two annotated ones"),
+    ("history.md", f"is held within {NUMBERS[round(changes.CLIP)]} scatters of their median"),
+    ("history.md", f"With fewer than {history.LEAST_SESSIONS} sessions it is not known"),
+    ("history.md", f"a session has fewer than {NUMBERS[history.LEAST_PROCESSES]} processes"),
+    ("roofline.md", f"| {percent(flops.SAME)} | ours and arithmetic |"),
+    ("roofline.md", f"| {percent(flops.FORWARD)} | a tool's forward pass and ours |"),
+    ("roofline.md", f"| {percent(flops.TRAIN)} | a tool's training step and {flops.TRAINING_PER_FORWARD} x ours"),
+    ("roofline.md", f"is recorded, and above {percent(roofline.QUIET_SHARE)} it is a note"),
+    ("parity.md", f"of each weight within {parity.INITIAL_LIMIT:g} standard errors, constants exactly"),
+    ("parity.md", f"float32 losses: at most {parity.OWN_FACTOR:g} times what one of the two backends deviates"),
+    ("parity.md", f"it is at most {parity.ROUNDING_FACTOR:g} times what *each*"),
+    ("parity.md", f"it is at most {parity.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
+    ("parity.md", f"FLOPs by more than {percent(same_work.FLOPS_TOLERANCE)}, the comparison is"),
+    ("matrix.md", f"`unstable` (the second epoch took over {judge.SECOND_EPOCH_LIMIT:g} times the later ones)"),
+    ("matrix.md", f"tried {NUMBERS[campaign.INFRA_ATTEMPTS]} times, then pending"),
+    ("matrix.md", f"| `precision_target` | {PRECISION_TARGET:g} |"),
+]
+
+
+@pytest.mark.parametrize(("name", "stated"), STATED)
+def test_what_a_document_states_is_in_force(name: str, stated: str) -> None:
+    assert stated in words(name)
