@@ -153,6 +153,7 @@ def keep(folder: Path) -> None:
     by_condition: dict[str, list[dict[str, Any]]] = {}
     for row in rows(folder):
         by_condition.setdefault(row["condition"], []).append(row)
+    RECORDINGS.mkdir(exist_ok=True)
     for condition, found in by_condition.items():
         path = RECORDINGS / f"{condition}.parquet"
         with tempfile.NamedTemporaryFile("w", suffix=".ndjson") as lines:

@@ -135,6 +135,8 @@ class _Campaign:
         """Measure one block, comparison after comparison."""
         for name, arm in self._workshop.arms.items():
             arm.executor.begin_block([step.cell.settings for step in steps if step.arm == name])
+        for arm in self._workshop.arms.values():
+            arm.executor.await_block()
         for _, group in itertools.groupby(steps, key=lambda step: calibration_group(step.cell.settings)):
             comparison = list(group)
             self.compare(comparison)

@@ -44,6 +44,7 @@ class FakeExecutor:
     turns: list[Job] = field(default_factory=list)
     resident_bytes: int = 500 << 20
     closed: bool = False
+    waited_for: bool = True
     name: str = "fake"
 
     def missing(self, backend: str) -> str | None:
@@ -53,9 +54,15 @@ class FakeExecutor:
     def begin_block(self, settings: Sequence[Settings]) -> None:
         """Count the block."""
         self.blocks += 1
+        self.waited_for = False
+
+    def await_block(self) -> None:
+        """Note that the block was waited for."""
+        self.waited_for = True
 
     def start(self, job: Job, timeout_s: float) -> Running:
         """Pretend to start a process."""
+        assert self.waited_for, "nothing may be measured while servers still start"
         self.timeouts_s.append(timeout_s)
         return FakeRunning(self, job)
 

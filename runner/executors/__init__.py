@@ -73,7 +73,13 @@ class Executor(Protocol):
         """Return why this backend cannot run here, None when it can."""
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
-        """Begin a block of repeats of cells with these settings: nothing of the last block is reused."""
+        """Begin a block of repeats of cells with these settings: nothing of the last block is reused.
+
+        What takes its time to start need not have started; `await_block` waits for it, before anything is measured.
+        """
+
+    def await_block(self) -> None:
+        """Return once everything that the block needs has started."""
 
     def start(self, job: Job, timeout_s: float) -> Running:
         """Start the job's process; `timeout_s` counts while it is waited for. `close` leaves no process behind."""

@@ -42,6 +42,7 @@ class ProcessExecutor:
         self._mark = mark
         self._interpreter = interpreter or Interpreter(sys.executable)
         self._servers: dict[tuple[tuple[str, str], ...], Server | None] = {}
+        self._launched: dict[tuple[tuple[str, str], ...], Server] = {}
         self._home: str | None = None
         self._missing: dict[str, str | None] = {}
         self._clocks = HeldClocks(lambda: opened(visible_gpu()))
@@ -59,21 +60,26 @@ class ProcessExecutor:
         return self._missing[backend]
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
-        """End every server, since the next block's children must not share one with this block's; start the new ones.
+        """End every server, since the next block's children must not share one with this block's; launch the new ones.
 
-        They start side by side: importing keeps one core busy, and nothing is measured meanwhile.
+        They start side by side, those of other arms too: importing keeps one core busy.
         """
         self.close()
         forked = [s for s in settings if self._forks(s) and not self.missing(s.backend)]
         wanted = {_key(environment): environment for environment in (self._environment(s) for s in forked)}
-        launched = {key: self._launch(environment) for key, environment in wanted.items()}
-        self._servers = dict(launched)
-        for key, server in launched.items():
+        self._launched = {key: self._launch(environment) for key, environment in wanted.items()}
+        self._servers = dict(self._launched)
+
+    def await_block(self) -> None:
+        """Wait for the servers that were launched."""
+        while self._launched:
+            key, server = self._launched.popitem()
             self._servers[key] = _when_ready(server)
 
     def close(self) -> None:
         """End every server, and give the GPU's clocks back."""
         self._clocks.release()
+        self._launched.clear()
         while self._servers:
             _, server = self._servers.popitem()
             if server is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -301,6 +301,27 @@ def test_a_selftest_tells_of_every_stored_session_of_its_kind(folder: Path, caps
     document = json.loads(capsys.readouterr().out)
     assert (document["sessions"], document["planted"]) == (2, None)
     assert [one["outside"]["of"] for one in document["findings"]] == [4, 4, 8]
+
+
+class Noting(FakeExecutor):
+    """Notes what happens to a block, of every arm."""
+
+    seen: list[str]
+
+    def begin_block(self, settings: Sequence[Settings]) -> None:
+        super().begin_block(settings)
+        self.seen.append("begun")
+
+    def await_block(self) -> None:
+        super().await_block()
+        self.seen.append("waited for")
+
+
+def test_the_servers_of_both_arms_start_side_by_side(folder: Path) -> None:
+    executor = Noting(step_time_s=noisy(0.01))
+    executor.seen = []
+    assert runner("selftest", "--repeats", "5", executor=executor) == 0
+    assert executor.seen == ["begun", "begun", "waited for", "waited for"] * 5
 
 
 def test_a_planted_slowdown_is_told_apart_from_the_sessions_without(

@@ -188,6 +188,7 @@ def test_a_new_block_has_new_servers(forking: ProcessExecutor, tmp_path: Path) -
     run(forking, make_job(tmp_path, "well"))
     first = next(iter(forking._servers.values()))
     forking.begin_block([])
+    forking.await_block()
     run(forking, make_job(tmp_path, "well"))
     second = next(iter(forking._servers.values()))
     assert first is not None
