@@ -90,8 +90,8 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     stale = [name for name in found.stale if name in concerned]
     standing, absent = _standing(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
     if absent and standing in (Standing.AGREES, Standing.EXPLAINED):
-        told = f"{', '.join(absent)} was compared with none of the others: runner parity {settings.workload}"
-        return SameWork(Standing.NOT_CHECKED, remarks=(told,))
+        remark = f"{', '.join(absent)} was compared with none of the others: runner parity {settings.workload}"
+        return SameWork(Standing.NOT_CHECKED, remarks=(remark,))
     return SameWork(standing, max(known, default=None), f"{precision} {figure}", _remarks(found, pairs, stale))
 
 

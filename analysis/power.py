@@ -39,12 +39,13 @@ OUTER, INNER = 200, 400
 class Process:
     """One measured process: its figure, its kept epochs, and what it cost in wall time.
 
-    The cost holds the server it was forked from, one a block and arm, and attempts that were replaced.
+    `cost_s` holds attempts that were replaced; `import_time_s` is that of the server it was forked from.
     """
 
     step_time_s: float
     epoch_times_s: tuple[float, ...]
     cost_s: float
+    import_time_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,9 @@ class Recording:
         return np.array([math.log(new.step_time_s / base.step_time_s) for new, base in pairs])
 
     def block_cost_s(self, arm: str) -> float:
-        """Return the mean wall time of a block of the base and this arm."""
-        costs = [b[arm].cost_s + b[BASE].cost_s for b in self.blocks if arm in b and BASE in b]
-        return float(np.mean(costs))
+        """Return the mean wall time of a block of the base and this arm; their servers start side by side."""
+        pairs = [(block[arm], block[BASE]) for block in self.blocks if arm in block and BASE in block]
+        return float(np.mean([_cost_s(pair) for pair in pairs]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +95,30 @@ def affordable(recording: Recording, arm: str, budget_s: float) -> int:
     return int(budget_s // recording.block_cost_s(arm))
 
 
-def power(logs: Array, count: int, finds: Finds, generator: np.random.Generator, inner: int = INNER) -> Power | None:
-    """Return the power of comparisons of `count` blocks drawn from these; None below `MIN_BLOCKS`."""
+def power(
+    logs: Array,
+    count: int,
+    finds: Finds,
+    generator: np.random.Generator,
+    slowdown: float | None = None,
+    inner: int = INNER,
+) -> Power | None:
+    """Return the power of comparisons of `count` blocks drawn from these; None below `MIN_BLOCKS`.
+
+    With `slowdown` the logs are of two equal arms: in every draw their names are tossed and one is made slower by it.
+    """
     if min(count, len(logs)) < MIN_BLOCKS:
         return None
-    shares = [
-        float(finds(stretches(again, inner, count, generator)).mean())
-        for again in stretches(logs, OUTER, len(logs), generator)
-    ]
+
+    def share(own: Array, rows: int) -> float:
+        drawn = stretches(own, rows, count, generator)
+        if slowdown is not None:
+            drawn = tossed(drawn, generator) + math.log1p(slowdown)
+        return float(finds(drawn).mean())
+
+    shares = [share(again, inner) for again in stretches(logs, OUTER, len(logs), generator)]
     low, high = np.quantile(shares, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    whole = float(finds(stretches(logs, OUTER * 10, count, generator)).mean())
-    return Power(whole, float(low), float(high))
+    return Power(share(logs, OUTER * 10), float(low), float(high))
 
 
 def false_alarms(logs: Array, count: int, finds: Finds, generator: np.random.Generator) -> float | None:
@@ -113,12 +127,6 @@ def false_alarms(logs: Array, count: int, finds: Finds, generator: np.random.Gen
         return None
     drawn = stretches(logs, OUTER * 10, count, generator)
     return float(finds(tossed(drawn, generator)).mean())
-
-
-def shifted(logs: Array, slowdown: float, generator: np.random.Generator) -> Array:
-    """Return what equal arms would have shown had one been slower by this share: names tossed, and moved."""
-    moved: Array = tossed(logs[np.newaxis], generator)[0] + math.log1p(slowdown)
-    return moved
 
 
 def stretches(logs: Array, rows: int, count: int, generator: np.random.Generator) -> Array:
@@ -176,7 +184,7 @@ def _moods(recording: Recording) -> tuple[Array, Array, Array]:
     moods = logs.mean(axis=1)
     # Of two values, each lies from their mean by 1/sqrt(2) of what it lies from the truth.
     own = ((logs - moods[:, np.newaxis]) * math.sqrt(2)).ravel()
-    costs = np.array([sum(process.cost_s for process in block.values()) for block in recording.blocks])
+    costs = np.array([_cost_s(list(block.values())) for block in recording.blocks])
     return moods, own * _beyond_epochs(equal, own), np.concatenate([[0.0], np.cumsum(costs)])[: len(moods)]
 
 
@@ -192,6 +200,10 @@ def _mood_change(moods: Array, at_s: Array, begin_s: float, budget_s: float) -> 
     return float(moods[second].mean() - moods[first].mean()) if first.any() and second.any() else 0.0
 
 
+def _cost_s(block: Sequence[Process]) -> float:
+    return max(process.import_time_s for process in block) + sum(process.cost_s for process in block)
+
+
 def recordings(rows: Sequence[Mapping[str, Any]]) -> list[Recording]:
     """Return the recordings of rows, one a process attempt, as `ci/power` stores them; blocks in their order.
 
@@ -201,6 +213,8 @@ def recordings(rows: Sequence[Mapping[str, Any]]) -> list[Recording]:
     for row in sorted(rows, key=lambda row: (row["session"], row["block"], row["attempt"])):
         blocks = found.setdefault((row["backend"], row["condition"]), {})
         block = blocks.setdefault((row["session"], row["block"]), {})
-        cost_s = row["wall_time_s"] + (block[row["arm"]].cost_s if row["arm"] in block else row["import_time_s"])
-        block[row["arm"]] = Process(row["step_time_s"], tuple(row["epoch_times_s"]), cost_s)
+        cost_s = row["wall_time_s"] + (block[row["arm"]].cost_s if row["arm"] in block else 0.0)
+        block[row["arm"]] = Process(
+            row["step_time_s"], tuple(row["epoch_times_s"]), cost_s, row["import_time_s"] or 0.0
+        )
     return [Recording(*key, tuple(blocks.values())) for key, blocks in sorted(found.items())]

@@ -23,7 +23,6 @@ from analysis.power import (
     ours,
     power,
     recordings,
-    shifted,
     stretches,
 )
 from analysis.statistics import minimum_detectable_effect
@@ -61,11 +60,18 @@ def test_the_smallest_slowdown_found_is_that_of_the_t_test() -> None:
 
 def test_power_grows_with_the_slowdown_and_its_interval_holds_it() -> None:
     draw, logs = generator(), recording().logs(SAME)
-    found = [power(shifted(logs, slowdown, draw), 12, by_interval, draw, inner=100) for slowdown in (0.01, 0.03, 0.05)]
+    found = [power(logs, 12, by_interval, draw, slowdown, inner=100) for slowdown in (0.01, 0.03, 0.05)]
     shares = [one.share for one in found if one is not None]
     assert len(shares) == 3
     assert sorted(shares) == shares
     assert all(one is not None and one.low <= one.share <= one.high for one in found)
+
+
+def test_a_lucky_recording_gives_no_power() -> None:
+    logs = recording().logs(SAME)
+    shares = [power(luck, 12, by_interval, generator(), 0.03, inner=50) for luck in (logs, logs + 0.02)]
+    still, lucky = (one.share for one in shares if one is not None)
+    assert lucky < still
 
 
 def test_equal_arms_are_found_slower_in_one_of_forty() -> None:
@@ -139,7 +145,8 @@ def test_rows_become_recordings_and_replaced_attempts_cost_what_they_took() -> N
 
     (one,) = recordings([row(SAME, 1, 0, 4.0), row(BASE, 0, 1, 2.0), row(BASE, 0, 0, 9.0), row(SAME, 0, 0, 4.0)])
     assert [dict(block) for block in one.blocks] == [
-        {BASE: Process(2.0, (2.0,), 7.0), SAME: Process(4.0, (4.0,), 4.0)},
-        {SAME: Process(4.0, (4.0,), 4.0)},
+        {BASE: Process(2.0, (2.0,), 6.0, 1.0), SAME: Process(4.0, (4.0,), 3.0, 1.0)},
+        {SAME: Process(4.0, (4.0,), 3.0, 1.0)},
     ]
+    assert one.block_cost_s(SAME) == 6.0 + 3.0 + 1.0, "servers start side by side"
     assert one.logs(SAME) == pytest.approx([math.log(2)])
