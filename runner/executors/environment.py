@@ -59,9 +59,12 @@ def visible_gpu(caller: Mapping[str, str] | None = None) -> str:
 
 
 def allowed_cpus(settings: Settings) -> list[int] | None:
-    """Return the CPUs a cell is held to, None for all: those it names, else no more than its threads need."""
+    """Return the CPUs a cell is held to, None for all: those it names, else no more than its threads need.
+
+    The last ones: the first take most interrupts.
+    """
     available = sorted(os.sched_getaffinity(0))
     cpus = pinned(settings.cpus, Tree(), available)
     if cpus is not None or settings.threads == "all":
         return None if cpus is None else list(cpus)
-    return available[: int(settings.threads)]
+    return available[-int(settings.threads) :]
