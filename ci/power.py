@@ -233,16 +233,16 @@ def power_table(kept: dict[str, list[Any]]) -> Iterator[str]:
     for condition, found in kept.items():
         for one in found:
             count = power.affordable(one, power.SAME, BUDGETS_S[condition])
-            for name, finds in (("interval", power.by_interval), ("gate", power.by_gate)):
+            for name, finds, inner in (("interval", power.by_interval, power.INNER), ("gate", power.by_gate, 50)):
                 shares = []
                 for slowdown in SLOWDOWNS:
                     logs = one.logs(power.SAME)
                     if slowdown:
-                        shares.append(_share(power.power(logs, count, finds, generator, slowdown)))
+                        shares.append(_share(power.power(logs, count, finds, generator, slowdown, inner)))
                     else:
                         alarms = power.false_alarms(logs, count, finds, generator)
                         shares.append("-" if alarms is None else f"{alarms:.1%}")
-                shares.append(_share(power.power(one.logs(power.SLOWER), count, finds, generator)))
+                shares.append(_share(power.power(one.logs(power.SLOWER), count, finds, generator, None, inner)))
                 budget = f"{BUDGETS_S[condition]:.0f} s | {count}"
                 yield f"| {condition}, {one.backend}, {name} | {budget} | {' | '.join(shares)} |"
 
