@@ -4,21 +4,17 @@ A task is a stack of `level` matrices of `weight_size` x `weight_size` and a las
 or activation, trained on one batch that stays; its loss is the sum of the squared differences to the labels.
 
 Promise: pure arithmetic, exact in whole numbers, known before anything runs. What the workers did communicate is
-counted apart (`Traffic`, by `models.fc.seam`) and must come to the same. Bytes are those that all workers together have
-to send: for n workers a sum of m bytes that all get takes 2 (n - 1) m, one that is left in pieces (n - 1) m, and as
-much the gathering of pieces that make m bytes. (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
-clusters of workstations", 2009.) Where groups of workers do so, n is a group's; what one hands to another takes its m.
-An algorithm may send more.
+counted apart (`records.traffic`, by `models.fc.seam`) and must come to the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from records.settings import Settings
+from records.traffic import Traffic
 
 WORKLOAD = "fc"
 LEARNING_RATE = 1e-6
@@ -71,37 +67,9 @@ CUT_BATCH = (Kind.DATA, Kind.MODEL, Kind.HYBRID, Kind.SHARDED)
 CUT_WEIGHTS = ("fc_model_ff", "fc_model", "fc_model_manual", "fc_zero", "fc_data_slice", "fc_data_manual")
 # Modes whose gradients may be summed while others are still being made.
 OVERLAPPING = ("fc_data", "fc_data_manual")
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What one worker took part in during one step: bytes of the whole arrays that were summed, scattered, gathered.
-
-    Of collectives among groups of workers: what all groups together have to send. What a worker handed to another is
-    its own, until `together` adds it up. `calls` are collectives of both sorts.
-    """
-
-    all_reduce_bytes: int = 0
-    reduce_scatter_bytes: int = 0
-    all_gather_bytes: int = 0
-    calls: int = 0
-    group_sent_bytes: int = 0
-    handed_bytes: int = 0
-    hand_overs: int = 0
-
-    def sent_bytes(self, workers: int) -> int:
-        """Return the bytes that all workers together have to send."""
-        whole = 2 * self.all_reduce_bytes + self.reduce_scatter_bytes + self.all_gather_bytes
-        return (workers - 1) * whole + self.group_sent_bytes + self.handed_bytes
-
-
-def together(found: Sequence[Traffic]) -> Traffic:
-    """Return what all workers counted. Raises `RuntimeError` where they took part in different collectives."""
-    alike = {replace(own, handed_bytes=0, hand_overs=0) for own in found}
-    if len(alike) != 1:
-        raise RuntimeError(f"the workers took part in different collectives: {found}")
-    handed = sum(own.handed_bytes for own in found)
-    return replace(alike.pop(), handed_bytes=handed, hand_overs=sum(own.hand_overs for own in found))
+# Who puts the collectives in: the program, or of these backends what divides arrays by itself, in these modes.
+DIVIDERS = {"named_sharding": ("jax", ("fc_data", "fc_model")), "dtensor": ("torch", ("fc_model",))}
+PARTITIONS = ("program", *DIVIDERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +112,7 @@ class Task:
     shared_ratio: float = 1 / 1024
     reduce: str = "sum"
     overlap: str = "on"
+    partition: str = "program"
     model_workers: int = 0
     micro_batches: int = 4
 
@@ -228,9 +197,18 @@ def faults(task: Task) -> list[str]:
         found.append(f"workers: must divide weight_size ({task.weight_size}) for {task.mode}, got {n}")
     if not 0 <= task.shared_ratio <= 1:
         found.append(f"shared_ratio: must be from 0 to 1, got {task.shared_ratio}")
-    if task.overlap == "off" and task.mode not in OVERLAPPING:
-        found.append(f"overlap: must be on for {task.mode}, got off; {' and '.join(OVERLAPPING)} can do without")
+    if task.overlap == "off" and (task.mode not in OVERLAPPING or task.partition != "program"):
+        why = f"{' and '.join(OVERLAPPING)} can do without, where the program communicates"
+        found.append(f"overlap: must be on for {task.mode}, got off; {why}")
+    if task.partition in DIVIDERS and task.mode not in DIVIDERS[task.partition][1]:
+        found.append(f"partition: must be program for {task.mode}, got {task.partition}")
     return found + _hybrid_faults(task) + _pipeline_faults(task)
+
+
+def backend_faults(task: Task, backend: str) -> list[str]:
+    """Return why a task cannot be on a backend, beside what is wrong with it anywhere."""
+    divider = DIVIDERS.get(task.partition, (backend,))[0]
+    return [] if divider == backend else [f"partition: must be program on {backend}, got {task.partition}"]
 
 
 def _hybrid_faults(task: Task) -> list[str]:
@@ -259,7 +237,7 @@ def settings_faults(settings: Settings) -> list[str]:
         return faults(task)
     fixed = {"phase": "fit", "eager": False, "jit": "auto", "steps_per_execution": 1, "feed": "device_resident"}
     told = {"phase": "; fc_data_ff and fc_model_ff only go forward"}
-    return faults(task) + [
+    return [*faults(task), *backend_faults(task, settings.backend)] + [
         f"{key}: must be {str(value).lower()} for {task.mode}, got {str(got).lower()}{told.get(key, '')}"
         for key, value in fixed.items()
         if (got := getattr(settings, key)) != value
@@ -285,6 +263,8 @@ def traffic_per_step(task: Task) -> Traffic:
     item = ITEM_BYTES[task.precision]
     first = task.weight_size**2 * item
     square, last = task.level * first, task.weight_size * item
+    if task.partition == "named_sharding":
+        return _divided_by_jax(task, square + last)
     if task.kind is Kind.MODEL:
         crossing = task.batch_size * (task.level * task.weight_size + 1) * item
         return Traffic(0, crossing, crossing if MODES[task.mode].trains else 0)
@@ -303,6 +283,18 @@ def traffic_per_step(task: Task) -> Traffic:
         "fc_data_manual": Traffic(last, square, square),
         "fc_zero": Traffic(0, square + last, 2 * (square + last) - first),
     }.get(task.mode, Traffic())
+
+
+def _divided_by_jax(task: Task, weights_bytes: int) -> Traffic:
+    """Return what JAX's partitioner makes of data or model parallelism, as it was seen to do.
+
+    It sums the loss, too; and the outputs of divided layers whole, of which each worker then takes its piece.
+    """
+    item = ITEM_BYTES[task.precision]
+    if task.kind is Kind.DATA:
+        return Traffic(weights_bytes + item)
+    outputs = task.batch_size * task.level * task.weight_size * item
+    return Traffic(outputs + task.batch_size * item, 0, outputs)
 
 
 def least_memory_bytes(task: Task) -> int:

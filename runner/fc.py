@@ -7,7 +7,7 @@ from typing import Any
 
 from records import fc
 from records.codec import CodecError, decode
-from records.fc import MODES, OVERLAPPING, Kind, Task
+from records.fc import DIVIDERS, MODES, OVERLAPPING, Kind, Task
 from records.fc_proof import ProofAnswer, ProofOrder
 from runner.executors.probe import Probe, ProbeFailed
 from runner.peaks import probe_settings
@@ -50,7 +50,8 @@ def _variants(task: Task) -> list[dict[str, Any]]:
         return [{"model_workers": n} for n in others]
     if task.kind is Kind.PIPELINE:
         return [{"micro_batches": 1}, {"micro_batches": task.batch_size}]
-    return [{"overlap": "off"}] if task.mode in OVERLAPPING else []
+    divided = [{"partition": name} for name, (_, modes) in DIVIDERS.items() if task.mode in modes]
+    return [*divided, *([{"overlap": "off"}] if task.mode in OVERLAPPING else [])]
 
 
 def prove(
@@ -63,9 +64,10 @@ def prove(
         if why := probe.missing(backend):
             refused[backend] = why
             continue
-        told(f"proving {len(tasks)} tasks on {backend}")
+        own = [task for task in tasks if not fc.backend_faults(task, backend)]
+        told(f"proving {len(own)} tasks on {backend}")
         try:
-            answer = probe.ask(MODULE, ProofOrder(list(tasks)), probe_settings(backend), TIMEOUT_S)
+            answer = probe.ask(MODULE, ProofOrder(own), probe_settings(backend), TIMEOUT_S)
             answers.append(decode(ProofAnswer, answer, "answer"))
         except (ProbeFailed, CodecError) as error:
             refused[backend] = str(error)

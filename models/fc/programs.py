@@ -22,6 +22,8 @@ Result = tuple[Tensor, list[Tensor]]
 Program = Callable[[Any, Task, Sequence[Tensor], Batch], Result]
 # What becomes of a layer's gradient (its number comes first) as soon as it has been made.
 Each = Callable[[int, Tensor], Any]
+# Of a batch's columns and a weight's rows; the last is the axis along which it is cut.
+Product = Callable[[Tensor, Tensor, int], Tensor]
 
 
 def program(mode: str) -> Program:
@@ -141,7 +143,7 @@ def _reduced(task: Task, gradients: list[Tensor]) -> list[Tensor]:
 def fc_model_ff(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Forward only."""
     x, labels = batch
-    return _loss(_forward_in_columns(weights, x, worker.reduce_scatter)[1], labels), []
+    return _loss(_forward_in_columns(weights, x, _scattered(worker))[1], labels), []
 
 
 def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
@@ -149,7 +151,7 @@ def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch
     x, labels = batch
 
     def loss(weights: Sequence[Tensor]) -> Tensor:
-        return _loss(_forward_in_columns(weights, x, worker.scattered_sum)[1], labels)
+        return _loss(_forward_in_columns(weights, x, worker.divided_product)[1], labels)
 
     return worker.gradient(loss, weights)
 
@@ -157,7 +159,7 @@ def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch
 def fc_model_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand: the pieces of an output's gradient are gathered, then all is local."""
     x, labels = batch
-    inputs, output = _forward_in_columns(weights, x, worker.reduce_scatter)
+    inputs, output = _forward_in_columns(weights, x, _scattered(worker))
     d = 2 * (output - labels)
     gradients = []
     for number in reversed(range(len(weights))):
@@ -172,14 +174,17 @@ def _axis_of(number: int, weights: Sequence[Tensor]) -> int:
     return 0 if number == len(weights) - 1 else 1
 
 
-def _forward_in_columns(
-    weights: Sequence[Tensor], x: Tensor, scatter: Callable[[Tensor, int], Tensor]
-) -> tuple[list[Tensor], Tensor]:
+def _scattered(worker: Worker) -> Product:
+    """Return the product of divided arrays, without a gradient."""
+    return lambda x, weight, axis: worker.reduce_scatter(ops.matmul(x, weight), axis)
+
+
+def _forward_in_columns(weights: Sequence[Tensor], x: Tensor, product: Product) -> tuple[list[Tensor], Tensor]:
     """Return this worker's piece of every layer's input, and of the output."""
     inputs = []
     for number, weight in enumerate(weights):
         inputs.append(x)
-        x = scatter(ops.matmul(x, weight), _axis_of(number, weights))
+        x = product(x, weight, _axis_of(number, weights))
     return inputs, x
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from models.fc.crew import Kept, Order
-from records.fc import Place, Traffic, together
+from records.fc import Place
+from records.traffic import Traffic, together
 
 MEETING_LIMIT_S = 60.0
 # A worker whose neighbour was killed may tell of the broken connection before the death itself is seen.

@@ -16,7 +16,8 @@ from typing import Any
 from keras import ops
 from keras.backend import standardize_dtype
 
-from records.fc import ITEM_BYTES, Traffic
+from records.fc import ITEM_BYTES
+from records.traffic import Traffic
 
 Tensor = Any
 Loss = Callable[[Sequence[Tensor]], Tensor]
@@ -82,6 +83,13 @@ class Worker(ABC):
             return self.reduce_scatter(x, axis), gathered
 
         return scattered(x)
+
+    def divided_product(self, x: Tensor, weight: Tensor, axis: int) -> Tensor:
+        """Return this worker's piece, along an axis, of the product of a batch cut into columns and a weight into rows.
+
+        A gradient can come back through.
+        """
+        return self.scattered_sum(ops.matmul(x, weight), axis)
 
     def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return this worker's loss and, for weights that all workers hold, the gradient of the sum of all losses."""

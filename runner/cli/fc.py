@@ -37,6 +37,7 @@ TASK = {
     "shared_ratio": "shared_ratio",
     "reduce": "reduce",
     "overlap": "overlap",
+    "partition": "partition",
     "model_workers": "model_workers",
     "micro_batches": "micro_batches",
     "threads": "threads",
@@ -59,6 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--shared-ratio", type=float, metavar="R", help="fc_phy: share averaged; default: 1/1024")
     task.add_argument("--reduce", metavar="HOW", help="sum or mean of the workers' gradients; default: sum")
     task.add_argument("--overlap", metavar="ON|OFF", help="fc_data, fc_data_manual: sum while others are made")
+    task.add_argument("--partition", metavar="WHO", help="puts the collectives in: program, named_sharding or dtensor")
     task.add_argument("--model-workers", type=int, metavar="N", help="fc_hybrid: workers that divide a layer")
     task.add_argument("--micro-batches", type=int, metavar="N", help="fc_pipeline: parts of the batch; default: 4")
     task.add_argument("--threads", type=int, metavar="N", help="CPU threads of all workers together; default: all")
@@ -287,6 +289,7 @@ def _named(backend: str, task: Any) -> str:
     extra += f" model_workers={task.model_size}" if task.mode == "fc_hybrid" else ""
     extra += f" micro_batches={task.micro_batches}" if task.mode == "fc_pipeline" else ""
     extra += " overlap=off" if task.overlap == "off" else ""
+    extra += f" partition={task.partition}" if task.partition != "program" else ""
     return f"{task.mode} on {backend}, {task.workers} workers, {task.precision}, {task.reduce}{extra}"
 
 

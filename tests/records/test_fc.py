@@ -9,7 +9,8 @@ import pytest
 
 from records import fc
 from records.codec import decode, to_json
-from records.fc import Parallel, Place, Task, Traffic
+from records.fc import Parallel, Place, Task
+from records.traffic import Traffic, together
 from tests.conftest import make_settings
 
 TINY = Task(level=2, weight_size=8, batch_size=4)
@@ -43,6 +44,12 @@ def parallel(task: Task) -> Parallel:
         ({"mode": "fc_pipeline", "workers": 3}, "workers: must be at most level (2) for fc_pipeline, got 3"),
         ({"mode": "fc_pipeline", "micro_batches": 3}, "micro_batches: must divide batch_size (4), got 3"),
         ({"mode": "fc_model", "overlap": "off"}, "overlap: must be on for fc_model, got off; fc_data and fc_data_man"),
+        (
+            {"mode": "fc_data", "overlap": "off", "partition": "named_sharding"},
+            "overlap: must be on for fc_data, got off",
+        ),
+        ({"mode": "fc_zero", "partition": "named_sharding"}, "partition: must be program for fc_zero, got named_sha"),
+        ({"mode": "fc_data", "partition": "dtensor"}, "partition: must be program for fc_data, got dtensor"),
         ({"mode": "fc_phy", "shared_ratio": 1.5}, "shared_ratio: must be from 0 to 1, got 1.5"),
         ({"mode": "fc_data", "precision": "mixed_bfloat16"}, "precision: must be float64, float32, bfloat16 for"),
     ],
@@ -94,6 +101,16 @@ def test_a_native_program_takes_no_setting_of_keras() -> None:
     assert fc.settings_faults(replace(settings, params={"mode": "fc_keras"})) == []
 
 
+def test_only_the_backend_that_divides_arrays_can_be_asked_to() -> None:
+    told = [f"partition: must be program on torch, got {name}" for name in ("named_sharding",)]
+    assert fc.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "torch") == told
+    assert fc.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "jax") == []
+    assert fc.backend_faults(TINY.changed(mode="fc_model", partition="dtensor"), "torch") == []
+    assert [fc.backend_faults(TINY, backend) for backend in ("tensorflow", "jax", "torch")] == [[], [], []]
+    settings = make_settings(workload="fc", params={"mode": "fc_model", "partition": "dtensor"}, backend="jax")
+    assert fc.settings_faults(settings) == ["partition: must be program on jax, got dtensor"]
+
+
 def test_the_work_of_a_step_is_that_of_its_products() -> None:
     # Two layers of 8 x 8 and one of 8 x 1, four rows: 2 * 4 * (64 + 64 + 8) forward, as much for the weights'
     # gradients, and 2 * 4 * (64 + 8) for the inputs of the second and the last layer.
@@ -116,6 +133,10 @@ def test_the_work_of_a_step_is_that_of_its_products() -> None:
         ({"mode": "fc_model_ff"}, Traffic(0, 68 * 4, 0), 68 * 4),
         ({"mode": "fc_model"}, Traffic(0, 68 * 4, 68 * 4), 2 * 68 * 4),
         ({"mode": "fc_model_manual", "workers": 4}, Traffic(0, 68 * 4, 68 * 4), 6 * 68 * 4),
+        # JAX sums the gradients and the loss; or the outputs whole, and gathers what comes back to all but the last.
+        ({"mode": "fc_data", "partition": "named_sharding"}, Traffic(137 * 4), 2 * 137 * 4),
+        ({"mode": "fc_model", "partition": "named_sharding"}, Traffic(68 * 4, 0, 64 * 4), (2 * 68 + 64) * 4),
+        ({"mode": "fc_model", "partition": "dtensor"}, Traffic(0, 68 * 4, 68 * 4), 2 * 68 * 4),
         # Two rows of two workers: along each the outputs of its 2 samples, down each column half of the weights.
         ({"mode": "fc_hybrid", "workers": 4}, Traffic(group_sent_bytes=2 * (68 + 136) * 4), 2 * (68 + 136) * 4),
         ({"mode": "fc_hybrid", "model_workers": 1}, Traffic(group_sent_bytes=2 * 136 * 4), 2 * 136 * 4),
@@ -139,9 +160,9 @@ def test_what_the_workers_communicate_follows_from_the_sizes(
 
 def test_what_workers_count_alike_counts_once_and_what_they_hand_on_is_added_up() -> None:
     found = [Traffic(all_reduce_bytes=8, calls=1, handed_bytes=n, hand_overs=1) for n in (3, 4)]
-    assert fc.together(found) == Traffic(all_reduce_bytes=8, calls=1, handed_bytes=7, hand_overs=2)
+    assert together(found) == Traffic(all_reduce_bytes=8, calls=1, handed_bytes=7, hand_overs=2)
     with pytest.raises(RuntimeError, match="different collectives"):
-        fc.together([Traffic(8, calls=1), Traffic(8, calls=2)])
+        together([Traffic(8, calls=1), Traffic(8, calls=2)])
 
 
 def test_a_mesh_holds_its_weights_once_a_row() -> None:

@@ -104,6 +104,10 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
         (["--mode", "fc_pipeline", "--micro-batches", "3"], "micro_batches: must divide batch_size (128), got 3"),
         (["--mode", "fc_pipeline", "--micro-batches", "0"], "--micro-batches: must be a whole number from 1 to"),
         (["--mode", "fc_data", "--overlap", "no"], "--overlap: must be on or off, got 'no'"),
+        (
+            ["--mode", "fc_data", "--partition", "named_sharding", "--backend", "torch"],
+            "partition: must be program on torch, got named_sharding",
+        ),
         (["--mode", "fc_zero", "--overlap", "off"], "overlap: must be on for fc_zero, got off"),
         (["--prove", "--mode", "fc_keras"], "--mode: fc_keras is Keras's own path"),
         (["--prove", "--mode", "fc_dada"], "--mode: must be one of"),
@@ -171,6 +175,23 @@ def test_every_mode_is_proved_for_every_number_of_workers_it_can_have() -> None:
     modes = [mode.name for mode in fc.MODES.values() if mode.native]
     wanted = {(mode, n) for mode in modes for n in (1, 2, 4) if n == 1 or mode not in alone}
     assert found == {(mode, precision, n) for mode, n in wanted for precision in ("float64", "float32")}
+
+
+def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
+    orders = {}
+
+    class Watched(FakeProbe):
+        def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
+            orders[settings.backend] = {(task.mode, task.partition) for task in order.tasks}
+            return super().ask(module, order, settings, timeout_s)
+
+    assert runner("--prove", probe=Watched()) == 0
+    divided = {backend: {own for own in tasks if own[1] != "program"} for backend, tasks in orders.items()}
+    assert divided == {
+        "tensorflow": set(),
+        "jax": {("fc_data", "named_sharding"), ("fc_model", "named_sharding")},
+        "torch": {("fc_model", "dtensor")},
+    }
 
 
 def test_what_a_mode_can_be_told_is_proved_too() -> None:

@@ -13,11 +13,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from models.fc import layout
+from models.fc import hlo, layout
 from models.fc.crew import Crew, Kept, NoSuchDevices, Order
 from models.fc.programs import program
 from models.fc.seam import Axis, Loss, Tensor, Worker
-from records.fc import LEARNING_RATE, Kind, Place, Task, Traffic
+from records.fc import LEARNING_RATE, Kind, Place, Task
+from records.traffic import Traffic
 
 # The mesh of every task has both; where the work is divided one way only, one of them is 1 long.
 AXES = tuple(axis.value for axis in Axis)
@@ -51,7 +52,7 @@ class JaxWorker(Worker):
         self._mesh, self._axes = mesh, axes
 
     def along(self, axis: Axis) -> Worker:
-        return JaxWorker(self._mesh, (axis.value,), self)
+        return type(self)(self._mesh, (axis.value,), self)
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         value, gradients = jax.value_and_grad(loss)(list(weights))
@@ -81,7 +82,8 @@ class JaxCrew:
         self._order = order
         shape = (task.data_size, task.model_size)
         self._mesh = Mesh(np.asarray(jax.devices()[: task.workers]).reshape(shape), AXES)
-        self._worker = JaxWorker(self._mesh)
+        # Where JAX divides the work itself, the program is that of one worker.
+        self._worker = JaxWorker(Mesh(self._mesh.devices[:1, :1], AXES) if self._divides else self._mesh)
         weights, *specs = _specs(task)
         self._weights = self._placed_weights(weights)
         batch, labels = map(self._placed, layout.draw_batch(task, order.seed), specs)
@@ -102,7 +104,8 @@ class JaxCrew:
 
     def kept(self) -> list[Kept]:
         """Return each worker's shards."""
-        losses = np.asarray(self._losses, np.float64)
+        losses = np.zeros(self._order.task.workers)
+        losses[: len(self._losses)] = self._losses  # one for all where JAX divides the work itself
         held = zip(self._of_each(self._gradients), self._of_each(self._weights), strict=True)
         return [Kept(float(loss), *arrays) for loss, arrays in zip(losses, held, strict=True)]
 
@@ -122,8 +125,11 @@ class JaxCrew:
         ]
 
     def traffic(self) -> Traffic:
-        """Return what was counted while the step was traced."""
-        return self._worker.traffic
+        """Return what was counted while the step was traced, or what JAX put into the compiled step."""
+        if not self._divides:
+            return self._worker.traffic
+        text = self._step.lower(self._weights, self._batch).compile().as_text()
+        return hlo.traffic_of(text, self._order.task.workers)
 
     def peaks_bytes(self) -> list[int]:
         """Return the peak of this process."""
@@ -132,9 +138,17 @@ class JaxCrew:
     def close(self) -> None:
         """There is nothing to end."""
 
+    @property
+    def _divides(self) -> bool:
+        """Whether JAX divides the work, by what it is told of the arrays."""
+        return self._order.task.partition == "named_sharding"
+
     def _compiled(self) -> Any:
         weights, batch, labels = _specs(self._order.task)
         step: Any = self._local
+        if self._divides:
+            sharding = NamedSharding(self._mesh, weights)
+            return jax.jit(step, donate_argnums=0, out_shardings=(sharding, NamedSharding(self._mesh, P()), sharding))
         if self._worker.size > 1:
             step = jax.shard_map(
                 step,
@@ -167,7 +181,7 @@ class JaxCrew:
     def _of_each(self, arrays: Sequence[Any]) -> list[list[layout.Array]]:
         """Return what each worker holds of these arrays."""
         shards = [_shards(array) for array in arrays]
-        return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._worker.size)]
+        return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._order.task.workers)]
 
 
 def _specs(task: Task) -> tuple[P, P, P]:

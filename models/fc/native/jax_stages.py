@@ -19,7 +19,8 @@ from models.fc import layout
 from models.fc.crew import Kept, Order
 from models.fc.seam import Tensor
 from models.fc.stages import Boxes, LocalStage, in_turn
-from records.fc import LEARNING_RATE, Place, Traffic, together
+from records.fc import LEARNING_RATE, Place
+from records.traffic import Traffic, together
 
 _compiled = cache(jax.jit)
 

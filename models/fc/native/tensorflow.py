@@ -20,7 +20,8 @@ from models.fc.crew import Kept, NoSuchDevices, Order
 from models.fc.programs import Result, program
 from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
 from models.fc.stages import Boxes, LocalStage, in_turn
-from records.fc import LEARNING_RATE, Kind, Place, Task, Traffic, together
+from records.fc import LEARNING_RATE, Kind, Place, Task
+from records.traffic import Traffic, together
 
 Combine = Callable[[list[Tensor]], list[Tensor]]
 # Makes of a group's parts, and their devices, an answer for each.

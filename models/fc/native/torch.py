@@ -16,7 +16,8 @@ from models.fc import layout
 from models.fc.crew import Kept, NoSuchDevices, Order
 from models.fc.programs import program
 from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
-from records.fc import LEARNING_RATE, MODES, Kind, Place, Task, Traffic
+from records.fc import LEARNING_RATE, MODES, Kind, Place, Task
+from records.traffic import Traffic
 
 
 class NotMet(Exception):
@@ -162,6 +163,10 @@ def _worker(order: Order, rank: int) -> TorchWorker | TorchStage:
     task = order.task
     if task.kind is Kind.PIPELINE:
         return TorchStage(task.workers, rank)
+    if task.partition == "dtensor" and task.workers > 1:
+        from models.fc.native.torch_dtensor import DTensorWorker
+
+        return DTensorWorker(task.workers, "cpu" if order.device == "cpu" else "cuda")
     worker = TorchWorker(task.workers)
     if task.kind is Kind.HYBRID:
         worker.divide(task, rank)

@@ -15,7 +15,8 @@ from models.fc.prove import error
 from models.fc.reference import train
 from models.fc.seam import Worker
 from models.fc.stages import LocalStage, in_turn
-from records.fc import MODES, Kind, Task, together, traffic_per_step
+from records.fc import MODES, Kind, Task, traffic_per_step
+from records.traffic import together
 
 
 class Alone(Worker):
