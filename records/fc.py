@@ -68,7 +68,7 @@ CUT_WEIGHTS = ("fc_model_ff", "fc_model", "fc_model_manual", "fc_zero", "fc_data
 # Modes whose gradients may be summed while others are still being made.
 OVERLAPPING = ("fc_data", "fc_data_manual")
 # Who puts the collectives in: the program, or of these backends what divides arrays by itself, in these modes.
-DIVIDERS = {"named_sharding": ("jax", ("fc_data", "fc_model")), "dtensor": ("torch", ("fc_model",))}
+DIVIDERS = {"named_sharding": ("jax", ("fc_data",)), "dtensor": ("torch", ("fc_model",))}
 PARTITIONS = ("program", *DIVIDERS)
 
 
@@ -264,7 +264,7 @@ def traffic_per_step(task: Task) -> Traffic:
     first = task.weight_size**2 * item
     square, last = task.level * first, task.weight_size * item
     if task.partition == "named_sharding":
-        return _divided_by_jax(task, square + last)
+        return Traffic(square + last + item)  # of the loss, too
     if task.kind is Kind.MODEL:
         crossing = task.batch_size * (task.level * task.weight_size + 1) * item
         return Traffic(0, crossing, crossing if MODES[task.mode].trains else 0)
@@ -283,18 +283,6 @@ def traffic_per_step(task: Task) -> Traffic:
         "fc_data_manual": Traffic(last, square, square),
         "fc_zero": Traffic(0, square + last, 2 * (square + last) - first),
     }.get(task.mode, Traffic())
-
-
-def _divided_by_jax(task: Task, weights_bytes: int) -> Traffic:
-    """Return what JAX's partitioner makes of data or model parallelism, as it was seen to do.
-
-    It sums the loss, too; and the outputs of divided layers whole, of which each worker then takes its piece.
-    """
-    item = ITEM_BYTES[task.precision]
-    if task.kind is Kind.DATA:
-        return Traffic(weights_bytes + item)
-    outputs = task.batch_size * task.level * task.weight_size * item
-    return Traffic(outputs + task.batch_size * item, 0, outputs)
 
 
 def least_memory_bytes(task: Task) -> int:

@@ -19,7 +19,8 @@ COLLECTIVE = re.compile(
     r"(?P<phase>-start|-done)?\((?P<rest>.*)$",
     re.MULTILINE,
 )
-GROUPS = re.compile(r"replica_groups=(?:\{(\{[\d,]*\})\}|\[1,(\d+)\])")
+# A list of groups, groups by their number and size, or a mesh and those of its axes along which they lie.
+GROUPS = re.compile(r"replica_groups=(?:\{(\{[\d,]*\})\}|\[1,(\d+)\]|mesh\[([^]]*)\] \{([^}]*)\})")
 
 
 def traffic_of(text: str, workers: int) -> Traffic:
@@ -50,4 +51,7 @@ def _group_size(rest: str) -> int | None:
     match = GROUPS.search(rest)
     if match is None:
         return None
+    if match[3]:
+        sizes = dict(axis.split("=") for axis in match[3].split(","))
+        return math.prod(int(sizes[axis]) for axis in match[4].split(","))
     return int(match[2]) if match[2] else match[1].count(",") + 1

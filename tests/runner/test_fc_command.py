@@ -189,7 +189,7 @@ def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
     divided = {backend: {own for own in tasks if own[1] != "program"} for backend, tasks in orders.items()}
     assert divided == {
         "tensorflow": set(),
-        "jax": {("fc_data", "named_sharding"), ("fc_model", "named_sharding")},
+        "jax": {("fc_data", "named_sharding")},
         "torch": {("fc_model", "dtensor")},
     }
 

@@ -68,8 +68,7 @@ class JaxWorker(Worker):
         return jax.lax.all_gather(x, self._axes, axis=axis, tiled=True)
 
     def _after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        # XLA drops an optimization barrier before it orders a program for the CPU. What it cannot drop is a number: it
-        # does not know that 0 x is 0, since x may be NaN.
+        # Real numbers hold where XLA drops what only orders: it does not know that 0 x is 0, since x may be NaN.
         nothing = 0 * sum(array[:1, :1] for array in arrays)
         return [jax.lax.dynamic_update_slice(array, array[:1, :1] + nothing, (0, 0)) for array in arrays]
 

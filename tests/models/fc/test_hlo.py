@@ -24,6 +24,7 @@ SCATTER = "  %reduce-scatter = f32[32,32]{1,0} reduce-scatter(%dot), replica_gro
         (TUPLE, Traffic(all_reduce_bytes=64 * 64 * 4 + 8, calls=1)),
         (GATHER, Traffic(all_gather_bytes=32 * 64 * 2, calls=1)),
         (SCATTER, Traffic(reduce_scatter_bytes=2 * 32 * 32 * 4, calls=1)),
+        (SUM.replace("{{0,1}}", "mesh['axis_0'=2,'axis_1'=1] {'axis_0'}"), Traffic(64 * 64 * 4, calls=1)),
         (f"{SUM}\n{GATHER}\n{SUM}", Traffic(2 * 64 * 64 * 4, 0, 32 * 64 * 2, calls=3)),
     ],
 )
@@ -36,6 +37,7 @@ def test_every_collective_counts_with_the_whole_of_its_arrays(text: str, traffic
     [
         (SUM.replace("{{0,1}}", "{{0},{1}}"), "among other than all 2 workers"),
         (SUM.replace("{{0,1}}", "{{0,1,2,3}}"), "among other than all 2 workers"),
+        (SUM.replace("{{0,1}}", "mesh['axis_0'=2,'axis_1'=2] {'axis_0','axis_1'}"), "among other than all 2 workers"),
         (SUM.replace("{{0,1}}", "{}"), "among other than all 2 workers"),
         (TUPLE.replace("[1,2]", "[2,2]"), "among other than all 2 workers"),
         (SUM.replace("all-reduce(", "all-to-all("), "all-to-all cannot be counted"),

@@ -59,7 +59,9 @@ def test_gradients_by_hand_are_summed_as_they_are_made_or_after_all_of_them() ->
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend: str) -> None:
     found = answered("overlaps.py", backend)
-    assert found == {f"{mode} {overlap}": overlap == "on" for mode in OVERLAPPING for overlap in ("on", "off")}
+    may = {f"{mode} {overlap}": overlap == "on" for mode in OVERLAPPING for overlap in ("on", "off")}
+    # XLA makes one sum of all, which waits for the last gradient.
+    assert found == may | ({"fc_data on": False} if backend == "jax" else {})
 
 
 @pytest.mark.process
