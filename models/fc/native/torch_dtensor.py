@@ -48,7 +48,7 @@ COUNTED = {
     "reduce_scatter_tensor": ("reduce_scatter_bytes", False),
     "all_gather_into_tensor": ("all_gather_bytes", True),
 }
-WAITS = ("wait_tensor",)
+WAITS = ("wait_tensor", "_wrap_tensor_autograd")
 
 
 class Counting(TorchDispatchMode):  # type: ignore[misc]
