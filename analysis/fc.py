@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from records import fc
+from records.fc_proof import Proof
 from records.schema import MEASURED, Record
 
 # How far a result may be from plain NumPy in float64: max |difference| / max |reference|.
@@ -43,7 +44,7 @@ def summary(records: Sequence[Record]) -> Summary | None:
     )
 
 
-def proof_fault(proof: fc.Proof) -> str | None:
+def proof_fault(proof: Proof) -> str | None:
     """Return why a proof does not hold, None where it does."""
     limit = LIMITS[proof.task.precision]
     for what, error in (

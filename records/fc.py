@@ -4,10 +4,7 @@ A task is a stack of `level` matrices of `weight_size` x `weight_size` and a las
 or activation, trained on one batch that stays; its loss is the sum of the squared differences to the labels.
 
 Promise: pure arithmetic, exact in whole numbers, known before anything runs. What the workers did communicate is
-counted apart (`Traffic`, by `models.fc.seam`) and must come to the same. Bytes are those that all workers together have
-to send: for n workers a sum of m bytes that all get takes 2 (n - 1) m, one that is left in pieces (n - 1) m, and as
-much the gathering of pieces that make m bytes. (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
-clusters of workstations", 2009.) An algorithm may send more.
+counted apart (`records.traffic`, by `models.fc.seam`) and must come to the same.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from records.settings import Settings
+from records.traffic import Traffic
 
 WORKLOAD = "fc"
 LEARNING_RATE = 1e-6
@@ -29,6 +27,8 @@ class Kind(StrEnum):
     SINGLE = "single"
     DATA = "data"
     MODEL = "model"
+    HYBRID = "hybrid"
+    PIPELINE = "pipeline"
     SHARDED = "sharded"
     PHYSICS = "physics"
 
@@ -56,27 +56,20 @@ MODES = {
         Mode("fc_model_ff", Kind.MODEL, trains=False),
         Mode("fc_model", Kind.MODEL),
         Mode("fc_model_manual", Kind.MODEL, manual=True),
+        Mode("fc_hybrid", Kind.HYBRID),
+        Mode("fc_pipeline", Kind.PIPELINE, manual=True),
         Mode("fc_zero", Kind.SHARDED, manual=True),
         Mode("fc_phy", Kind.PHYSICS),
     )
 }
 # Kinds that cut the batch, and modes that cut weights or gradients, into as many pieces as there are workers.
-CUT_BATCH = (Kind.DATA, Kind.MODEL, Kind.SHARDED)
+CUT_BATCH = (Kind.DATA, Kind.MODEL, Kind.HYBRID, Kind.SHARDED)
 CUT_WEIGHTS = ("fc_model_ff", "fc_model", "fc_model_manual", "fc_zero", "fc_data_slice", "fc_data_manual")
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What one worker took part in during one step: bytes of the whole arrays that were summed, scattered, gathered."""
-
-    all_reduce_bytes: int = 0
-    reduce_scatter_bytes: int = 0
-    all_gather_bytes: int = 0
-    calls: int = 0
-
-    def sent_bytes(self, workers: int) -> int:
-        """Return the bytes that all workers together have to send."""
-        return (workers - 1) * (2 * self.all_reduce_bytes + self.reduce_scatter_bytes + self.all_gather_bytes)
+# Modes whose gradients may be summed while others are still being made.
+OVERLAPPING = ("fc_data", "fc_data_manual")
+# Who puts the collectives in: the program, or of these backends what divides arrays by itself, in these modes.
+DIVIDERS = {"named_sharding": ("jax", ("fc_data",)), "dtensor": ("torch", ("fc_model",))}
+PARTITIONS = ("program", *DIVIDERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +111,43 @@ class Task:
     phy_blocks: int = 1
     shared_ratio: float = 1 / 1024
     reduce: str = "sum"
+    overlap: str = "on"
+    partition: str = "program"
+    model_workers: int = 0
+    micro_batches: int = 4
 
     @property
     def kind(self) -> Kind:
         """How the work is divided."""
         return MODES[self.mode].kind
+
+    @property
+    def model_size(self) -> int:
+        """Workers that one layer is divided among. Of fc_hybrid by default two, where the workers are even."""
+        if self.kind is Kind.HYBRID:
+            return self.model_workers or (1 if self.workers % 2 else 2)
+        return self.workers if self.kind is Kind.MODEL else 1
+
+    @property
+    def data_size(self) -> int:
+        """Pieces into which the rows of the batch are divided: worker r has the piece r // `model_size`."""
+        return 1 if self.kind is Kind.PIPELINE else self.workers // self.model_size
+
+    @property
+    def weight_pieces(self) -> int:
+        """Pieces into which the rows of each weight are divided: worker r has the piece r modulo these."""
+        return self.workers if self.kind is Kind.SHARDED else self.model_size
+
+    def layers_of(self, rank: int) -> range:
+        """Return the layers of which a worker has weights: in fc_pipeline its stage, otherwise all.
+
+        The first stages have one square layer more where these do not come out even; the last layer is the last's.
+        """
+        if self.kind is not Kind.PIPELINE:
+            return range(self.level + 1)
+        each, more = divmod(self.level, self.workers)
+        first, after = (each * k + min(k, more) for k in (rank, rank + 1))
+        return range(first, after + (rank == self.workers - 1))
 
     @property
     def copies(self) -> int:
@@ -172,6 +197,36 @@ def faults(task: Task) -> list[str]:
         found.append(f"workers: must divide weight_size ({task.weight_size}) for {task.mode}, got {n}")
     if not 0 <= task.shared_ratio <= 1:
         found.append(f"shared_ratio: must be from 0 to 1, got {task.shared_ratio}")
+    if task.overlap == "off" and (task.mode not in OVERLAPPING or task.partition != "program"):
+        why = f"{' and '.join(OVERLAPPING)} can do without, where the program communicates"
+        found.append(f"overlap: must be on for {task.mode}, got off; {why}")
+    if task.partition in DIVIDERS and task.mode not in DIVIDERS[task.partition][1]:
+        found.append(f"partition: must be program for {task.mode}, got {task.partition}")
+    return found + _hybrid_faults(task) + _pipeline_faults(task)
+
+
+def backend_faults(task: Task, backend: str) -> list[str]:
+    """Return why a task cannot be on a backend, beside what is wrong with it anywhere."""
+    divider = DIVIDERS.get(task.partition, (backend,))[0]
+    return [] if divider == backend else [f"partition: must be program on {backend}, got {task.partition}"]
+
+
+def _hybrid_faults(task: Task) -> list[str]:
+    if task.kind is not Kind.HYBRID:
+        return []
+    return [
+        f"model_workers: must divide {what} ({size}) for {task.mode}, got {task.model_size}"
+        for what, size in (("workers", task.workers), ("weight_size", task.weight_size))
+        if size % task.model_size
+    ]
+
+
+def _pipeline_faults(task: Task) -> list[str]:
+    found = []
+    if task.kind is Kind.PIPELINE and task.workers > task.level:
+        found.append(f"workers: must be at most level ({task.level}) for {task.mode}, got {task.workers}")
+    if task.kind is Kind.PIPELINE and task.batch_size % task.micro_batches:
+        found.append(f"micro_batches: must divide batch_size ({task.batch_size}), got {task.micro_batches}")
     return found
 
 
@@ -182,7 +237,7 @@ def settings_faults(settings: Settings) -> list[str]:
         return faults(task)
     fixed = {"phase": "fit", "eager": False, "jit": "auto", "steps_per_execution": 1, "feed": "device_resident"}
     told = {"phase": "; fc_data_ff and fc_model_ff only go forward"}
-    return faults(task) + [
+    return [*faults(task), *backend_faults(task, settings.backend)] + [
         f"{key}: must be {str(value).lower()} for {task.mode}, got {str(got).lower()}{told.get(key, '')}"
         for key, value in fixed.items()
         if (got := getattr(settings, key)) != value
@@ -208,12 +263,20 @@ def traffic_per_step(task: Task) -> Traffic:
     item = ITEM_BYTES[task.precision]
     first = task.weight_size**2 * item
     square, last = task.level * first, task.weight_size * item
+    if task.partition == "named_sharding":
+        return Traffic(square + last + item)  # of the loss, too
     if task.kind is Kind.MODEL:
         crossing = task.batch_size * (task.level * task.weight_size + 1) * item
         return Traffic(0, crossing, crossing if MODES[task.mode].trains else 0)
     if task.kind is Kind.PHYSICS:
         shared = sum(task.shared_rows(rows) * columns for rows, columns in task.shapes)
         return Traffic(shared * item)
+    if task.kind is Kind.HYBRID:
+        crossing = task.batch_size * (task.level * task.weight_size + 1) * item
+        sent = (task.model_size - 1) * crossing + (task.data_size - 1) * (square + last)
+        return Traffic(group_sent_bytes=2 * sent)
+    if task.kind is Kind.PIPELINE:
+        return Traffic(handed_bytes=2 * (task.workers - 1) * task.batch_size * task.weight_size * item)
     return {
         "fc_data": Traffic(square + last),
         "fc_data_slice": Traffic(0, square + last, square + last),
@@ -226,8 +289,8 @@ def least_memory_bytes(task: Task) -> int:
     """Return what all workers together hold at least: weights, their gradients, each layer's input, its gradient."""
     held = 2 if MODES[task.mode].trains else 1
     weights = sum(rows * columns for rows, columns in task.shapes)
-    if task.kind is Kind.DATA:
-        weights *= task.workers
+    if task.kind in (Kind.DATA, Kind.HYBRID):
+        weights *= task.data_size
     inputs = task.batch_size * task.weight_size * (task.level + 1 if MODES[task.mode].trains else 2)
     return (held * weights + inputs) * task.copies * ITEM_BYTES.get(task.precision, 4)
 
@@ -244,27 +307,29 @@ def memory_fault(task: Task, free_bytes: int | None) -> str | None:
     )
 
 
-def expected_shapes(task: Task) -> tuple[list[list[int]], list[int], list[int]]:
-    """Return the shapes of one worker's weights, batch and labels."""
-    n, size, batch = task.workers, task.weight_size, task.batch_size
-    if task.kind is Kind.MODEL:
-        weights = [[rows // n, columns] for rows, columns in task.shapes]
-        return weights, [batch, size // n], [batch // n, 1]
-    if task.kind is Kind.SHARDED:
-        return [[rows // n, columns] for rows, columns in task.shapes], [batch // n, size], [batch // n, 1]
-    own = batch * task.phy_blocks if task.kind is Kind.PHYSICS else batch // n
+def expected_shapes(task: Task, rank: int) -> tuple[list[list[int]], list[int], list[int]]:
+    """Return the shapes of one worker's weights, batch and labels.
+
+    In fc_pipeline the first worker has the batch and the last the labels; the others have none of their rows.
+    """
+    size, samples, pieces = task.weight_size, task.samples_per_step, task.weight_pieces
+    weights = [[rows // pieces, columns] for rows, columns in (task.shapes[k] for k in task.layers_of(rank))]
+    if task.kind is Kind.PIPELINE:
+        rows, labelled = samples * (rank == 0), samples * (rank == task.workers - 1)
+        return weights, [rows, size], [labelled, 1]
     blocks = task.phy_blocks if task.kind is Kind.PHYSICS else 1
-    return [list(shape) for shape in task.shapes] * blocks, [own, size], [own, 1]
+    rows = samples // task.data_size
+    return weights * blocks, [rows, size // task.model_size], [rows // task.model_size, 1]
 
 
 def layout_fault(task: Task, found: Parallel) -> str | None:
     """Return how what a cell proved differs from what its task means; None where it is as it must be."""
-    weights, batch, labels = expected_shapes(task)
     if [place.worker for place in found.places] != list(range(task.workers)):
         return f"it shows {len(found.places)} workers, not {task.workers}"
     if len({(place.device, place.process) for place in found.places}) != task.workers:
         return f"its {task.workers} workers share a device: {', '.join(place.device for place in found.places)}"
     for place in found.places:
+        weights, batch, labels = expected_shapes(task, place.worker)
         for what, is_, must in (
             ("weights", place.weights, weights),
             ("batch", place.batch, batch),
@@ -290,36 +355,3 @@ def parallel_of(task: Task, places: list[Place], traffic: Traffic, peaks_bytes: 
         traffic=traffic,
         peak_worker_memory_bytes=peaks_bytes,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ProofOrder:
-    """What one process is to prove on its backend."""
-
-    tasks: list[Task]
-    steps: int = 5
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """How far a task's result is from plain NumPy in float64: max |difference| / max |reference|, the worst array.
-
-    None for the gradients of a mode that only goes forward. `layout_fault` says what of its layout or of its bytes is
-    not as it must be.
-    """
-
-    task: Task
-    gradient_error: float | None
-    weight_error: float | None
-    loss_error: float
-    parallel: Parallel
-    layout_fault: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProofAnswer:
-    """What one process proved."""
-
-    backend: str
-    proofs: list[Proof]

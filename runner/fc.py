@@ -7,7 +7,8 @@ from typing import Any
 
 from records import fc
 from records.codec import CodecError, decode
-from records.fc import MODES, Kind, ProofAnswer, ProofOrder, Task
+from records.fc import DIVIDERS, MODES, OVERLAPPING, Kind, Task
+from records.fc_proof import ProofAnswer, ProofOrder
 from runner.executors.probe import Probe, ProbeFailed
 from runner.peaks import probe_settings
 
@@ -15,8 +16,8 @@ MODULE = "models.fc.prove"
 TIMEOUT_S = 900.0
 WORKERS = (1, 2, 4)
 PRECISIONS = ("float64", "float32")
-# Small, and no two of its sizes equal: a product of the wrong shape must not pass.
-SMALL = Task(level=3, weight_size=64, batch_size=32)
+# Small, and no two of its sizes equal: a product of the wrong shape must not pass. Five layers make unequal stages.
+SMALL = Task(level=5, weight_size=64, batch_size=32)
 RATIOS = (0.0, 0.3, 1.0)
 # The first steps, that do not count, are as many in the original.
 GROUP = 10
@@ -36,8 +37,21 @@ def _tasks(mode: str, workers: int, precision: str) -> Iterator[Task]:
         yield task.changed(shared_ratio=RATIOS[1], phy_blocks=2)
         return
     yield task
-    if task.kind in (Kind.DATA, Kind.SHARDED) and MODES[mode].trains and workers > 1:
+    if MODES[mode].trains and task.data_size > 1:
         yield task.changed(reduce="mean")
+    if task.workers > 1:
+        yield from (task.changed(**changes) for changes in _variants(task))
+
+
+def _variants(task: Task) -> list[dict[str, Any]]:
+    """Return what else can be asked of a mode on several workers."""
+    if task.kind is Kind.HYBRID:
+        others = [n for n in range(1, task.workers + 1) if task.workers % n == 0 and n != task.model_size]
+        return [{"model_workers": n} for n in others]
+    if task.kind is Kind.PIPELINE:
+        return [{"micro_batches": 1}, {"micro_batches": task.batch_size}]
+    divided = [{"partition": name} for name, (_, modes) in DIVIDERS.items() if task.mode in modes]
+    return [*divided, *([{"overlap": "off"}] if task.mode in OVERLAPPING else [])]
 
 
 def prove(
@@ -50,9 +64,10 @@ def prove(
         if why := probe.missing(backend):
             refused[backend] = why
             continue
-        told(f"proving {len(tasks)} tasks on {backend}")
+        own = [task for task in tasks if not fc.backend_faults(task, backend)]
+        told(f"proving {len(own)} tasks on {backend}")
         try:
-            answer = probe.ask(MODULE, ProofOrder(list(tasks)), probe_settings(backend), TIMEOUT_S)
+            answer = probe.ask(MODULE, ProofOrder(own), probe_settings(backend), TIMEOUT_S)
             answers.append(decode(ProofAnswer, answer, "answer"))
         except (ProbeFailed, CodecError) as error:
             refused[backend] = str(error)

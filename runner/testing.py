@@ -165,8 +165,7 @@ def spoil(times: int) -> Behaviour:
 
 
 def _parallel(task: fc.Task) -> fc.Parallel:
-    shapes = fc.expected_shapes(task)
-    places = [fc.Place(worker, f"fake:{worker}", *shapes) for worker in range(task.workers)]
+    places = [fc.Place(k, f"fake:{k}", *fc.expected_shapes(task, k)) for k in range(task.workers)]
     return fc.parallel_of(task, places, fc.traffic_per_step(task), [])
 
 

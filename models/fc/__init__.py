@@ -1,8 +1,8 @@
 """The FC modes: one stack of fully connected layers, trained by data, model and physics parallelism.
 
     programs.py    what one worker computes and communicates, once for each mode, in `keras.ops`
-    seam.py        what a program asks of a backend: collectives and gradients, counted
-    native/        one file a backend: its workers, and how a step is built and run
+    seam.py        what a program asks of a backend: collectives, hand-overs and gradients, counted
+    native/        each backend's workers, and how a step is built and run;  stages.py several stages in one process
     crew.py        all workers of a task; ranks.py where they are processes
     layout.py      which worker holds what;  reference.py the same in plain NumPy;  prove.py compares the two
 
@@ -13,7 +13,7 @@ layers: the mode `fc_keras`, trained by `fit`; from it the catalog and the other
 from __future__ import annotations
 
 from models.registry import Built, Param, Request, workload
-from records.fc import LEARNING_RATE, MODES, Task
+from records.fc import LEARNING_RATE, MODES, PARTITIONS, Task
 
 
 @workload(
@@ -27,6 +27,10 @@ from records.fc import LEARNING_RATE, MODES, Task
         Param("phy_blocks", 1, "fc_phy: whole models that each worker holds.", 1, 1024),
         Param("shared_ratio", 1 / 1024, "fc_phy: share of a gradient's rows that all models average.", 0, 1),
         Param("reduce", "sum", "Data parallel: what becomes of the workers' gradients.", choices=("sum", "mean")),
+        Param("overlap", "on", "fc_data, fc_data_manual: sum gradients while others are made.", choices=("on", "off")),
+        Param("partition", "program", "Who puts the collectives in: the program, JAX or DTensor.", choices=PARTITIONS),
+        Param("model_workers", 0, "fc_hybrid: workers that divide a layer; 0: two, where workers are even.", 0, 1024),
+        Param("micro_batches", 4, "fc_pipeline: parts of the batch that follow one another.", 1, 1 << 20),
     ),
 )
 def fc(request: Request) -> Built:

@@ -8,7 +8,8 @@ from typing import Protocol, cast
 
 from models.fc.layout import Array
 from models.float64 import keep_float64
-from records.fc import Place, Task, Traffic
+from records.fc import Place, Task
+from records.traffic import Traffic
 
 
 class NoSuchDevices(Exception):

@@ -8,7 +8,6 @@ layer by layer: a worker that needs a piece of a layer never holds more than tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,31 +16,6 @@ from records.fc import Kind, Task
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BATCH_SCALE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Cuts:
-    """The axis along which each array is cut into one piece per worker; None where every worker holds it whole."""
-
-    weights: int | None
-    batch: int
-    labels: int = 0
-
-
-# In physics every worker has weights of its own: the whole of them is the workers' weights one above the other.
-ROWS = (Kind.MODEL, Kind.SHARDED)  # one model's weights, cut into rows
-CUTS = {
-    Kind.SINGLE: Cuts(None, 0),
-    Kind.DATA: Cuts(None, 0),
-    Kind.MODEL: Cuts(0, 1),
-    Kind.SHARDED: Cuts(0, 0),
-    Kind.PHYSICS: Cuts(0, 0),
-}
-
-
-def cuts(task: Task) -> Cuts:
-    """Return how a task's arrays are cut."""
-    return CUTS[task.kind]
 
 
 def dtype(task: Task) -> type[np.floating[Any]]:
@@ -63,24 +37,33 @@ def draw_batch(task: Task, seed: int) -> tuple[Array, Array]:
     return batch * dtype(task)(BATCH_SCALE), np.zeros((rows, 1), dtype(task))
 
 
-def piece(array: Array, axis: int | None, workers: int, rank: int) -> Array:
-    """Return a worker's piece of a whole array."""
-    return array if axis is None else np.split(array, workers, axis)[rank]
+def piece(array: Array, axis: int, pieces: int, number: int) -> Array:
+    """Return one of several pieces of a whole array along an axis."""
+    return np.split(array, pieces, axis)[number]
 
 
 def weights_of(task: Task, seed: int, rank: int) -> list[Array]:
     """Return a worker's weights; every block of fc_phy begins with the same."""
-    axis = 0 if task.kind in ROWS else None
-    own = [np.ascontiguousarray(piece(weight, axis, task.workers, rank)) for weight in draw_weights(task, seed)]
+    pieces, held = task.weight_pieces, task.layers_of(rank)
+    drawn = (weight for number, weight in enumerate(draw_weights(task, seed)) if number in held)
+    own = [np.ascontiguousarray(piece(weight, 0, pieces, rank % pieces)) for weight in drawn]
     return own * (task.phy_blocks if task.kind is Kind.PHYSICS else 1)
 
 
 def batch_of(task: Task, seed: int, rank: int) -> tuple[Array, Array]:
-    """Return a worker's part of the batch and its labels."""
+    """Return a worker's part of the batch and its labels; in fc_pipeline the first's and the last's, no rows else."""
     batch, labels = draw_batch(task, seed)
-    where = cuts(task)
-    own = piece(batch, where.batch, task.workers, rank)
-    return np.ascontiguousarray(own), piece(labels, where.labels, task.workers, rank)
+    if task.kind is Kind.PIPELINE:
+        return batch[: len(batch) * (rank == 0)], labels[: len(labels) * (rank == task.workers - 1)]
+    row, column = divmod(rank, task.model_size)
+    own = piece(piece(batch, 0, task.data_size, row), 1, task.model_size, column)
+    return np.ascontiguousarray(own), piece(labels, 0, task.data_size * task.model_size, rank)
+
+
+def groups(task: Task, along_model: bool) -> list[list[int]]:
+    """Return the workers that share rows of the batch (`along_model`), or those that share pieces of the weights."""
+    rows = [[row * task.model_size + column for column in range(task.model_size)] for row in range(task.data_size)]
+    return rows if along_model else [list(column) for column in zip(*rows, strict=True)]
 
 
 def whole(task: Task, pieces: Sequence[Sequence[Array]]) -> list[list[Array]]:
@@ -91,9 +74,11 @@ def whole(task: Task, pieces: Sequence[Sequence[Array]]) -> list[list[Array]]:
     depth = task.level + 1
     if task.kind is Kind.PHYSICS:
         return [list(own[k : k + depth]) for own in pieces for k in range(0, len(own), depth)]
-    if task.kind in ROWS:
-        return [[np.concatenate(parts, axis=0) for parts in zip(*pieces, strict=True)]]
+    if task.kind is Kind.PIPELINE:
+        return [[array for own in pieces for array in own]]
+    different = task.weight_pieces
     for rank, own in enumerate(pieces):
-        if not all(np.array_equal(a, b) for a, b in zip(pieces[0], own, strict=True)):
-            raise ValueError(f"worker {rank} of {task.workers} holds other values than worker 0 in {task.mode}")
-    return [list(pieces[0])]
+        if not all(np.array_equal(a, b) for a, b in zip(pieces[rank % different], own, strict=True)):
+            first = f"worker {rank % different} in {task.mode}"
+            raise ValueError(f"worker {rank} of {task.workers} holds other values than {first}")
+    return [[np.concatenate(parts, axis=0) for parts in zip(*pieces[:different], strict=True)]]

@@ -2,22 +2,28 @@
 
 A program takes its worker, the task, this worker's weights, batch and labels, and returns this worker's loss and the
 gradients of its weights, none where it only goes forward. Capital letters in comments: N workers, S `weight_size`,
-B `batch_size`.
+B `batch_size`. A program of stages is in two halves, so that one process can run several stages in turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from keras import ops
 
-from models.fc.seam import Loss, Tensor, Worker
+from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
 from records.fc import Task
 
 Batch = tuple[Any, Any]
 Result = tuple[Tensor, list[Tensor]]
-Program = Callable[[Worker, Task, Sequence[Tensor], Batch], Result]
+Program = Callable[[Any, Task, Sequence[Tensor], Batch], Result]
+# What becomes of a layer's gradient (its number comes first) as soon as it has been made.
+Each = Callable[[int, Tensor], Any]
+# Of a batch's columns and a weight's rows; the last is the axis along which it is cut.
+Product = Callable[[Tensor, Tensor, int], Tensor]
 
 
 def program(mode: str) -> Program:
@@ -53,15 +59,22 @@ def _product_gradients(weight: Tensor, x: Tensor, d: Tensor, first: bool) -> tup
     return gradient, None if first else ops.matmul(d, ops.transpose(weight))
 
 
-def _by_hand(weights: Sequence[Tensor], batch: Batch) -> Result:
-    x, labels = batch
-    inputs, output = _forward(weights, x)
-    d = 2 * (output - labels)
+def _backward(
+    weights: Sequence[Tensor], inputs: Sequence[Tensor], d: Tensor, first: bool, each: Each = lambda number, own: own
+) -> tuple[list[Any], Tensor]:
+    """Return what becomes of the gradients of some layers' weights, and the gradient of their input, unless first."""
     gradients = []
     for number in reversed(range(len(weights))):
-        gradient, d = _product_gradients(weights[number], inputs[number], d, first=number == 0)
-        gradients.append(gradient)
-    return _loss(output, labels), gradients[::-1]
+        own, d = _product_gradients(weights[number], inputs[number], d, first=first and number == 0)
+        gradients.append(each(number, own))
+    return gradients[::-1], d
+
+
+def _by_hand(weights: Sequence[Tensor], batch: Batch, each: Each = lambda number, own: own) -> tuple[Tensor, list[Any]]:
+    x, labels = batch
+    inputs, output = _forward(weights, x)
+    gradients, _ = _backward(weights, inputs, 2 * (output - labels), True, each)
+    return _loss(output, labels), gradients
 
 
 # One worker.
@@ -81,30 +94,45 @@ def fc_data_ff(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Bat
 
 
 def fc_data(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
-    """Gradients by autodiff, each summed over the workers."""
-    loss, gradients = worker.summed_gradient(_of_batch(batch), weights)
-    return loss, _reduced(worker, task, gradients)
+    """Gradients by autodiff, each summed over the workers: as the backend does it, or after the backward pass."""
+    if task.overlap == "on":
+        loss, gradients = worker.summed_gradient(_of_batch(batch), weights)
+    else:
+        loss, own = worker.gradient(_of_batch(batch), weights)
+        gradients = [worker.all_reduce(gradient) for gradient in worker.after_all(own)]
+    return loss, _reduced(task, gradients)
 
 
 def fc_data_slice(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff; worker k sums the k-th S / N rows of each, then all gather the sums."""
     loss, gradients = worker.gradient(_of_batch(batch), weights)
     summed = [worker.all_gather(worker.reduce_scatter(g, 0), 0) for g in gradients]
-    return loss, _reduced(worker, task, summed)
+    return loss, _reduced(task, summed)
 
 
 def fc_data_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
-    """Gradients by hand; worker k sums the k-th S / N columns of each; the last layer has one column: a plain sum."""
+    """Gradients by hand; worker k sums the k-th S / N columns of each; the last layer has one column: a plain sum.
+
+    Each is summed while the next is made, or all after the backward pass.
+    """
+
+    def summed(number: int, gradient: Tensor) -> Tensor:
+        if number == len(weights) - 1:
+            return worker.all_reduce(gradient)
+        return worker.all_gather(worker.reduce_scatter(gradient, 1), 1)
+
+    if task.overlap == "on":
+        loss, begun = _by_hand(weights, batch, lambda number, own: worker.meanwhile(partial(summed, number, own)))
+        return loss, _reduced(task, [finish() for finish in begun])
     loss, gradients = _by_hand(weights, batch)
-    summed = [worker.all_gather(worker.reduce_scatter(g, 1), 1) for g in gradients[:-1]]
-    return loss, _reduced(worker, task, [*summed, worker.all_reduce(gradients[-1])])
+    return loss, _reduced(task, [summed(number, own) for number, own in enumerate(worker.after_all(gradients))])
 
 
-def _reduced(worker: Worker, task: Task, gradients: list[Tensor]) -> list[Tensor]:
-    """Make of sums over the workers what `reduce` asks for."""
-    if task.reduce == "sum" or worker.size == 1:
+def _reduced(task: Task, gradients: list[Tensor]) -> list[Tensor]:
+    """Make of sums over the rows' workers what `reduce` asks for."""
+    if task.reduce == "sum" or task.data_size == 1:
         return gradients
-    return [gradient / worker.size for gradient in gradients]
+    return [gradient / task.data_size for gradient in gradients]
 
 
 # Model parallel: worker k holds S / N rows of every weight and as many columns of the batch, and the labels of B / N
@@ -115,7 +143,7 @@ def _reduced(worker: Worker, task: Task, gradients: list[Tensor]) -> list[Tensor
 def fc_model_ff(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Forward only."""
     x, labels = batch
-    return _loss(_forward_in_columns(weights, x, worker.reduce_scatter)[1], labels), []
+    return _loss(_forward_in_columns(weights, x, _scattered(worker))[1], labels), []
 
 
 def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
@@ -123,7 +151,7 @@ def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch
     x, labels = batch
 
     def loss(weights: Sequence[Tensor]) -> Tensor:
-        return _loss(_forward_in_columns(weights, x, worker.scattered_sum)[1], labels)
+        return _loss(_forward_in_columns(weights, x, worker.divided_product)[1], labels)
 
     return worker.gradient(loss, weights)
 
@@ -131,7 +159,7 @@ def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch
 def fc_model_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand: the pieces of an output's gradient are gathered, then all is local."""
     x, labels = batch
-    inputs, output = _forward_in_columns(weights, x, worker.reduce_scatter)
+    inputs, output = _forward_in_columns(weights, x, _scattered(worker))
     d = 2 * (output - labels)
     gradients = []
     for number in reversed(range(len(weights))):
@@ -146,15 +174,100 @@ def _axis_of(number: int, weights: Sequence[Tensor]) -> int:
     return 0 if number == len(weights) - 1 else 1
 
 
-def _forward_in_columns(
-    weights: Sequence[Tensor], x: Tensor, scatter: Callable[[Tensor, int], Tensor]
-) -> tuple[list[Tensor], Tensor]:
+def _scattered(worker: Worker) -> Product:
+    """Return the product of divided arrays, without a gradient."""
+    return lambda x, weight, axis: worker.reduce_scatter(ops.matmul(x, weight), axis)
+
+
+def _forward_in_columns(weights: Sequence[Tensor], x: Tensor, product: Product) -> tuple[list[Tensor], Tensor]:
     """Return this worker's piece of every layer's input, and of the output."""
     inputs = []
     for number, weight in enumerate(weights):
         inputs.append(x)
-        x = scatter(ops.matmul(x, weight), _axis_of(number, weights))
+        x = product(x, weight, _axis_of(number, weights))
     return inputs, x
+
+
+# Hybrid: the workers stand in `data_size` rows and `model_size` columns. A row has as many of the batch's rows and
+# divides the model among its columns; down a column all hold the same piece of the weights.
+
+
+def fc_hybrid(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """As `fc_model` along a row, with its batch; then each gradient is summed down the column."""
+    loss, gradients = fc_model(worker.along(Axis.MODEL), task, weights, batch)
+    column = worker.along(Axis.DATA)
+    return loss, _reduced(task, [column.all_reduce(gradient) for gradient in gradients])
+
+
+# Pipeline: every worker holds some of the layers. A micro-batch has B / `micro_batches` rows; all go forward, then all
+# go back, the last first, and their gradients are added up. (Huang et al., "GPipe", 2019.)
+
+
+@dataclass(frozen=True, slots=True)
+class Halfway:
+    """What a stage keeps of each micro-batch: its layers' inputs; the last also the losses and their gradients."""
+
+    inputs: list[list[Tensor]]
+    losses: list[Tensor]
+    ends: list[Tensor]
+
+
+def fc_pipeline(stage: Stage, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by hand, of one stage's layers."""
+    return pipeline_back(stage, task, weights, pipeline_forward(stage, task, weights, batch))
+
+
+def pipeline_forward(stage: Stage, task: Task, weights: Sequence[Tensor], batch: Batch) -> Halfway:
+    """Take each micro-batch from the stage before and hand its output to the next; the last finds its loss."""
+    first, last = stage.rank == 0, stage.rank == stage.size - 1
+    batches = _micro_batches(batch[0], task) if first else []
+    labels = _micro_batches(batch[1], task) if last else []
+    half = Halfway([], [], [])
+    for number in range(task.micro_batches):
+        x = batches[number] if first else stage.receive(weights[0], _micro_shape(task), stage.rank - 1)
+        inputs, output = stage.compiled(_forward)(weights, x)
+        half.inputs.append(inputs)
+        if last:
+            loss, d = stage.compiled(_end)(output, labels[number])
+            half.losses.append(loss)
+            half.ends.append(d)
+        else:
+            stage.send(output, stage.rank + 1)
+    return half
+
+
+def pipeline_back(stage: Stage, task: Task, weights: Sequence[Tensor], half: Halfway) -> Result:
+    """Take each output's gradient from the stage behind and hand the input's to the one before."""
+    first, last = stage.rank == 0, stage.rank == stage.size - 1
+    back = stage.compiled(_backward_of_first if first else _backward_of_others)
+    total: list[Tensor] | None = None
+    for number in reversed(range(task.micro_batches)):
+        d = half.ends[number] if last else stage.receive(weights[0], _micro_shape(task), stage.rank + 1)
+        gradients, d = back(weights, half.inputs[number], d)
+        if not first:
+            stage.send(d, stage.rank - 1)
+        total = gradients if total is None else stage.compiled(_added)(total, gradients)
+    return sum(half.losses, start=0.0), total or []
+
+
+def _micro_batches(part: Tensor, task: Task) -> list[Tensor]:
+    return list(ops.split(part, task.micro_batches, axis=0)) if task.micro_batches > 1 else [part]
+
+
+def _micro_shape(task: Task) -> tuple[int, int]:
+    return task.batch_size // task.micro_batches, task.weight_size
+
+
+def _end(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss and its gradient."""
+    return _loss(output, labels), 2 * (output - labels)
+
+
+def _added(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
+    return [a + b for a, b in zip(some, others, strict=True)]
+
+
+_backward_of_first, _backward_of_others = (partial(_backward, first=first) for first in (True, False))
 
 
 # Sharded: every worker keeps S / N rows of every weight, and gathers the whole for as long as a product needs it; it
@@ -174,7 +287,7 @@ def fc_zero(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch)
         whole = worker.all_gather(weights[number], 0) if number else None
         gradient, d = _product_gradients(whole, inputs[number], d, first=number == 0)
         gradients.append(worker.reduce_scatter(gradient, 0))
-    return _loss(x, labels), _reduced(worker, task, gradients[::-1])
+    return _loss(x, labels), _reduced(task, gradients[::-1])
 
 
 # Physics: every worker holds `phy_blocks` whole models, each with a batch of its own of B rows. All copies share the
@@ -216,6 +329,8 @@ PROGRAMS: dict[str, Program] = {
     "fc_model_ff": fc_model_ff,
     "fc_model": fc_model,
     "fc_model_manual": fc_model_manual,
+    "fc_hybrid": fc_hybrid,
+    "fc_pipeline": fc_pipeline,
     "fc_zero": fc_zero,
     "fc_phy": fc_phy,
 }

@@ -17,16 +17,8 @@ from models.fc import layout
 from models.fc.crew import Crew, Order, assemble, reserve
 from models.fc.reference import Trained, train
 from records.codec import decode, dumps, loads
-from records.fc import (
-    MODES,
-    Parallel,
-    Proof,
-    ProofAnswer,
-    ProofOrder,
-    Task,
-    layout_fault,
-    parallel_of,
-)
+from records.fc import MODES, Parallel, Task, layout_fault, parallel_of
+from records.fc_proof import Proof, ProofAnswer, ProofOrder
 
 
 def prove(order: ProofOrder) -> ProofAnswer:

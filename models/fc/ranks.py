@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from models.fc.crew import Kept, Order
-from records.fc import Place, Traffic
+from records.fc import Place
+from records.traffic import Traffic, together
 
 MEETING_LIMIT_S = 60.0
 # A worker whose neighbour was killed may tell of the broken connection before the death itself is seen.
@@ -70,11 +71,8 @@ class Ranks:
         return [place for found in self._ask("places") for place in found]
 
     def traffic(self) -> Traffic:
-        """Return what each worker counted. Raises `RuntimeError` where they differ."""
-        found = set(self._ask("traffic"))
-        if len(found) != 1:
-            raise RuntimeError(f"the workers took part in different collectives: {found}")
-        return Traffic() if not found else found.pop()
+        """Return what the workers counted. Raises `RuntimeError` where they differ."""
+        return together(self._ask("traffic"))
 
     def peaks_bytes(self) -> list[int]:
         """Return the peak of each worker's process."""

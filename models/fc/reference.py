@@ -58,8 +58,8 @@ def _exchanged(task: Task, gradients: list[list[Array]]) -> list[list[Array]]:
     """Apply what a mode does with the gradients of all its copies, or with those of the one model."""
     if task.kind is Kind.PHYSICS:
         return _shared(task, gradients)
-    if task.kind in (Kind.DATA, Kind.SHARDED) and task.reduce == "mean":
-        return [[gradient / task.workers for gradient in own] for own in gradients]
+    if task.reduce == "mean":
+        return [[gradient / task.data_size for gradient in own] for own in gradients]
     return gradients
 
 

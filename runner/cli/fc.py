@@ -19,7 +19,7 @@ from runner.cli.options import add_measuring_options
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
-    from records.fc import ProofAnswer
+    from records.fc_proof import ProofAnswer
     from records.schema import Record
     from runner.matrix import Cell, Matrix
 
@@ -36,6 +36,10 @@ TASK = {
     "phy_blocks": "phy_blocks",
     "shared_ratio": "shared_ratio",
     "reduce": "reduce",
+    "overlap": "overlap",
+    "partition": "partition",
+    "model_workers": "model_workers",
+    "micro_batches": "micro_batches",
     "threads": "threads",
     "device": "device",
     "seed": "seed",
@@ -55,6 +59,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--phy-blocks", type=int, metavar="N", help="fc_phy: models each worker holds; default: 1")
     task.add_argument("--shared-ratio", type=float, metavar="R", help="fc_phy: share averaged; default: 1/1024")
     task.add_argument("--reduce", metavar="HOW", help="sum or mean of the workers' gradients; default: sum")
+    task.add_argument("--overlap", metavar="ON|OFF", help="fc_data, fc_data_manual: sum while others are made")
+    task.add_argument("--partition", metavar="WHO", help="puts the collectives in: program, named_sharding or dtensor")
+    task.add_argument("--model-workers", type=int, metavar="N", help="fc_hybrid: workers that divide a layer")
+    task.add_argument("--micro-batches", type=int, metavar="N", help="fc_pipeline: parts of the batch; default: 4")
     task.add_argument("--threads", type=int, metavar="N", help="CPU threads of all workers together; default: all")
     task.add_argument("--device", metavar="NAME", help="cpu or gpu; default: cpu")
     task.add_argument("--seed", type=int, metavar="N", help="of weights and batch; default: 0")
@@ -278,6 +286,10 @@ def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
 
 def _named(backend: str, task: Any) -> str:
     extra = f" blocks={task.phy_blocks} ratio={task.shared_ratio:g}" if task.mode == "fc_phy" else ""
+    extra += f" model_workers={task.model_size}" if task.mode == "fc_hybrid" else ""
+    extra += f" micro_batches={task.micro_batches}" if task.mode == "fc_pipeline" else ""
+    extra += " overlap=off" if task.overlap == "off" else ""
+    extra += f" partition={task.partition}" if task.partition != "program" else ""
     return f"{task.mode} on {backend}, {task.workers} workers, {task.precision}, {task.reduce}{extra}"
 
 

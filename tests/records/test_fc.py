@@ -9,14 +9,15 @@ import pytest
 
 from records import fc
 from records.codec import decode, to_json
-from records.fc import Parallel, Place, Task, Traffic
+from records.fc import Parallel, Place, Task
+from records.traffic import Traffic, together
 from tests.conftest import make_settings
 
 TINY = Task(level=2, weight_size=8, batch_size=4)
 
 
 def parallel(task: Task) -> Parallel:
-    places = [Place(k, f"cpu:{k}", *fc.expected_shapes(task)) for k in range(task.workers)]
+    places = [Place(k, f"cpu:{k}", *fc.expected_shapes(task, k)) for k in range(task.workers)]
     return fc.parallel_of(task, places, fc.traffic_per_step(task), [])
 
 
@@ -30,6 +31,25 @@ def parallel(task: Task) -> Parallel:
         ({"mode": "fc_model", "workers": 3, "batch_size": 9}, "workers: must divide weight_size (8) for fc_model"),
         ({"mode": "fc_zero", "workers": 3, "batch_size": 9}, "workers: must divide weight_size (8) for fc_zero, got 3"),
         ({"mode": "fc_model", "workers": 8}, "workers: must divide batch_size (4), got 8"),
+        (
+            {"mode": "fc_hybrid", "workers": 4, "model_workers": 3},
+            "model_workers: must divide workers (4) for fc_hybrid",
+        ),
+        ({"mode": "fc_hybrid", "model_workers": 4}, "model_workers: must divide workers (1) for fc_hybrid, got 4"),
+        (
+            {"mode": "fc_hybrid", "workers": 3, "batch_size": 9, "model_workers": 3},
+            "model_workers: must divide weight_size (8) for fc_hybrid, got 3",
+        ),
+        ({"mode": "fc_hybrid", "workers": 8}, "workers: must divide batch_size (4), got 8"),
+        ({"mode": "fc_pipeline", "workers": 3}, "workers: must be at most level (2) for fc_pipeline, got 3"),
+        ({"mode": "fc_pipeline", "micro_batches": 3}, "micro_batches: must divide batch_size (4), got 3"),
+        ({"mode": "fc_model", "overlap": "off"}, "overlap: must be on for fc_model, got off; fc_data and fc_data_man"),
+        (
+            {"mode": "fc_data", "overlap": "off", "partition": "named_sharding"},
+            "overlap: must be on for fc_data, got off",
+        ),
+        ({"mode": "fc_zero", "partition": "named_sharding"}, "partition: must be program for fc_zero, got named_sha"),
+        ({"mode": "fc_data", "partition": "dtensor"}, "partition: must be program for fc_data, got dtensor"),
         ({"mode": "fc_phy", "shared_ratio": 1.5}, "shared_ratio: must be from 0 to 1, got 1.5"),
         ({"mode": "fc_data", "precision": "mixed_bfloat16"}, "precision: must be float64, float32, bfloat16 for"),
     ],
@@ -43,6 +63,31 @@ def test_every_mode_can_be_on_one_worker(mode: str) -> None:
     assert fc.faults(TINY.changed(mode=mode)) == []
 
 
+def test_a_mesh_is_two_wide_where_workers_are_even_unless_told() -> None:
+    hybrid = TINY.changed(mode="fc_hybrid", batch_size=12, weight_size=12)
+    shapes = [(hybrid.changed(workers=n).data_size, hybrid.changed(workers=n).model_size) for n in (1, 2, 3, 4, 6)]
+    assert shapes == [(1, 1), (1, 2), (3, 1), (2, 2), (3, 2)]
+    assert hybrid.changed(workers=6, model_workers=3).data_size == 2
+
+
+@pytest.mark.parametrize(
+    ("level", "workers", "stages"),
+    [
+        (10, 1, [range(11)]),
+        (10, 2, [range(5), range(5, 11)]),
+        (10, 4, [range(3), range(3, 6), range(6, 8), range(8, 11)]),
+        (2, 2, [range(1), range(1, 3)]),
+    ],
+)
+def test_stages_hold_every_layer_once_and_the_first_one_more(level: int, workers: int, stages: list[range]) -> None:
+    task = Task(mode="fc_pipeline", level=level, workers=workers)
+    assert [task.layers_of(rank) for rank in range(workers)] == stages
+
+
+def test_any_number_of_workers_can_be_stages() -> None:
+    assert fc.faults(TINY.changed(mode="fc_pipeline", workers=5, level=7)) == []
+
+
 def test_physics_divides_nothing() -> None:
     assert fc.faults(TINY.changed(mode="fc_phy", workers=3)) == []
 
@@ -54,6 +99,16 @@ def test_a_native_program_takes_no_setting_of_keras() -> None:
         "steps_per_execution: must be 1 for fc_data, got 4",
     ]
     assert fc.settings_faults(replace(settings, params={"mode": "fc_keras"})) == []
+
+
+def test_only_the_backend_that_divides_arrays_can_be_asked_to() -> None:
+    told = [f"partition: must be program on torch, got {name}" for name in ("named_sharding",)]
+    assert fc.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "torch") == told
+    assert fc.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "jax") == []
+    assert fc.backend_faults(TINY.changed(mode="fc_model", partition="dtensor"), "torch") == []
+    assert [fc.backend_faults(TINY, backend) for backend in ("tensorflow", "jax", "torch")] == [[], [], []]
+    settings = make_settings(workload="fc", params={"mode": "fc_model", "partition": "dtensor"}, backend="jax")
+    assert fc.settings_faults(settings) == ["partition: must be program on jax, got dtensor"]
 
 
 def test_the_work_of_a_step_is_that_of_its_products() -> None:
@@ -78,6 +133,15 @@ def test_the_work_of_a_step_is_that_of_its_products() -> None:
         ({"mode": "fc_model_ff"}, Traffic(0, 68 * 4, 0), 68 * 4),
         ({"mode": "fc_model"}, Traffic(0, 68 * 4, 68 * 4), 2 * 68 * 4),
         ({"mode": "fc_model_manual", "workers": 4}, Traffic(0, 68 * 4, 68 * 4), 6 * 68 * 4),
+        # JAX sums the gradients and the loss.
+        ({"mode": "fc_data", "partition": "named_sharding"}, Traffic(137 * 4), 2 * 137 * 4),
+        ({"mode": "fc_model", "partition": "dtensor"}, Traffic(0, 68 * 4, 68 * 4), 2 * 68 * 4),
+        # Two rows of two workers: along each the outputs of its 2 samples, down each column half of the weights.
+        ({"mode": "fc_hybrid", "workers": 4}, Traffic(group_sent_bytes=2 * (68 + 136) * 4), 2 * (68 + 136) * 4),
+        ({"mode": "fc_hybrid", "model_workers": 1}, Traffic(group_sent_bytes=2 * 136 * 4), 2 * 136 * 4),
+        ({"mode": "fc_hybrid", "model_workers": 2}, Traffic(group_sent_bytes=2 * 68 * 4), 2 * 68 * 4),
+        # One output of 4 x 8 forward, and its gradient back.
+        ({"mode": "fc_pipeline"}, Traffic(handed_bytes=2 * 32 * 4), 2 * 32 * 4),
         # All weights gathered, then all but the first again; all gradients scattered.
         ({"mode": "fc_zero"}, Traffic(0, 136 * 4, (136 + 72) * 4), (136 + 136 + 72) * 4),
         # int(8 * 0.3) = 2 rows of 8, 8 and 1 columns.
@@ -93,6 +157,19 @@ def test_what_the_workers_communicate_follows_from_the_sizes(
     assert fc.traffic_per_step(task.changed(workers=1)) == Traffic()
 
 
+def test_what_workers_count_alike_counts_once_and_what_they_hand_on_is_added_up() -> None:
+    found = [Traffic(all_reduce_bytes=8, calls=1, handed_bytes=n, hand_overs=1) for n in (3, 4)]
+    assert together(found) == Traffic(all_reduce_bytes=8, calls=1, handed_bytes=7, hand_overs=2)
+    with pytest.raises(RuntimeError, match="different collectives"):
+        together([Traffic(8, calls=1), Traffic(8, calls=2)])
+
+
+def test_a_mesh_holds_its_weights_once_a_row() -> None:
+    sizes = [fc.least_memory_bytes(TINY.changed(mode="fc_hybrid", workers=4, model_workers=n)) for n in (1, 2, 4)]
+    # Weights and gradients of 136 numbers in four, two and one places; three layers' inputs of 4 x 8.
+    assert sizes == [(2 * 136 * n + 3 * 32) * 4 for n in (4, 2, 1)]
+
+
 def test_what_cannot_fit_memory_is_known_before() -> None:
     task = Task(mode="fc_data", workers=2, weight_size=1 << 17)
     assert fc.memory_fault(task, 8 << 30) == (
@@ -103,7 +180,7 @@ def test_what_cannot_fit_memory_is_known_before() -> None:
     assert fc.memory_fault(task, None) is None
 
 
-@pytest.mark.parametrize("mode", ["fc_data", "fc_model", "fc_zero", "fc_phy"])
+@pytest.mark.parametrize("mode", ["fc_data", "fc_model", "fc_hybrid", "fc_pipeline", "fc_zero", "fc_phy"])
 def test_a_layout_as_it_must_be_has_no_fault(mode: str) -> None:
     task = TINY.changed(mode=mode, workers=2)
     assert fc.layout_fault(task, parallel(task)) is None
@@ -122,6 +199,24 @@ def test_a_layout_that_is_not_as_it_must_be_is_told() -> None:
     )
     assert fc.layout_fault(task, replace(right, counted_bytes_per_step=0)) == (
         "its workers communicated 0, not 544 bytes a step"
+    )
+
+
+def test_a_mesh_cuts_weights_one_way_and_the_batch_both() -> None:
+    task = TINY.changed(mode="fc_hybrid", workers=4)
+    assert [fc.expected_shapes(task, k) for k in range(4)] == [([[4, 8], [4, 8], [4, 1]], [2, 4], [1, 1])] * 4
+
+
+def test_stages_hold_their_own_layers_and_the_ends_the_batch_and_its_labels() -> None:
+    task = TINY.changed(mode="fc_pipeline", workers=2)
+    assert [fc.expected_shapes(task, k) for k in range(2)] == [
+        ([[8, 8]], [4, 8], [0, 1]),
+        ([[8, 8], [8, 1]], [0, 8], [4, 1]),
+    ]
+    right = parallel(task)
+    swapped = [replace(place, weights=right.places[1 - place.worker].weights) for place in right.places]
+    assert fc.layout_fault(task, replace(right, places=swapped)) == (
+        "worker 0 holds weights of shape [[8, 8], [8, 1]], not [[8, 8]]"
     )
 
 

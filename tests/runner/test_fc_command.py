@@ -12,14 +12,15 @@ import pytest
 from analysis.fc import proof_fault
 from records import fc
 from records.codec import to_json
-from records.fc import Proof, ProofAnswer, ProofOrder, Task
+from records.fc import Task
+from records.fc_proof import Proof, ProofAnswer, ProofOrder
 from records.schema import CellResult, Status
 from records.settings import BACKENDS, Settings
 from records.store import Results
 from runner.cell.job import Job, write_result
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
-from runner.fc import epochs_of
+from runner.fc import epochs_of, proof_tasks
 from runner.testing import FakeExecutor
 
 SMALL = ("--level", "2", "--weight-size", "32", "--batch-size", "8")
@@ -45,7 +46,7 @@ class FakeProbe:
         return to_json(ProofAnswer(settings.backend, [self.proof(task) for task in order.tasks]))
 
     def proof(self, task: Task) -> Proof:
-        places = [fc.Place(k, f"fake:{k}", *fc.expected_shapes(task)) for k in range(task.workers)]
+        places = [fc.Place(k, f"fake:{k}", *fc.expected_shapes(task, k)) for k in range(task.workers)]
         parallel = fc.parallel_of(task, places, fc.traffic_per_step(task), [])
         gradient_error = self.error if fc.MODES[task.mode].trains else None
         return Proof(task, gradient_error, self.error, self.error, parallel, fc.layout_fault(task, parallel))
@@ -98,6 +99,16 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
             ["--mode", "fc_data", "--backend", "theano"],
             "--backend: must be one of tensorflow, jax, torch, got",
         ),
+        (["--mode", "fc_hybrid", "--num-workers", "4", "--model-workers", "3"], "model_workers: must divide workers ("),
+        (["--mode", "fc_pipeline", "--num-workers", "11"], "workers: must be at most level (10) for fc_pipeline, got"),
+        (["--mode", "fc_pipeline", "--micro-batches", "3"], "micro_batches: must divide batch_size (128), got 3"),
+        (["--mode", "fc_pipeline", "--micro-batches", "0"], "--micro-batches: must be a whole number from 1 to"),
+        (["--mode", "fc_data", "--overlap", "no"], "--overlap: must be on or off, got 'no'"),
+        (
+            ["--mode", "fc_data", "--partition", "named_sharding", "--backend", "torch"],
+            "partition: must be program on torch, got named_sharding",
+        ),
+        (["--mode", "fc_zero", "--overlap", "off"], "overlap: must be on for fc_zero, got off"),
         (["--prove", "--mode", "fc_keras"], "--mode: fc_keras is Keras's own path"),
         (["--prove", "--mode", "fc_dada"], "--mode: must be one of"),
     ],
@@ -158,10 +169,51 @@ def test_a_proof_that_holds_is_a_table_and_exit_code_0(capsys: pytest.CaptureFix
     assert "fc_phy with shared_ratio 0: 0 collectives in 18 tasks" in printed
 
 
+def test_every_mode_is_proved_for_every_number_of_workers_it_can_have() -> None:
+    found = {(task.mode, task.precision, task.workers) for task in proof_tasks(list(fc.MODES))}
+    alone = [mode.name for mode in fc.MODES.values() if mode.kind is fc.Kind.SINGLE]
+    modes = [mode.name for mode in fc.MODES.values() if mode.native]
+    wanted = {(mode, n) for mode in modes for n in (1, 2, 4) if n == 1 or mode not in alone}
+    assert found == {(mode, precision, n) for mode, n in wanted for precision in ("float64", "float32")}
+
+
+def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
+    orders = {}
+
+    class Watched(FakeProbe):
+        def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
+            orders[settings.backend] = {(task.mode, task.partition) for task in order.tasks}
+            return super().ask(module, order, settings, timeout_s)
+
+    assert runner("--prove", probe=Watched()) == 0
+    divided = {backend: {own for own in tasks if own[1] != "program"} for backend, tasks in orders.items()}
+    assert divided == {
+        "tensorflow": set(),
+        "jax": {("fc_data", "named_sharding")},
+        "torch": {("fc_model", "dtensor")},
+    }
+
+
+def test_what_a_mode_can_be_told_is_proved_too() -> None:
+    tasks = [task for task in proof_tasks(list(fc.MODES)) if task.precision == "float64" and task.workers == 4]
+    assert {task.model_size for task in tasks if task.mode == "fc_hybrid"} == {1, 2, 4}
+    assert {task.micro_batches for task in tasks if task.mode == "fc_pipeline"} == {1, 4, 32}
+    assert {task.mode for task in tasks if task.overlap == "off"} == set(fc.OVERLAPPING)
+    assert {task.mode for task in tasks if task.reduce == "mean"} == {
+        *("fc_data", "fc_data_slice", "fc_data_manual", "fc_hybrid", "fc_zero")
+    }
+
+
 def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--prove", "--mode", "fc_model", "--backend", "jax", probe=FakeProbe(1e-6)) == 1
     printed = capsys.readouterr().out
     assert "* fc_model on jax, 4 workers, float64, sum: gradients are 1.0e-06 from plain NumPy, limit 1e-10" in printed
+    runner("--prove", "--mode", "fc_hybrid", "--backend", "jax", probe=FakeProbe(1e-6))
+    runner("--prove", "--mode", "fc_pipeline", "--backend", "jax", probe=FakeProbe(1e-6))
+    runner("--prove", "--mode", "fc_data", "--backend", "jax", probe=FakeProbe(1e-6))
+    printed = capsys.readouterr().out
+    for told in ("float64, mean model_workers=2:", "float64, sum micro_batches=32:", "float64, sum overlap=off:"):
+        assert f"on jax, 4 workers, {told}" in printed
 
 
 def test_a_proof_without_gradients_or_with_a_wrong_layout_does_not_hold() -> None:

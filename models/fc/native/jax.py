@@ -1,7 +1,8 @@
-"""JAX: one program over a mesh of devices (`shard_map`), compiled once for all workers."""
+"""JAX: one program over a mesh of devices (`shard_map`), compiled once for all workers; fc_pipeline: jax_stages.py."""
 
 from __future__ import annotations
 
+import math
 import resource
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +13,15 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from models.fc import layout
-from models.fc.crew import Kept, NoSuchDevices, Order
+from models.fc import hlo, layout
+from models.fc.crew import Crew, Kept, NoSuchDevices, Order
 from models.fc.programs import program
-from models.fc.seam import Loss, Tensor, Worker
-from records.fc import LEARNING_RATE, Kind, Place, Traffic
+from models.fc.seam import Axis, Loss, Tensor, Worker
+from records.fc import LEARNING_RATE, Kind, Place, Task
+from records.traffic import Traffic
 
-AXIS = "workers"
+# The mesh of every task has both; where the work is divided one way only, one of them is 1 long.
+AXES = tuple(axis.value for axis in Axis)
 
 
 def reserve(workers: int, device: str) -> None:
@@ -32,39 +35,58 @@ def reserve(workers: int, device: str) -> None:
         )
 
 
-def make(order: Order) -> JaxCrew:
+def make(order: Order) -> Crew:
     """Return the crew."""
+    if order.task.kind is Kind.PIPELINE:
+        from models.fc.native.jax_stages import JaxStages
+
+        return JaxStages(order)
     return JaxCrew(order)
 
 
 class JaxWorker(Worker):
     """Every worker at once: inside `shard_map` one trace stands for all."""
 
+    def __init__(self, mesh: Mesh, axes: tuple[str, ...] = AXES, whole: Worker | None = None) -> None:
+        super().__init__(math.prod(mesh.shape[axis] for axis in axes), whole)
+        self._mesh, self._axes = mesh, axes
+
+    def along(self, axis: Axis) -> Worker:
+        return type(self)(self._mesh, (axis.value,), self)
+
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         value, gradients = jax.value_and_grad(loss)(list(weights))
         return value, gradients
 
     def _all_reduce(self, x: Tensor) -> Tensor:
-        return jax.lax.psum(x, AXIS)
+        return jax.lax.psum(x, self._axes)
 
     def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
-        return jax.lax.psum_scatter(x, AXIS, scatter_dimension=axis, tiled=True)
+        return jax.lax.psum_scatter(x, self._axes, scatter_dimension=axis, tiled=True)
 
     def _all_gather(self, x: Tensor, axis: int) -> Tensor:
-        return jax.lax.all_gather(x, AXIS, axis=axis, tiled=True)
+        return jax.lax.all_gather(x, self._axes, axis=axis, tiled=True)
+
+    def _after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+        # Real numbers hold where XLA drops what only orders: it does not know that 0 x is 0, since x may be NaN.
+        nothing = 0 * sum(array[:1, :1] for array in arrays)
+        return [jax.lax.dynamic_update_slice(array, array[:1, :1] + nothing, (0, 0)) for array in arrays]
 
 
 class JaxCrew:
     """Arrays over a mesh, and the compiled step that takes and gives back the weights."""
 
     def __init__(self, order: Order) -> None:
+        task = order.task
         self._order = order
-        self._worker = JaxWorker(order.task.workers)
-        self._mesh = Mesh(np.asarray(jax.devices()[: order.task.workers]), (AXIS,))
-        cuts = layout.cuts(order.task)
-        self._weights = self._placed_weights(_spec(cuts.weights))
-        batch, labels = layout.draw_batch(order.task, order.seed)
-        self._batch = self._placed(batch, _spec(cuts.batch)), self._placed(labels, _spec(cuts.labels))
+        shape = (task.data_size, task.model_size)
+        self._mesh = Mesh(np.asarray(jax.devices()[: task.workers]).reshape(shape), AXES)
+        # Where JAX divides the work itself, the program is that of one worker.
+        self._worker = JaxWorker(Mesh(self._mesh.devices[:1, :1], AXES) if self._divides else self._mesh)
+        weights, *specs = _specs(task)
+        self._weights = self._placed_weights(weights)
+        batch, labels = map(self._placed, layout.draw_batch(task, order.seed), specs)
+        self._batch = batch, labels
         self._step = self._compiled()
         self._losses: Any = None
         self._gradients: list[Any] = []
@@ -81,7 +103,8 @@ class JaxCrew:
 
     def kept(self) -> list[Kept]:
         """Return each worker's shards."""
-        losses = np.asarray(self._losses, np.float64)
+        losses = np.zeros(self._order.task.workers)
+        losses[: len(self._losses)] = self._losses  # one for all where JAX divides the work itself
         held = zip(self._of_each(self._gradients), self._of_each(self._weights), strict=True)
         return [Kept(float(loss), *arrays) for loss, arrays in zip(losses, held, strict=True)]
 
@@ -101,8 +124,11 @@ class JaxCrew:
         ]
 
     def traffic(self) -> Traffic:
-        """Return what was counted while the step was traced."""
-        return self._worker.traffic
+        """Return what was counted while the step was traced, or what JAX put into the compiled step."""
+        if not self._divides:
+            return self._worker.traffic
+        text = self._step.lower(self._weights, self._batch).compile().as_text()
+        return hlo.traffic_of(text, self._order.task.workers)
 
     def peaks_bytes(self) -> list[int]:
         """Return the peak of this process."""
@@ -111,16 +137,23 @@ class JaxCrew:
     def close(self) -> None:
         """There is nothing to end."""
 
+    @property
+    def _divides(self) -> bool:
+        """Whether JAX divides the work, by what it is told of the arrays."""
+        return self._order.task.partition == "named_sharding"
+
     def _compiled(self) -> Any:
-        cuts = layout.cuts(self._order.task)
-        weights = _spec(cuts.weights)
+        weights, batch, labels = _specs(self._order.task)
         step: Any = self._local
+        if self._divides:
+            sharding = NamedSharding(self._mesh, weights)
+            return jax.jit(step, donate_argnums=0, out_shardings=(sharding, NamedSharding(self._mesh, P()), sharding))
         if self._worker.size > 1:
             step = jax.shard_map(
                 step,
                 mesh=self._mesh,
-                in_specs=(weights, (_spec(cuts.batch), _spec(cuts.labels))),
-                out_specs=(weights, P(AXIS), weights),
+                in_specs=(weights, (batch, labels)),
+                out_specs=(weights, P(AXES), weights),
                 check_vma=False,  # a gathered gradient is the same everywhere, which the checker cannot see
             )
         return jax.jit(step, donate_argnums=0)
@@ -147,11 +180,14 @@ class JaxCrew:
     def _of_each(self, arrays: Sequence[Any]) -> list[list[layout.Array]]:
         """Return what each worker holds of these arrays."""
         shards = [_shards(array) for array in arrays]
-        return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._worker.size)]
+        return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._order.task.workers)]
 
 
-def _spec(axis: int | None) -> P:
-    return P() if axis is None else P(*[None] * axis, AXIS)
+def _specs(task: Task) -> tuple[P, P, P]:
+    """Return how weights, batch and labels are cut: by rows of the mesh, its columns, or both."""
+    # In fc_phy every worker has weights of its own: the whole of them is the workers' one above the other.
+    rows = Axis.DATA if task.kind in (Kind.SHARDED, Kind.PHYSICS) else Axis.MODEL
+    return P(rows.value), P(*AXES), P(AXES)
 
 
 def _shards(array: Any) -> list[Any]:

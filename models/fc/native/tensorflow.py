@@ -9,17 +9,23 @@ from __future__ import annotations
 import resource
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from models.fc import layout
 from models.fc.crew import Kept, NoSuchDevices, Order
-from models.fc.programs import program
-from models.fc.seam import Loss, Tensor, Worker
-from records.fc import LEARNING_RATE, Place, Traffic
+from models.fc.programs import Result, program
+from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
+from models.fc.stages import Boxes, LocalStage, in_turn
+from records.fc import LEARNING_RATE, Kind, Place, Task
+from records.traffic import Traffic, together
 
 Combine = Callable[[list[Tensor]], list[Tensor]]
+# Makes of a group's parts, and their devices, an answer for each.
+CombineGroup = Callable[[list[Tensor], list[str]], list[Tensor]]
 
 
 def reserve(workers: int, device: str) -> None:
@@ -100,12 +106,25 @@ class Lockstep:
             raise Stopped
 
 
-class TensorFlowWorker(Worker):
-    """One worker of a traced step."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the workers of one traced step have in common."""
 
-    def __init__(self, rank: int, devices: Sequence[str], lockstep: Lockstep) -> None:
-        super().__init__(len(devices))
-        self._rank, self._devices, self._lockstep = rank, devices, lockstep
+    task: Task
+    devices: Sequence[str]
+    lockstep: Lockstep
+
+
+class TensorFlowWorker(Worker):
+    """One worker of a traced step, within all or within its group."""
+
+    def __init__(self, rank: int, step: Step, groups: list[list[int]], whole: Worker | None = None) -> None:
+        super().__init__(len(groups[0]), whole)
+        self._rank, self._step, self._groups = rank, step, groups
+
+    def along(self, axis: Axis) -> Worker:
+        groups = layout.groups(self._step.task, axis is Axis.MODEL)
+        return TensorFlowWorker(self._rank, self._step, groups, self)
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -114,33 +133,51 @@ class TensorFlowWorker(Worker):
         return value, tape.gradient(value, weights)
 
     def _all_reduce(self, x: Tensor) -> Tensor:
-        def combine(parts: list[Tensor]) -> list[Tensor]:
-            with tf.device(self._devices[0]):
+        def combine(parts: list[Tensor], devices: list[str]) -> list[Tensor]:
+            with tf.device(devices[0]):
                 total = tf.add_n(parts)
-            return [total] * self.size
+            return [total] * len(parts)
 
-        return self._lockstep.exchange(self._rank, x, combine)
+        return self._exchange(x, combine)
 
     def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
-        def combine(parts: list[Tensor]) -> list[Tensor]:
-            pieces = self._on_each(lambda k: tf.split(parts[k], self.size, axis))
-            return self._on_each(lambda k: tf.add_n([own[k] for own in pieces]))
+        def combine(parts: list[Tensor], devices: list[str]) -> list[Tensor]:
+            pieces = _on_each(devices, lambda k: tf.split(parts[k], self.size, axis))
+            return _on_each(devices, lambda k: tf.add_n([own[k] for own in pieces]))
 
-        return self._lockstep.exchange(self._rank, x, combine)
+        return self._exchange(x, combine)
 
     def _all_gather(self, x: Tensor, axis: int) -> Tensor:
-        def combine(parts: list[Tensor]) -> list[Tensor]:
-            return self._on_each(lambda k: tf.concat(parts, axis))
+        def combine(parts: list[Tensor], devices: list[str]) -> list[Tensor]:
+            return _on_each(devices, lambda k: tf.concat(parts, axis))
 
-        return self._lockstep.exchange(self._rank, x, combine)
+        return self._exchange(x, combine)
 
-    def _on_each(self, make: Callable[[int], Any]) -> list[Any]:
-        """Return what `make` makes of each rank, placed on that worker's device."""
-        made = []
-        for rank, device in enumerate(self._devices):
-            with tf.device(device):
-                made.append(make(rank))
-        return made
+    def _after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+        with tf.control_dependencies(arrays):
+            return [tf.identity(array) for array in arrays]
+
+    def _exchange(self, x: Tensor, combine: CombineGroup) -> Tensor:
+        """Give x; return this worker's answer of those made of its group's parts."""
+
+        def of_all(parts: list[Tensor]) -> list[Tensor]:
+            answers: list[Tensor] = [None] * len(parts)
+            for group in self._groups:
+                made = combine([parts[k] for k in group], [self._step.devices[k] for k in group])
+                for k, answer in zip(group, made, strict=True):
+                    answers[k] = answer
+            return answers
+
+        return self._step.lockstep.exchange(self._rank, x, of_all)
+
+
+def _on_each(devices: Sequence[str], make: Callable[[int], Any]) -> list[Any]:
+    """Return what `make` makes for each of these devices, by its number, placed there."""
+    made = []
+    for number, device in enumerate(devices):
+        with tf.device(device):
+            made.append(make(number))
+    return made
 
 
 class TensorFlowCrew:
@@ -149,7 +186,7 @@ class TensorFlowCrew:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._devices = _devices(order)
-        self._workers: list[TensorFlowWorker] = []
+        self._workers: Sequence[Worker | Stage] = []
         self._weights = [self._variables(rank) for rank in range(order.task.workers)]
         self._batches = [self._constants(rank) for rank in range(order.task.workers)]
         self._step = tf.function(self._traced, autograph=False)
@@ -187,10 +224,7 @@ class TensorFlowCrew:
 
     def traffic(self) -> Traffic:
         """Return what was counted while the step was traced."""
-        found = {worker.traffic for worker in self._workers}
-        if len(found) != 1:
-            raise RuntimeError(f"the workers took part in different collectives: {found}")
-        return found.pop()
+        return together([worker.traffic for worker in self._workers])
 
     def peaks_bytes(self) -> list[int]:
         """Return the peak of this process."""
@@ -199,26 +233,43 @@ class TensorFlowCrew:
     def close(self) -> None:
         """There is nothing to end."""
 
-    def _traced(self) -> list[tuple[Tensor, list[Tensor]]]:
-        size = self._order.task.workers
-        lockstep, graph = Lockstep(size), tf.compat.v1.get_default_graph()
-        self._workers = [TensorFlowWorker(rank, self._devices, lockstep) for rank in range(size)]
+    def _traced(self) -> list[Result]:
+        """Every worker's step: its loss, and its gradients where they are kept."""
+        task = self._order.task
+        weights = [self._read(rank) for rank in range(task.workers)]
+        found = (self._in_turn if task.kind is Kind.PIPELINE else self._in_lockstep)(weights)
+        for rank, (_, gradients) in enumerate(found):
+            self._descend(rank, gradients)
+        return [(loss, gradients if self._order.keep_gradients else []) for loss, gradients in found]
 
-        def local(rank: int) -> tuple[Tensor, list[Tensor]]:
+    def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
+        task, graph = self._order.task, tf.compat.v1.get_default_graph()
+        step = Step(task, self._devices, Lockstep(task.workers))
+        ranks = range(task.workers)
+        self._workers = [TensorFlowWorker(rank, step, [[*ranks]]) for rank in ranks]
+
+        def local(rank: int) -> Result:
             with graph.as_default(), tf.device(self._devices[rank]):
-                return self._local(rank)
+                return program(task.mode)(self._workers[rank], task, weights[rank], self._batches[rank])
 
-        return lockstep.run([lambda rank=rank: local(rank) for rank in range(size)])  # type: ignore[misc]
+        return step.lockstep.run([partial(local, rank) for rank in ranks])
 
-    def _local(self, rank: int) -> tuple[Tensor, list[Tensor]]:
-        """One worker's step."""
-        task, variables = self._order.task, self._weights[rank]
-        weights = [tf.convert_to_tensor(variable) for variable in variables]
-        loss, gradients = program(task.mode)(self._workers[rank], task, weights, self._batches[rank])
-        for variable, gradient in zip(variables if gradients else [], gradients, strict=True):
-            rate = tf.constant(LEARNING_RATE, variable.dtype)
-            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
-        return loss, gradients if self._order.keep_gradients else []
+    def _in_turn(self, weights: Sequence[list[Tensor]]) -> list[Result]:
+        task, boxes = self._order.task, Boxes()
+        # Fetched is what is made on the fetching stage's own device.
+        stages = [LocalStage(task.workers, rank, boxes, tf.identity) for rank in range(task.workers)]
+        self._workers = stages
+        return in_turn(stages, task, weights, self._batches, lambda rank: tf.device(self._devices[rank]))
+
+    def _read(self, rank: int) -> list[Tensor]:
+        with tf.device(self._devices[rank]):
+            return [tf.convert_to_tensor(variable) for variable in self._weights[rank]]
+
+    def _descend(self, rank: int, gradients: list[Tensor]) -> None:
+        for variable, gradient in zip(self._weights[rank] if gradients else [], gradients, strict=True):
+            with tf.device(self._devices[rank]):
+                rate = tf.constant(LEARNING_RATE, variable.dtype)
+                tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
 
     def _variables(self, rank: int) -> list[Any]:
         order = self._order

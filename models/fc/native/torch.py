@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch.distributed as dist
 from models.fc import layout
 from models.fc.crew import Kept, NoSuchDevices, Order
 from models.fc.programs import program
-from models.fc.seam import Loss, Tensor, Worker
-from records.fc import LEARNING_RATE, MODES, Place, Traffic
+from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
+from records.fc import LEARNING_RATE, MODES, Kind, Place, Task
+from records.traffic import Traffic
 
 
 class NotMet(Exception):
@@ -63,11 +65,25 @@ def _take_share_of_cpus(rank: int, size: int) -> None:
 
 
 class TorchWorker(Worker):
-    """This process's worker."""
+    """This process's worker, within all or within a group of them."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
+    def __init__(self, size: int, group: Any = None, whole: Worker | None = None) -> None:
+        super().__init__(size, whole)
+        self._group = group
+        self._parts: dict[Axis, TorchWorker] = {}
         self._replica: torch.nn.parallel.DistributedDataParallel | None = None
+        self._aside: ThreadPoolExecutor | None = None
+
+    def divide(self, task: Task, rank: int) -> None:
+        """Form the groups of a task; every worker does so, in the same order."""
+        for axis in Axis:
+            groups = layout.groups(task, axis is Axis.MODEL)
+            handles = [dist.new_group(ranks) if 1 < len(ranks) < self.size else None for ranks in groups]
+            (own,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
+            self._parts[axis] = TorchWorker(len(groups[0]), own, self)
+
+    def along(self, axis: Axis) -> Worker:
+        return self._parts[axis]
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         with torch.enable_grad():
@@ -86,6 +102,13 @@ class TorchWorker(Worker):
             weight.grad = None
         return value.detach(), gradients
 
+    def meanwhile(self, communicate: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Communicate in a thread of its own, in the order asked."""
+        if self.size == 1:
+            return super().meanwhile(communicate)
+        self._aside = self._aside or ThreadPoolExecutor(1)
+        return self._aside.submit(communicate).result
+
     def _replicated(self, weights: Sequence[Tensor]) -> Any:
         if self._replica is None:
             self._replica = torch.nn.parallel.DistributedDataParallel(Replica(weights))
@@ -95,21 +118,59 @@ class TorchWorker(Worker):
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         x = x.contiguous()
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=self._group)
         return x
 
     def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
         # The pieces of an array cut along its first axis lie one behind the other, as the collective wants them.
         pieces = torch.stack(torch.chunk(x, self.size, axis))
         own = torch.empty_like(pieces[0])
-        dist.reduce_scatter_single(own, pieces.flatten(0, 1))
+        dist.reduce_scatter_single(own, pieces.flatten(0, 1), group=self._group)
         return own
 
     def _all_gather(self, x: Tensor, axis: int) -> Tensor:
         x = x.contiguous()
         gathered = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
-        dist.all_gather_single(gathered, x)
+        dist.all_gather_single(gathered, x, group=self._group)
         return gathered if axis == 0 else torch.cat(torch.chunk(gathered, self.size), axis)
+
+
+class TorchStage(Stage):
+    """This process's stage of fc_pipeline."""
+
+    def __init__(self, size: int, rank: int) -> None:
+        super().__init__(size, rank)
+        self._sending: list[tuple[Any, Tensor]] = []
+
+    def begin_step(self) -> None:
+        """Let go of what has been sent."""
+        super().begin_step()
+        for sending, _ in self._sending:
+            sending.wait()
+        self._sending.clear()
+
+    def receive(self, like: Tensor, shape: tuple[int, int], source: int) -> Tensor:
+        x = like.new_empty(shape)
+        dist.recv(x, source)
+        return x
+
+    def _send(self, x: Tensor, to: int) -> None:
+        x = x.contiguous()
+        self._sending.append((dist.isend(x, to), x))  # the array must live until it is sent
+
+
+def _worker(order: Order, rank: int) -> TorchWorker | TorchStage:
+    task = order.task
+    if task.kind is Kind.PIPELINE:
+        return TorchStage(task.workers, rank)
+    if task.partition == "dtensor" and task.workers > 1:
+        from models.fc.native.torch_dtensor import DTensorWorker
+
+        return DTensorWorker(task.workers, "cpu" if order.device == "cpu" else "cuda")
+    worker = TorchWorker(task.workers)
+    if task.kind is Kind.HYBRID:
+        worker.divide(task, rank)
+    return worker
 
 
 class Replica(torch.nn.Module):  # type: ignore[misc]
@@ -136,7 +197,7 @@ class TorchRank:
 
     def __init__(self, order: Order, rank: int) -> None:
         self._order, self._rank = order, rank
-        self._worker = TorchWorker(order.task.workers)
+        self._worker = _worker(order, rank)
         self._device = torch.device("cpu" if order.device == "cpu" else f"cuda:{rank}")
         self._weights = [self._weight(w) for w in layout.weights_of(order.task, order.seed, rank)]
         batch, labels = layout.batch_of(order.task, order.seed, rank)

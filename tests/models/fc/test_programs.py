@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from analysis.fc import proof_fault
-from records.fc import MODES
+from records.fc import MODES, OVERLAPPING
 from records.settings import BACKENDS
 from runner.executors.probe import ProcessProbe
 from runner.fc import proof_tasks, prove
@@ -39,13 +39,29 @@ def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_for
     assert [(proof.task, fault) for proof in answer.proofs if (fault := proof_fault(proof))] == []
     silent = [p for p in answer.proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
     assert {p.parallel.traffic.calls for p in silent} == {0}
+    apart = [p for p in answer.proofs if (p.task.mode, p.task.overlap) == ("fc_data", "off")]
+    assert {p.parallel.traffic.calls for p in apart} == {6}  # a sum for each layer
 
 
 @pytest.mark.process
 def test_manual_modes_need_no_automatic_differentiation() -> None:
-    found = answered("by_hand.py", "numpy")
-    assert set(found) == {"fc_single_manual", "fc_data_manual", "fc_model_manual", "fc_zero"}
+    found = answered("by_hand.py", "numpy")["errors"]
+    assert set(found) == {mode.name for mode in MODES.values() if mode.manual} | {"three stages"}
     assert max(found.values()) < 1e-5
+
+
+@pytest.mark.process
+def test_gradients_by_hand_are_summed_as_they_are_made_or_after_all_of_them() -> None:
+    assert answered("by_hand.py", "numpy")["made"] == {"on": 1, "off": 4}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend: str) -> None:
+    found = answered("overlaps.py", backend)
+    may = {f"{mode} {overlap}": overlap == "on" for mode in OVERLAPPING for overlap in ("on", "off")}
+    # XLA makes one sum of all, which waits for the last gradient.
+    assert found == may | ({"fc_data on": False} if backend == "jax" else {})
 
 
 @pytest.mark.process

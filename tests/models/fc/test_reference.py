@@ -9,7 +9,7 @@ import pytest
 
 from models.fc import layout
 from models.fc.reference import backward, train
-from records.fc import LEARNING_RATE, MODES, Task
+from records.fc import LEARNING_RATE, MODES, Kind, Task
 
 TASK = Task(level=2, weight_size=6, batch_size=4, precision="float64")
 PHYSICS = TASK.changed(mode="fc_phy", workers=2)
@@ -40,7 +40,9 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 def test_every_mode_but_physics_is_one_model_on_the_whole_batch() -> None:
     wanted = train(TASK.changed(mode="fc_single_manual"), 0, 5)
-    for mode in ("fc_data", "fc_data_slice", "fc_data_manual", "fc_model", "fc_model_manual", "fc_zero"):
+    divided = [mode.name for mode in MODES.values() if mode.trains and mode.kind not in (Kind.SINGLE, Kind.PHYSICS)]
+    assert len(divided) == 8
+    for mode in divided:
         found = train(TASK.changed(mode=mode, workers=2), 0, 5)
         assert all(np.array_equal(a, b) for a, b in zip(wanted.weights[0], found.weights[0], strict=True))
 
@@ -77,10 +79,17 @@ def test_between_them_the_first_rows_are_averaged_and_the_rest_is_local() -> Non
             assert np.array_equal(local[worker][layer][2:], shared[worker][layer][2:])
 
 
-@pytest.mark.parametrize("mode", ["fc_model", "fc_zero"])
-def test_the_pieces_of_a_layout_make_the_whole_again(mode: str) -> None:
-    task = TASK.changed(mode=mode, workers=2)
-    pieces = [layout.weights_of(task, 0, rank) for rank in range(2)]
+def test_a_mean_is_over_the_rows_of_workers_not_over_those_that_divide_a_layer() -> None:
+    single = train(TASK.changed(mode="fc_single_manual"), 0, 1).gradients[0]
+    for mode, workers, rows in (("fc_hybrid", 4, 2), ("fc_model", 2, 1), ("fc_zero", 2, 2)):
+        found = train(TASK.changed(mode=mode, workers=workers, reduce="mean"), 0, 1).gradients[0]
+        assert all(np.array_equal(a / rows, b) for a, b in zip(single, found, strict=True))
+
+
+@pytest.mark.parametrize(("mode", "workers"), [("fc_model", 2), ("fc_zero", 2), ("fc_hybrid", 4), ("fc_pipeline", 2)])
+def test_the_pieces_of_a_layout_make_the_whole_again(mode: str, workers: int) -> None:
+    task = TASK.changed(mode=mode, workers=workers)
+    pieces = [layout.weights_of(task, 0, rank) for rank in range(workers)]
     (found,) = layout.whole(task, pieces)
     assert all(np.array_equal(a, b) for a, b in zip(found, layout.draw_weights(task, 0), strict=True))
 
@@ -91,3 +100,30 @@ def test_replicas_that_drift_apart_are_refused() -> None:
     pieces[1][2] += 1
     with pytest.raises(ValueError, match="worker 1 of 2 holds other values than worker 0 in fc_data"):
         layout.whole(task, pieces)
+
+
+def test_in_a_mesh_those_of_one_column_must_hold_the_same() -> None:
+    task = TASK.changed(mode="fc_hybrid", workers=4)
+    pieces = [layout.weights_of(task, 0, rank) for rank in range(4)]
+    pieces[3][0] += 1
+    with pytest.raises(ValueError, match="worker 3 of 4 holds other values than worker 1 in fc_hybrid"):
+        layout.whole(task, pieces)
+
+
+def test_groups_are_the_rows_and_the_columns_of_the_mesh() -> None:
+    task = TASK.changed(mode="fc_hybrid", workers=6, model_workers=3, batch_size=6)
+    assert layout.groups(task, along_model=True) == [[0, 1, 2], [3, 4, 5]]
+    assert layout.groups(task, along_model=False) == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_a_mesh_cuts_the_batch_by_row_and_column_and_the_labels_in_turn() -> None:
+    task = TASK.changed(mode="fc_hybrid", workers=4)
+    batch, _ = layout.draw_batch(task, 0)
+    own, labels = layout.batch_of(task, 0, 3)
+    assert (np.array_equal(batch[2:, 3:], own), labels.shape) == (True, (1, 1))
+
+
+def test_the_first_stage_has_the_batch_and_the_last_the_labels() -> None:
+    task = TASK.changed(mode="fc_pipeline", workers=2)
+    shapes = [[part.shape for part in layout.batch_of(task, 0, rank)] for rank in range(2)]
+    assert shapes == [[(4, 6), (0, 1)], [(0, 6), (4, 1)]]

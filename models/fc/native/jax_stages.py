@@ -1,0 +1,110 @@
+"""JAX: fc_pipeline. Every stage's weights lie on a device of their own, and so does what is made of them.
+
+`shard_map` runs one program on all devices, for which all stages would have to be alike. Here what a stage makes of one
+micro-batch is a compiled program of its device; JAX runs ahead of Python, so that devices work at the same time.
+"""
+
+from __future__ import annotations
+
+import resource
+from contextlib import nullcontext
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.fc import layout
+from models.fc.crew import Kept, Order
+from models.fc.seam import Tensor
+from models.fc.stages import Boxes, LocalStage, in_turn
+from records.fc import LEARNING_RATE, Place
+from records.traffic import Traffic, together
+
+_compiled = cache(jax.jit)
+
+
+class JaxStages:
+    """The crew of a task whose workers are stages."""
+
+    def __init__(self, order: Order) -> None:
+        task = order.task
+        self._order = order
+        self._devices = jax.devices()[: task.workers]
+        ranks, boxes = range(task.workers), Boxes()
+        self._weights = [
+            [self._placed(weight, rank) for weight in layout.weights_of(task, order.seed, rank)] for rank in ranks
+        ]
+        self._batches = [self._placed_batch(rank) for rank in ranks]
+        self._stages = [
+            LocalStage(task.workers, rank, boxes, partial(jax.device_put, device=self._devices[rank]), _compiled)
+            for rank in ranks
+        ]
+        self._losses: list[Any] = []
+        self._gradients: list[list[Any]] = []
+
+    def run(self, steps: int) -> None:
+        """Take steps; wait for what the last has left on every device."""
+        for _ in range(steps):
+            self._step()
+        jax.block_until_ready((self._weights, self._losses))
+
+    def loss(self) -> float:
+        """Return the last stage's loss; the others have none."""
+        return sum(map(float, self._losses))
+
+    def kept(self) -> list[Kept]:
+        """Return each worker's arrays."""
+        held = zip(self._losses, self._gradients, self._weights, strict=True)
+        return [Kept(float(loss), _arrays(gradients), _arrays(weights)) for loss, gradients, weights in held]
+
+    def places(self) -> list[Place]:
+        """Read devices and shapes from the arrays."""
+        held = zip(self._weights, self._batches, strict=True)
+        return [
+            Place(
+                rank,
+                ", ".join(sorted({str(device) for array in (*weights, *batch) for device in array.devices()})),
+                [list(weight.shape) for weight in weights],
+                list(batch[0].shape),
+                list(batch[1].shape),
+            )
+            for rank, (weights, batch) in enumerate(held)
+        ]
+
+    def traffic(self) -> Traffic:
+        """Return what the stages counted in the last step."""
+        return together([stage.traffic for stage in self._stages])
+
+    def peaks_bytes(self) -> list[int]:
+        """Return the peak of this process."""
+        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def _step(self) -> None:
+        for stage in self._stages:
+            stage.begin_step()
+        found = in_turn(self._stages, self._order.task, self._weights, self._batches, lambda rank: nullcontext())
+        self._losses = [loss for loss, _ in found]
+        self._weights = [_descended(own, new) for own, (_, new) in zip(self._weights, found, strict=True)]
+        self._gradients = [gradients for _, gradients in found] if self._order.keep_gradients else []
+
+    def _placed(self, array: layout.Array, rank: int) -> Any:
+        typed = array.astype(jnp.dtype(self._order.task.precision))
+        return jax.block_until_ready(jax.device_put(typed, self._devices[rank]))
+
+    def _placed_batch(self, rank: int) -> tuple[Any, Any]:
+        batch, labels = layout.batch_of(self._order.task, self._order.seed, rank)
+        return self._placed(batch, rank), self._placed(labels, rank)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _descended(weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
+    return [weight - LEARNING_RATE * gradient for weight, gradient in zip(weights, gradients, strict=True)]
+
+
+def _arrays(arrays: list[Any]) -> list[layout.Array]:
+    return [np.asarray(array) for array in arrays]

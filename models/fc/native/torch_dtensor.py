@@ -1,0 +1,75 @@
+"""PyTorch: tensor parallelism by DTensor, as `RowwiseParallel` does it, which puts the collectives in itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models.fc.native.torch import TorchWorker
+from models.fc.seam import Loss, Tensor
+
+
+class DTensorWorker(TorchWorker):
+    """A worker whose products of divided arrays are DTensor's. What that calls is counted in the first step only."""
+
+    def __init__(self, size: int, device: str) -> None:
+        super().__init__(size)
+        self._mesh = init_device_mesh(device, (size,))
+        self._counted = False
+
+    def begin_step(self) -> None:
+        """Forget what was counted, unless that was all there will be."""
+        if not self._counted:
+            super().begin_step()
+
+    def divided_product(self, x: Tensor, weight: Tensor, axis: int) -> Tensor:
+        """Have DTensor multiply a batch cut into columns by a weight cut into rows, and cut the sum along an axis."""
+        columns = DTensor.from_local(x, self._mesh, [Shard(1)], run_check=False)
+        rows = DTensor.from_local(weight, self._mesh, [Shard(0)], run_check=False)
+        return torch.matmul(columns, rows).redistribute(placements=[Shard(axis)]).to_local()
+
+    def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        if self._counted:
+            return super().gradient(loss, weights)
+        with Counting(self):
+            found = super().gradient(loss, weights)
+        self._counted = True
+        return found
+
+
+# What DTensor calls, where it is counted, and whether on one worker's piece of the whole.
+COUNTED = {
+    "all_reduce": ("all_reduce_bytes", False),
+    "reduce_scatter_tensor": ("reduce_scatter_bytes", False),
+    "all_gather_into_tensor": ("all_gather_bytes", True),
+}
+WAITS = ("wait_tensor", "_wrap_tensor_autograd")
+
+
+class Counting(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the collectives that DTensor calls, with the arrays it calls them on."""
+
+    def __init__(self, worker: DTensorWorker) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let DTensor make plain calls of its own first; count those. Raises `RuntimeError` for one unknown."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        if func.namespace == "_c10d_functional":
+            self._count(func._opname, args)
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, name: str, args: Any) -> None:
+        if name in WAITS:
+            return
+        if name not in COUNTED:
+            raise RuntimeError(f"DTensor called {name}, which is not counted")
+        field, pieces = COUNTED[name]
+        self._worker.count(field, args[0], self._worker.size if pieces else 1)

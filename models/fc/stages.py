@@ -1,0 +1,63 @@
+"""Stages of fc_pipeline that share one process: what one hands over waits in a box until the next fetches it.
+
+All stages' first halves run in turn and then, from the last, their second halves, so that what a stage asks for is
+there. Where calls return before their work is done, or are only traced, the work itself overlaps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from models.fc.programs import Batch, Result, pipeline_back, pipeline_forward
+from models.fc.seam import Stage, Tensor
+from records.fc import Task
+
+Boxes = dict[tuple[int, int], deque[Tensor]]
+Place = Callable[[int], AbstractContextManager[Any]]
+
+
+class LocalStage(Stage):
+    """One of the stages in this process. `fetched` moves an array to its device, `compiled` is the backend's."""
+
+    def __init__(
+        self,
+        size: int,
+        rank: int,
+        boxes: Boxes,
+        fetched: Callable[[Tensor], Tensor],
+        compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
+    ) -> None:
+        super().__init__(size, rank)
+        self._boxes, self._fetched, self._compiled = boxes, fetched, compiled
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function as the backend compiles it."""
+        return self._compiled(function)
+
+    def receive(self, like: Tensor, shape: tuple[int, int], source: int) -> Tensor:
+        """Fetch the oldest array that the source has handed over. Raises `ValueError` where its shape is another."""
+        x = self._boxes[source, self.rank].popleft()
+        if tuple(x.shape) != shape:
+            raise ValueError(f"stage {source} handed an array of shape {tuple(x.shape)} to {self.rank}, not {shape}")
+        return self._fetched(x)
+
+    def _send(self, x: Tensor, to: int) -> None:
+        self._boxes.setdefault((self.rank, to), deque()).append(x)
+
+
+def in_turn(
+    stages: Sequence[Stage], task: Task, weights: Sequence[Sequence[Tensor]], batches: Sequence[Batch], place: Place
+) -> list[Result]:
+    """Return every stage's loss and gradients; `place` is entered with a rank while that stage's part is built."""
+    halves = []
+    for rank, stage in enumerate(stages):
+        with place(rank):
+            halves.append(pipeline_forward(stage, task, weights[rank], batches[rank]))
+    results = []
+    for rank in reversed(range(len(stages))):
+        with place(rank):
+            results.append(pipeline_back(stages[rank], task, weights[rank], halves[rank]))
+    return results[::-1]

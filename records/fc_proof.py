@@ -1,0 +1,40 @@
+"""The proof of the FC modes as data: what one process is to prove on its backend, and what it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from records.fc import Parallel, Task
+
+
+@dataclass(frozen=True, slots=True)
+class ProofOrder:
+    """What one process is to prove on its backend."""
+
+    tasks: list[Task]
+    steps: int = 5
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How far a task's result is from plain NumPy in float64: max |difference| / max |reference|, the worst array.
+
+    None for the gradients of a mode that only goes forward. `layout_fault` says what of its layout or of its bytes is
+    not as it must be.
+    """
+
+    task: Task
+    gradient_error: float | None
+    weight_error: float | None
+    loss_error: float
+    parallel: Parallel
+    layout_fault: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProofAnswer:
+    """What one process proved."""
+
+    backend: str
+    proofs: list[Proof]
