@@ -12,15 +12,20 @@ clusters of workstations", 2009.) An algorithm may send more.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from records.communication import Communication
 from records.settings import Settings
 
 WORKLOAD = "fc"
 LEARNING_RATE = 1e-6
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
+# What the workers' processes speak over: this machine's own loopback, or links that `ci/netns` holds to a rate.
+LOCAL = "local"
+RATE = re.compile(r"[1-9][0-9]{0,8}(k|m|g)bit", re.ASCII)
 
 
 class Kind(StrEnum):
@@ -89,6 +94,7 @@ class Place:
     batch: list[int]
     labels: list[int]
     process: int | None = None
+    network: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,7 @@ class Parallel:
     counted_bytes_per_step: int = 0
     traffic: Traffic = field(default_factory=Traffic)
     peak_worker_memory_bytes: list[int] = field(default_factory=list)
+    communication: Communication | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,7 @@ class Task:
     phy_blocks: int = 1
     shared_ratio: float = 1 / 1024
     reduce: str = "sum"
+    network: str = LOCAL
 
     @property
     def kind(self) -> Kind:
@@ -172,6 +180,8 @@ def faults(task: Task) -> list[str]:
         found.append(f"workers: must divide weight_size ({task.weight_size}) for {task.mode}, got {n}")
     if not 0 <= task.shared_ratio <= 1:
         found.append(f"shared_ratio: must be from 0 to 1, got {task.shared_ratio}")
+    if task.network != LOCAL and not RATE.fullmatch(task.network):
+        found.append(f"network: must be {LOCAL} or a rate such as 200mbit, got {task.network}")
     return found
 
 
@@ -182,11 +192,18 @@ def settings_faults(settings: Settings) -> list[str]:
         return faults(task)
     fixed = {"phase": "fit", "eager": False, "jit": "auto", "steps_per_execution": 1, "feed": "device_resident"}
     told = {"phase": "; fc_data_ff and fc_model_ff only go forward"}
-    return faults(task) + [
+    return [*faults(task), *_network_faults(settings, task.network)] + [
         f"{key}: must be {str(value).lower()} for {task.mode}, got {str(got).lower()}{told.get(key, '')}"
         for key, value in fixed.items()
         if (got := getattr(settings, key)) != value
     ]
+
+
+def _network_faults(settings: Settings, network: str) -> list[str]:
+    if network == LOCAL or (settings.backend, settings.device) == ("torch", "cpu"):
+        return []
+    where = f"{settings.backend} on {settings.device}"
+    return [f"network: must be {LOCAL} for {where}, got {network}; only torch on cpu has workers that speak over one"]
 
 
 def flops_per_step(task: Task) -> int:
@@ -264,6 +281,9 @@ def layout_fault(task: Task, found: Parallel) -> str | None:
         return f"it shows {len(found.places)} workers, not {task.workers}"
     if len({(place.device, place.process) for place in found.places}) != task.workers:
         return f"its {task.workers} workers share a device: {', '.join(place.device for place in found.places)}"
+    networks = {place.network for place in found.places}
+    if task.network != LOCAL and task.workers > 1 and (None in networks or len(networks) != task.workers):
+        return f"its {task.workers} workers share a network"
     for place in found.places:
         for what, is_, must in (
             ("weights", place.weights, weights),

@@ -3,7 +3,8 @@
     programs.py    what one worker computes and communicates, once for each mode, in `keras.ops`
     seam.py        what a program asks of a backend: collectives and gradients, counted
     native/        one file a backend: its workers, and how a step is built and run
-    crew.py        all workers of a task; ranks.py where they are processes
+    crew.py        all workers of a task; ranks.py where they are processes, network.py where those have networks
+    apart.py       how long the collectives of a compiled step take
     layout.py      which worker holds what;  reference.py the same in plain NumPy;  prove.py compares the two
 
 What a task is, computes and communicates by formula is in `records.fc`. The workload below is the same stack as Keras
@@ -27,6 +28,7 @@ from records.fc import LEARNING_RATE, MODES, Task
         Param("phy_blocks", 1, "fc_phy: whole models that each worker holds.", 1, 1024),
         Param("shared_ratio", 1 / 1024, "fc_phy: share of a gradient's rows that all models average.", 0, 1),
         Param("reduce", "sum", "Data parallel: what becomes of the workers' gradients.", choices=("sum", "mean")),
+        Param("network", "local", "What worker processes speak over: local, or the rate of ci/netns's links."),
     ),
 )
 def fc(request: Request) -> Built:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import statistics
 import sys
 import tempfile
 import traceback
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from models.fc.crew import Kept, Order
+from models.fc.network import enter
+from records.communication import Communication, Method
 from records.fc import Place, Traffic
 
 MEETING_LIMIT_S = 60.0
@@ -79,6 +82,17 @@ class Ranks:
     def peaks_bytes(self) -> list[int]:
         """Return the peak of each worker's process."""
         return [peak for found in self._ask("peaks_bytes") for peak in found]
+
+    def communication(self, steps: int, epochs: int) -> Communication | None:
+        """Have every worker time its collectives; a step, and what of it is no collective, are means over workers."""
+        if not self.traffic().calls:
+            return None
+        by_epoch = list(zip(*self._ask("watched", steps, epochs), strict=True))
+        return Communication(
+            Method.TIMED,
+            [statistics.fmean(step_s for step_s, _ in workers) for workers in by_epoch],
+            [statistics.fmean(step_s - inside_s for step_s, inside_s in workers) for workers in by_epoch],
+        )
 
     def close(self) -> None:
         """End the workers."""
@@ -149,6 +163,8 @@ def _live(
     for pipe in not_mine:
         pipe.close()
     try:
+        if order.namespaces:
+            enter(order.namespaces[rank])
         from models.fc.native.torch import join
 
         own = None

@@ -9,14 +9,17 @@ from __future__ import annotations
 import resource
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from models.fc import layout
+from models.fc.apart import Alone, by_replacing
 from models.fc.crew import Kept, NoSuchDevices, Order
 from models.fc.programs import program
 from models.fc.seam import Loss, Tensor, Worker
+from records.communication import Communication
 from records.fc import LEARNING_RATE, Place, Traffic
 
 Combine = Callable[[list[Tensor]], list[Tensor]]
@@ -143,6 +146,10 @@ class TensorFlowWorker(Worker):
         return made
 
 
+class AloneOnTensorFlow(Alone, TensorFlowWorker):
+    """A worker that exchanges nothing."""
+
+
 class TensorFlowCrew:
     """Variables on logical devices, and the traced step that changes them."""
 
@@ -152,13 +159,16 @@ class TensorFlowCrew:
         self._workers: list[TensorFlowWorker] = []
         self._weights = [self._variables(rank) for rank in range(order.task.workers)]
         self._batches = [self._constants(rank) for rank in range(order.task.workers)]
-        self._step = tf.function(self._traced, autograph=False)
+        self._step = tf.function(partial(self._traced, TensorFlowWorker), autograph=False)
         self._found: list[Any] = []
 
     def run(self, steps: int) -> None:
         """Take steps; wait for the last."""
+        self._run(self._step, steps)
+
+    def _run(self, step: Any, steps: int) -> None:
         for _ in range(steps):
-            self._found = self._step()
+            self._found = step()
         tf.test.experimental.sync_devices()
 
     def loss(self) -> float:
@@ -196,25 +206,33 @@ class TensorFlowCrew:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
 
+    def communication(self, steps: int, epochs: int) -> Communication | None:
+        """Trace the step again for workers left alone, and let the two take turns."""
+        if not self.traffic().calls:
+            return None
+        alone = tf.function(partial(self._traced, AloneOnTensorFlow), autograph=False)
+        return by_replacing(self.run, partial(self._run, alone), steps, epochs)
+
     def close(self) -> None:
         """There is nothing to end."""
 
-    def _traced(self) -> list[tuple[Tensor, list[Tensor]]]:
+    def _traced(self, kind: type[TensorFlowWorker]) -> list[tuple[Tensor, list[Tensor]]]:
         size = self._order.task.workers
         lockstep, graph = Lockstep(size), tf.compat.v1.get_default_graph()
-        self._workers = [TensorFlowWorker(rank, self._devices, lockstep) for rank in range(size)]
+        workers = [kind(rank, self._devices, lockstep) for rank in range(size)]
+        self._workers = self._workers or workers  # those first traced are the step's own
 
         def local(rank: int) -> tuple[Tensor, list[Tensor]]:
             with graph.as_default(), tf.device(self._devices[rank]):
-                return self._local(rank)
+                return self._local(workers[rank], rank)
 
         return lockstep.run([lambda rank=rank: local(rank) for rank in range(size)])  # type: ignore[misc]
 
-    def _local(self, rank: int) -> tuple[Tensor, list[Tensor]]:
+    def _local(self, worker: TensorFlowWorker, rank: int) -> tuple[Tensor, list[Tensor]]:
         """One worker's step."""
         task, variables = self._order.task, self._weights[rank]
         weights = [tf.convert_to_tensor(variable) for variable in variables]
-        loss, gradients = program(task.mode)(self._workers[rank], task, weights, self._batches[rank])
+        loss, gradients = program(task.mode)(worker, task, weights, self._batches[rank])
         for variable, gradient in zip(variables if gradients else [], gradients, strict=True):
             rate = tf.constant(LEARNING_RATE, variable.dtype)
             tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
