@@ -46,7 +46,7 @@ def fc_cells(records: Iterable[Record]) -> list[CellSummary]:
 PAIR = ("fc_data", "fc_model")
 RATE_FLOP_PER_S = {"tensorflow": 300e9, "jax": 240e9, "torch": 150e9}
 LINK_BYTE_PER_S = 4e9
-SIZES = tuple((weight_size, batch) for weight_size in (256, 512, 1024) for batch in (32, 128, 512, 2048))
+SIZES = tuple((weight_size, batch) for weight_size in (256, 512, 1024) for batch in (32, 128, 640, 2048))
 
 
 def made_up_run(repeats: int = 5) -> list[Record]:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.dashboards.test_browser import _luminance, browser, look
 
+__all__ = ["browser"]
 pytestmark = pytest.mark.browser
-assert browser  # a fixture, by its name
 
 TOUCHING = """
 const found = [];

@@ -92,7 +92,8 @@ def test_several_numbers_of_workers_are_compared(folder: Path, capsys: pytest.Ca
     # Both take the same pretended time, so that the second worker is of no use.
     assert "efficiency 0.50 [0.50-0.50] against one worker" in capsys.readouterr().out
     assert runner(*arguments, "--json", "--new") == 0
-    alone, two = json.loads(capsys.readouterr().out)["cells"]
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    alone, two = sorted(cells, key=lambda cell: cell["settings"]["params"]["workers"])
     assert (alone["figure"]["efficiency"], two["figure"]["efficiency"]["centre"]) == (None, pytest.approx(0.5))
     page = (folder / "results" / "latest" / "report.html").read_text(encoding="utf-8")
     assert "Gain by workers" in page
