@@ -1,6 +1,6 @@
 """Joining a network namespace: a worker's process leaves this machine's network for one that `ci/netns` made.
 
-Promise: only the calling process changes networks, before it has any other thread; the pipes to whoever forked it and
+Promise: only the calling thread and those it begins later change networks; the pipes to whoever forked it and
 the file where workers meet are not of a network, and stay.
 """
 

@@ -163,13 +163,13 @@ def _live(
     for pipe in not_mine:
         pipe.close()
     try:
-        if order.namespaces:
-            enter(order.namespaces[rank])
         from models.fc.native.torch import join
 
         own = None
         while True:
             method, arguments = orders.recv()
+            if own is None and order.namespaces:
+                enter(order.namespaces[rank])  # all threads that speak to others are begun later, by this one
             own = own or join(order, rank, meeting, timeout_s)
             orders.send(("answer", getattr(own, method)(*arguments)))
     except (EOFError, ConnectionResetError, BrokenPipeError):

@@ -168,7 +168,7 @@ class Watch:
             settle(self._device)
             begun_s = perf_counter()
             answer = collective(*arguments)
-            if isinstance(answer, torch.futures.Future):
+            if hasattr(answer, "wait"):  # a bucket's future
                 answer.wait()
             settle(self._device)
             self.inside_s += perf_counter() - begun_s
