@@ -310,7 +310,7 @@ def _share(title: str, cell: CellSummary, work: Work | None, measured: Measured)
         roof_flop_per_s=min(peak, intensity * slope.best_byte_per_s) if peak and intensity and slope else None,
         datasheet_flop_per_s=stated,
         mfu=_over(achieved, stated),
-        note=_why(cell, work, place, (achieved, peak)),
+        note=_why(cell, flops, place, (achieved, peak)),
     )
 
 
@@ -324,13 +324,13 @@ def _over(value: float | None, *divisors: float | None) -> float | None:
 
 
 def _why(
-    cell: CellSummary, work: Work | None, place: Place | None, rates: tuple[float | None, float | None]
+    cell: CellSummary, flops: int | None, place: Place | None, rates: tuple[float | None, float | None]
 ) -> str | None:
     """Return why there is no share, or why it is doubtful."""
     achieved, peak = rates
     if cell.step_time is None or place is None:
         return "not measured"
-    if work is None or work.forward_flops_per_sample is None:
+    if flops is None:
         return "FLOPs not known"
     if achieved is None or peak is None:
         return f"no {place.precision} peak measured on {place.device} with {_cpus(place)}"

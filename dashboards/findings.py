@@ -6,11 +6,12 @@ Promise: the fastest is marked only where the row names one, and a figure that w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.beside import NOTHING, Beside, SameWork, Standing, cell_doubts, same_work
 from analysis.compare import CellSummary, Row
+from analysis.parallel import Figure, figures
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.format import (
@@ -24,12 +25,19 @@ from dashboards.format import (
     share,
 )
 from dashboards.pictures import Mark, Stroke, Word, slot_of, work_details
+from records.communication import Method
 from records.schema import HARMLESS, Record, Status
 from records.settings import BACKENDS
 from records.store import latest_attempts
 
 RATIO = Unit("×", 1.0)
 GIGA = 1e9
+MEBI = 2.0**20
+PERCENT = 0.01
+HOW_WATCHED = {
+    Method.TIMED: "each collective timed by itself, in epochs after those that count",
+    Method.REPLACED: "against the same step with local work in place of each collective",
+}
 FOREST_LINE = 18
 
 
@@ -123,6 +131,7 @@ def findings(rows: Sequence[Row]) -> tuple[list[Finding], Axis | None]:
 def table(rows: Sequence[Row], beside: Beside = NOTHING) -> list[Block]:
     """Return the table: one block a piece of work, one line a figure, one value a backend."""
     columns = backends(rows)
+    parallel = {f.cell_id: f for f in figures((c for row in rows for c in row.cells.values()), beside.shares)}
     return [
         Block(
             row.title,
@@ -130,7 +139,7 @@ def table(rows: Sequence[Row], beside: Beside = NOTHING) -> list[Block]:
             work_details(row),
             row.verdict,
             slot_of(row.fastest) if row.fastest else None,
-            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], beside),
+            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], beside, parallel),
             same_work(beside.parity, row),
             row.doubts,
         )
@@ -186,7 +195,7 @@ def _quickest(row: Row) -> list[str]:
 Column = tuple[str, CellSummary | None]
 
 
-def _lines(row: Row, columns: Sequence[Column], beside: Beside) -> list[Line]:
+def _lines(row: Row, columns: Sequence[Column], beside: Beside, parallel: Mapping[str, Figure]) -> list[Line]:
     predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
     step = "time per call" if predict else "time per step"
     lines = [
@@ -200,12 +209,61 @@ def _lines(row: Row, columns: Sequence[Column], beside: Beside) -> list[Line]:
         Line("fixed per epoch", "ms", _plain(columns, lambda c: c.fixed_time_per_epoch_s, MILLISECOND)),
         Line("seed’s total", "s", _plain(columns, lambda c: c.seed_total_time_s)),
         Line("share of peak", "%", [_share_value(cell, beside) for _, cell in columns]),
+        *_parallel_lines([(cell, parallel.get(cell.cell_id) if cell else None) for _, cell in columns]),
         Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
         Line("same work", "", [_same_work_value(row, name, cell, beside) for name, cell in columns]),
         Line("processes", "", [_endings_value(cell) for _, cell in columns]),
     ]
     always = {step, "throughput", "first epoch", "steady epoch", "smallest difference", "processes"}
     return [line for line in lines if line.name in always or any(value.text != DASH for value in line.values)]
+
+
+def _parallel_lines(columns: Sequence[tuple[CellSummary | None, Figure | None]]) -> list[Line]:
+    """Return what only the FC modes have; lines of dashes for others."""
+    kinds: tuple[tuple[str, str, Callable[[Figure], Value | None]], ...] = (
+        ("share of own product", "%", _own_share),
+        ("communicated a step", "MiB", _communicated),
+        ("in communication", "%", _communicating),
+        ("efficiency of workers", "%", _efficiency),
+        ("memory of a worker", "MiB", _worker_memory),
+    )
+    return [
+        Line(name, unit, [(figure and value(figure)) or _missing(cell) for cell, figure in columns])
+        for name, unit, value in kinds
+    ]
+
+
+def _own_share(figure: Figure) -> Value | None:
+    return None if figure.share_of_own is None else Value(number(figure.share_of_own * 100))
+
+
+def _communicated(figure: Figure) -> Value | None:
+    return Value(number(figure.bytes_per_step, MEBI)) if figure.bytes_per_step else None
+
+
+def _communicating(figure: Figure) -> Value | None:
+    if figure.spent is None:
+        silent = figure.communication_share == 0 and figure.task.workers > 1
+        return Value("0", hint="no collective was called") if silent else None
+    hint = HOW_WATCHED[figure.spent.method]
+    if figure.spent.share < 0:
+        return Value("below 0", hint=f"{hint}; not told from nothing")
+    return Value(number(figure.spent.share * 100), hint=hint)
+
+
+def _efficiency(figure: Figure) -> Value | None:
+    found = figure.efficiency
+    if found is None:
+        return None
+    told = interval(found.low, found.high, found.centre, PERCENT) or "no interval"
+    return Value(number(found.centre, PERCENT), told, hint="throughput against that of one worker times the workers")
+
+
+def _worker_memory(figure: Figure) -> Value | None:
+    if figure.worker_memory_bytes is None or figure.task.workers == 1:
+        return None
+    aside = "of the largest" if figure.processes > 1 else f"all {figure.task.workers} in one"
+    return Value(number(figure.worker_memory_bytes, MEBI), aside, hint="peak resident memory of a process")
 
 
 def _missing(cell: CellSummary | None) -> Value:

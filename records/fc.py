@@ -9,16 +9,21 @@ counted apart (`records.traffic`, by `models.fc.seam`) and must come to the same
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from records.communication import Communication
 from records.settings import Settings
 from records.traffic import Traffic
 
 WORKLOAD = "fc"
 LEARNING_RATE = 1e-6
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
+# What the workers' processes speak over: this machine's own loopback, or links that `ci/netns` holds to a rate.
+LOCAL = "local"
+RATE = re.compile(r"[1-9][0-9]{0,8}(k|m|g)bit", re.ASCII)
 
 
 class Kind(StrEnum):
@@ -82,6 +87,7 @@ class Place:
     batch: list[int]
     labels: list[int]
     process: int | None = None
+    network: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ class Parallel:
     counted_bytes_per_step: int = 0
     traffic: Traffic = field(default_factory=Traffic)
     peak_worker_memory_bytes: list[int] = field(default_factory=list)
+    communication: Communication | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,7 @@ class Task:
     partition: str = "program"
     model_workers: int = 0
     micro_batches: int = 4
+    network: str = LOCAL
 
     @property
     def kind(self) -> Kind:
@@ -202,6 +210,8 @@ def faults(task: Task) -> list[str]:
         found.append(f"overlap: must be on for {task.mode}, got off; {why}")
     if task.partition in DIVIDERS and task.mode not in DIVIDERS[task.partition][1]:
         found.append(f"partition: must be program for {task.mode}, got {task.partition}")
+    if task.network != LOCAL and not RATE.fullmatch(task.network):
+        found.append(f"network: must be {LOCAL} or a rate such as 200mbit, got {task.network}")
     return found + _hybrid_faults(task) + _pipeline_faults(task)
 
 
@@ -237,11 +247,18 @@ def settings_faults(settings: Settings) -> list[str]:
         return faults(task)
     fixed = {"phase": "fit", "eager": False, "jit": "auto", "steps_per_execution": 1, "feed": "device_resident"}
     told = {"phase": "; fc_data_ff and fc_model_ff only go forward"}
-    return [*faults(task), *backend_faults(task, settings.backend)] + [
+    return [*faults(task), *backend_faults(task, settings.backend), *_network_faults(settings, task.network)] + [
         f"{key}: must be {str(value).lower()} for {task.mode}, got {str(got).lower()}{told.get(key, '')}"
         for key, value in fixed.items()
         if (got := getattr(settings, key)) != value
     ]
+
+
+def _network_faults(settings: Settings, network: str) -> list[str]:
+    if network == LOCAL or (settings.backend, settings.device) == ("torch", "cpu"):
+        return []
+    where = f"{settings.backend} on {settings.device}"
+    return [f"network: must be {LOCAL} for {where}, got {network}; only torch on cpu has workers that speak over one"]
 
 
 def flops_per_step(task: Task) -> int:
@@ -328,6 +345,9 @@ def layout_fault(task: Task, found: Parallel) -> str | None:
         return f"it shows {len(found.places)} workers, not {task.workers}"
     if len({(place.device, place.process) for place in found.places}) != task.workers:
         return f"its {task.workers} workers share a device: {', '.join(place.device for place in found.places)}"
+    networks = {place.network for place in found.places}
+    if task.network != LOCAL and task.workers > 1 and (None in networks or len(networks) != task.workers):
+        return f"its {task.workers} workers share a network"
     for place in found.places:
         weights, batch, labels = expected_shapes(task, place.worker)
         for what, is_, must in (

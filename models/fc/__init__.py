@@ -3,7 +3,8 @@
     programs.py    what one worker computes and communicates, once for each mode, in `keras.ops`
     seam.py        what a program asks of a backend: collectives, hand-overs and gradients, counted
     native/        each backend's workers, and how a step is built and run;  stages.py several stages in one process
-    crew.py        all workers of a task; ranks.py where they are processes
+    crew.py        all workers of a task; ranks.py where they are processes, network.py where those have networks
+    apart.py       how long the collectives of a compiled step take
     layout.py      which worker holds what;  reference.py the same in plain NumPy;  prove.py compares the two
 
 What a task is, computes and communicates by formula is in `records.fc`. The workload below is the same stack as Keras
@@ -31,6 +32,7 @@ from records.fc import LEARNING_RATE, MODES, PARTITIONS, Task
         Param("partition", "program", "Who puts the collectives in: the program, JAX or DTensor.", choices=PARTITIONS),
         Param("model_workers", 0, "fc_hybrid: workers that divide a layer; 0: two, where workers are even.", 0, 1024),
         Param("micro_batches", 4, "fc_pipeline: parts of the batch that follow one another.", 1, 1 << 20),
+        Param("network", "local", "What worker processes speak over: local, or the rate of ci/netns's links."),
     ),
 )
 def fc(request: Request) -> Built:

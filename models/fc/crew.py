@@ -8,6 +8,7 @@ from typing import Protocol, cast
 
 from models.fc.layout import Array
 from models.float64 import keep_float64
+from records.communication import Communication
 from records.fc import Place, Task
 from records.traffic import Traffic
 
@@ -46,18 +47,28 @@ class Crew(Protocol):
     def peaks_bytes(self) -> list[int]:
         """Return the peak of resident memory of each process that holds workers."""
 
+    def communication(self, steps: int, epochs: int) -> Communication | None:
+        """Take more steps, in so many epochs, to see how long their collectives take; None where there are none.
+
+        The weights mean nothing afterwards: in part of the steps the workers may have been left alone.
+        """
+
     def close(self) -> None:
         """End what was started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a crew is made from; `device` is cpu or gpu, `keep_gradients` where they are to be looked at afterwards."""
+    """What a crew is made from; `device` is cpu or gpu, `keep_gradients` where they are to be looked at afterwards.
+
+    `namespaces` are the network namespaces that the workers join, by rank; none where they speak over loopback.
+    """
 
     task: Task
     seed: int
     device: str = "cpu"
     keep_gradients: bool = False
+    namespaces: tuple[str, ...] = ()
 
 
 def reserve(backend: str, workers: int, device: str) -> None:

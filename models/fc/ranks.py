@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import statistics
 import sys
 import tempfile
 import traceback
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from models.fc.crew import Kept, Order
+from models.fc.network import enter
+from records.communication import Communication, Method
 from records.fc import Place
 from records.traffic import Traffic, together
 
@@ -41,6 +44,7 @@ class Ranks:
     def __init__(self, order: Order, timeout_s: float = MEETING_LIMIT_S) -> None:
         """Fork the workers and wait until all have met. Raises `WorkerDied` or `WorkerFailed`."""
         context = multiprocessing.get_context("fork")
+        self._partition = order.task.partition
         self._folder = tempfile.mkdtemp(prefix="ranks-")
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
@@ -77,6 +81,20 @@ class Ranks:
     def peaks_bytes(self) -> list[int]:
         """Return the peak of each worker's process."""
         return [peak for found in self._ask("peaks_bytes") for peak in found]
+
+    def communication(self, steps: int, epochs: int) -> Communication | None:
+        """Have every worker time its collectives; a step, and what of it is no collective, are means over workers.
+
+        None where there are none, and where DTensor makes them: no clock of ours can stand around those.
+        """
+        if not self.traffic().calls or self._partition != "program":
+            return None
+        by_epoch = list(zip(*self._ask("watched", steps, epochs), strict=True))
+        return Communication(
+            Method.TIMED,
+            [statistics.fmean(step_s for step_s, _ in workers) for workers in by_epoch],
+            [statistics.fmean(step_s - inside_s for step_s, inside_s in workers) for workers in by_epoch],
+        )
 
     def close(self) -> None:
         """End the workers."""
@@ -152,6 +170,8 @@ def _live(
         own = None
         while True:
             method, arguments = orders.recv()
+            if own is None and order.namespaces:
+                enter(order.namespaces[rank])  # all threads that speak to others are begun later, by this one
             own = own or join(order, rank, meeting, timeout_s)
             orders.send(("answer", getattr(own, method)(*arguments)))
     except (EOFError, ConnectionResetError, BrokenPipeError):

@@ -10,7 +10,8 @@ import os
 from dataclasses import replace
 
 from models.fc.crew import Crew, NoSuchDevices, Order, assemble, reserve
-from records import cpu_list, fc
+from records import cpu_list, fc, network
+from records.communication import Communication
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
 from runner.cell import backends, memory
@@ -23,11 +24,16 @@ from runner.cell.loop import EpochLog, finite, timed
 from runner.cell.measure import DeviceMismatch, Timeline, agreed, found_versions, keep_tuning, prove
 from runner.cell.turns import Turns
 
+# Collectives are watched after everything timed: five epochs, of at most so long each where a step is shorter.
+WATCHED_EPOCHS = 5
+WATCHED_EPOCH_S = 0.3
+
 
 def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result. Raises `Unsupported`, `DeviceMismatch`, or what a worker raised."""
     settings, task = job.settings, fc.task_of(job.settings)
     refuse_impossible(settings, memory.available_bytes())
+    namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
     plug = backends.load(settings.backend)
     plug.configure(settings, job.compile_cache_dir)
     try:
@@ -35,16 +41,18 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     except NoSuchDevices as error:
         raise Unsupported(str(error)) from error
     begun_s = monotonic()
-    crew = assemble(settings.backend, Order(task, settings.seed, settings.device))
+    crew = assemble(settings.backend, Order(task, settings.seed, settings.device, namespaces=namespaces))
     build_time_s = monotonic() - begun_s
     try:
         device = _proved(plug, crew, settings)
         compiling = Compiling(plug)
         times, learning, steps = _trained(job, crew, Kept(Turns(job), compiling))
         parallel = fc.parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
+        # Before collectives are watched: that may build another program, whose costs are not the cell's.
+        peaks, events = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()), plug.compile_events()
+        parallel = replace(parallel, communication=_communication(crew, times, steps))
     finally:
         crew.close()
-    events = plug.compile_events()
     keep_tuning(job)
     resolved = replace(
         _resolved(settings, plug, (start, steps)),
@@ -67,7 +75,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             compile_time_s=events.compile_time_s,
         ),
         learning=learning,
-        memory=Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()),
+        memory=peaks,
         versions=found_versions(plug),
         parallel=parallel,
     )
@@ -81,6 +89,23 @@ def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
         told = [fault]
     if told:
         raise Unsupported("; ".join(told))
+
+
+def namespaces_for(task: fc.Task, named: str) -> tuple[str, ...]:
+    """Return the network namespaces of a task's workers, of those that are `named`. Raises `Unsupported`."""
+    if task.network == fc.LOCAL or task.workers == 1:
+        return ()
+    found = network.parse(named)
+    if fault := network.shortfall(found, task.network, task.workers):
+        raise Unsupported(fault)
+    assert found is not None
+    return found.namespaces[: task.workers]
+
+
+def _communication(crew: Crew, times: Times, steps: int) -> Communication | None:
+    """Return what the crew sees of its collectives, in epochs no longer than the kept ones."""
+    step_time_s = times.step_time_s or WATCHED_EPOCH_S
+    return crew.communication(max(1, min(steps, int(WATCHED_EPOCH_S / step_time_s))), WATCHED_EPOCHS)
 
 
 def _proved(plug: Plug, crew: Crew, settings: Settings) -> DeviceProof:

@@ -19,8 +19,10 @@ from runner.cli.options import add_measuring_options
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
+    from analysis.parallel import Figure
     from records.fc_proof import ProofAnswer
     from records.schema import Record
+    from runner.cli.stored import Findings
     from runner.matrix import Cell, Matrix
 
 NAME = "fc"
@@ -40,6 +42,7 @@ TASK = {
     "partition": "partition",
     "model_workers": "model_workers",
     "micro_batches": "micro_batches",
+    "network": "network",
     "threads": "threads",
     "device": "device",
     "seed": "seed",
@@ -50,7 +53,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags. The original's names; those that are left out are at the workload's defaults."""
     task = parser.add_argument_group("which task")
     task.add_argument("--mode", metavar="MODE", help=f"one of {', '.join(MODES)}")
-    task.add_argument("--num-workers", type=int, metavar="N", help="workers the work is divided among; default: 1")
+    task.add_argument(
+        "--num-workers",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="workers the work is divided among; several are compared; default: 1",
+    )
     task.add_argument("--level", type=int, metavar="N", help="square layers; one of one column follows; default: 10")
     task.add_argument("--weight-size", type=int, metavar="N", help="rows and columns of a layer; default: 1024")
     task.add_argument("--batch-size", type=int, metavar="N", help="of all workers together; default: 128")
@@ -63,6 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--partition", metavar="WHO", help="puts the collectives in: program, named_sharding or dtensor")
     task.add_argument("--model-workers", type=int, metavar="N", help="fc_hybrid: workers that divide a layer")
     task.add_argument("--micro-batches", type=int, metavar="N", help="fc_pipeline: parts of the batch; default: 4")
+    task.add_argument("--network", metavar="RATE", help="local, or the rate of ci/netns's links; default: local")
     task.add_argument("--threads", type=int, metavar="N", help="CPU threads of all workers together; default: all")
     task.add_argument("--device", metavar="NAME", help="cpu or gpu; default: cpu")
     task.add_argument("--seed", type=int, metavar="N", help="of weights and batch; default: 0")
@@ -74,6 +84,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="compare gradients and weights of every mode (or of --mode) with plain NumPy instead, for 1, 2 and 4 "
         "workers in float64 and float32; exit code 1 where one is beyond its limit",
     )
+    parser.add_argument(
+        "--export-csv",
+        type=Path,
+        metavar="FILE",
+        help="write a stored run of matrices/fc-sweep.yaml in the original's layout instead, of one --backend",
+    )
+    parser.add_argument("--run", metavar="RUN", help="of --export-csv; default: the newest")
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -83,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
     for name in args.backend:
         if name not in BACKENDS:
             raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}")
+    if args.export_csv is not None:
+        return _export(args)
     if args.prove:
         return _prove(args)
     if args.mode is None:
@@ -110,11 +129,12 @@ def _measure(args: argparse.Namespace) -> int:
     session = measure_session(args, Results(args.results), asked, Goal(None))
     store = session.runs[""]
     store.clear_leftovers()
-    latest = latest_attempts(write_report(store, store.folder / "report.html").records)
+    found = write_report(store, store.folder / "report.html")
+    latest, figures = latest_attempts(found.records), _figures(found)
     if args.json:
-        print(_measured_document(latest))
+        print(_measured_document(latest, figures))
     else:
-        print("\n".join(measured_lines(latest)))
+        print("\n".join(measured_lines(latest, figures)))
         print(f"records: {store.folder / 'records'}")
     return exit_code(latest, max(0, len(session.steps) - len(latest)))
 
@@ -127,7 +147,8 @@ def _cells(args: argparse.Namespace) -> tuple[str, list[Cell]]:
     if args.num_batches < 1:
         raise UsageError(f"--num-batches: must be at least 1, got {args.num_batches}")
     given = {key: getattr(args, flag) for flag, key in TASK.items() if getattr(args, flag) is not None}
-    _refuse_wrong({**given, "repeats": args.repeats})
+    for workers in given.get("workers", [1]):
+        _refuse_wrong({**given, "workers": workers, "repeats": args.repeats})
     text = json.dumps(matrix_of(args.backend or BACKENDS, given, args.num_batches, args.repeats), indent=1)
     matrix: Matrix = parse(Path("runner fc"), text.encode())
     return text, expand(matrix)
@@ -160,21 +181,31 @@ def _refuse_too_large(cells: Sequence[Cell]) -> None:
             raise UsageError(fault)
 
 
-def measured_lines(records: Sequence[Record]) -> list[str]:
+def _figures(found: Findings) -> dict[str, Figure]:
+    """Return the figures of a run's cells of the FC modes, by cell_id."""
+    from analysis.parallel import figures
+
+    cells = [cell for row in found.rows for cell in row.cells.values()]
+    return {figure.cell_id: figure for figure in figures(cells, found.beside.shares)}
+
+
+def measured_lines(records: Sequence[Record], figures: Mapping[str, Figure]) -> list[str]:
     """Return the original's summary of each cell, and what else is known of it."""
+    from runner.cli.fc_text import figure_lines
     from runner.executors.output import printable
 
     lines: list[str] = []
     for cell in dict.fromkeys(record.cell_id for record in records):
         own = [record for record in records if record.cell_id == cell]
-        lines += [*_summary_lines(own), *_trouble_lines(own), ""]
+        lines += [*_summary_lines(own), *(figure_lines(figures[cell]) if cell in figures else [])]
+        lines += [*_trouble_lines(own), ""]
     return list(map(printable, lines))
 
 
 def _summary_lines(records: Sequence[Record]) -> list[str]:
     from analysis.fc import summary
     from records.fc import task_of
-    from runner.cli.format import count, size
+    from runner.cli.format import size
 
     first, found = records[0], summary(records)
     if found is None:
@@ -186,7 +217,7 @@ def _summary_lines(records: Sequence[Record]) -> list[str]:
     return [
         f"{first.started_at}: Training {name} on {first.settings.backend} across {steps} steps, "
         f"{found.mean_s:.6f} +/- {found.sd_s:.6f} sec / batch, {found.samples_per_s:,.1f} samples/sec",
-        f"  {count(found.flops_per_s)}FLOP/s; {sent}; {_layout(first)}",
+        f"  {sent}; {_layout(first)}",
     ]
 
 
@@ -209,7 +240,7 @@ def _trouble_lines(records: Sequence[Record]) -> list[str]:
     return bad + [f"  {warning}" for _, r in named for warning in r.warnings if warning != r.reason]
 
 
-def _measured_document(records: Sequence[Record]) -> str:
+def _measured_document(records: Sequence[Record], figures: Mapping[str, Figure]) -> str:
     from analysis.fc import summary
     from records.codec import to_json
 
@@ -222,10 +253,38 @@ def _measured_document(records: Sequence[Record]) -> str:
                 "settings": to_json(own[0].settings),
                 "statuses": [str(record.status) for record in own],
                 "summary": to_json(summary(own)),
+                "figure": to_json(figures.get(cell)),
                 "parallel": to_json(own[0].parallel),
             }
         )
     return json.dumps({"version": 1, "cells": cells}, indent=1, allow_nan=False)
+
+
+# Exporting.
+
+
+def _export(args: argparse.Namespace) -> int:
+    from analysis.sweep import as_csv, backends_of
+    from runner.cli.stored import chosen_run, findings_of
+
+    store = chosen_run(args)
+    found = _figures(findings_of(store)).values()
+    there = backends_of(found)
+    if not there:
+        raise UsageError(
+            f"--export-csv: {store.run_id} holds no measured cell of the sweep; measure one with: "
+            "runner --matrix matrices/fc-sweep.yaml"
+        )
+    chosen = args.backend or there
+    if len(chosen) != 1 or chosen[0] not in there:
+        got = f", got {' '.join(args.backend)}" if args.backend else ""
+        raise UsageError(f"--backend: must name one of {', '.join(there)} for --export-csv{got}")
+    try:
+        args.export_csv.write_text(as_csv(found, chosen[0]), encoding="ascii")
+    except OSError as error:
+        raise UsageError(f"--export-csv: {args.export_csv} cannot be written: {error.strerror}") from error
+    print(f"{chosen[0]} of {store.run_id}: {args.export_csv}")
+    return 0
 
 
 # Proving.

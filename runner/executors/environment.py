@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from records import cpu_list
+from records import cpu_list, fc, network
 from records.settings import Settings
 from runner.surroundings.pinning import pinned
 from runner.surroundings.tree import Tree
@@ -33,6 +33,9 @@ def cell_environment(settings: Settings, mark: str, caller: Mapping[str, str] | 
     found = {name: caller[name] for name in ALLOWED if name in caller}
     found |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": "2", MARK: mark}
     found |= device_environment(settings.device, caller)
+    # Only where the cell asks for it by its settings: which network its workers have is part of what it is.
+    if settings.params.get("network", fc.LOCAL) != fc.LOCAL and network.VARIABLE in caller:
+        found[network.VARIABLE] = caller[network.VARIABLE]
     cpus = pinned(settings.cpus, Tree(), os.sched_getaffinity(0))
     if cpus is not None:
         found[cpu_list.VARIABLE] = cpu_list.text(cpus)

@@ -51,6 +51,7 @@ def parallel(task: Task) -> Parallel:
         ({"mode": "fc_zero", "partition": "named_sharding"}, "partition: must be program for fc_zero, got named_sha"),
         ({"mode": "fc_data", "partition": "dtensor"}, "partition: must be program for fc_data, got dtensor"),
         ({"mode": "fc_phy", "shared_ratio": 1.5}, "shared_ratio: must be from 0 to 1, got 1.5"),
+        ({"mode": "fc_data", "network": "fast"}, "network: must be local or a rate such as 200mbit, got fast"),
         ({"mode": "fc_data", "precision": "mixed_bfloat16"}, "precision: must be float64, float32, bfloat16 for"),
     ],
 )
@@ -109,6 +110,14 @@ def test_only_the_backend_that_divides_arrays_can_be_asked_to() -> None:
     assert [fc.backend_faults(TINY, backend) for backend in ("tensorflow", "jax", "torch")] == [[], [], []]
     settings = make_settings(workload="fc", params={"mode": "fc_model", "partition": "dtensor"}, backend="jax")
     assert fc.settings_faults(settings) == ["partition: must be program on jax, got dtensor"]
+
+
+def test_only_workers_that_are_processes_speak_over_a_network() -> None:
+    asked = make_settings(workload="fc", params={"mode": "fc_data", "workers": 2, "network": "200mbit"})
+    (told,) = fc.settings_faults(asked)
+    assert told.startswith("network: must be local for jax on cpu, got 200mbit; only torch on cpu has workers that")
+    assert fc.settings_faults(replace(asked, backend="torch")) == []
+    assert len(fc.settings_faults(replace(asked, backend="torch", device="gpu"))) == 1
 
 
 def test_the_work_of_a_step_is_that_of_its_products() -> None:
@@ -224,6 +233,15 @@ def test_processes_may_each_call_their_device_cpu() -> None:
     task = TINY.changed(mode="fc_data", workers=2)
     own = [replace(place, device="cpu", process=k) for k, place in enumerate(parallel(task).places)]
     assert fc.layout_fault(task, replace(parallel(task), places=own)) is None
+
+
+def test_workers_that_speak_over_a_network_each_have_their_own() -> None:
+    task = TINY.changed(mode="fc_data", workers=2, network="200mbit")
+    own = [replace(place, network=f"net:[{k}]") for k, place in enumerate(parallel(task).places)]
+    assert fc.layout_fault(task, replace(parallel(task), places=own)) is None
+    shared = [replace(place, network="net:[1]") for place in own]
+    assert fc.layout_fault(task, replace(parallel(task), places=shared)) == "its 2 workers share a network"
+    assert fc.layout_fault(task, parallel(task)) == "its 2 workers share a network"
 
 
 def test_what_a_cell_proved_survives_its_file() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from records import cpu_list
+from records import cpu_list, network
 from runner.executors import environment
 from runner.executors.environment import allowed_cpus, cell_environment
 from runner.surroundings.tree import Tree
@@ -30,6 +30,15 @@ def test_nothing_else_of_the_caller_reaches_a_cell() -> None:
     assert "secret" not in found.values()
     ours = {"KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL", "KERAS_BENCHMARK_RESULTS"}
     assert set(found) == {"PATH", *ours, "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "KERAS_TORCH_DEVICE"}
+
+
+def test_only_a_cell_that_asks_for_a_network_is_given_one() -> None:
+    caller = {network.VARIABLE: "200mbit kbm-net-1-0"}
+    asking = make_settings(workload="fc", params={"network": "200mbit"})
+    assert cell_environment(asking, "m", caller)[network.VARIABLE] == "200mbit kbm-net-1-0"
+    assert network.VARIABLE not in cell_environment(asking, "m", {})
+    for params in ({}, {"network": "local"}):
+        assert network.VARIABLE not in cell_environment(make_settings(workload="fc", params=params), "m", caller)
 
 
 def test_pinned_cpus_decide_where_and_threads_how_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from analysis.fc import proof_fault
+from analysis.sweep import BATCH_SIZES, COLUMNS, WEIGHT_SIZES
 from records import fc
 from records.codec import to_json
+from records.communication import Communication, Method
 from records.fc import Task
 from records.fc_proof import Proof, ProofAnswer, ProofOrder
 from records.schema import CellResult, Status
@@ -76,6 +78,59 @@ def test_the_originals_command_measures_on_every_backend_and_prints_its_summary(
     assert "80.0 MiB communicated a step; 2 devices with first weights of 1024x1024" in printed
 
 
+def test_without_peaks_or_one_worker_the_figures_that_need_them_are_absent_and_say_how_to_get_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "jax") == 0
+    printed = capsys.readouterr().out
+    assert "share of the best product not measured: runner roofline --measure" in printed
+    assert "efficiency not measured: this run has no such cell of one worker (--num-workers 1 2)" in printed
+
+
+def test_several_numbers_of_workers_are_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--mode", "fc_data", "--num-workers", "1", "2", "--backend", "jax", "--repeats", "5")
+    assert runner(*arguments) == 0
+    # Both take the same pretended time, so that the second worker is of no use.
+    assert "efficiency 0.50 [0.50-0.50] against one worker" in capsys.readouterr().out
+    assert runner(*arguments, "--json", "--new") == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    alone, two = sorted(cells, key=lambda cell: cell["settings"]["params"]["workers"])
+    assert (alone["figure"]["efficiency"], two["figure"]["efficiency"]["centre"]) == (None, pytest.approx(0.5))
+    page = (folder / "results" / "latest" / "report.html").read_text(encoding="utf-8")
+    assert "Gain by workers" in page
+
+
+def test_time_in_communication_is_printed_with_how_it_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    def watched(job: Job) -> Outcome:
+        result = FakeExecutor().result(job)
+        assert result.parallel is not None
+        seen = Communication(Method.REPLACED, [0.2], [0.15])
+        write_result(job, replace(result, parallel=replace(result.parallel, communication=seen)))
+        return Outcome(exit_code=0)
+
+    executor = FakeExecutor(behaviours={"fc": watched})
+    assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "jax", executor=executor) == 0
+    told = "25% of the time in communication (against the same step with local work in place of each collective)"
+    assert told in capsys.readouterr().out
+
+
+def test_a_stored_sweep_is_exported_in_the_originals_layout(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--mode", "fc_data", "--batch-size", "64", "--num-workers", "1", "2") == 0
+    assert runner("--export-csv", "sweep.csv") == 2
+    assert "--backend: must name one of tensorflow, jax, torch for --export-csv" in capsys.readouterr().err
+    assert runner("--export-csv", "sweep.csv", "--backend", "jax") == 0
+    rows = (folder / "sweep.csv").read_text().splitlines()
+    (row,) = (row for row in rows if row.startswith("64, ") and row.count("N/A") < 13)
+    assert row.split(", ")[:4] == ["64", *[row.split(", ")[1]] * 2, "N/A"]
+    assert float(row.split(", ")[1]) == pytest.approx(0.020, rel=0.02)
+
+
+def test_a_run_without_a_point_of_the_sweep_cannot_be_exported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--mode", "fc_data", *SMALL) == 0
+    assert runner("--export-csv", "sweep.csv") == 2
+    assert "holds no measured cell of the sweep; measure one with: runner --matrix" in capsys.readouterr().err
+
+
 def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--mode", "fc_phy", "--phy-blocks", "2", "--backend", "jax", "--json") == 0
     (cell,) = json.loads(capsys.readouterr().out)["cells"]
@@ -94,6 +149,10 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
         (["--mode", "fc_single_manual", "--num-workers", "2"], "workers: must be 1 for fc_single_manual, got 2"),
         (["--mode", "fc_phy", "--shared-ratio", "1.5"], "--shared-ratio: must be a number from 0 to 1, got 1.5"),
         (["--mode", "fc_data", "--weight-size", "1000000"], "lower weight_size, level or workers"),
+        (["--mode", "fc_data", "--num-workers", "1", "3"], "workers: must divide batch_size (128), got 3"),
+        (["--mode", "fc_data", "--network", "fast"], "network: must be local or a rate such as 200mbit, got fast"),
+        (["--mode", "fc_data", "--network", "1gbit"], "network: must be local for tensorflow on cpu, got 1gbit"),
+        (["--export-csv", "sweep.csv"], "--results: results holds no run"),
         (["--mode", "fc_data", "--num-batches", "0"], "--num-batches: must be at least 1, got 0"),
         (
             ["--mode", "fc_data", "--backend", "theano"],
@@ -234,6 +293,8 @@ def test_real_workers_prove_their_layout_in_the_record(folder: Path) -> None:
         assert [place.weights for place in record.parallel.places] == [[[16, 32], [16, 32], [16, 1]]] * 2
         assert record.parallel.counted_bytes_per_step == 2 * 4 * (2 * 8 * 32 + 8)
         assert record.parallel.traffic.calls == 6
+        assert record.parallel.communication.share < 1
+        assert len(record.parallel.communication.step_times_s) == 5
         assert record.learning.loss[0] == pytest.approx(latest["jax"].learning.loss[0], rel=1e-4)
 
 
@@ -242,6 +303,16 @@ def test_keras_own_layers_are_one_of_the_modes(folder: Path) -> None:
     assert main(["fc", "--mode", "fc_keras", "--backend", "torch", *SMALL, "--num-batches", "4"]) == 0
     record = records(folder)[-1]
     assert (record.parallel, record.resolved.parameters) == (None, 2 * 32**2 + 32)
+
+
+def test_the_ready_made_sweep_holds_every_configuration_of_the_original(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[2] / "matrices" / "fc-sweep.yaml"
+    assert main(["plan", "--matrix", str(path), "--json", "--backend", "jax"]) == 0
+    found = [cell["settings"] for cell in json.loads(capsys.readouterr().out)["cells"]]
+    points = {(s["params"]["mode"], s["params"]["workers"], s["params"]["weight_size"], s["batch_size"]) for s in found}
+    own = {(mode, workers) for mode, workers, _ in COLUMNS}
+    assert points == {(*column, size, batch) for column in own for size in WEIGHT_SIZES for batch in BATCH_SIZES}
+    assert {(s["epochs"], s["discard"], s["steps_per_epoch"]) for s in found} == {(21, 1, 10)}
 
 
 def test_the_ready_made_matrix_holds_every_mode_on_one_worker_and_on_two(capsys: pytest.CaptureFixture[str]) -> None:

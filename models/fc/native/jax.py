@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import resource
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,9 +15,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from models.fc import hlo, layout
+from models.fc.apart import Alone, by_replacing
 from models.fc.crew import Crew, Kept, NoSuchDevices, Order
 from models.fc.programs import program
 from models.fc.seam import Axis, Loss, Tensor, Worker
+from records.communication import Communication
 from records.fc import LEARNING_RATE, Kind, Place, Task
 from records.traffic import Traffic
 
@@ -73,6 +76,10 @@ class JaxWorker(Worker):
         return [jax.lax.dynamic_update_slice(array, array[:1, :1] + nothing, (0, 0)) for array in arrays]
 
 
+class AloneOnJax(Alone, JaxWorker):
+    """Workers that exchange nothing."""
+
+
 class JaxCrew:
     """Arrays over a mesh, and the compiled step that takes and gives back the weights."""
 
@@ -87,14 +94,17 @@ class JaxCrew:
         self._weights = self._placed_weights(weights)
         batch, labels = map(self._placed, layout.draw_batch(task, order.seed), specs)
         self._batch = batch, labels
-        self._step = self._compiled()
+        self._step = self._compiled(self._worker)
         self._losses: Any = None
         self._gradients: list[Any] = []
 
     def run(self, steps: int) -> None:
         """Take steps; JAX runs ahead of Python, so the last one is waited for."""
+        self._run(self._step, steps)
+
+    def _run(self, step: Any, steps: int) -> None:
         for _ in range(steps):
-            self._weights, self._losses, self._gradients = self._step(self._weights, self._batch)
+            self._weights, self._losses, self._gradients = step(self._weights, self._batch)
         jax.block_until_ready((self._weights, self._losses))
 
     def loss(self) -> float:
@@ -134,6 +144,13 @@ class JaxCrew:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
 
+    def communication(self, steps: int, epochs: int) -> Communication | None:
+        """Compile the step again for workers left alone, and let the two take turns."""
+        if self._divides or not self._worker.traffic.calls:
+            return None
+        alone = self._compiled(AloneOnJax(self._mesh))
+        return by_replacing(self.run, partial(self._run, alone), steps, epochs)
+
     def close(self) -> None:
         """There is nothing to end."""
 
@@ -142,9 +159,9 @@ class JaxCrew:
         """Whether JAX divides the work, by what it is told of the arrays."""
         return self._order.task.partition == "named_sharding"
 
-    def _compiled(self) -> Any:
+    def _compiled(self, worker: JaxWorker) -> Any:
         weights, batch, labels = _specs(self._order.task)
-        step: Any = self._local
+        step: Any = partial(self._local, worker)
         if self._divides:
             sharding = NamedSharding(self._mesh, weights)
             return jax.jit(step, donate_argnums=0, out_shardings=(sharding, NamedSharding(self._mesh, P()), sharding))
@@ -158,11 +175,11 @@ class JaxCrew:
             )
         return jax.jit(step, donate_argnums=0)
 
-    def _local(self, weights: list[Any], batch: tuple[Any, Any]) -> tuple[list[Any], Any, list[Any]]:
+    def _local(self, worker: JaxWorker, weights: list[Any], batch: tuple[Any, Any]) -> tuple[list[Any], Any, list[Any]]:
         """One worker's step."""
         task = self._order.task
-        self._worker.begin_step()
-        loss, gradients = program(task.mode)(self._worker, task, weights, batch)
+        worker.begin_step()
+        loss, gradients = program(task.mode)(worker, task, weights, batch)
         new = [w - LEARNING_RATE * g for w, g in zip(weights, gradients, strict=True)] if gradients else weights
         return new, jnp.reshape(loss, (1,)), gradients if self._order.keep_gradients else []
 

@@ -19,6 +19,7 @@ from models.fc import layout
 from models.fc.crew import Kept, Order
 from models.fc.seam import Tensor
 from models.fc.stages import Boxes, LocalStage, in_turn
+from records.communication import Communication
 from records.fc import LEARNING_RATE, Place
 from records.traffic import Traffic, together
 
@@ -80,6 +81,10 @@ class JaxStages:
     def peaks_bytes(self) -> list[int]:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+
+    def communication(self, steps: int, epochs: int) -> Communication | None:
+        """Stages hand over, and no collective can be taken from them: None."""
+        return None
 
     def close(self) -> None:
         """There is nothing to end."""

@@ -16,10 +16,12 @@ from typing import Any
 import tensorflow as tf
 
 from models.fc import layout
+from models.fc.apart import Alone, by_replacing
 from models.fc.crew import Kept, NoSuchDevices, Order
 from models.fc.programs import Result, program
 from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
 from models.fc.stages import Boxes, LocalStage, in_turn
+from records.communication import Communication
 from records.fc import LEARNING_RATE, Kind, Place, Task
 from records.traffic import Traffic, together
 
@@ -124,7 +126,7 @@ class TensorFlowWorker(Worker):
 
     def along(self, axis: Axis) -> Worker:
         groups = layout.groups(self._step.task, axis is Axis.MODEL)
-        return TensorFlowWorker(self._rank, self._step, groups, self)
+        return type(self)(self._rank, self._step, groups, self)
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -180,6 +182,10 @@ def _on_each(devices: Sequence[str], make: Callable[[int], Any]) -> list[Any]:
     return made
 
 
+class AloneOnTensorFlow(Alone, TensorFlowWorker):
+    """A worker that exchanges nothing."""
+
+
 class TensorFlowCrew:
     """Variables on logical devices, and the traced step that changes them."""
 
@@ -189,13 +195,16 @@ class TensorFlowCrew:
         self._workers: Sequence[Worker | Stage] = []
         self._weights = [self._variables(rank) for rank in range(order.task.workers)]
         self._batches = [self._constants(rank) for rank in range(order.task.workers)]
-        self._step = tf.function(self._traced, autograph=False)
+        self._step = tf.function(partial(self._traced, TensorFlowWorker), autograph=False)
         self._found: list[Any] = []
 
     def run(self, steps: int) -> None:
         """Take steps; wait for the last."""
+        self._run(self._step, steps)
+
+    def _run(self, step: Any, steps: int) -> None:
         for _ in range(steps):
-            self._found = self._step()
+            self._found = step()
         tf.test.experimental.sync_devices()
 
     def loss(self) -> float:
@@ -230,27 +239,35 @@ class TensorFlowCrew:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
 
+    def communication(self, steps: int, epochs: int) -> Communication | None:
+        """Trace the step again for workers left alone, and let the two take turns."""
+        if not self.traffic().calls:
+            return None
+        alone = tf.function(partial(self._traced, AloneOnTensorFlow), autograph=False)
+        return by_replacing(self.run, partial(self._run, alone), steps, epochs)
+
     def close(self) -> None:
         """There is nothing to end."""
 
-    def _traced(self) -> list[Result]:
+    def _traced(self, kind: type[TensorFlowWorker]) -> list[Result]:
         """Every worker's step: its loss, and its gradients where they are kept."""
         task = self._order.task
         weights = [self._read(rank) for rank in range(task.workers)]
-        found = (self._in_turn if task.kind is Kind.PIPELINE else self._in_lockstep)(weights)
+        found = self._in_turn(weights) if task.kind is Kind.PIPELINE else self._in_lockstep(kind, weights)
         for rank, (_, gradients) in enumerate(found):
             self._descend(rank, gradients)
         return [(loss, gradients if self._order.keep_gradients else []) for loss, gradients in found]
 
-    def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
+    def _in_lockstep(self, kind: type[TensorFlowWorker], weights: Sequence[list[Tensor]]) -> list[Result]:
         task, graph = self._order.task, tf.compat.v1.get_default_graph()
         step = Step(task, self._devices, Lockstep(task.workers))
         ranks = range(task.workers)
-        self._workers = [TensorFlowWorker(rank, step, [[*ranks]]) for rank in ranks]
+        workers = [kind(rank, step, [[*ranks]]) for rank in ranks]
+        self._workers = self._workers or workers  # those first traced are the step's own
 
         def local(rank: int) -> Result:
             with graph.as_default(), tf.device(self._devices[rank]):
-                return program(task.mode)(self._workers[rank], task, weights[rank], self._batches[rank])
+                return program(task.mode)(workers[rank], task, weights[rank], self._batches[rank])
 
         return step.lockstep.run([partial(local, rank) for rank in ranks])
 

@@ -7,6 +7,8 @@ import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,14 +16,21 @@ import torch.distributed as dist
 
 from models.fc import layout
 from models.fc.crew import Kept, NoSuchDevices, Order
+from models.fc.network import own_network
 from models.fc.programs import program
 from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
+from records import network
+from records.communication import Communication
 from records.fc import LEARNING_RATE, MODES, Kind, Place, Task
 from records.traffic import Traffic
 
 
 class NotMet(Exception):
     """The workers did not all come to the meeting in time."""
+
+
+class PortInUse(Exception):
+    """A worker found no free port to be reached at."""
 
 
 def reserve(workers: int, device: str) -> None:
@@ -41,7 +50,7 @@ def make(order: Order) -> TorchRank:
 def join(order: Order, rank: int, meeting: str, timeout_s: float) -> TorchRank:
     """Join the other workers at the file `meeting` and return this one. Raises where not all come in time."""
     size = order.task.workers
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", network.INTERFACE if order.namespaces else "lo")
     if order.device == "cpu":
         _take_share_of_cpus(rank, size)
     else:
@@ -51,8 +60,16 @@ def join(order: Order, rank: int, meeting: str, timeout_s: float) -> TorchRank:
         store = dist.FileStore(meeting, size)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
     except RuntimeError as error:
-        raise NotMet(f"the {size} workers did not all meet within {timeout_s:g} s: {error}") from error
+        raise _not_met(error, size, timeout_s) from error
     return TorchRank(order, rank)
+
+
+def _not_met(error: RuntimeError, size: int, timeout_s: float) -> Exception:
+    """Return what kept workers from meeting. Ports are the system's choice: one is taken only where none is free."""
+    if "address already in use" in str(error).lower():
+        interface = os.environ["GLOO_SOCKET_IFNAME"]
+        return PortInUse(f"no port was free on {interface} for a worker: end what holds them (ss -tan): {error}")
+    return NotMet(f"the {size} workers did not all meet within {timeout_s:g} s: {error}")
 
 
 def _take_share_of_cpus(rank: int, size: int) -> None:
@@ -85,6 +102,10 @@ class TorchWorker(Worker):
     def along(self, axis: Axis) -> Worker:
         return self._parts[axis]
 
+    def parts(self) -> list[TorchWorker]:
+        """Return this worker, and the same within each of its groups."""
+        return [self, *self._parts.values()]
+
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         with torch.enable_grad():
             value = loss(weights)
@@ -115,6 +136,11 @@ class TorchWorker(Worker):
             # A lambda, for the annotations of a hook are checked, and are text in this file.
             self._replica.register_comm_hook(self, lambda worker, bucket: _summed(worker, bucket))  # noqa: PLW0108
         return self._replica
+
+    def bucket_reduce(self, buffer: Tensor) -> Any:
+        """Begin to sum a bucket of gradients; return its future."""
+        work = dist.all_reduce(buffer, async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         x = x.contiguous()
@@ -188,8 +214,41 @@ def _summed(worker: TorchWorker, bucket: Any) -> Any:
     """Sum one bucket over the workers, and count it; without a hook of ours it would be averaged."""
     buffer = bucket.buffer()
     worker.count("all_reduce_bytes", buffer)
-    work = dist.all_reduce(buffer, async_op=True)
-    return work.get_future().then(lambda done: done.value()[0])
+    return worker.bucket_reduce(buffer)
+
+
+COLLECTIVES = ("_all_reduce", "_reduce_scatter", "_all_gather", "bucket_reduce")
+
+
+class Watch:
+    """From now on times each collective of a worker by itself, the device idle before and after; none overlaps."""
+
+    def __init__(self, worker: TorchWorker, device: torch.device) -> None:
+        self.inside_s = 0.0
+        self._device = device
+        for part in worker.parts():
+            for name in COLLECTIVES:
+                setattr(part, name, self._timed(getattr(part, name)))
+            part.meanwhile = partial(Worker.meanwhile, part)  # type: ignore[method-assign]
+
+    def _timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any) -> Any:
+            settle(self._device)
+            begun_s = perf_counter()
+            answer = collective(*arguments)
+            if hasattr(answer, "wait"):  # a bucket's future
+                answer.wait()
+            settle(self._device)
+            self.inside_s += perf_counter() - begun_s
+            return answer
+
+        return watched
+
+
+def settle(device: torch.device) -> None:
+    """Return when the device is idle."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 class TorchRank:
@@ -210,8 +269,7 @@ class TorchRank:
         with torch.no_grad():
             for _ in range(steps):
                 self._step()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        settle(self._device)
 
     def loss(self) -> float:
         """Return this worker's loss."""
@@ -232,6 +290,7 @@ class TorchRank:
             list(batch.shape),
             list(labels.shape),
             os.getpid(),
+            own_network() if self._order.namespaces else None,
         )
         return [place]
 
@@ -242,6 +301,22 @@ class TorchRank:
     def peaks_bytes(self) -> list[int]:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+
+    def communication(self, steps: int, epochs: int) -> Communication | None:
+        """One worker alone communicates with nobody; for several, `Ranks` asks each what it `watched`."""
+        return None
+
+    def watched(self, steps: int, epochs: int) -> list[tuple[float, float]]:
+        """Take more steps; return for each epoch the seconds of a step, and those of it inside collectives."""
+        assert isinstance(self._worker, TorchWorker), "stages have no collectives"
+        watch = Watch(self._worker, self._device)
+        found = []
+        for _ in range(epochs + 1):
+            dist.barrier()
+            watch.inside_s, begun_s = 0.0, perf_counter()
+            self.run(steps)
+            found.append(((perf_counter() - begun_s) / steps, watch.inside_s / steps))
+        return found[1:]
 
     def close(self) -> None:
         """Leave the other workers."""

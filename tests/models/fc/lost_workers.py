@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 from models.fc.crew import Order
 from models.fc.ranks import Ranks, WorkerDied, WorkerFailed
@@ -65,11 +66,28 @@ def absent() -> None:
     Ranks(ORDER, timeout_s=2.0)
 
 
+def ports() -> None:
+    from models.fc.native import torch as native
+
+    def refuse(*arguments, **named):
+        raise RuntimeError("[enforce fail at gloo/transport/tcp/pair.cc] bind: Address already in use")
+
+    native.dist.init_process_group = refuse
+    LOST.append(time.perf_counter())
+    Ranks(ORDER)
+
+
+def elsewhere() -> None:
+    LOST.append(time.perf_counter())
+    Ranks(replace(ORDER, namespaces=("kbm-net-never-0", "kbm-net-never-1")))
+
+
 LOST: list[float] = []
 
 if __name__ == "__main__":
     try:
-        {"killed": killed, "raising": raising, "absent": absent}[sys.argv[1]]()
+        WAYS = {way.__name__: way for way in (killed, raising, absent, ports, elsewhere)}
+        WAYS[sys.argv[1]]()
     except (WorkerDied, WorkerFailed) as error:
         took_s = time.perf_counter() - LOST[0]
         print(json.dumps({"kind": type(error).__name__, "message": str(error), "took_s": took_s}))

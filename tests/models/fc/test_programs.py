@@ -57,11 +57,32 @@ def test_gradients_by_hand_are_summed_as_they_are_made_or_after_all_of_them() ->
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", ["fc_data", "fc_model_manual"])
+def test_collectives_are_watched_on_every_backend(backend: str, mode: str) -> None:
+    found = answered("watched.py", backend, mode)
+    times = found["found"]
+    assert times["method"] == ("timed" if backend == "torch" else "replaced")
+    assert [len(times["step_times_s"]), len(times["compute_times_s"])] == [3, 3]
+    assert all(seconds > 0 for seconds in (*times["step_times_s"], *times["compute_times_s"]))
+    if backend == "torch":  # what lies inside collectives is part of the step
+        assert all(c < s for c, s in zip(times["compute_times_s"], times["step_times_s"], strict=True))
+    # Workers left alone must still do every product, and whole: else the difference would hold computing.
+    assert found.get("real") == found.get("alone")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend: str) -> None:
     found = answered("overlaps.py", backend)
     may = {f"{mode} {overlap}": overlap == "on" for mode in OVERLAPPING for overlap in ("on", "off")}
     # XLA makes one sum of all, which waits for the last gradient.
     assert found == may | ({"fc_data on": False} if backend == "jax" else {})
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_mode_without_collectives_has_nothing_to_watch(backend: str) -> None:
+    assert answered("watched.py", backend, "fc_data_ff") == {"found": None}
 
 
 @pytest.mark.process
@@ -71,6 +92,8 @@ def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend:
         ("killed", "WorkerDied", "rank 1 of 2 was ended by signal 9 (SIGKILL) before its work was done"),
         ("raising", "WorkerFailed", "rank 1 of 2: ArithmeticError: no more; the other workers were ended"),
         ("absent", "WorkerFailed", "rank 0 of 2: NotMet: the 2 workers did not all meet within 2 s"),
+        ("ports", "WorkerFailed", "PortInUse: no port was free on lo for a worker: end what holds them (ss -tan)"),
+        ("elsewhere", "WorkerFailed", "network namespace kbm-net-never-0: cannot be joined: No such file or directory"),
     ],
 )
 def test_when_a_worker_is_lost_the_others_end_and_the_message_names_it(loss: str, kind: str, message: str) -> None:

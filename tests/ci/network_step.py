@@ -1,0 +1,36 @@
+"""Run by `ci/netns` with KERAS_BACKEND=torch: what steps of fc_data take on two workers, over the links or loopback.
+
+Prints the bytes that each worker sends in a step, the seconds of a step and of its collectives, and the networks.
+"""
+
+import json
+import os
+import sys
+from time import perf_counter
+
+from models.fc.crew import Order
+from models.fc.ranks import Ranks
+from records import network
+from records.fc import Task
+
+STEPS = 5
+TASK = Task(mode="fc_data", workers=2, level=4, weight_size=256, batch_size=32)
+
+if __name__ == "__main__":
+    found = network.parse(os.environ.get(network.VARIABLE, ""))
+    crew = Ranks(Order(TASK, seed=0, namespaces=found.namespaces if found else ()))
+    try:
+        crew.run(1)
+        begun_s = perf_counter()
+        crew.run(STEPS)
+        took_s = (perf_counter() - begun_s) / STEPS
+        sent = crew.traffic().sent_bytes(2) // 2
+        seen = crew.communication(STEPS, 3)
+        inside_s = [
+            step_s - compute_s for step_s, compute_s in zip(seen.step_times_s, seen.compute_times_s, strict=True)
+        ]
+        networks = [place.network for place in crew.places()]
+        print(json.dumps({"sent_bytes": sent, "step_s": took_s, "inside_s": min(inside_s), "networks": networks}))
+    finally:
+        crew.close()
+    sys.stdout.flush()

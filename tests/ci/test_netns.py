@@ -1,0 +1,135 @@
+"""`ci/netns`: networks whose links really limit, and nothing left of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = str(ROOT / "ci" / "netns")
+RATE_BYTE_PER_S = 200e6 / 8
+
+
+@cache
+def why_not() -> str | None:
+    """Return why this machine makes no network namespaces, None where it does."""
+    if os.geteuid() != 0:
+        return "making network namespaces needs root"
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"there is no {tool} here (iproute2)"
+    done = netns("1", "--rate", "1gbit", "--", "true")
+    return None if done.returncode == 0 else f"this machine makes no network namespaces: {done.stderr.strip()}"
+
+
+def netns(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SCRIPT, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def networks() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+def left_of(owner: int | str) -> list[str]:
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if line.startswith(f"kbm-net-{owner}-")]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "N: got ''"),
+        (["many", "--rate", "1gbit"], "N: got 'many'"),
+        (["201", "--rate", "1gbit"], "N: got '201'"),
+        (["2"], "--rate: must follow N, got ''"),
+        (["2", "--rate", "fast"], "--rate: must be such as 200mbit, got 'fast'"),
+        (["2", "--rate", "1gbit", "true"], "COMMAND: must follow --, got 'true'"),
+    ],
+)
+def test_bad_input_is_told_with_the_usage(arguments: list[str], told: str) -> None:
+    done = netns(*arguments)
+    assert (done.returncode, told in done.stderr, "usage: ci/netns N --rate RATE" in done.stderr) == (2, True, True)
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("networks")
+def test_the_command_gets_the_namespaces_by_name_and_its_exit_code_is_passed_on() -> None:
+    done = netns("2", "--rate", "200mbit", "--", "sh", "-c", "echo $KERAS_BENCHMARK_NETWORK; echo $PPID; exit 7")
+    words, owner = done.stdout.split("\n")[:2]
+    assert (done.returncode, words) == (7, f"200mbit kbm-net-{owner}-0 kbm-net-{owner}-1")
+    assert left_of(owner) == []
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("networks")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_nothing_is_left_when_it_is_told_to_end(number: signal.Signals) -> None:
+    process = running()
+    assert len(left_of(process.pid)) == 3  # two namespaces and that of the bridge
+    os.killpg(process.pid, number)
+    assert process.wait(timeout=20) != 0
+    assert left_of(process.pid) == []
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("networks")
+def test_what_a_killed_one_left_is_removed_by_the_next_and_what_runs_is_not() -> None:
+    killed, runs = running(), running()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait(timeout=20)
+    assert len(left_of(killed.pid)) == 3
+    assert netns("1", "--rate", "1gbit", "--", "true").returncode == 0
+    assert (left_of(killed.pid), len(left_of(runs.pid))) == ([], 3)
+    os.killpg(runs.pid, signal.SIGTERM)
+    runs.wait(timeout=20)
+
+
+def running() -> subprocess.Popen[str]:
+    """Start one in a process group of its own, and return when its command runs."""
+    command = [SCRIPT, "2", "--rate", "200mbit", "--", "sh", "-c", "echo here; exec sleep 60"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    with process.stdout as output:
+        assert output.readline() == "here\n"
+    return process
+
+
+def step_of(*command: str) -> dict[str, Any]:
+    step = [sys.executable, str(Path(__file__).with_name("network_step.py"))]
+    environment = {**os.environ, "KERAS_BACKEND": "torch", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*command, *step], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("networks")
+def test_a_step_over_links_takes_at_least_as_long_as_its_bytes() -> None:
+    """Two workers each send what is gathered of one copy of the gradients; over loopback that is far quicker."""
+    linked, local = step_of(SCRIPT, "2", "--rate", "200mbit", "--"), step_of()
+    assert len(set(linked["networks"])) == 2
+    assert local["networks"] == [None, None]
+    least_s = linked["sent_bytes"] / RATE_BYTE_PER_S
+    assert linked["sent_bytes"] == 4 * (4 * 256**2 + 256)
+    assert linked["step_s"] >= least_s > local["step_s"]
+    assert linked["inside_s"] >= least_s  # so what collectives are seen to take holds it

@@ -1,0 +1,72 @@
+"""The pictures of the FC modes in a real browser: nothing covers anything, nothing is cut off, in light and in dark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dashboards.test_browser import _luminance, browser, look
+
+__all__ = ["browser"]
+pytestmark = pytest.mark.browser
+
+TOUCHING = """
+const found = [];
+for (const picture of document.querySelectorAll('#parallel svg.plot')) {
+  const all = [...picture.querySelectorAll('text')].map(e => [e.textContent, e.getBoundingClientRect()]);
+  for (const [i, [a, p]] of all.entries()) for (const [b, q] of all.slice(i + 1))
+    if (p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 2 && q.top < p.bottom - 2)
+      found.push(a + ' / ' + b);
+}
+return found;
+"""
+OUTSIDE = """
+const w = document.documentElement.clientWidth;
+return [...document.querySelectorAll('#parallel *')]
+  .filter(e => { const r = e.getBoundingClientRect(); return r.width && (r.right > w + 0.5 || r.left < -0.5); })
+  .map(e => e.outerHTML.slice(0, 120));
+"""
+
+
+@pytest.fixture(scope="module")
+def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from analysis.compare import table
+    from dashboards import report
+    from tests.fc_made_up import made_up_run
+
+    path = tmp_path_factory.mktemp("parallel") / "report.html"
+    records = made_up_run()
+    report.write(path, report.render(records, table(records), {}))
+    return path
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_no_words_touch_and_nothing_is_cut_off(browser: Any, parallel_page: Path, width: int) -> None:
+    look(browser, parallel_page, width=width)
+    assert browser.execute_script("return document.querySelectorAll('#parallel svg.plot text').length") > 40
+    assert browser.execute_script(TOUCHING) == []
+    assert browser.execute_script(OUTSIDE) == []
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_words_on_the_fields_can_be_read(browser: Any, parallel_page: Path, scheme: str) -> None:
+    """The fullest colour of a field, laid over the paper, against the ink of its words."""
+    look(browser, parallel_page, scheme)
+    colours = browser.execute_script(
+        "const of = (q, p) => getComputedStyle(document.querySelector(q))[p];"
+        "return [of('body', 'backgroundColor'), of('.times', 'fill'), of('.field.data', 'fill'), "
+        "of('.field.model', 'fill'), "
+        "Math.max(...[...document.querySelectorAll('.field')].map(e => +e.getAttribute('fill-opacity')))]"
+    )
+    paper, ink, *fields, opacity = colours
+    for field in fields:
+        mixed = [f * opacity + p * (1 - opacity) for f, p in zip(_channels(field), _channels(paper), strict=True)]
+        ground, letters = _luminance(f"rgb({','.join(map(str, mixed))})"), _luminance(ink)
+        assert (max(ground, letters) + 0.05) / (min(ground, letters) + 0.05) > 4.5
+
+
+def _channels(colour: str) -> list[float]:
+    return [float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
