@@ -15,7 +15,7 @@ from analysis.surroundings.findings import Limit
 from runner import campaign, judge
 
 DOCS = Path(__file__).parent.parent / "docs"
-TIMES = {1: "once", 2: "twice"}
+TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times"}
 NUMBERS = {3: "three", 5: "five", 6: "six", 10: "ten"}
 OFTEN = figures.MIN_BLOCKS
 
