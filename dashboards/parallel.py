@@ -30,7 +30,7 @@ LEFT, RIGHT = 11.0, 95.0  # of a panel's width, in per cent
 SQUARE = 46  # the height of a row of the grid
 MANY_COLUMNS = 6
 FULL_AT = 4.0  # from this ratio on a field has its full colour
-FAINTEST, FULLEST = 0.12, 0.55
+FAINTEST, FULLEST = 0.12, 0.5
 BAR_HEIGHT = 22
 METHODS = {Method.TIMED: "each collective timed", Method.REPLACED: "against local work"}
 
@@ -75,6 +75,7 @@ class Grid:
     details: str
     summary: str
     height: int
+    many: bool
     squares: list[Square]
     crossings: list[Stroke]
     words: list[Word]
@@ -124,14 +125,23 @@ class Pictures:
 def pictures(rows: Sequence[Row], beside: Beside = NOTHING) -> Pictures:
     """Return the pictures of a run's table; all of them empty where it has no cell of the FC modes."""
     cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
-    found = figures(cells.values(), beside.shares)
+    found = sorted(figures(cells.values(), beside.shares), key=_order)
     left_out: list[str] = []
     return Pictures(
         _most([_panel(group) for group in _gaining(found)], "scaling", left_out),
-        _most([_grid(group) for group in _grouped(duels(found, cells), _pair_key)], "crossing", left_out),
+        _most([_grid(group) for group in _paired(duels(found, cells))], "crossing", left_out),
         _most([_stack(group) for group in _grouped([f for f in found if f.spent], _size_key)], "time", left_out),
         left_out,
     )
+
+
+def _order(figure: Figure) -> tuple[int, ...]:
+    task = figure.task
+    return task.level, task.weight_size, task.batch_size, *_kind_order(figure)
+
+
+def _kind_order(figure: Figure) -> tuple[int, int, int]:
+    return list(MODES).index(figure.task.mode), figure.task.workers, slot_of(figure.settings.backend)
 
 
 def _most(things: list[Thing], what: str, left_out: list[str]) -> list[Thing]:
@@ -244,6 +254,11 @@ def _powers(low: float, high: float) -> list[float]:
 # Data against model parallelism.
 
 
+def _paired(found: Sequence[Duel]) -> list[list[Duel]]:
+    """Return duels that differ in their sizes only together."""
+    return sorted(_grouped(found, _pair_key), key=lambda group: _kind_order(group[0].data))
+
+
 def _pair_key(duel: Duel) -> str:
     return canonical(replace(duel.data.settings, batch_size=1, samples=1, params=_without(duel.data, "weight_size")))
 
@@ -268,6 +283,7 @@ def _grid(group: Sequence[Duel]) -> Grid:
         details,
         f"{title} on {backend}: " + "; ".join(_tip(duel) for duel in group),
         SQUARE * len(sizes) + 26,
+        len(batches) > MANY_COLUMNS,
         [_square(place, duel, (width, len(batches))) for place, duel in sorted(fields.items())],
         _crossings(fields, width),
         words,
@@ -286,7 +302,7 @@ def _square(place: tuple[int, int], duel: Duel, columns: tuple[float, int]) -> S
         f"{width:.2f}%",
         kind,
         f"{FAINTEST + strength * (FULLEST - FAINTEST):.2f}",
-        f"{times:.1f}×" if count > MANY_COLUMNS else f"{kind} {times:.2f}×",
+        f"{times:.{0 if times >= 9.95 else 1}f}" if count > MANY_COLUMNS else f"{times:.2f}×",
         f"{left + width / 2:.2f}%",
         duel.settled,
         _tip(duel),
@@ -334,8 +350,7 @@ def _stack(group: Sequence[Figure]) -> Stack:
     times = [seconds for f in group if f.spent for seconds in (f.spent.step_time_s, f.step_time_s)]
     unit = unit_for(times)
     axis = axes.from_zero(times, f"time of a step, {unit.name}", unit)
-    ordered = sorted(group, key=lambda f: (list(MODES).index(f.task.mode), f.task.workers, slot_of(f.settings.backend)))
-    return Stack(size_of(group[0].task), axis, [_bar(figure, axis) for figure in ordered])
+    return Stack(size_of(group[0].task), axis, [_bar(figure, axis) for figure in sorted(group, key=_kind_order)])
 
 
 def _bar(figure: Figure, axis: Axis) -> Bar:

@@ -84,7 +84,7 @@ def test_a_field_tells_who_is_faster_and_how_many_times() -> None:
         task, ratio = duel.data.task, duel.ratio.centre
         if (duel.data.settings.backend, task.workers) == ("jax", 2):
             kind, times = ("data", ratio) if ratio >= 1 else ("model", 1 / ratio)
-            wanted[f"weight size {task.weight_size}, batch {task.batch_size}"] = (kind, f"{kind} {times:.2f}×")
+            wanted[f"weight size {task.weight_size}, batch {task.batch_size}"] = (kind, f"{times:.2f}×")
     grid = made_up_grid()
     assert {s.tip.partition(":")[0]: (s.kind, s.text) for s in grid.squares} == wanted
     assert {kind for kind, _ in wanted.values()} == {"data", "model"}

@@ -34,10 +34,18 @@ return [...document.querySelectorAll('#parallel *')]
 def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from analysis.compare import table
     from dashboards import report
-    from tests.fc_made_up import made_up_run
+    from records.fc import Task
+    from tests.fc_made_up import fc_records, made_up_run
 
     path = tmp_path_factory.mktemp("parallel") / "report.html"
-    records = made_up_run()
+    # A sweep's row too: thirteen batch sizes, more than a field has room for its words.
+    wide = [
+        record
+        for power in range(1, 14)
+        for mode, seconds in (("fc_data_manual", 0.1), ("fc_model_manual", 0.001 * 2**power))
+        for record in fc_records(Task(mode=mode, workers=2, batch_size=2**power), "torch", [seconds])
+    ]
+    records = made_up_run() + wide
     report.write(path, report.render(records, table(records), {}))
     return path
 

@@ -79,7 +79,7 @@ def ports() -> None:
 
 def elsewhere() -> None:
     LOST.append(time.perf_counter())
-    Ranks(replace(ORDER, namespaces=("kbm-net-never-0", "kbm-net-never-1")))
+    Ranks(replace(ORDER, namespaces=("kbm-net-never-0",) * 2))
 
 
 LOST: list[float] = []
