@@ -165,14 +165,10 @@ def _live(
     for pipe in not_mine:
         pipe.close()
     try:
-        from models.fc.native.torch import join
-
         own = None
         while True:
             method, arguments = orders.recv()
-            if own is None and order.namespaces:
-                enter(order.namespaces[rank])  # all threads that speak to others are begun later, by this one
-            own = own or join(order, rank, meeting, timeout_s)
+            own = own or _arrive(order, rank, meeting, timeout_s)
             orders.send(("answer", getattr(own, method)(*arguments)))
     except (EOFError, ConnectionResetError, BrokenPipeError):
         pass
@@ -183,3 +179,13 @@ def _live(
     finally:
         sys.stderr.flush()
         os._exit(0)
+
+
+def _arrive(order: Order, rank: int, meeting: str, timeout_s: float) -> Any:
+    """Enter this worker's network, if it has one of its own, and meet the others there."""
+    if order.namespaces:
+        enter(order.namespaces[rank])
+
+    from models.fc.native.torch import join
+
+    return join(order, rank, meeting, timeout_s)
