@@ -406,11 +406,9 @@ def test_a_signal_at_any_moment_tears_nothing_and_the_run_is_completed(
         for _ in range(lines):
             process.stdout.readline()
         process.send_signal(number)
-        process.communicate()
-        assert (
-            process.returncode
-            in {signal.SIGKILL: {-9}, signal.SIGINT: {130, 0, -2}, signal.SIGTERM: {130, 0, -15}}[number]
-        )
+        _, told = process.communicate()
+        ends = {signal.SIGKILL: {-9}, signal.SIGINT: {130, 0, -2}, signal.SIGTERM: {130, 0, -15}}
+        assert process.returncode in ends[number], told
         for run in Results(folder / "results").runs():
             assert run.load()[1] == []
     assert slow_runner().communicate() is not None
