@@ -41,13 +41,14 @@ def fc(request: Request) -> Built:
     from keras import layers
 
     from models.fc.layout import draw_batch
+    from models.layers import heads
 
     size, level = request.integer("weight_size"), request.integer("level")
     initial = keras.initializers.RandomNormal(stddev=size**-0.5)
     inputs = x = keras.Input((size,))
     for width in [size] * level + [1]:
         x = layers.Dense(width, use_bias=False, kernel_initializer=initial)(x)
-    model = keras.Model(inputs, x, name="fc")
+    model = keras.Model(inputs, heads.float_logits(x), name="fc")
     # Of one column, so that the mean over columns is that column.
     loss = keras.losses.MeanSquaredError(reduction="sum", name="sum_of_squares")
     model.compile(optimizer=keras.optimizers.SGD(LEARNING_RATE), loss=loss)
