@@ -67,6 +67,7 @@ class Lines:
         self._total = total
         self._done = done
         self._left = left
+        self._measured: set[tuple[str, str, int]] = set()
 
     def calibrating(self, cell: Cell) -> None:
         """Name what is calibrated."""
@@ -80,12 +81,15 @@ class Lines:
 
     def ended(self, step: Step, record: Record) -> None:
         """Print how an attempt ended."""
+        again = step.key in self._measured
         if record.status is not Status.INFRA:
             self._done += 1
             self._left.done(step)
-        # What was not planned is a disturbed block that is measured again: how long it takes is not known.
-        left = f"{duration(self._left.seconds())} left" if self._done <= self._total else "measured again"
-        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {result(record)}   ({left})")
+            self._measured.add(step.key)
+        # Beyond what was planned are disturbed blocks and repeats that were added: how many more, nobody knows.
+        left = f"   ({duration(self._left.seconds())} left)" if self._done <= self._total else ""
+        told = "   (measured again)" if again else left
+        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {result(record)}{told}")
 
 
 def _say(line: str) -> None:

@@ -303,6 +303,15 @@ def test_a_selftest_tells_of_every_stored_session_of_its_kind(folder: Path, caps
     assert [one["outside"]["of"] for one in document["findings"]] == [4, 4, 8]
 
 
+def test_repeats_that_are_added_are_not_told_to_be_measured_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner("--repeats", "auto", executor=FakeExecutor(step_time_s=noisy(0.2))) == 0
+    printed = capsys.readouterr().out
+    assert " #12: ok" in printed, "repeats were added"
+    assert "measured again" not in printed
+
+
 class Noting(FakeExecutor):
     """Notes what happens to a block, of every arm."""
 
