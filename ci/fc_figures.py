@@ -10,6 +10,7 @@ of neighbours in a round; intervals are Student's over rounds. Nothing here is a
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -57,7 +58,8 @@ def products(size: int, batch: int, dtype: str) -> Callable[[], None]:
     from keras import ops
 
     draw = np.random.default_rng(0).standard_normal
-    wait = __import__("jax").block_until_ready if keras.backend.backend() == "jax" else lambda made: made
+    # Elsewhere an operation has ended when it returns.
+    wait = importlib.import_module("jax").block_until_ready if keras.backend.backend() == "jax" else lambda made: made
 
     def array(rows: int, columns: int) -> Any:
         return ops.convert_to_tensor(draw((rows, columns)), dtype=dtype)
@@ -87,12 +89,11 @@ def told(backend: str, taken: dict[str, list[float]], flops: int) -> str:
 
 
 def _share(these: list[float], those: list[float]) -> str:
-    from analysis.statistics import half_width
+    from analysis.statistics import of_logs
 
-    logs = [math.log(a / b) for a, b in zip(these, those, strict=True)]
-    half = half_width(statistics.stdev(logs), len(logs))
-    low, at, high = (math.exp(statistics.fmean(logs) + by) for by in (-half, 0.0, half))
-    return f"{at:.3f} [{low:.3f} {high:.3f}]"
+    found = of_logs([math.log(a / b) for a, b in zip(these, those, strict=True)])
+    assert found is not None
+    return f"{found.centre:.3f} [{found.low:.3f} {found.high:.3f}]"
 
 
 def main() -> None:

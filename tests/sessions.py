@@ -11,6 +11,7 @@ from typing import Any
 
 from records.codec import dumps
 from records.schema import Record, Status
+from records.store import Results
 from tests.conftest import make_record
 
 FIRST = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
@@ -34,6 +35,13 @@ def store_session(root: Path, run_id: str, records: Sequence[Record], **about: A
     link.unlink(missing_ok=True)
     link.symlink_to(run_id)
     return folder
+
+
+def newest_records(folder: Path) -> list[Any]:
+    """Return the records of the newest run in `folder`/results."""
+    newest = Results(folder / "results").latest()
+    assert newest is not None
+    return newest.load()[0]
 
 
 def began(run_id: str) -> str:

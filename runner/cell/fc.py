@@ -10,18 +10,27 @@ import os
 from dataclasses import replace
 
 from models.fc.crew import Crew, NoSuchDevices, Order, assemble, reserve
-from records import cpu_list, fc, network
+from records import fc, network
 from records.communication import Communication
-from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
+from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
 from runner.cell import backends, memory
 from runner.cell.backends import Plug, Unsupported
-from runner.cell.batches import seed_steps
 from runner.cell.clock import monotonic
 from runner.cell.job import Job
 from runner.cell.kept import Compiling, Kept
 from runner.cell.loop import EpochLog, finite, timed
-from runner.cell.measure import DeviceMismatch, Timeline, agreed, found_versions, keep_tuning, prove
+from runner.cell.measure import (
+    DeviceMismatch,
+    Timeline,
+    agreed,
+    found_versions,
+    keep_tuning,
+    prove,
+    resolved_of,
+    result_of,
+    with_start,
+)
 from runner.cell.turns import Turns
 
 # Collectives are watched after everything timed: five epochs, of at most so long each where a step is shorter.
@@ -59,21 +68,9 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         compile_cache_hits=events.cache_hits,
         recompiles_timed=compiling.count,
     )
-    return CellResult(
-        schema_version=SCHEMA_VERSION,
-        nonce=job.nonce,
-        cell_id=job.cell_id,
-        repeat=job.repeat,
-        attempt=job.attempt,
-        device=device,
+    return replace(
+        result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
         resolved=resolved,
-        times=replace(
-            times,
-            import_time_s=import_time_s,
-            build_time_s=build_time_s,
-            trace_time_s=events.trace_time_s,
-            compile_time_s=events.compile_time_s,
-        ),
         learning=learning,
         memory=peaks,
         versions=found_versions(plug),
@@ -141,18 +138,11 @@ def _epoch_s(crew: Crew, steps: int) -> float:
 
 
 def _resolved(settings: Settings, plug: Plug, run: tuple[str, int]) -> Resolved:
-    task, (start, steps) = fc.task_of(settings), run
+    task = fc.task_of(settings)
     trains, weights = fc.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
-    return Resolved(
-        steps_per_epoch=steps,
-        seed_steps_per_epoch=seed_steps(settings),
-        start=start,
-        precision=settings.precision,
+    return replace(
+        resolved_of(settings, plug, run),
         jit_compile=settings.backend == "jax",
-        tf32=plug.tf32(),
-        intra_op_threads=plug.intra_op_threads(),
-        cpus=len(os.sched_getaffinity(0)),
-        affinity=cpu_list.text(os.sched_getaffinity(0)),
         parameters=weights,
         trainable_parameters=weights if trains else 0,
         optimizer="SGD" if trains else None,

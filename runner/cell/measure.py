@@ -19,7 +19,7 @@ from records import cpu_list
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
 from runner.cell import backends, memory
-from runner.cell.backends import Batch, Plug
+from runner.cell.backends import Batch, CompileEvents, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
 from runner.cell.job import Job, publish_text
@@ -57,13 +57,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, Kept(Turns(job), compiling))
     times, learning, steps = work.run(first)
     events = plug.compile_events()
-    times = replace(
-        times,
-        import_time_s=import_time_s,
-        build_time_s=build_time_s,
-        trace_time_s=events.trace_time_s,
-        compile_time_s=events.compile_time_s,
-    )
+    times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
     peaks = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes())
     resolved = replace(
@@ -72,9 +66,8 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         graph_breaks=events.graph_breaks,
         recompiles_timed=compiling.count,
     )
-    result = _result(job, device, times=times)
     return replace(
-        result,
+        result_of(job, device, times),
         resolved=replace(resolved, **work_done(job, built, first[0])),
         learning=learning,
         memory=peaks,
@@ -300,20 +293,39 @@ def _learning(log: EpochLog) -> Learning:
 def _resolved(job: Job, built: Built, plug: Plug, run: tuple[str, int]) -> Resolved:
     import keras
 
-    settings, model = job.settings, built.model
+    model = built.model
+    return replace(
+        resolved_of(job.settings, plug, run),
+        precision=keras.config.dtype_policy().name,
+        jit_compile=bool(model.jit_compile) and not model.run_eagerly,
+        image_data_format=keras.config.image_data_format(),
+        data_is_real=built.data_is_real,
+    )
+
+
+def resolved_of(settings: Settings, plug: Plug, run: tuple[str, int]) -> Resolved:
+    """Return what backend and machine tell of any cell; `run` is how its process started, and its steps per epoch."""
     start, steps = run
     return Resolved(
         steps_per_epoch=steps,
         seed_steps_per_epoch=seed_steps(settings),
         start=start,
-        precision=keras.config.dtype_policy().name,
-        jit_compile=bool(model.jit_compile) and not model.run_eagerly,
+        precision=settings.precision,
         tf32=plug.tf32(),
         intra_op_threads=plug.intra_op_threads(),
         cpus=len(os.sched_getaffinity(0)),
         affinity=cpu_list.text(os.sched_getaffinity(0)),
-        image_data_format=keras.config.image_data_format(),
-        data_is_real=built.data_is_real,
+    )
+
+
+def with_start(times: Times, import_time_s: float, build_time_s: float, events: CompileEvents) -> Times:
+    """Return the times with what came before the first step, and what compiling took."""
+    return replace(
+        times,
+        import_time_s=import_time_s,
+        build_time_s=build_time_s,
+        trace_time_s=events.trace_time_s,
+        compile_time_s=events.compile_time_s,
     )
 
 
@@ -325,7 +337,8 @@ def found_versions(plug: Plug) -> dict[str, str]:
     return found
 
 
-def _result(job: Job, device: DeviceProof, *, times: Times) -> CellResult:
+def result_of(job: Job, device: DeviceProof, times: Times) -> CellResult:
+    """Return the result of this job's process, to be filled in."""
     return CellResult(
         schema_version=SCHEMA_VERSION,
         nonce=job.nonce,

@@ -23,6 +23,7 @@ from runner.cli.main import Seams, main
 from runner.errors import Interrupted
 from runner.executors import Outcome
 from runner.testing import FakeExecutor, crash, spoil
+from tests.sessions import newest_records
 
 MATRIX = """\
 version: 1
@@ -45,17 +46,11 @@ def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
     return main(list(arguments), Seams(executor=executor or FakeExecutor()))
 
 
-def records(folder: Path) -> list[Any]:
-    newest = Results(folder / "results").latest()
-    assert newest is not None
-    return newest.load()[0]
-
-
 def test_a_run_publishes_a_record_of_every_repeat_and_a_report(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner("--matrix", "matrix.yaml", "--repeats", "5") == 0
-    found = records(folder)
+    found = newest_records(folder)
     assert len(found) == 3 * 5 + 3 * 5
     assert {r.status for r in found} == {Status.OK}
     assert (folder / "results" / "latest" / "report.html").read_text().startswith("<!doctype html>")
@@ -67,7 +62,7 @@ def test_a_run_publishes_a_record_of_every_repeat_and_a_report(
 def test_backends_of_a_work_share_their_steps_and_each_epoch_is_long_enough(folder: Path) -> None:
     runner("--matrix", "matrix.yaml")
     by_work: dict[str, set[int]] = {}
-    for record in records(folder):
+    for record in newest_records(folder):
         by_work.setdefault(record.settings.workload, set()).add(record.resolved.steps_per_epoch)
         assert record.times.epoch_time_median_s >= TARGET_EPOCH_S
     assert {len(steps) for steps in by_work.values()} == {1}
@@ -84,13 +79,13 @@ def test_only_what_may_share_the_machine_waits_at_its_calibration(folder: Path, 
     assert runner("--set", setting, executor=executor) == 0
     assert len(executor.abandoned) == abandoned
     assert len(executor.jobs) == 21
-    assert {r.resolved.steps_per_epoch for r in records(folder)} == {56}
+    assert {r.resolved.steps_per_epoch for r in newest_records(folder)} == {56}
 
 
 def test_what_this_machine_refuses_is_unsupported_and_is_not_tried_again(folder: Path) -> None:
     executor = FakeExecutor(behaviours={"gru": lambda job: Outcome(refused="clocks: locked: not here")})
     assert runner("--filter", "gru", executor=executor) == 0
-    found = records(folder)
+    found = newest_records(folder)
     assert {(r.status, r.reason, r.attempt) for r in found} == {(Status.UNSUPPORTED, "clocks: locked: not here", 0)}
     assert len(executor.jobs) == len(found)
 
@@ -119,7 +114,7 @@ def test_a_backend_that_fails_at_its_calibration_has_its_record_and_the_others_a
             return crash()(job) if job.settings.backend == "tensorflow" else super().end(job)
 
     assert runner("--filter", "gru", executor=Failing()) == 1
-    assert {(r.settings.backend, r.status) for r in records(folder)} == {
+    assert {(r.settings.backend, r.status) for r in newest_records(folder)} == {
         ("tensorflow", Status.CRASH),
         ("jax", Status.OK),
         ("torch", Status.OK),
@@ -129,9 +124,9 @@ def test_a_backend_that_fails_at_its_calibration_has_its_record_and_the_others_a
 def test_a_resumed_run_keeps_the_steps_it_began_with(folder: Path) -> None:
     with pytest.raises(Interrupted):
         stop_after(6)
-    begun = {r.settings.workload: r.resolved.steps_per_epoch for r in records(folder)}
+    begun = {r.settings.workload: r.resolved.steps_per_epoch for r in newest_records(folder)}
     assert runner(executor=FakeExecutor(step_time_s=lambda settings, repeat: 0.001)) == 0
-    for record in records(folder):
+    for record in newest_records(folder):
         assert record.resolved.steps_per_epoch == begun.get(record.settings.workload, 550)
 
 
@@ -175,7 +170,7 @@ def test_a_crash_is_a_record_the_others_go_on_and_the_exit_code_is_1(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner(executor=FakeExecutor(behaviours={"gru": crash()})) == 1
-    statuses = {(r.settings.workload, r.status) for r in records(folder)}
+    statuses = {(r.settings.workload, r.status) for r in newest_records(folder)}
     assert statuses == {("mnist_mlp", Status.OK), ("gru", Status.CRASH)}
     assert "ended by signal 11" in capsys.readouterr().out
 
@@ -183,7 +178,7 @@ def test_a_crash_is_a_record_the_others_go_on_and_the_exit_code_is_1(
 def test_infrastructure_is_tried_three_times_each_its_own_record(folder: Path) -> None:
     executor = FakeExecutor(behaviours={"gru": spoil(times=99)})
     assert runner("--set", "steps_per_epoch=5", "--filter", "gru", "--backend", "jax", executor=executor) == 3
-    assert [(r.repeat, r.attempt, r.status) for r in records(folder)] == [
+    assert [(r.repeat, r.attempt, r.status) for r in newest_records(folder)] == [
         (repeat, attempt, Status.INFRA) for repeat in (0, 1) for attempt in (0, 1, 2)
     ]
 
@@ -193,14 +188,14 @@ def test_what_was_spoiled_is_measured_by_the_same_command_and_the_run_is_complet
     runner(*arguments, executor=FakeExecutor(behaviours={"gru": spoil(times=99)}))
     assert runner(*arguments) == 0
     assert len(Results(folder / "results").runs()) == 1
-    assert [(r.repeat, r.attempt) for r in records(folder) if r.status is Status.OK] == [(0, 3), (1, 3)]
+    assert [(r.repeat, r.attempt) for r in newest_records(folder) if r.status is Status.OK] == [(0, 3), (1, 3)]
 
 
 def test_a_backend_that_is_not_installed_leaves_its_cells_pending_and_the_others_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner(executor=FakeExecutor(absent=frozenset({"torch"}))) == 3
-    statuses = {(r.settings.backend, r.status) for r in records(folder)}
+    statuses = {(r.settings.backend, r.status) for r in newest_records(folder)}
     assert statuses == {("tensorflow", Status.OK), ("jax", Status.OK), ("torch", Status.INFRA)}
     assert "backend_not_installed" in capsys.readouterr().out
     assert runner() == 0
@@ -241,12 +236,12 @@ def stop_after(count: int, *arguments: str) -> None:
 def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count: int) -> None:
     with pytest.raises(Interrupted):
         stop_after(count)
-    first = {r.key: dumps(r) for r in records(folder)}
+    first = {r.key: dumps(r) for r in newest_records(folder)}
     assert len(first) == count - count % 3  # the arms of a block are published together, once all have ended
     executor = FakeExecutor()
     assert runner(executor=executor) == 0
     assert len(Results(folder / "results").runs()) == 1
-    after = {r.key: dumps(r) for r in records(folder)}
+    after = {r.key: dumps(r) for r in newest_records(folder)}
     assert len(after) == 21
     assert {key: after[key] for key in first} == first
     assert len(executor.jobs) == 21 - len(first)
@@ -261,7 +256,7 @@ def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(
     assert runner() == 0
     assert "set aside in records/corrupt" in capsys.readouterr().err
     assert len(Results(folder / "results").runs()) == 1
-    assert len(records(folder)) == 21
+    assert len(newest_records(folder)) == 21
 
 
 def test_nothing_of_the_scratch_is_left(folder: Path) -> None:
@@ -371,7 +366,7 @@ def test_a_record_that_cannot_be_kept_ends_the_run_with_exit_code_3(
     os.chdir(folder)
     assert runner() == 0
     assert len(Results(folder / "results").runs()) == 1
-    assert len(records(folder)) == 21
+    assert len(newest_records(folder)) == 21
 
 
 @pytest.fixture
@@ -423,7 +418,7 @@ def test_a_result_is_never_believed_from_a_cell_we_ended(folder: Path) -> None:
         return replace(FakeExecutor().succeed(job), deadline_exceeded=True, signal=9, exit_code=None)
 
     assert runner("--backend", "jax", "--filter", "gru", executor=FakeExecutor(behaviours={"gru": late})) == 1
-    assert {r.status for r in records(folder)} == {Status.TIMEOUT}
+    assert {r.status for r in newest_records(folder)} == {Status.TIMEOUT}
 
 
 def test_every_process_has_its_own_nonce_and_its_time_limit(folder: Path) -> None:
@@ -508,7 +503,7 @@ def test_what_a_backend_cannot_do_leaves_the_exit_code_0(folder: Path, capsys: p
             return replace(super().result(job), exception="runner.cell.backends.Unsupported", message="no such thing")
 
     assert runner("--filter", "gru", executor=Refusing()) == 0
-    assert {r.status for r in records(folder)} == {Status.UNSUPPORTED}
+    assert {r.status for r in newest_records(folder)} == {Status.UNSUPPORTED}
     assert "no such thing" in capsys.readouterr().out
 
 
@@ -518,7 +513,7 @@ def test_the_star_stands_at_the_fastest_alone(folder: Path) -> None:
     from runner.cli.present import _cell_text
 
     runner()
-    for row in table(records(folder)):
+    for row in table(newest_records(folder)):
         for backend in row.cells:
             assert _cell_text(row, backend, NOTHING).startswith("[bold green]* ") is (row.fastest == backend)
 
@@ -539,7 +534,7 @@ def test_measuring_goes_on_when_nobody_reads(folder: Path, slow_runner: Callable
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 0
-    assert len(records(folder)) == 21
+    assert len(newest_records(folder)) == 21
 
 
 def test_an_ignored_hangup_stays_ignored() -> None:
@@ -555,7 +550,7 @@ def test_an_ignored_hangup_stays_ignored() -> None:
 
 def test_show_finds_a_cell_by_the_beginning_of_its_id(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner()
-    name = records(folder)[0].cell_id
+    name = newest_records(folder)[0].cell_id
     capsys.readouterr()
     assert main(["show", name[:6]]) == 0
     assert f"cell {name}" in capsys.readouterr().out
@@ -567,7 +562,7 @@ def test_a_folder_in_place_of_a_result_is_refused(folder: Path) -> None:
         return Outcome(exit_code=0)
 
     assert runner("--backend", "jax", executor=FakeExecutor(behaviours={"gru": planting, "mnist_mlp": planting})) == 1
-    assert {r.status for r in records(folder)} == {Status.ERROR}
+    assert {r.status for r in newest_records(folder)} == {Status.ERROR}
 
 
 def test_show_asks_which_of_several_cells_is_meant(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,12 +18,12 @@ from records.fc import Task
 from records.fc_proof import Proof, ProofAnswer, ProofOrder
 from records.schema import CellResult, Status
 from records.settings import BACKENDS, Settings
-from records.store import Results
 from runner.cell.job import Job, write_result
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
 from runner.fc import epochs_of, proof_tasks
 from runner.testing import FakeExecutor
+from tests.sessions import newest_records
 
 SMALL = ("--level", "2", "--weight-size", "32", "--batch-size", "8")
 
@@ -58,18 +58,12 @@ def runner(*arguments: str, executor: FakeExecutor | None = None, probe: FakePro
     return main(["fc", *arguments], Seams(executor=executor or FakeExecutor(), probe=probe))
 
 
-def records(folder: Path) -> list[Any]:
-    newest = Results(folder / "results").latest()
-    assert newest is not None
-    return newest.load()[0]
-
-
 def test_the_originals_command_measures_on_every_backend_and_prints_its_summary(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = "--mode fc_data --num-workers 2 --level 10 --weight-size 1024 --batch-size 128 --num-batch 100"
     assert runner(*command.split()) == 0
-    found = records(folder)
+    found = newest_records(folder)
     assert {(r.settings.backend, r.status) for r in found} == {(backend, Status.OK) for backend in BACKENDS}
     assert {(len(r.times.epoch_times_s), r.resolved.steps_per_epoch) for r in found} == {(10, 10)}
     assert {r.parallel.counted_bytes_per_step for r in found} == {2 * 4 * (10 * 1024**2 + 1024)}
@@ -203,7 +197,7 @@ def changed(**changes: Any) -> FakeExecutor:
 
 def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--mode", "fc_data", "--backend", "jax", executor=changed(parallel=None)) == 1
-    (record,) = records(folder)
+    (record,) = newest_records(folder)
     assert (record.status, record.reason) == (Status.ERROR, "bad_result: it proves no layout")
     assert "fc_data on jax: error: bad_result: it proves no layout" in capsys.readouterr().out
 
@@ -211,7 +205,7 @@ def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys
 def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
     lost = changed(exception="models.fc.ranks.WorkerDied", message="rank 1 of 2 was ended by signal 9 (SIGKILL)")
     assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "torch", executor=lost) == 1
-    (record,) = records(folder)
+    (record,) = newest_records(folder)
     assert record.status is Status.ERROR
     assert record.reason == "WorkerDied: rank 1 of 2 was ended by signal 9 (SIGKILL)"
 
@@ -286,7 +280,7 @@ def test_a_proof_without_gradients_or_with_a_wrong_layout_does_not_hold() -> Non
 @pytest.mark.process
 def test_real_workers_prove_their_layout_in_the_record(folder: Path) -> None:
     assert main(["fc", "--mode", "fc_model", "--num-workers", "2", *SMALL, "--num-batches", "4"]) == 0
-    latest = {record.settings.backend: record for record in records(folder)}
+    latest = {record.settings.backend: record for record in newest_records(folder)}
     assert set(latest) == set(BACKENDS)
     for record in latest.values():
         assert record.status in (Status.OK, Status.UNSTABLE)
@@ -301,7 +295,7 @@ def test_real_workers_prove_their_layout_in_the_record(folder: Path) -> None:
 @pytest.mark.process
 def test_keras_own_layers_are_one_of_the_modes(folder: Path) -> None:
     assert main(["fc", "--mode", "fc_keras", "--backend", "torch", *SMALL, "--num-batches", "4"]) == 0
-    record = records(folder)[-1]
+    record = newest_records(folder)[-1]
     assert (record.parallel, record.resolved.parameters) == (None, 2 * 32**2 + 32)
 
 
