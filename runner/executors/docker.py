@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from records import cpu_list
+from records import cpu_list, fc
 from records.schema import Container
 from records.settings import Settings
 from runner.cell.job import Job, make_home, write_job
@@ -148,7 +148,9 @@ class DockerExecutor:
         write_job(job, inside)
         homes = variables_inside(make_home(job) | autotuning(job), seen)
         spec = self._spec(job, seen, homes)
-        give(Path(job.folder), spec.user)
+        for mount in seen:
+            if mount.writable:
+                give(Path(mount.source), spec.user)
         if self._warm and job.settings.device == "cpu":
             server = self._servers.of(_for_block(spec, job))
             if server is not None:
@@ -281,6 +283,8 @@ def is_here(started: Started) -> bool:
 
 
 def _refused(settings: Settings) -> str | None:
+    if settings.params.get("network", fc.LOCAL) != fc.LOCAL:
+        return "network: a container made for a cell has none; measure on networks of ci/netns with --executor process"
     if settings.device == "tpu":
         return "device: tpu: a container made for a cell cannot have one; run the service jax-tpu of compose.yaml"
     return None

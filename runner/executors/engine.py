@@ -28,8 +28,8 @@ ANSWER_LIMIT_S = 60
 SCRATCH = "rw,nosuid,nodev,size=256m"
 
 
-class EngineGone(Exception):
-    """The engine does not answer, or stopped answering. The message says where, and what to do."""
+class EngineGone(ExecutorError):
+    """The engine does not answer, or stopped answering. The message says where."""
 
 
 class ContainerRefused(Exception):
@@ -201,11 +201,12 @@ def connect() -> DockerEngine:
 def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
     """Return what the engine is asked for: everything that need not be open is shut."""
     from docker.types import DeviceRequest, Ulimit
+    from docker.types import Mount as Bind
 
     shut = ["no-new-privileges", *([f"seccomp={spec.limits.seccomp.profile}"] if spec.limits.seccomp else [])]
     gpus = [DeviceRequest(device_ids=[spec.gpu], capabilities=[["gpu"]])] if spec.gpu is not None else None
     host = client.create_host_config(
-        binds={one.source: {"bind": one.target, "mode": "rw" if one.writable else "ro"} for one in spec.mounts},
+        mounts=[Bind(one.target, one.source, type="bind", read_only=not one.writable) for one in spec.mounts],
         network_mode="none",
         ipc_mode="private",
         init=True,
@@ -224,11 +225,11 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
     )
     made: Mapping[str, Any] = client.create_container_config(
         spec.image_id,
-        list(spec.command),
+        list(spec.command[1:]),
         user=spec.user,
         environment=dict(spec.environment),
         labels=dict(spec.labels),
-        entrypoint=[],
+        entrypoint=[spec.command[0]],
         host_config=host,
     )
     return made
