@@ -74,8 +74,8 @@ def here(**_: object) -> Mapping[str, Image]:
 class FakeEngine:
     """Pretends to make containers. `pretences` maps a workload to what its cells do instead of succeeding.
 
-    `specs` records every container that was made; `containers` holds those that are there. With `silent` above 0 so
-    many calls go unanswered.
+    `specs` and `made` record every container that was made; `containers` holds those that are there. With `silent`
+    above 0 so many calls go unanswered.
     """
 
     images: Mapping[str, Image] = field(default_factory=here)
@@ -84,6 +84,7 @@ class FakeEngine:
     silent: int = 0
     specs: list[Spec] = field(default_factory=list)
     containers: dict[str, FakeContainer] = field(default_factory=dict)
+    made: dict[str, FakeContainer] = field(default_factory=dict)
 
     def image(self, name: str) -> Image | None:
         """Return a pretended image."""
@@ -98,14 +99,14 @@ class FakeEngine:
         container = FakeContainer(spec)
         self.specs.append(spec)
         name = f"{len(self.specs):064x}"
-        self.containers[name] = container
+        self.containers[name] = self.made[name] = container
         run = self._serve if "runner.cell.server" in spec.command else self._run
         threading.Thread(target=run, args=(container,), daemon=True).start()
         return Started(name, 0, container.output())
 
     def wait(self, container_id: str) -> int:
         """Return how a pretended container ended, once it has."""
-        container = self.containers[container_id]
+        container = self.made[container_id]
         container.ended = container.end.get()
         if container.ended is None:
             raise EngineGone("engine: pretended to be gone")
@@ -114,7 +115,7 @@ class FakeEngine:
     def oom_killed(self, container_id: str) -> bool:
         """Return what the pretended container's end says."""
         self._answer()
-        ended = self.containers[container_id].ended
+        ended = self.made[container_id].ended
         return ended is not None and ended.oom_killed
 
     def kill(self, container_id: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 PREFIX = "keras-benchmark"
 NO_GPU = "no_gpu"
 RESULTS_LABEL, RUN_LABEL, CELL_LABEL = f"{PREFIX}.results", f"{PREFIX}.run", f"{PREFIX}.cell"
+USUAL_ADDRESS = "unix:///var/run/docker.sock"
 ANSWER_LIMIT_S = 60
 SCRATCH = "rw,nosuid,nodev,size=256m"
 
@@ -190,12 +192,22 @@ def connect() -> DockerEngine:
     from docker.utils import kwargs_from_env
 
     place = kwargs_from_env()
+    address = place.get("base_url") or USUAL_ADDRESS
     try:
+        _knock(address)
         client = docker.APIClient(**place, timeout=ANSWER_LIMIT_S)
         client.ping()
     except (DockerException, OSError) as error:
-        raise ExecutorError(_unreachable(place.get("base_url") or "unix:///var/run/docker.sock", error)) from error
+        raise ExecutorError(_unreachable(address, error)) from error
     return DockerEngine(client)
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` where nobody listens at a socket's path: the system says why, the SDK's error hides it."""
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as knocking:
+            knocking.settimeout(ANSWER_LIMIT_S)
+            knocking.connect(address.removeprefix("unix://"))
 
 
 def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
