@@ -132,7 +132,7 @@ class DockerEngine:
 
         try:
             with _answered(self._client):
-                found = self._client.inspect_image(name)
+                found: dict[str, Any] = self._client.inspect_image(name)  # type: ignore[no-untyped-call]
         except ImageNotFound:
             return None
         return Image(found["Id"], found["Architecture"], (found.get("Config") or {}).get("User") or "")
@@ -143,7 +143,8 @@ class DockerEngine:
 
         with _answered(self._client):
             try:
-                made = self._client.create_container_from_config(configuration(self._client, spec), spec.name)["Id"]
+                asked = configuration(self._client, spec)
+                made = self._client.create_container_from_config(asked, spec.name)["Id"]  # type: ignore[no-untyped-call]
             except APIError as error:
                 raise ContainerRefused(_refusal(error, spec)) from error
             try:
@@ -212,7 +213,7 @@ def _knock(address: str) -> None:
 
 def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
     """Return what the engine is asked for: everything that need not be open is shut."""
-    from docker.types import DeviceRequest, Ulimit
+    from docker.types import DeviceRequest, LogConfig, Ulimit
     from docker.types import Mount as Bind
 
     shut = ["no-new-privileges", *([f"seccomp={spec.limits.seccomp.profile}"] if spec.limits.seccomp else [])]
@@ -232,7 +233,7 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
         shm_size=spec.limits.shared_memory_bytes,
         cpuset_cpus=spec.cpus,
         ulimits=[Ulimit(name="core", soft=0, hard=0)],
-        log_config={"Type": "none"},
+        log_config=LogConfig(type="none"),
         device_requests=gpus,
     )
     made: Mapping[str, Any] = client.create_container_config(
