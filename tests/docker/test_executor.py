@@ -18,7 +18,7 @@ import pytest
 from records.schema import MEASURED, Record, Status
 from records.store import Results
 from tests.docker.containers import BACKENDS, IMAGES, ROOT, SERVICES, docker, left, need
-from tests.sessions import newest_records
+from tests.sessions import counted_records
 
 pytestmark = pytest.mark.docker
 SERVICE = next((service for service in SERVICES if service == "jax-cpu"), SERVICES[0])
@@ -53,7 +53,7 @@ def one(folder: Path, workload: str, *arguments: str, service: str = SERVICE, **
     """The record of one cell of a workload that misbehaves."""
     matrix(folder, [service], f"tests.workloads.misbehaving:{workload}", **defaults)
     done = run(folder, *arguments)
-    found: list[Record] = newest_records(folder)
+    found = counted_records(folder)
     assert len(found) == 1, done.stdout + done.stderr
     return found[0]
 
@@ -63,7 +63,7 @@ def test_every_backend_is_measured_in_its_image_from_a_host_without_one(tmp_path
     matrix(tmp_path, SERVICES, "mnist_mlp", "gru", steps_per_epoch="auto", samples=512, batch_size=32, repeats=2)
     done = run(tmp_path, "--start", start)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = newest_records(tmp_path)
+    found = counted_records(tmp_path)
     assert len(found) == 2 * 2 * len(SERVICES)
     assert {r.status for r in found} <= MEASURED
     assert {r.container.image for r in found} == {f"{IMAGES}:{service}" for service in SERVICES}
@@ -167,7 +167,7 @@ def test_a_missing_image_is_told_and_the_other_backends_go_on(tmp_path: Path) ->
         docker("rmi", f"kbm-test-one:{SERVICE}")
     assert done.returncode == 3
     assert "build it with: docker compose build" in done.stdout
-    statuses = {r.settings.backend: r.status for r in newest_records(tmp_path)}
+    statuses = {r.settings.backend: r.status for r in counted_records(tmp_path)}
     assert statuses.pop(BACKENDS[SERVICE]) in MEASURED
     assert set(statuses.values()) == {Status.INFRA}
 
@@ -223,7 +223,7 @@ def test_a_runner_that_was_killed_leaves_containers_that_the_next_one_removes(tm
     done = run(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "continuing" in done.stdout
-    records = newest_records(tmp_path)
+    records = counted_records(tmp_path)
     assert len(records) == 3
     assert {name: kept for name, kept in published(tmp_path).items() if name in before} == before
 
