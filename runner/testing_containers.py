@@ -45,6 +45,7 @@ class FakeContainer:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
+        self.serves = "runner.cell.server" in spec.command
         self.killed = threading.Event()
         self.end: SimpleQueue[End | None] = SimpleQueue()
         self.ended: End | None = None
@@ -100,7 +101,7 @@ class FakeEngine:
         self.specs.append(spec)
         name = f"{len(self.specs):064x}"
         self.containers[name] = self.made[name] = container
-        run = self._serve if "runner.cell.server" in spec.command else self._run
+        run = self._serve if container.serves else self._run
         threading.Thread(target=run, args=(container,), daemon=True).start()
         return Started(name, 0, container.output())
 
@@ -121,8 +122,10 @@ class FakeEngine:
     def kill(self, container_id: str) -> None:
         """Tell a pretended container to end."""
         self._answer()
-        if container_id in self.containers:
-            self.containers[container_id].killed.set()
+        if container := self.containers.get(container_id):
+            container.killed.set()
+            if container.serves:
+                container.finish(container.ended or End(KILLED))
 
     def remove(self, container_id: str) -> None:
         """Forget a pretended container."""
