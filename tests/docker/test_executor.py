@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -70,7 +71,6 @@ def test_every_backend_is_measured_in_its_image_from_a_host_without_one(tmp_path
     assert {r.container.image_id.partition(":")[0] for r in found} == {"sha256"}
     assert {r.resolved.start for r in found} == {"fork" if start == "warm" else "fresh"}
     assert all(r.memory.peak_host_memory_bytes > 100 << 20 for r in found)
-    assert all(r.surroundings.other_cpu_share is not None for r in found)
 
 
 @pytest.mark.parametrize("start", ["fresh", "warm"])
@@ -174,17 +174,9 @@ def test_a_missing_image_is_told_and_the_other_backends_go_on(tmp_path: Path) ->
 
 def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
     need(SERVICE)
-    empty = BytesIO()
-    tarfile.open(fileobj=empty, mode="w").close()
     name = f"kbm-test-other:{SERVICE}"
-    made = subprocess.run(
-        ["docker", "import", "--platform", "linux/s390x", "-", name],
-        input=empty.getvalue(),
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        pytest.skip(f"this engine makes no image for another processor: {made.stderr.decode().strip()}")
+    loaded = subprocess.run(["docker", "load"], input=empty_image(name, "s390x"), capture_output=True, check=False)
+    assert loaded.returncode == 0, loaded.stderr
     matrix(tmp_path, [SERVICE], "mnist_mlp")
     try:
         done = run(tmp_path, "--images", "kbm-test-other")
@@ -192,6 +184,26 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
         docker("rmi", name)
     assert done.returncode == 3
     assert f"image_architecture: {name} is for s390x" in done.stdout
+
+
+def empty_image(name: str, architecture: str) -> bytes:
+    """An archive as `docker save` writes them: one empty layer, said to be for that processor."""
+    layer = archive({})
+    rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
+    config = {"architecture": architecture, "os": "linux", "config": {}, "rootfs": rootfs, "history": [{}]}
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    texts = {"config.json": json.dumps(config).encode(), "manifest.json": json.dumps(manifest).encode()}
+    return archive({**texts, "layer.tar": layer})
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    made = BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            tar.addfile(entry, BytesIO(content))
+    return made.getvalue()
 
 
 def test_a_gpu_that_is_not_there_is_told_once(tmp_path: Path) -> None:
@@ -282,14 +294,14 @@ def as_another(folder: Path, groups: list[int]) -> subprocess.CompletedProcess[s
     )
 
 
-PACKAGES = [ROOT, *(path for path in sys.path if path.endswith("site-packages"))]
+PACKAGES = [ROOT, *(path for path in sys.path if path and not path.startswith(sys.base_prefix))]
 
 
 def reachable_python() -> str | None:
     """Return a Python such as this one that others may run; the user's own may lie in a home that is shut."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        asked = [python, "-c", "import yaml, docker; from runner.cli import main"]
+        asked = [python, "-c", "import yaml; from docker import APIClient; from runner.cli import main"]
         try:
             done = subprocess.run(
                 asked,
