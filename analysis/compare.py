@@ -93,7 +93,7 @@ class Ratio:
 class Row:
     """One piece of work on several backends, and the verdict; `adjusted_p` is over the table, None without one.
 
-    `doubts` say what speaks against comparing these cells without forbidding it.
+    `doubts` say what speaks against comparing these cells without forbidding it; `looks` are those of the run.
     """
 
     title: str
@@ -103,6 +103,7 @@ class Row:
     ratios: tuple[Ratio, ...] = ()
     adjusted_p: float | None = None
     doubts: tuple[str, ...] = ()
+    looks: Looks = FIXED
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     ratios = tuple(replace(r, all_data=all_data(running[r.backend], running[quickest])) for r in ratios)
     doubted = losses_apart({backend: cell.measured for backend, cell in running.items()})
     verdict = _open_verdict(quickest, ratios, len(running) - 1)
-    return Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else ())
+    return Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else (), looks=looks)
 
 
 def all_data(one: CellSummary, other: CellSummary) -> Estimate | None:
@@ -296,7 +297,8 @@ def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio 
             row.title: paired_logs(by_repeat(row.cells[backend]), by_repeat(row.cells[against]))
             for row in rows
             if backend in row.cells and against in row.cells
-        }
+        },
+        rows[0].looks,
     )
 
 

@@ -91,7 +91,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
             verdict = judged[cell]
         comparisons.append(_comparison(cell, ends, logs[cell], verdict, reasons[cell]))
     comparisons = _with_facets(comparisons, rule, paired=not apart)
-    by_backend, whole = per_group(_grouped(comparisons))
+    by_backend, whole = per_group(_grouped(comparisons), rule.looks)
     return Versus(
         tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
         {backend: found for backend, found in by_backend.items() if found},
