@@ -241,7 +241,7 @@ def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
     assert runner("--prove", probe=Watched()) == 0
     divided = {backend: {own for own in tasks if own[1] != "program"} for backend, tasks in orders.items()}
     assert divided == {
-        "tensorflow": set(),
+        "tensorflow": {("fc_data", "mirrored_strategy")},
         "jax": {("fc_data", "named_sharding")},
         "torch": {("fc_model", "dtensor")},
     }

@@ -45,6 +45,10 @@ def reserve(workers: int, device: str) -> None:
 
 def make(order: Order) -> TensorFlowCrew:
     """Return the crew."""
+    if order.task.partition == "mirrored_strategy" and order.task.workers > 1:
+        from models.fc.native.tensorflow_mirrored import MirroredCrew
+
+        return MirroredCrew(order)
     return TensorFlowCrew(order)
 
 
