@@ -1,35 +1,33 @@
 """What two workers of the FC modes gain, and what their backend's own profiler says of communication.
 
     .venv/bin/python ci/fc_workers.py gain [--weight-size N] [--batch-size N] [--rounds N]
-    .venv/bin/python ci/fc_workers.py profile [--backend NAME] [--mode NAME] [--weight-size N] [--batch-size N]
+    .venv/bin/python ci/fc_workers.py profile [--weight-size N] [--batch-size N]
 
 `gain`: PyTorch's workers, processes of one thread each, on two CPUs. One worker, two workers, and the products of the
 same step on one thread and on two, take turns; what two workers gain is held against what the products themselves do.
-`profile`: the share of a step that a cell reports as communication, beside the share by torch.profiler, jax.profiler
-and tf.profiler on the same crew of two. The figures stand in docs/fc.md. Nothing here is a test: run it on a quiet
-machine.
+`profile`: the share of a step that a cell reports as communication, which it times itself, beside that of
+torch.profiler on the same two workers. (JAX's and TensorFlow's cells report what the profiler sees.) The figures stand
+in docs/fc.md. Nothing here is a test: run it on a quiet machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fc_figures import BACKENDS, LEVEL, products
+from fc_figures import LEVEL, products
 
-ROOT = Path(__file__).parent.parent
+if TYPE_CHECKING:
+    from records.communication import Communication
+
 
 GAINING = ("fc_data", "fc_data_manual")
+PROFILED = ("fc_data", "fc_data_manual", "fc_model_manual", "fc_zero")
 STEPS, EPOCHS = 4, 9
 
 
@@ -93,43 +91,31 @@ def _told(logs: list[float]) -> str:
     return f"{found.centre:.3f} [{found.low:.3f} {found.high:.3f}]"
 
 
-def profiled(backend: str, mode: str, weight_size: int, batch_size: int) -> dict[str, float]:
-    """Return the share of communication as a cell reports it, and by the backend's own profiler."""
+def profiled(mode: str, weight_size: int, batch_size: int) -> tuple[Communication, float]:
+    """Return what a cell of two workers reports of communication, and its share by the profiler."""
     from models.fc.crew import Order, assemble, reserve
-    from records.fc import Task
+    from models.fc.native import torch as native
+    from records.fc import OVERLAPPING, Task
 
-    task = Task(mode, workers=2, level=LEVEL, weight_size=weight_size, batch_size=batch_size)
-    reserve(backend, 2, "cpu")
-    own = {"torch": TorchProfile, "jax": JaxProfile, "tensorflow": TensorFlowProfile}[backend]
-    profile = own()
-    crew = assemble(backend, Order(task, 0))
+    native.TorchRank.profiled = _spans  # type: ignore[attr-defined]  # before the workers are forked
+    overlap = "off" if mode in OVERLAPPING else "on"  # as where a cell times its collectives
+    task = Task(mode, workers=2, level=LEVEL, weight_size=weight_size, batch_size=batch_size, overlap=overlap)
+    reserve("torch", 2, "cpu")
+    crew: Any = assemble("torch", Order(task, 0))
     crew.run(2 * STEPS)
-    shares: list[float] = []
-    for _ in range(EPOCHS):
-        shares.append(profile.share(crew, STEPS))
-    watched = crew.communication(STEPS, EPOCHS)
-    assert watched is not None
-    found = {"ours": watched.share, "profiler": statistics.median(shares), "step_time_s": watched.step_time_s}
+    by_epoch = [crew._ask("profiled", STEPS) for _ in range(EPOCHS + 1)][1:]
+    share = statistics.median(statistics.fmean(inside / whole for inside, whole in workers) for workers in by_epoch)
+    found = crew.communication(STEPS, EPOCHS)
     crew.close()
-    return found
+    return found, share
 
 
-class TorchProfile:
-    """torch.profiler in each worker: the time inside gloo's collectives, each span counted once where they overlap."""
-
-    def __init__(self) -> None:
-        from models.fc.native import torch as native
-
-        native.TorchRank.profiled = _torch_spans  # type: ignore[attr-defined]  # before the workers are forked
-
-    def share(self, crew: Any, steps: int) -> float:
-        """Return the mean over workers of the share of their steps."""
-        return statistics.fmean(inside / whole for inside, whole in crew._ask("profiled", steps))
-
-
-def _torch_spans(rank: Any, steps: int) -> tuple[float, float]:
+def _spans(rank: Any, steps: int) -> tuple[float, float]:
+    """Be a worker: return the seconds inside gloo's collectives, and those of the steps."""
     import torch
     from torch.profiler import ProfilerActivity, profile
+
+    from models.fc.profiled import covered
 
     torch.distributed.barrier()
     with profile(activities=[ProfilerActivity.CPU]) as seen:
@@ -137,82 +123,16 @@ def _torch_spans(rank: Any, steps: int) -> tuple[float, float]:
         rank.run(steps)
         whole_s = time.perf_counter() - begun_s
     spans = [(e.time_range.start, e.time_range.end) for e in seen.events() if e.name.startswith("gloo:")]
-    return union(spans) / 1e6, whole_s
+    return covered(spans) / 1e6, whole_s
 
 
-class JaxProfile:
-    """jax.profiler: the time of each device's collective instructions, from the trace that it writes."""
-
-    def share(self, crew: Any, steps: int) -> float:
-        """Return the mean over devices of the share of the steps."""
-        import jax
-
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0
-        with tempfile.TemporaryDirectory() as folder:
-            jax.profiler.start_trace(folder, profiler_options=options)
-            begun_s = time.perf_counter()
-            crew.run(steps)
-            whole_s = time.perf_counter() - begun_s
-            jax.profiler.stop_trace()
-            (path,) = Path(folder).rglob("*.xplane.pb")
-            spans = collective_spans(path, lambda name: name.startswith(("all-reduce", "all-gather", "reduce-scatter")))
-        return sum(map(union, spans.values())) / 1e9 / len(spans) / whole_s
-
-
-class TensorFlowProfile:
-    """tf.profiler: the time of the operations that stand for collectives in the traced step."""
-
-    def share(self, crew: Any, steps: int) -> float:
-        """Return the share of the steps in which such an operation ran."""
-        import tensorflow as tf
-
-        with tempfile.TemporaryDirectory() as folder:
-            tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(python_tracer_level=0))
-            begun_s = time.perf_counter()
-            crew.run(steps)
-            whole_s = time.perf_counter() - begun_s
-            tf.profiler.experimental.stop()
-            (path,) = Path(folder).rglob("*.xplane.pb")
-            spans = collective_spans(path, lambda name: name.split(":")[-1] in ("AddN", "Split", "SplitV", "ConcatV2"))
-        return union([span for own in spans.values() for span in own]) / 1e9 / whole_s
-
-
-def collective_spans(path: Path, is_one: Callable[[str], bool]) -> dict[str, list[tuple[float, float]]]:
-    """Return the spans, in nanoseconds, of the events that are collectives, by device (or all under one name)."""
-    from jax.profiler import ProfileData
-
-    spans: dict[str, list[tuple[float, float]]] = {}
-    for plane in ProfileData.from_file(str(path)).planes:
-        for line in plane.lines:
-            for event in line.events:
-                if is_one(event.name):
-                    device = str(dict(event.stats).get("device_ordinal", ""))
-                    spans.setdefault(device, []).append((event.start_ns, event.start_ns + event.duration_ns))
-    return spans
-
-
-def union(spans: list[tuple[float, float]]) -> float:
-    """Return how long at least one of the spans lasts."""
-    total, end = 0.0, -math.inf
-    for start, stop in sorted(spans):
-        total += max(0.0, stop - max(start, end))
-        end = max(end, stop)
-    return total
-
-
-def profile(args: argparse.Namespace) -> None:
-    """Print a row for each backend and mode."""
-    print("| backend, mode | communication, as a cell reports it | by the profiler | step |\n|---|---:|---:|---:|")
-    for backend in args.backend or BACKENDS:
-        for mode in args.mode or ("fc_data", "fc_data_manual", "fc_model_manual"):
-            command = [sys.executable, __file__, "profile", "--child", "--backend", backend, "--mode", mode]
-            command += ["--weight-size", str(args.weight_size), "--batch-size", str(args.batch_size)]
-            environment = {**os.environ, "KERAS_BACKEND": backend}
-            told = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=environment).stdout
-            found = json.loads(told.splitlines()[-1])
-            step = f"{found['step_time_s'] * 1e3:.1f} ms"
-            print(f"| {backend}, {mode} | {found['ours']:.1%} | {found['profiler']:.1%} | {step} |", flush=True)
+def compare(weight_size: int, batch_size: int) -> None:
+    """Print a row for each mode."""
+    print("| PyTorch, two workers | communication, as a cell reports it | by torch.profiler | step |")
+    print("|---|---:|---:|---:|")
+    for mode in PROFILED:
+        found, share = profiled(mode, weight_size, batch_size)
+        print(f"| {mode} | {found.share:.1%} | {share:.1%} | {found.step_time_s * 1e3:.1f} ms |", flush=True)
 
 
 def main() -> None:
@@ -225,17 +145,12 @@ def main() -> None:
         command.add_argument("--weight-size", type=int, default=1024)
         command.add_argument("--batch-size", type=int, default=batch_size)
     gaining.add_argument("--rounds", type=int, default=24)
-    profiling.add_argument("--backend", choices=BACKENDS, action="append")
-    profiling.add_argument("--mode", action="append")
-    profiling.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    os.environ["KERAS_BACKEND"] = "torch"
     if args.command == "gain":
-        os.environ["KERAS_BACKEND"] = "torch"
         gain(args.weight_size, args.batch_size, args.rounds)
-    elif args.child:
-        print(json.dumps(profiled(args.backend[0], args.mode[0], args.weight_size, args.batch_size)))
     else:
-        profile(args)
+        compare(args.weight_size, args.batch_size)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from models.fc import layout
 from models.fc.crew import Order
-from models.fc.native.tensorflow import TensorFlowCrew, TensorFlowWorker
+from models.fc.native.tensorflow import TensorFlowCrew
 from models.fc.programs import Result, program
 from models.fc.seam import Axis, Loss, Tensor, Worker
 from records.communication import Communication
@@ -60,10 +60,10 @@ class MirroredCrew(TensorFlowCrew):
         )
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """The collectives are the strategy's, of which none can be replaced."""
+        """The collectives are the strategy's own operations, which the profiler's names do not tell from others."""
         return None
 
-    def _in_lockstep(self, kind: type[TensorFlowWorker], weights: Sequence[list[Tensor]]) -> list[Result]:
+    def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
         task = self._order.task
         workers: list[Worker] = []
 
