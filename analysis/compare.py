@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.doubts import doubts
-from analysis.same_work import differing, losses_apart
+from analysis.same_work import differing, losses_apart, mixed
 from analysis.sequential import FIXED, Looks
 from analysis.statistics import (
     LEVEL,
@@ -191,6 +191,9 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     running = {backend: cell for backend, cell in cells.items() if cell.step_time}
     if len(running) < 2:
         return Row(title, cells, None, "nothing to compare")
+    for name, cell in running.items():
+        if found := mixed(cell.measured):
+            return Row(title, cells, None, f"not comparable: {found} within {name}")
     if reason := incomparable(running):
         return Row(title, cells, None, f"not comparable: {reason}")
     quickest = _quickest(running)

@@ -183,6 +183,22 @@ def test_a_cells_own_smallest_difference_is_that_of_two_such_cells() -> None:
     assert found == pytest.approx(minimum_detectable_effect(2**0.5 * scatter, 5))
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"machine": replace(MACHINE, host_id="another")}, "machines differ (2 hosts) within tensorflow"),
+        ({"versions": {"keras": "3.13.2"}}, "keras versions differ (3.13.2, 3.15.1) within tensorflow"),
+        ({"versions": {"jax": "0.9.0"}}, "jax versions differ (0.10.2, 0.9.0) within jax"),
+    ],
+)
+def test_one_label_hides_no_second_machine_and_no_second_version(change: dict[str, Any], told: str) -> None:
+    """Alike in both cells, so that the cells as wholes do not differ."""
+    versions = {"keras": "3.15.1", "jax": "0.10.2"}
+    records = [replace(r, versions=versions) for r in records_of(APART)]
+    odd = [replace(r, **{**change, "versions": versions | change.get("versions", {})}) for r in records if r.repeat % 2]
+    assert only_row([r for r in records if not r.repeat % 2] + odd).verdict == f"not comparable: {told}"
+
+
 def test_a_suite_has_a_ratio_for_each_backend_against_the_quickest() -> None:
     records = [
         record
