@@ -35,6 +35,7 @@ from runner.executors import Executor
 from runner.executors.docker import DockerExecutor, Place
 from runner.executors.engine import Limits, Seccomp, connect
 from runner.executors.process import ProcessExecutor
+from runner.interrupts import interruptible
 from runner.matrix import Cell, expand, parse
 from runner.overrides import Overrides
 from runner.session import ArmAsked, Request, begin
@@ -172,7 +173,8 @@ def main() -> None:
     if args.what == "rebuild":
         rebuild([f"{'tf' if name == 'tensorflow' else name}-cpu" for name in backends])
     else:
-        {"epochs": epochs, "start": start}[args.what](backends, args.rounds)
+        with interruptible():  # so that no container outlives an interrupt
+            {"epochs": epochs, "start": start}[args.what](backends, args.rounds)
 
 
 if __name__ == "__main__":
