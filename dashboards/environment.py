@@ -84,6 +84,7 @@ def resolved(records: Sequence[Record]) -> Grid:
         ("CPUs allowed", lambda r: r.resolved and r.resolved.cpus),
         ("image data format", lambda r: r.resolved and r.resolved.image_data_format),
         ("process start", lambda r: r.resolved and r.resolved.start),
+        ("image of its container", lambda r: r.container and f"{r.container.image}, {r.container.image_id[:19]}"),
         ("compile cache", lambda r: r.settings.compile_cache),
         ("steps per execution", lambda r: r.settings.steps_per_execution),
         ("eager", lambda r: r.settings.eager),

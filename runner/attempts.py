@@ -67,6 +67,7 @@ def build_record(
         evidence=_evidence(outcome, result, problem, verdict),
         harness=Harness(outcome.wall_time_s, outcome.start_time_s, outcome.parent_cpu_time_s),
         parallel=result.parallel if result else None,
+        container=outcome.container,
     )
 
 

@@ -240,7 +240,7 @@ class _Campaign:
         times_s: dict[str, float] = {}
         found: dict[tuple[str, str, int], _Trial | None] = {}
         for step in steps:
-            if self._workshop.arms[step.arm].executor.missing(step.cell.settings.backend):
+            if self._missing(step):
                 continue
             self._workshop.observer.calibrating(step.cell)
             trial = self._start(step, None)
@@ -263,10 +263,14 @@ class _Campaign:
                 waiting.running.resume(self._steps_per_epoch(waiting.step))
         return found
 
+    def _missing(self, step: Step) -> str | None:
+        settings = step.cell.settings
+        return self._workshop.arms[step.arm].executor.missing(settings.backend, settings.device)
+
     def _begin(self, step: Step) -> _Trial | None:
         """Start a repeat with its steps; None, with its record, where its backend is missing."""
         self._workshop.observer.begun(step)
-        if missing := self._workshop.arms[step.arm].executor.missing(step.cell.settings.backend):
+        if missing := self._missing(step):
             self._publish(step, self._job(step, 1), Outcome(infrastructure=missing), self._workshop.now())
             self._tried[step.key] = INFRA_ATTEMPTS
             return None

@@ -6,6 +6,7 @@ that ended with 0 of its own accord; once we have signalled a process it can nev
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEAL_LIMIT
@@ -20,6 +21,10 @@ SHORT_EPOCH_S = 0.4
 
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
 DEVICE_OOM_TEXTS = ("RESOURCE_EXHAUSTED", "CUDA out of memory")
+_SHM = (
+    "as a rule /dev/shm was too small for its workers; give the container more: --shm-size, or shm_size in compose.yaml"
+)
+_ADVICE: dict[int, str] = {signal.SIGBUS: f": {_SHM}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ def _ended_by_force(job: Job, outcome: Outcome) -> Verdict | None:
         return None
     if outcome.signal == 9 and outcome.oom_kills:
         return Verdict(Status.OOM_HOST, "the kernel ended the process for memory")
-    return Verdict(Status.CRASH, f"ended by signal {outcome.signal}")
+    return Verdict(Status.CRASH, f"ended by signal {outcome.signal}{_ADVICE.get(outcome.signal, '')}")
 
 
 def _raised(job: Job, result: CellResult) -> Verdict:
@@ -123,6 +128,10 @@ def _second_epoch(result: CellResult) -> str | None:
 def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
     found = []
     around = outcome.surroundings
+    if outcome.oom_kills and outcome.container is not None:
+        found.append(
+            "child_oom: the kernel ended a process of the cell's for memory; give the container more (--memory)"
+        )
     if (around.steal_share or 0) > STEAL_LIMIT:
         found.append(f"steal: the hypervisor took {around.steal_share:.1%} of the CPU time; measure again later")
     if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:

@@ -47,7 +47,7 @@ class FakeExecutor:
     waited_for: bool = True
     name: str = "fake"
 
-    def missing(self, backend: str) -> str | None:
+    def missing(self, backend: str, device: str = "cpu") -> str | None:
         """Say which backends are not installed."""
         return f"backend_not_installed: {backend}" if backend in self.absent else None
 

@@ -94,9 +94,12 @@ class Job:
         return Path(self.folder) / "result.json"
 
 
-def write_job(job: Job) -> None:
-    """Write the job where its process will look, with the pipes on which it takes turns."""
-    job.path.write_text(canonical(job), encoding="utf-8")
+def write_job(job: Job, seen_as: Job | None = None) -> None:
+    """Write the job where its process will look, with the pipes on which it takes turns.
+
+    `seen_as` is the job with the paths under which its process finds everything, where these are other ones.
+    """
+    job.path.write_text(canonical(seen_as or job), encoding="utf-8")
     for pipe in (job.resting_path, job.orders_path):
         os.mkfifo(pipe, 0o600)
 

@@ -8,7 +8,7 @@ Promise: when a cell has ended nothing that it started is left, whatever session
 subreaper); when the runner goes away, so does everything here. Protocol, over one SEQPACKET socket, JSON:
 
     -> {"ready": seconds, "mapped": bytes}         or {"failed": text}
-    <- {"job": path, "argv": [..] | null, "env": {..}, "cpus": [..] | null}   with one descriptor for stdout and stderr
+    <- {"job": path, "argv": [..] | null, "env": {..} | null, "cpus": [..] | null}   with one descriptor for its output
     -> {"started": pid}
     -> {"exited": wait status, "cpu_s": seconds}
 """
@@ -82,8 +82,9 @@ def _become_cell(order: dict[str, Any], output: int, import_time_s: float, mappe
             os.sched_setaffinity(0, order["cpus"])
         if order["argv"]:
             os.execve(order["argv"][0], order["argv"], order["env"])
-        os.environ.clear()
-        os.environ.update(order["env"])
+        if order["env"] is not None:
+            os.environ.clear()
+            os.environ.update(order["env"])
         memory.set_server_file_bytes(mapped)
         code = run_job(Path(order["job"]), import_time_s, "fork")
     except SystemExit as stop:
@@ -141,6 +142,15 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) was refused")
 
 
+def _connected(where: str) -> socket.socket:
+    """Return the connection to the runner: a descriptor it gave us, or from within a container a socket's path."""
+    if where.isdecimal():
+        return socket.socket(fileno=int(where))
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(where)
+    return connection
+
+
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    serve(_connected(sys.argv[1]), sys.argv[2])
     leave(0)

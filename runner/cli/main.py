@@ -29,12 +29,14 @@ from runner.cli import (
     run,
     schema,
     selftest,
+    service,
     show,
 )
 from runner.errors import RunnerError, UsageError
 from runner.executors import Executor
 
 if TYPE_CHECKING:
+    from runner.executors.engine import Engine
     from runner.executors.probe import Probe
 
 COMMANDS = (
@@ -68,6 +70,7 @@ class Seams:
 
     executor: Executor | None = None
     probe: Probe | None = None
+    engine: Engine | None = None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -95,6 +98,7 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
         args = parser().parse_args(_with_command(given))
         args.seams = seams or Seams()
         args.given = given
+        service.pin(args)
         return int(args.main(args))
     except RunnerError as error:
         return _complain(str(error), error.exit_code)
