@@ -58,7 +58,8 @@ def overridden(entries: Sequence[Entry], wanted: Overrides) -> list[Entry]:
 
 
 def _backend_problems(entries: Sequence[Entry], wanted: Overrides) -> Iterator[str]:
-    there = sorted({backend for entry in entries for backend in entry.backends}, key=BACKENDS.index)
+    named = {backend: None for entry in entries for backend in entry.backends}
+    there = sorted(named, key=lambda one: BACKENDS.index(one) if one in BACKENDS else len(BACKENDS))
     for backend in wanted.backends:
         if backend not in there:
             rule = f"must be one the matrix has ({', '.join(there)})"
@@ -104,10 +105,15 @@ def _assigned(entry: Entry, wanted: Overrides) -> Entry:
     repeats: dict[str, Scalar] = {} if wanted.repeats is None else {"repeats": wanted.repeats}
     return replace(
         entry,
-        axes=entry.axes | {key: (value,) for key, value in values.items() if key in SETTINGS},
+        axes=entry.axes | {key: (value,) for key, value in values.items() if key in SETTINGS and _obeys(entry, key)},
         params=entry.params | {key: (value,) for key, value in values.items() if key in entry.params},
         limits=entry.limits | {key: value for key, value in values.items() if key in LIMITS} | repeats,
     )
+
+
+def _obeys(entry: Entry, key: str) -> bool:
+    """Return whether a setting may be set on an entry: an external command decides most of them for itself."""
+    return entry.task is None or key in ("cpus", "threads")
 
 
 def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:

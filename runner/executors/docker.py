@@ -124,6 +124,8 @@ class DockerExecutor:
     def start(self, job: Job, timeout_s: float) -> Running:
         """Start the job in a container. Raises `ExecutorError` when the engine is gone for good."""
         begun_s = time.perf_counter()
+        if job.task is not None:
+            return Never(Outcome(refused="task: an external command runs on this machine; leave out --executor docker"))
         if refused := self._clocks.suit(job.settings) or _refused(job.settings):
             return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
         try:
