@@ -25,7 +25,7 @@ DEVICE_OOM_TEXTS = ("RESOURCE_EXHAUSTED", "CUDA out of memory")
 _SHM = (
     "as a rule /dev/shm was too small for its workers; give the container more: --shm-size, or shm_size in compose.yaml"
 )
-_ADVICE = {signal.SIGBUS: f": {_SHM}"}
+_ADVICE: dict[int, str] = {signal.SIGBUS: f": {_SHM}"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.compare import CellSummary
 from analysis import primary
+from analysis.compare import CellSummary
 from analysis.primary import STEP_TIME, Figure, figure_of, metrics_over
 from records.schema import Record
 from runner.cli.format import NOTHING, columns, seconds, significant, size

@@ -16,7 +16,7 @@ from analysis.statistics import MIN_BLOCKS
 from records.codec import to_json
 from records.schema import MEASURED, Record
 from records.settings import Scalar
-from records.task import DEFINITION, TaskRun
+from records.task import DEFINITION, PREFIX, TaskRun
 from runner.cli.figures import metric_lines, quantity, task_lines
 from runner.cli.format import columns, seconds, significant, size
 from runner.executors.output import printable
@@ -77,7 +77,7 @@ def print_table(found: Findings) -> None:
 
 
 def _title_text(row: Row, beside: Beside) -> str:
-    if any(cell.figure != STEP_TIME for cell in row.cells.values()):
+    if any(cell.settings.workload.startswith(PREFIX) for cell in row.cells.values()):
         return _plain(row.title)
     return f"{_plain(row.title)}\n[dim]{_plain(same_work(beside.parity, row).text)}[/]"
 

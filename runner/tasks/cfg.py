@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,7 +178,11 @@ class _Section:
             self.refuse(key, "is missing")
             return []
         try:
-            found = ast.literal_eval(self.values[key])
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore"
+                )  # such files write '\\d', which Python reads as it is meant and warns of
+                found = ast.literal_eval(self.values[key])
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             found = None
         if not isinstance(found, list) or not all(isinstance(item, str) for item in found):

@@ -66,16 +66,21 @@ def found(pattern: re.Pattern[AnyStr], text: AnyStr, newline: AnyStr) -> Iterato
 
 def in_log(path: Path, pattern: str) -> Iterator[str | None]:
     """Yield what the pattern's group holds at each match in a log of any size."""
-    as_bytes = pattern.isascii()
-    compiled = re.compile(pattern.encode() if as_bytes else pattern, re.MULTILINE)  # type: ignore[call-overload]
-    whole_text = bool(_WHOLE_TEXT.search(pattern))
     with path.open("rb") as file:
-        for chunk in chunks(file):
-            text = chunk if as_bytes else chunk.decode("utf-8", errors="replace")
-            newline = b"\n" if as_bytes else "\n"
-            for part in text.split(newline) if whole_text else (text,):
-                for group in found(compiled, part, newline):
-                    yield group.decode("utf-8", errors="replace") if isinstance(group, bytes) else group
+        if not pattern.isascii():
+            texts = (chunk.decode("utf-8", errors="replace") for chunk in chunks(file))
+            yield from _in_texts(texts, pattern, "\n", bool(_WHOLE_TEXT.search(pattern)))
+            return
+        for group in _in_texts(chunks(file), pattern.encode(), b"\n", bool(_WHOLE_TEXT.search(pattern))):
+            yield None if group is None else group.decode("utf-8", errors="replace")
+
+
+def _in_texts(texts: Iterable[AnyStr], pattern: AnyStr, newline: AnyStr, apart: bool) -> Iterator[AnyStr | None]:
+    """Yield the groups in pieces of a log; `apart` has each line looked at apart, for what asks for a text's ends."""
+    compiled = re.compile(pattern, re.MULTILINE)
+    for text in texts:
+        for part in text.split(newline) if apart else [text]:
+            yield from found(compiled, part, newline)
 
 
 def number(text: str | None) -> float | None:

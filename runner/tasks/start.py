@@ -78,7 +78,7 @@ def _program(word: str, folder: Path, path: str) -> str:
         raise NotStarted(f"command: {word} is a folder, not a program")
     if "/" in word and Path(wanted).exists():
         raise NotStarted(f"command: {word} is not executable; chmod +x it, or name its interpreter before it")
-    where = f"in {folder}" if "/" in word else f"on the PATH {path}"
+    where = f"in {folder}" if "/" in word else "on its PATH"
     advice = "; {python} is the runner's own" if word.startswith("python") else ""
     raise NotStarted(f"command: there is no program {word!r} {where}{advice}")
 
