@@ -36,7 +36,7 @@ from records.codec import canonical, to_json
 from records.schema import MEASURED, Record, Status
 from records.settings import BACKENDS, Scalar, Settings
 from records.store import latest_attempts
-from records.task import DEFINITION, Goal
+from records.task import DEFINITION, PREFIX, Goal
 
 _PARTS = re.compile(r"(\d+)")  # batch_size=8 before batch_size=32
 Usual = Mapping[str, Mapping[str, Scalar]]
@@ -342,6 +342,8 @@ def _title(settings: Settings, same: Sequence[Settings], usual: Mapping[str, Sca
 def _flat(settings: Settings) -> dict[str, Scalar]:
     plain = to_json(settings)
     params = {key: value for key, value in plain.pop("params").items() if key != DEFINITION}
+    if settings.workload.startswith(PREFIX):
+        return params
     return {**params, **{key: value for key, value in plain.items() if key not in ("backend", "workload")}}
 
 

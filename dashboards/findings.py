@@ -122,9 +122,9 @@ def backends(rows: Sequence[Row]) -> list[str]:
 def findings(rows: Sequence[Row]) -> tuple[list[Finding], Axis | None]:
     """Return one finding a row, and the axis that their ratios share; None where no row has ratios."""
     ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
-    axis = (
-        axes.logarithmic([1.0, *ends], "time per step against the quickest, × (logarithmic)", RATIO) if ends else None
-    )
+    timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
+    what = "time per step against the quickest" if timed else "cost against the best: a time, or the like"
+    axis = axes.logarithmic([1.0, *ends], f"{what}, × (logarithmic)", RATIO) if ends else None
     return [_finding(index, row, axis) for index, row in enumerate(rows)], axis
 
 

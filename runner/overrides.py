@@ -154,7 +154,11 @@ def _kept(entries: Sequence[Entry], key: str, pattern: str) -> list[Entry]:
 def _values(entry: Entry, key: str) -> tuple[Scalar, ...]:
     if key == "workload":
         return (entry.workload.name,)
-    return entry.backends if key == "backend" else entry.axes.get(key) or entry.params.get(key, ())
+    if key == "backend":
+        return entry.backends
+    # A command's own parameters may have the names of settings, which mean nothing to it.
+    own, other = (entry.params, entry.axes) if entry.task else (entry.axes, entry.params)
+    return own.get(key) or other.get(key, ())
 
 
 def _narrowed(entry: Entry, key: str, values: tuple[Scalar, ...]) -> Entry:
@@ -162,7 +166,7 @@ def _narrowed(entry: Entry, key: str, values: tuple[Scalar, ...]) -> Entry:
         return entry
     if key == "backend":
         return replace(entry, backends=tuple(str(value) for value in values))
-    if key in entry.axes:
+    if key in entry.axes and not (entry.task and key in entry.params):
         return replace(entry, axes=entry.axes | {key: values})
     return replace(entry, params=entry.params | {key: values})
 

@@ -16,9 +16,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, AnyStr
+from typing import IO, Any, AnyStr, Generic
 
+from runner.tasks.literals import required
 from runner.tasks.values import MOST_VALUES, Values
 
 CHUNK_BYTES = 4 << 20
@@ -47,40 +49,56 @@ def chunks(file: IO[bytes]) -> Iterator[bytes]:
         yield _plain(rest)
 
 
-def found(pattern: re.Pattern[AnyStr], text: AnyStr, newline: AnyStr) -> Iterator[AnyStr | None]:
-    """Yield what the pattern's group holds at each of its matches, line by line.
+@dataclass(frozen=True, slots=True)
+class Search(Generic[AnyStr]):
+    """A pattern, the word that all its matches hold (empty for none), and what ends a line.
 
-    The whole text is searched at once, which is quick where matches are rare; the line of a match is then matched by
-    itself, since a match over a line's end is none.
+    `apart` has every line looked at by itself, for a pattern that asks where its text begins or ends.
     """
-    at = 0
-    while match := pattern.search(text, at):
-        begin = max(text.rfind(newline, at, match.start()) + 1, at)
-        end = text.find(newline, match.start())
-        end = len(text) if end < 0 else end
-        yield from (one.group(1) for one in pattern.finditer(text[begin:end]))
-        at = end + 1
-        if at > len(text):
-            return
+
+    pattern: re.Pattern[AnyStr]
+    word: AnyStr
+    newline: AnyStr
+    apart: bool
+
+    def groups(self, text: AnyStr) -> Iterator[AnyStr | None]:
+        """Yield what the pattern's group holds at each of its matches, line by line.
+
+        Lines that cannot match are passed over at once; the line of a match is then matched by itself, since a match
+        over a line's end is none.
+        """
+        at = 0
+        while (place := self._next(text, at)) >= 0:
+            begin = max(text.rfind(self.newline, at, place) + 1, at)
+            end = text.find(self.newline, place)
+            end = len(text) if end < 0 else end
+            yield from (one.group(1) for one in self.pattern.finditer(text[begin:end]))
+            at = end + 1
+            if at > len(text):
+                return
+
+    def _next(self, text: AnyStr, at: int) -> int:
+        if self.apart:
+            return at
+        if self.word:
+            return text.find(self.word, at)
+        match = self.pattern.search(text, at)
+        return match.start() if match else -1
 
 
 def in_log(path: Path, pattern: str) -> Iterator[str | None]:
     """Yield what the pattern's group holds at each match in a log of any size."""
+    word, apart = required(pattern), bool(_WHOLE_TEXT.search(pattern))
     with path.open("rb") as file:
         if not pattern.isascii():
-            texts = (chunk.decode("utf-8", errors="replace") for chunk in chunks(file))
-            yield from _in_texts(texts, pattern, "\n", bool(_WHOLE_TEXT.search(pattern)))
+            search = Search(re.compile(pattern, re.MULTILINE), word, "\n", apart)
+            for chunk in chunks(file):
+                yield from search.groups(chunk.decode("utf-8", errors="replace"))
             return
-        for group in _in_texts(chunks(file), pattern.encode(), b"\n", bool(_WHOLE_TEXT.search(pattern))):
-            yield None if group is None else group.decode("utf-8", errors="replace")
-
-
-def _in_texts(texts: Iterable[AnyStr], pattern: AnyStr, newline: AnyStr, apart: bool) -> Iterator[AnyStr | None]:
-    """Yield the groups in pieces of a log; `apart` has each line looked at apart, for what asks for a text's ends."""
-    compiled = re.compile(pattern, re.MULTILINE)
-    for text in texts:
-        for part in text.split(newline) if apart else [text]:
-            yield from found(compiled, part, newline)
+        quick = Search(re.compile(pattern.encode(), re.MULTILINE), word.encode(), b"\n", apart)
+        for chunk in chunks(file):
+            for group in quick.groups(chunk):
+                yield None if group is None else group.decode("utf-8", errors="replace")
 
 
 def number(text: str | None) -> float | None:
