@@ -8,8 +8,8 @@ from pathlib import Path
 
 from analysis.changes import USUAL_RUN_LENGTH, Assessment, assess
 from analysis.history import across_sessions, histories
-from analysis.statistics import Estimate
 from analysis.primary import cost
+from analysis.statistics import Estimate
 from records import past
 from records.annotations import in_force, load
 from records.past import Past

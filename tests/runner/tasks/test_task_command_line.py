@@ -110,10 +110,11 @@ def test_two_runs_of_a_task_are_compared_by_its_metric(folder: Path, capsys: pyt
         runner("--filter", "workload=task train", "--new")
     base, new = sorted(path.name for path in (folder / "results").glob("2*"))
     capsys.readouterr()
-    assert main(["compare", base, new, "--json"]) == 1, "two sessions alone give no ratio, as for any cell"
+    assert main(["compare", base, new, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["comparisons"]
     assert {one["figure"]["name"] for one in found} == {"speed"}
     assert [one["new_figure"] / one["base_figure"] for one in found] == [1.0] * 4
+    assert [one["ratio"]["centre"] for one in found] == pytest.approx([1.0] * 4)
 
 
 def test_a_plan_tells_commands_as_any_cell(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
