@@ -45,6 +45,7 @@ class FakeContainer:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
+        self.serves = "runner.cell.server" in spec.command
         self.killed = threading.Event()
         self.end: SimpleQueue[End | None] = SimpleQueue()
         self.ended: End | None = None
@@ -74,8 +75,8 @@ def here(**_: object) -> Mapping[str, Image]:
 class FakeEngine:
     """Pretends to make containers. `pretences` maps a workload to what its cells do instead of succeeding.
 
-    `specs` records every container that was made; `containers` holds those that are there. With `silent` above 0 so
-    many calls go unanswered.
+    `specs` and `made` record every container that was made; `containers` holds those that are there. With `silent`
+    above 0 so many calls go unanswered.
     """
 
     images: Mapping[str, Image] = field(default_factory=here)
@@ -84,6 +85,7 @@ class FakeEngine:
     silent: int = 0
     specs: list[Spec] = field(default_factory=list)
     containers: dict[str, FakeContainer] = field(default_factory=dict)
+    made: dict[str, FakeContainer] = field(default_factory=dict)
 
     def image(self, name: str) -> Image | None:
         """Return a pretended image."""
@@ -98,14 +100,14 @@ class FakeEngine:
         container = FakeContainer(spec)
         self.specs.append(spec)
         name = f"{len(self.specs):064x}"
-        self.containers[name] = container
-        run = self._serve if "runner.cell.server" in spec.command else self._run
+        self.containers[name] = self.made[name] = container
+        run = self._serve if container.serves else self._run
         threading.Thread(target=run, args=(container,), daemon=True).start()
         return Started(name, 0, container.output())
 
     def wait(self, container_id: str) -> int:
         """Return how a pretended container ended, once it has."""
-        container = self.containers[container_id]
+        container = self.made[container_id]
         container.ended = container.end.get()
         if container.ended is None:
             raise EngineGone("engine: pretended to be gone")
@@ -114,14 +116,16 @@ class FakeEngine:
     def oom_killed(self, container_id: str) -> bool:
         """Return what the pretended container's end says."""
         self._answer()
-        ended = self.containers[container_id].ended
+        ended = self.made[container_id].ended
         return ended is not None and ended.oom_killed
 
     def kill(self, container_id: str) -> None:
         """Tell a pretended container to end."""
         self._answer()
-        if container_id in self.containers:
-            self.containers[container_id].killed.set()
+        if container := self.containers.get(container_id):
+            container.killed.set()
+            if container.serves:
+                container.finish(container.ended or End(KILLED))
 
     def remove(self, container_id: str) -> None:
         """Forget a pretended container."""

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -127,19 +128,23 @@ class ContainerServer(Server):
         return next(found, self._started.pid)
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Return its next message; with a process's end, whether the kernel killed for memory in this container.
-
-        The engine keeps saying so of a container: the next cell gets a new one.
-        """
+        """Return its next message; with a process's end by SIGKILL, whether the kernel did it for memory."""
         told = super().receive(timeout_s)
         if "exited" in told:
-            try:
-                told["oom_kills"] = int(self._keeper.engine.oom_killed(self._started.container_id))
-            except EngineGone as error:
-                self.gone = True
-                raise ServerGone(str(error)) from error
-            self.gone = self.gone or bool(told["oom_kills"])
+            killed = os.WIFSIGNALED(told["exited"]) and os.WTERMSIG(told["exited"]) == signal.SIGKILL
+            told["oom_kills"] = self._oom_kills() if killed else 0
         return told
+
+    def _oom_kills(self) -> int:
+        """End the container and ask: the engine says so of one that has ended, and of all that ran in it."""
+        self.gone = True
+        engine, container_id = self._keeper.engine, self._started.container_id
+        try:
+            engine.kill(container_id)
+            engine.wait(container_id)
+            return int(engine.oom_killed(container_id))
+        except EngineGone as error:
+            raise ServerGone(str(error)) from error
 
     def how_it_ended(self) -> str:
         """Return the last that it printed."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 PREFIX = "keras-benchmark"
 NO_GPU = "no_gpu"
 RESULTS_LABEL, RUN_LABEL, CELL_LABEL = f"{PREFIX}.results", f"{PREFIX}.run", f"{PREFIX}.cell"
+USUAL_ADDRESS = "unix:///var/run/docker.sock"
 ANSWER_LIMIT_S = 60
 SCRATCH = "rw,nosuid,nodev,size=256m"
 
@@ -130,7 +132,7 @@ class DockerEngine:
 
         try:
             with _answered(self._client):
-                found = self._client.inspect_image(name)
+                found: dict[str, Any] = self._client.inspect_image(name)  # type: ignore[no-untyped-call]
         except ImageNotFound:
             return None
         return Image(found["Id"], found["Architecture"], (found.get("Config") or {}).get("User") or "")
@@ -141,7 +143,8 @@ class DockerEngine:
 
         with _answered(self._client):
             try:
-                made = self._client.create_container_from_config(configuration(self._client, spec), spec.name)["Id"]
+                asked = configuration(self._client, spec)
+                made = self._client.create_container_from_config(asked, spec.name)["Id"]  # type: ignore[no-untyped-call]
             except APIError as error:
                 raise ContainerRefused(_refusal(error, spec)) from error
             try:
@@ -190,17 +193,27 @@ def connect() -> DockerEngine:
     from docker.utils import kwargs_from_env
 
     place = kwargs_from_env()
+    address = place.get("base_url") or USUAL_ADDRESS
     try:
+        _knock(address)
         client = docker.APIClient(**place, timeout=ANSWER_LIMIT_S)
         client.ping()
     except (DockerException, OSError) as error:
-        raise ExecutorError(_unreachable(place.get("base_url") or "unix:///var/run/docker.sock", error)) from error
+        raise ExecutorError(_unreachable(address, error)) from error
     return DockerEngine(client)
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` where nobody listens at a socket's path: the system says why, the SDK's error hides it."""
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as knocking:
+            knocking.settimeout(ANSWER_LIMIT_S)
+            knocking.connect(address.removeprefix("unix://"))
 
 
 def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
     """Return what the engine is asked for: everything that need not be open is shut."""
-    from docker.types import DeviceRequest, Ulimit
+    from docker.types import DeviceRequest, LogConfig, Ulimit
     from docker.types import Mount as Bind
 
     shut = ["no-new-privileges", *([f"seccomp={spec.limits.seccomp.profile}"] if spec.limits.seccomp else [])]
@@ -220,7 +233,7 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
         shm_size=spec.limits.shared_memory_bytes,
         cpuset_cpus=spec.cpus,
         ulimits=[Ulimit(name="core", soft=0, hard=0)],
-        log_config={"Type": "none"},
+        log_config=LogConfig(type="none"),
         device_requests=gpus,
     )
     made: Mapping[str, Any] = client.create_container_config(

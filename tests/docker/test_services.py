@@ -12,7 +12,7 @@ import pytest
 
 from records.schema import MEASURED
 from tests.docker.containers import BACKENDS, IMAGES, ROOT, SERVICES, docker, need
-from tests.sessions import newest_records
+from tests.sessions import counted_records
 
 pytestmark = pytest.mark.docker
 MATRIX = """\
@@ -61,7 +61,7 @@ def give(project: Path, *names: str) -> None:
 def test_a_service_measures_its_backends_cells_of_the_matrix(project: Path, service: str) -> None:
     done = run(project, service)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = newest_records(project)
+    found = counted_records(project)
     assert {r.settings.backend for r in found} == {BACKENDS[service]}
     assert len(found) == 2
     assert {r.status for r in found} <= MEASURED
@@ -110,7 +110,7 @@ def test_two_runs_of_a_service_are_of_one_host(project: Path) -> None:
     hosts = set()
     for _ in range(2):
         assert run(project, SERVICES[0], "--filter", "mnist_mlp", "--new").returncode == 0
-        hosts |= {record.machine.host_id for record in newest_records(project)}
+        hosts |= {record.machine.host_id for record in counted_records(project)}
     assert len(hosts) == 1
 
 

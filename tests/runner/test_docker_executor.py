@@ -261,6 +261,17 @@ def test_each_end_of_a_container_has_its_status(
     assert all((r.reason or "").startswith(reason) for r in found)
 
 
+@pytest.mark.parametrize(("oom_killed", "status"), [(True, Status.OOM_HOST), (False, Status.CRASH)])
+def test_a_warm_cell_that_is_killed_has_its_container_ended_and_the_engine_asked(
+    folder: Path, oom_killed: bool, status: Status
+) -> None:
+    engine = FakeEngine(pretences={"mnist_mlp": ending(KILLED, oom_killed=oom_killed)})
+    assert runner(engine, "--backend", "jax", "--start", "warm") == 1
+    assert {r.status for r in newest_records(folder)} == {status}
+    assert len(engine.specs) == 2
+    assert engine.containers == {}
+
+
 def test_a_child_that_was_killed_for_memory_is_a_warning_on_a_result_that_counts(folder: Path) -> None:
     def child_killed(job: Job, container: FakeContainer) -> End:
         return replace(succeed(job, container), oom_killed=True)
