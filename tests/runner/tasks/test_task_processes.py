@@ -164,7 +164,7 @@ def test_a_command_sees_the_usual_what_it_asks_for_and_nothing_else(faults: dict
 
 def test_a_pattern_that_backtracks_costs_its_own_metric_and_its_time_limit(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_text("a" * 60 + "\nspeed 3\n")
+    log.write_text("a" * 60 + " b\nspeed 3\n")
     asked = [MetricAsked("first", r"speed (\d)"), MetricAsked("bad", r"(a+a+)+b"), MetricAsked("last", r"speed (\d)")]
     found, doubt = metrics_of(Task("t", ["true"], asked), Written(log, tmp_path / "none"), limit_s=1.0)
     assert [metric.value for metric in found] == [3.0, None, 3.0]
