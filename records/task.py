@@ -61,7 +61,8 @@ class Task:
     """One command, all its values filled in. `command` has one item where a shell reads it.
 
     `inherit` names what it keeps of the caller's environment beside the usual; None for all of it. `wrap` is put before
-    the command. `primary` is the metric it is compared by, the uptime where there is none.
+    the command; `image` names the image in whose container it runs. `primary` is the metric it is compared by, the
+    uptime where there is none.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Task:
     wrap: list[str] = field(default_factory=list)
     gpus: int = 0
     workers: int = 1
+    image: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

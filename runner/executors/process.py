@@ -115,6 +115,10 @@ class ProcessExecutor:
 
     def _start_task(self, job: Job, timeout_s: float) -> Running:
         """Start an external command; a light server is its parent, so that nothing of it is left behind."""
+        if job.task is not None and job.task.image is not None:
+            return Never(
+                Outcome(refused=f"image: {job.task.image}: it is to run in a container; add --executor docker")
+            )
         try:
             command = command_of(job, self._interpreter.python, self._mark, os.environ)
             return TaskWatch(self._light_server(), job, command, timeout_s)

@@ -31,6 +31,8 @@ SHOWN_BYTES = 60
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x08")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
+# What names letters beyond ASCII, or says what a letter is: matched against text, which is slower than against bytes.
+_LETTERS = re.compile(r"\\[xuUN0-3]|\(\?[a-zA-Z]*u")
 _WHOLE_TEXT = re.compile(r"\\[AZ]")
 
 
@@ -90,7 +92,7 @@ def in_log(path: Path, pattern: str) -> Iterator[str | None]:
     """Yield what the pattern's group holds at each match in a log of any size."""
     word, apart = required(pattern), bool(_WHOLE_TEXT.search(pattern))
     with path.open("rb") as file:
-        if not pattern.isascii():
+        if not pattern.isascii() or _LETTERS.search(pattern):
             search = Search(re.compile(pattern, re.MULTILINE), word, "\n", apart)
             for chunk in chunks(file):
                 yield from search.groups(chunk.decode("utf-8", errors="replace"))

@@ -80,6 +80,7 @@ class _Task:
             wrap=self.words("wrap"),
             gpus=int(switches["gpus"] or 0),
             workers=int(switches["workers"] or 1),
+            image=None if switches["image"] is None else str(switches["image"]),
         )
         if backends:
             params = {**params, "backend": backends}

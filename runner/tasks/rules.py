@@ -30,6 +30,7 @@ SWITCHES: Mapping[str, Rule] = {
     "folder": Rule("str", default=".", meaning="where it works; from the matrix file's own folder"),
     "primary": Rule("str", meaning="the metric it is compared by; by default its first, or its uptime"),
     "compare": Rule("str", meaning="the axis it is compared over; by default backend, or its first parameter's list"),
+    "image": Rule("str", meaning="the image in whose container it runs, with --executor docker"),
     "gpus": Rule("int", 0, 64, default=0, meaning="GPUs it gets: the first that the runner may see"),
     "workers": Rule("int", 1, 10_000, default=1, meaning="its workers: a total is divided by them"),
 }

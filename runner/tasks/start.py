@@ -13,6 +13,7 @@ from records.settings import BACKENDS
 from records.task import Task
 from runner.cell.job import Job, make_home
 from runner.executors.environment import ALLOWED, MARK, THREAD_VARIABLES, device_environment
+from runner.executors.inside import ROOT, WORK, Mount, variables_inside
 
 SHELL = "/bin/sh"
 REPORT_VARIABLE = "KERAS_BENCHMARK_METRICS"
@@ -46,21 +47,50 @@ def command_of(job: Job, python: str, mark: str, caller: Mapping[str, str]) -> C
     task = _task(job)
     values = {"python": python, "outputs": job.outputs_dir or job.folder}
     gpus = _gpus(task, caller)
-    folder = Path(job.import_roots[-1] if job.import_roots else ".") / task.folder
-    if not folder.is_dir():
-        raise NotStarted(f"folder: there is no folder {folder}; it is taken from that of the matrix file")
+    folder = _folder(job)
     environment = _environment(job, mark, caller, gpus) | {
         name: _filled(value, values) for name, value in task.environment.items()
     }
-    command = [_filled(word, values) for word in task.command]
-    argv = [*(_filled(word, values) for word in task.wrap), *([SHELL, "-c", *command] if task.shell else command)]
+    argv = _argv(task, values)
     program = _program(argv[0], folder, environment.get("PATH", os.defpath))
     return Command([program, *argv[1:]], environment, str(folder), gpus)
+
+
+def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, tuple[Mount, ...]]:
+    """Return what to start in a container of a task's image, and what it sees of the host. Raises `NotStarted`.
+
+    Its folder is there to be read; what it leaves goes to its outputs. Nothing of the caller's environment gets in.
+    """
+    task = _task(job)
+    if task.gpus > 1:
+        raise NoDevice(f"gpus: a container made for a command gets one GPU, and it asks for {task.gpus}")
+    gpus = _gpus(task, caller)
+    seen = (
+        Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True),
+        Mount(job.outputs_dir or job.folder, f"{ROOT}/outputs", writable=True),
+        Mount(str(_folder(job)), f"{ROOT}/task"),
+    )
+    values = {"python": "python3", "outputs": f"{ROOT}/outputs"}
+    usual = variables_inside(_environment(job, mark, {}, ("0",) if gpus else ()), seen)
+    environment = usual | {name: _filled(value, values) for name, value in task.environment.items()}
+    return Command(_argv(task, values), environment, f"{ROOT}/task", gpus), seen
 
 
 def _task(job: Job) -> Task:
     assert job.task is not None
     return job.task
+
+
+def _folder(job: Job) -> Path:
+    folder = Path(job.import_roots[-1] if job.import_roots else ".") / _task(job).folder
+    if not folder.is_dir():
+        raise NotStarted(f"folder: there is no folder {folder}; it is taken from that of the matrix file")
+    return folder.resolve()
+
+
+def _argv(task: Task, values: Mapping[str, str]) -> list[str]:
+    command = [_filled(word, values) for word in task.command]
+    return [*(_filled(word, values) for word in task.wrap), *([SHELL, "-c", *command] if task.shell else command)]
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
@@ -101,8 +131,8 @@ def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[
     names = [*ALLOWED, *task.inherit] if task.inherit is not None else list(caller)
     found = {name: caller[name] for name in names if name in caller}
     homes = make_home(job)
-    if task.inherit is not None:
-        found |= {name: folder for name, folder in homes.items() if name not in task.inherit}
+    if task.inherit is not None or task.image is not None:
+        found |= {name: folder for name, folder in homes.items() if name not in (task.inherit or ())}
     found |= {MARK: mark, REPORT_VARIABLE: str(job.report_path)}
     if job.outputs_dir is not None:
         found[OUTPUTS_VARIABLE] = job.outputs_dir

@@ -182,7 +182,8 @@ class TaskWatch:
         if self._kill_at_s is None:
             self._stopped = why
             self._kill_at_s = time.perf_counter() + GRACE_S
-            process_tree.signal_tree(self._pid, signal.SIGTERM)
+            if self._pid > 0:  # a container that had ended has none
+                process_tree.signal_tree(self._pid, signal.SIGTERM)
 
     def _close(self) -> None:
         for descriptor in (self._report, self._kept, self._log):

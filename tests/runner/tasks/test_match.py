@@ -99,6 +99,11 @@ def test_a_line_without_end_takes_no_more_than_its_limit(tmp_path: Path, monkeyp
     assert b"".join(pieces) == b"a" * 5000 + b"\nx=1"
 
 
+@pytest.mark.parametrize("pattern", [r"dur\xe9e: (\d)", "dur\\u00e9e: (\\d)", r"(?u)dur\we: (\d)"])
+def test_a_pattern_may_name_letters_by_their_numbers(tmp_path: Path, pattern: str) -> None:
+    assert found(tmp_path, "durée: 3 s\n", pattern) == ["3"]
+
+
 def test_a_pattern_of_other_letters_finds_them(tmp_path: Path) -> None:
     assert found(tmp_path, "durée: 3 s\nDurée [é]: 4 s\n", r"dur[é]e: (\d)") == ["3"]
 
