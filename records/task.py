@@ -104,7 +104,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """What was run, and what was found of it. `command` is as it was started, its wrapper included.
+    """What was run, and what was found of it. `command` has its wrapper, and its places for this machine's paths open.
 
     `outlived` counts the processes that were still there when the command had ended, and were ended. `files` are what
     it left in its outputs folder, which lies in the run's. Memory is that of the whole process tree, and of its GPUs.

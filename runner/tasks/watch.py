@@ -199,7 +199,7 @@ class TaskWatch:
         )
         run = TaskRun(
             name=task.name,
-            command=self._command.argv,
+            command=words(task),
             primary=task.primary,
             metrics=[*metrics, uptime(self._meter.wall_s)],
             log_bytes=self._job.log_path.stat().st_size,
@@ -217,10 +217,15 @@ def uptime(seconds: float) -> Metric:
     return Metric(UPTIME, seconds, "s", Compute.LAST, Goal.LOWER, 1)
 
 
+def words(task: Task) -> list[str]:
+    """Return a command as a record tells it: with its places for paths of this machine left open."""
+    return [*task.wrap, *task.command]
+
+
 def never(job: Job, why: NotStarted) -> TaskSeen:
     """Return what is seen of a command that cannot be started."""
     task = _task(job)
-    run = TaskRun(task.name, [*task.wrap, *task.command], task.primary, [])
+    run = TaskRun(task.name, words(task), task.primary, [])
     return TaskSeen(run, no_device=str(why)) if isinstance(why, NoDevice) else TaskSeen(run, never=str(why))
 
 
