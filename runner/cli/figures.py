@@ -8,7 +8,7 @@ from analysis import primary
 from analysis.compare import CellSummary
 from analysis.primary import STEP_TIME, Figure, figure_of, metrics_over
 from records.schema import Record
-from runner.cli.format import NOTHING, columns, seconds, significant, size
+from runner.cli.format import NOTHING, columns, count, seconds, significant, size
 
 METRICS_SHOWN = 6
 
@@ -46,7 +46,7 @@ def task_lines(cell: CellSummary) -> list[str]:
         by_name = {metric.name: metric for metric in task.metrics}
         row = [significant(by_name[name].value) if name in by_name else NOTHING for name in names]
         peak = size(task.host_memory.max_bytes if task.host_memory else None)
-        rows.append([str(record.repeat), record.status, *row, peak, size(task.log_bytes), _left(task.files)])
+        rows.append([str(record.repeat), record.status, *row, peak, f"{count(task.log_bytes)}B", _left(task.files)])
     problems = [
         f"{name}: {one.problem}" for name, one in zip(names, metrics_over(cell.records), strict=True) if one.problem
     ]

@@ -206,6 +206,7 @@ def cell_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
     lines += task_lines(cell) or ["", "processes", *_process_lines(cell)]
     if cell.step_time:
         lines += ["", "over processes", *_summary_lines(cell)]
+    if cell.step_time and first.task is None:
         lines += ["", "beside it", *_beside_lines(cell, row, beside)]
     for record in cell.records:
         if record.status not in MEASURED:
@@ -270,13 +271,16 @@ def _beside_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
 
 def _summary_lines(cell: CellSummary) -> list[str]:
     assert cell.step_time is not None
+    timed = {
+        "samples per second": significant(cell.samples_per_s),
+        "call p50, p99": f"{seconds(cell.call_time_p50_s)}, {seconds(cell.call_time_p99_s)}",
+    }
     pairs = {
         cell.figure.name: quantity(cell.step_time.centre, cell.figure),
         "95 % interval": _interval(cell),
         "spread between processes": "-" if cell.spread is None else f"{cell.spread:.1%}",
         "smallest difference seen": "-" if cell.smallest_difference is None else f"{cell.smallest_difference:.1%}",
-        "samples per second": significant(cell.samples_per_s),
-        "call p50, p99": f"{seconds(cell.call_time_p50_s)}, {seconds(cell.call_time_p99_s)}",
+        **(timed if cell.figure == STEP_TIME else {}),
         "peak host memory": size(cell.peak_host_memory_bytes),
         "peak device memory": size(cell.peak_device_memory_bytes),
     }
