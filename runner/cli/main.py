@@ -31,6 +31,7 @@ from runner.cli import (
     selftest,
     service,
     show,
+    task,
 )
 from runner.errors import RunnerError, UsageError
 from runner.executors import Executor
@@ -49,6 +50,7 @@ COMMANDS = (
     roofline,
     parity,
     fc,
+    task,
     compare,
     gate,
     history,

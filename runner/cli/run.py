@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     results = Results(args.results)
     arms = {"": own_arm(args, cells)}
     session = measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
-    return _conclude(args, session.runs[""], session)
+    return conclude(args, session.runs[""], session)
 
 
 def measure_session(args: argparse.Namespace, results: Results, asked: Request, goal: Goal) -> Session:
@@ -169,7 +169,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def _conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
+def conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
     """Write the report, print the table, and return the exit code that the records ask for."""
     from records.store import latest_attempts
     from runner.cli.present import as_json, print_table
