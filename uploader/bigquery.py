@@ -87,7 +87,7 @@ class BigQueryWarehouse:
         if self._options.storage_write:
             from uploader.storage_write import append
 
-            return append(self._id(batch.table), batch, self._patience)
+            return append(self._id(batch.table), batch, self._patience, self._client._credentials)
         if self._options.append_only:
             self._load(batch, f"bench-append-{batch.sha}", self._id(batch.table), "WRITE_APPEND")
             return len(batch.lines())

@@ -41,7 +41,7 @@ def warehouse(args: argparse.Namespace) -> Iterator[Warehouse]:
     from uploader.warehouse import Options, open_warehouse
 
     options = Options(
-        append_only=args.append_only,
+        append_only=args.append_only or getattr(args, "storage_write", False),
         storage_write=getattr(args, "storage_write", False),
         location=args.location,
         impersonate=args.impersonate,

@@ -11,7 +11,14 @@ SELECT
     c.batch_size AS batch_size,
     c.data AS sampletype
   ) AS metrics,
-  STRUCT(c.backend AS type, JSON_VALUE(c.versions, CONCAT('$.', c.backend)) AS version) AS keras_backend,
+  STRUCT(
+    c.backend AS type,
+    CASE c.backend
+      WHEN 'tensorflow' THEN JSON_VALUE(c.versions, '$.tensorflow')
+      WHEN 'jax' THEN JSON_VALUE(c.versions, '$.jax')
+      ELSE JSON_VALUE(c.versions, '$.torch')
+    END AS version
+  ) AS keras_backend,
   STRUCT(
     CAST(c.machine_logical_cpus AS FLOAT64) AS numcores,
     c.machine_memory_bytes / 1073741824 AS memory,
