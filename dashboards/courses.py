@@ -45,7 +45,7 @@ class Course:
 class Field:
     """Points on two logarithmic axes; `bars` lead from a point up to the roof over it."""
 
-    across: Axis
+    across: Axis | None
     height: int
     heights: list[tuple[float, str]]
     unit: str
@@ -131,31 +131,39 @@ def _dates(rows: Sequence[Row]) -> list[Word]:
     return found
 
 
-def field_of(rows: Sequence[Row]) -> Field | None:
-    """Return the cells under their roofs; None where no cell's intensity and roof are known."""
+def field_of(rows: Sequence[Row]) -> Field:
+    """Return the cells under their roofs, and in words; without points where no cell's intensity is known."""
+    told = [_line(row) for row in rows if row["achieved_flop_per_s"]]
     known = [row for row in rows if row["intensity_flop_per_byte"] and row["achieved_flop_per_s"]]
     if not known:
-        return None
-    rates = [
-        v for row in known for v in (row["achieved_flop_per_s"], row["roof_flop_per_s"], row["peak_flop_per_s"]) if v
-    ]
+        return Field(None, FIELD_HEIGHT, [], "", lines=told)
+    rates = [v for row in known for v in (row["achieved_flop_per_s"], row["roof_flop_per_s"]) if v]
     unit = unit_for(rates, FLOP_UNITS)
     across = axes.logarithmic(
         [row["intensity_flop_per_byte"] for row in known], "intensity, FLOP/B (logarithmic)", INTENSITY, 4.0
     )
     up = axes.logarithmic(rates, f"{unit.name} (logarithmic)", unit, 4.0)
     heights = [(_up(float(tick.at.rstrip("%")), FIELD_HEIGHT), tick.label) for tick in up.ticks()]
-    found = Field(across, FIELD_HEIGHT, heights, up.title)
+    found = Field(across, FIELD_HEIGHT, heights, up.title, lines=told)
     for row in known:
-        _add_point(found, row, up)
+        _add_point(found, row, across, up)
     return found
 
 
-def _add_point(found: Field, row: Row, up: Axis) -> None:
-    slot, at = slot_of(str(row["backend"])), found.across.place(row["intensity_flop_per_byte"])
-    y, told = _height(row["achieved_flop_per_s"], up, FIELD_HEIGHT), share(row["share_of_peak"])
+def _line(row: Row) -> tuple[str, str, str, int]:
+    rate = row["achieved_flop_per_s"]
+    figure = quantity(rate, unit_for([rate], FLOP_UNITS))
+    return str(row["work"]), str(row["backend"]), f"{figure}, {_of_peak(row)}", slot_of(str(row["backend"]))
+
+
+def _of_peak(row: Row) -> str:
+    return f"{share(row['share_of_peak'])} of the peak" if row["share_of_peak"] is not None else "peak not known"
+
+
+def _add_point(found: Field, row: Row, across: Axis, up: Axis) -> None:
+    slot, at = slot_of(str(row["backend"])), across.place(row["intensity_flop_per_byte"])
+    y = _height(row["achieved_flop_per_s"], up, FIELD_HEIGHT)
     if row["roof_flop_per_s"]:
         found.bars.append(Stroke(at, at, y, _height(row["roof_flop_per_s"], up, FIELD_HEIGHT), slot))
     figure = quantity(row["achieved_flop_per_s"], up.unit)
-    found.marks.append(Mark(at, y, slot, f"{row['work']} on {row['backend']}: {figure}, {told} of the peak"))
-    found.lines.append((str(row["work"]), str(row["backend"]), f"{figure}, {told} of the peak", slot))
+    found.marks.append(Mark(at, y, slot, f"{row['work']} on {row['backend']}: {figure}, {_of_peak(row)}"))

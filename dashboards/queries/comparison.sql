@@ -7,6 +7,7 @@ SELECT
   r.backend,
   r.against,
   r.league,
+  r.cell_id,
   r.run_id,
   r.estimate AS ratio,
   r.low,
