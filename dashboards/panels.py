@@ -65,7 +65,7 @@ class Panel:
     heat: list[HeatRow] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     courses: list[Course] = field(default_factory=list)
-    field: Field | None = None
+    points: Field | None = None
     columns: list[str] = field(default_factory=list)
     table: list[TableRow] = field(default_factory=list)
     problem: str = ""
@@ -136,7 +136,7 @@ def _trend(question: Question, rows: Sequence[Row]) -> Panel:
 
 
 def _roofline(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "field", field=courses.field_of(rows))
+    return Panel(question, len(rows), "field", points=courses.field_of(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
         Shown("host", "host_id"),
         Shown("CPU", "cpu_model"),
         Shown("CPUs", "logical_cpus"),
-        Shown("device", "device"),
+        Shown("device", "hardware"),
         Shown("backend", "backend"),
         Shown("version", "backend_version"),
         Shown("Keras", "keras_version"),

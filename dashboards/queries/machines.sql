@@ -4,7 +4,7 @@ SELECT
   c.machine_host_id AS host_id,
   c.machine_cpu_model AS cpu_model,
   c.machine_logical_cpus AS logical_cpus,
-  IFNULL(c.device_model, c.device_platform) AS device,
+  IFNULL(c.device_model, c.device_platform) AS hardware,
   c.backend,
   JSON_VALUE(c.versions, '$.keras') AS keras_version,
   CASE c.backend
@@ -22,5 +22,5 @@ WHERE
   AND (@workload = '' OR c.workload = @workload)
   AND (@backend = '' OR c.backend = @backend)
   AND c.day >= CAST(@since AS DATE)
-GROUP BY host_id, cpu_model, logical_cpus, device, c.backend, keras_version, backend_version
-ORDER BY last_run_id DESC, host_id, c.backend, keras_version, backend_version, device
+GROUP BY host_id, cpu_model, logical_cpus, hardware, c.backend, keras_version, backend_version
+ORDER BY last_run_id DESC, host_id, c.backend, keras_version, backend_version, hardware

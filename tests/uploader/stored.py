@@ -14,7 +14,7 @@ from records.findings import Finding, Kind, keep
 from records.schema import Learning, Memory, Surroundings
 from records.store import Results, Run
 from tests.conftest import MACHINE, make_settings
-from tests.sessions import nights, processes, run_name, store_session
+from tests.sessions import processes, run_name, store_session
 
 
 def results_with(root: Path, runs: int = 2, count: int = 3) -> Results:
@@ -87,5 +87,3 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[Callable[[
             patched.setattr(holder, name, dying(getattr(holder, name)))
         yield lambda: left[0] < 0
 
-
-__all__ = ["Killed", "dying_at", "found", "nights", "results_with", "store_run"]

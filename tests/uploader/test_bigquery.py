@@ -67,10 +67,10 @@ def pushed(results: Results, warehouse: BigQueryWarehouse, name: str = "outbox")
 
 def test_a_push_arrives_and_the_next_one_brings_nothing(tmp_path: Path, warehouse: BigQueryWarehouse) -> None:
     results = results_with(tmp_path / "results")
-    assert pushed(results, warehouse) == 94
+    assert pushed(results, warehouse) == 106
     assert pushed(results, warehouse) == 0
     found = verify(results, warehouse, values=True)
-    assert (found.expected, found.found, found.problems) == (94, 94, ())
+    assert (found.expected, found.found, found.problems) == (106, 106, ())
 
 
 def test_the_tables_that_were_made_differ_in_nothing(warehouse: BigQueryWarehouse) -> None:
@@ -84,7 +84,7 @@ def test_replayed_by_three_machines_and_overlapping_each_row_is_there_once(
     for name in ("one", "two", "three"):
         pushed(results, warehouse, name)
     store_run(results.root, 1)
-    assert pushed(results, warehouse, "four") == 47
+    assert pushed(results, warehouse, "four") == 53
     assert verify(results, warehouse).problems == ()
 
 
@@ -146,7 +146,7 @@ def test_a_refusal_is_told_with_its_reason_and_advice_and_what_is_pending_stays(
         bad.close()
     assert len(proxy.seen) == (QUICK.tries if kind is Unreachable else 1)
     assert len(outbox.pending()) == 4
-    assert push(results, warehouse, outbox).new == 47
+    assert push(results, warehouse, outbox).new == 53
 
 
 def test_killed_at_random_moments_each_row_is_there_once(
@@ -227,7 +227,7 @@ def test_one_bad_row_among_many_is_set_aside_and_the_rest_goes(tmp_path: Path, w
     done = Pushed()
     with outbox.locked():
         send(warehouse, outbox, done, lambda text: None)
-    assert done.arrived["measurements"] == 41
+    assert done.arrived["measurements"] == 47
     [letter] = outbox.dead()
     assert "much" in letter.row
     assert letter.reason

@@ -26,11 +26,11 @@ def results(tmp_path: Path) -> str:
 
 def test_push_push_again_verify_status_and_query(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["push", "--results", results]) == 0
-    assert "94 new rows, 0 were there" in capsys.readouterr().out
+    assert "106 new rows, 0 were there" in capsys.readouterr().out
     assert main(["push", "--results", results]) == 0
     assert "0 new rows, 0 were there" in capsys.readouterr().out
     assert main(["verify", "--results", results, "--values"]) == 0
-    assert "94 rows by the records, 94 in the warehouse" in capsys.readouterr().out
+    assert "106 rows by the records, 106 in the warehouse" in capsys.readouterr().out
     assert main(["status", "--results", results]) == 0
     assert "0 batches pending, 4 arrived, 0 rows set aside" in capsys.readouterr().out
     sql = "SELECT backend, COUNT(*) AS attempts FROM cells WHERE repeat < @most GROUP BY backend"

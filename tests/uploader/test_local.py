@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from tests.uploader.stored import Killed, dying_at, results_with, store_run
 from uploader import local, parquet
 from uploader.errors import BadInput, UploadError, WarehouseFailure
 from uploader.local import LocalWarehouse
-from uploader.outbox import Outbox
+from uploader.outbox import Batch, Outbox
 from uploader.push import push
+from uploader.rows import of_record
 from uploader.schema import CELLS, MEASUREMENTS, Column, Mode, Type
 from uploader.verify import verify
 
@@ -33,9 +35,9 @@ def pushed(results: Results, warehouse: LocalWarehouse, name: str = "outbox") ->
 
 def test_what_was_pushed_is_what_the_records_say(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     results = results_with(tmp_path / "results")
-    assert pushed(results, warehouse) == 94
+    assert pushed(results, warehouse) == 106
     found = verify(results, warehouse, values=True)
-    assert (found.expected, found.found, found.foreign, found.problems) == (94, 94, 0, ())
+    assert (found.expected, found.found, found.foreign, found.problems) == (106, 106, 0, ())
 
 
 def test_a_value_that_changed_in_the_warehouse_is_found(tmp_path: Path, warehouse: LocalWarehouse) -> None:
@@ -63,48 +65,48 @@ def test_a_lost_and_a_doubled_row_are_found(tmp_path: Path, warehouse: LocalWare
 
 def test_overlapping_batches_of_several_uploaders_add_each_row_once(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     results = results_with(tmp_path / "results", runs=1)
-    assert pushed(results, warehouse, "first") == 47
+    assert pushed(results, warehouse, "first") == 53
     store_run(results.root, 1)
-    assert pushed(results, warehouse, "second") == 47
+    assert pushed(results, warehouse, "second") == 53
     assert verify(results, warehouse).problems == ()
 
 
-def test_killed_at_any_file_operation_each_row_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pushes into a warehouse that is about to be compacted, so that every step of both is the last one once."""
+def test_killed_at_any_file_operation_of_a_merge_and_a_compaction_each_row_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each merge of the third batch begins from the same two files, and makes one of all three."""
     monkeypatch.setattr(local, "MOST_FILES", 2)
+    batches = [_batch(tmp_path, number) for number in range(3)]
+    before = LocalWarehouse(tmp_path / "before")
+    before.create()
+    for batch in batches[:2]:
+        before.merge(batch)
     died = 0
-    for count in range(0, 1000, 3):
-        root = tmp_path / str(count)
-        results = results_with(root / "results", runs=1, count=1)
+    for count in range(100):
+        folder = tmp_path / str(count)
+        shutil.copytree(before.folder, folder)
         with dying_at(monkeypatch, count) as dead:
             with contextlib.suppress(Killed, UploadError):
-                for number in range(1, 4):
-                    _made_before(results, number)
-                    made = LocalWarehouse(root / "warehouse")
-                    made.create()
-                    pushed(results, made)
+                LocalWarehouse(folder).merge(batches[2])
             was_killed = dead()
-        again = LocalWarehouse(root / "warehouse")
-        again.create()
-        for number in range(1, 4):
-            _made_before(results, number)
-        pushed(results, again)
-        assert verify(results, again, values=True).problems == ()
+        again = LocalWarehouse(folder)
+        again.merge(batches[2])
+        [(rows, keys)] = again.query("SELECT COUNT(*) AS n, COUNT(DISTINCT run_id) AS runs FROM cells").rows
+        assert (rows, keys) == (3, 3)
         if not was_killed:
             break
         died += 1
-    assert died > 20
+    assert died > 8
+    assert len(list((folder / "cells").iterdir())) == 1
 
 
-def _made_before(results: Results, number: int) -> None:
-    from tests.sessions import run_name
-
-    folder = results.root / run_name(number)
-    if not (folder / "findings.json").exists():
-        import shutil
-
-        shutil.rmtree(folder, ignore_errors=True)
-        store_run(results.root, number, count=1)
+def _batch(root: Path, number: int) -> Batch:
+    """A sealed batch of the one cell of a night."""
+    run = store_run(root / "results", number, count=1)
+    lines = [row.line for record in run.load()[0] for row in of_record(record) if row.table is CELLS]
+    outbox = Outbox(root / "sealed")
+    with outbox.locked():
+        return outbox.seal(CELLS, lines)
 
 
 def test_small_files_are_made_one_and_old_ones_removed(tmp_path: Path, warehouse: LocalWarehouse) -> None:

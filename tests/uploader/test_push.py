@@ -21,8 +21,6 @@ from uploader.push import Pushed, push
 from uploader.schema import LONGEST_ROW_BYTES
 from uploader.testing import FakeWarehouse
 
-ROWS_OF_A_RECORD = 1 + 14
-
 
 def counts(warehouse: FakeWarehouse) -> dict[str, int]:
     return {name: warehouse.count(name) for name in warehouse.rows}
@@ -41,8 +39,8 @@ def outbox(tmp_path: Path) -> Outbox:
 def test_a_push_sends_everything_and_the_next_one_nothing(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse()
     first = push(results, warehouse, outbox)
-    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 84, "findings": 2}
-    assert (first.new, first.known, first.dead, first.left_out) == (94, 0, 0, [])
+    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
+    assert (first.new, first.known, first.dead, first.left_out) == (106, 0, 0, [])
     assert push(results, warehouse, outbox) == Pushed()
     assert outbox.pending() == []
 
@@ -52,7 +50,7 @@ def test_only_what_is_new_is_sealed(results: Results, outbox: Outbox) -> None:
     push(results, warehouse, outbox)
     run = store_run(results.root, 5, count=1)
     done = push(results, warehouse, outbox)
-    assert done.arrived == {"runs": 1, "cells": 1, "measurements": 14, "findings": 1}
+    assert done.arrived == {"runs": 1, "cells": 1, "measurements": 16, "findings": 1}
     keep(run, [found("0" * 16, 0.5)])
     assert push(results, warehouse, outbox).arrived == {"findings": 1}
 
@@ -68,7 +66,7 @@ def test_killed_at_any_file_operation_nothing_is_lost_and_nothing_doubled(
                 push(results, warehouse, outbox)
             was_killed = dead()
         push(results, warehouse, outbox)
-        assert counts(warehouse) == {"runs": 1, "cells": 2, "measurements": 28, "findings": 1}
+        assert counts(warehouse) == {"runs": 1, "cells": 2, "measurements": 32, "findings": 1}
         assert outbox.pending() == []
         if not was_killed:
             break
@@ -82,7 +80,7 @@ def test_an_answer_that_was_lost_does_not_double_the_rows(results: Results, outb
         push(results, warehouse, outbox)
     assert len(outbox.pending()) == 4
     done = push(results, warehouse, outbox)
-    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 84, "findings": 2}
+    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
     assert done.known == 2
 
 
@@ -97,7 +95,7 @@ def test_replaying_everything_three_times_adds_nothing(results: Results, tmp_pat
     warehouse = FakeWarehouse()
     for number in range(3):
         push(results, warehouse, Outbox(tmp_path / f"machine-{number}"))
-    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 84, "findings": 2}
+    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
 
 
 def test_one_bad_row_among_many_is_set_aside_with_its_reason_and_the_rest_goes(
@@ -109,7 +107,7 @@ def test_one_bad_row_among_many_is_set_aside_with_its_reason_and_the_rest_goes(
 
     warehouse = FakeWarehouse(refuses=refuses)
     done = push(results, warehouse, outbox)
-    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 82, "findings": 2}
+    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 94, "findings": 2}
     letters = outbox.dead()
     assert done.dead == len(letters) == 2
     assert {letter.reason for letter in letters} == {"value: out of range"}
@@ -124,7 +122,7 @@ def test_rows_that_were_set_aside_can_be_tried_again(results: Results, outbox: O
     with outbox.locked():
         assert outbox.revive() == 6
     assert push(results, warehouse, outbox).new == 6
-    assert counts(warehouse)["measurements"] == 84
+    assert counts(warehouse)["measurements"] == 96
     assert outbox.dead() == []
 
 
@@ -133,7 +131,7 @@ def test_a_row_above_the_limit_is_set_aside(tmp_path: Path, outbox: Outbox) -> N
     store_run(tmp_path / "results", 0, count=1, reason=long)
     warehouse = FakeWarehouse()
     done = push(Results(tmp_path / "results"), warehouse, outbox)
-    assert counts(warehouse) == {"runs": 1, "cells": 0, "measurements": 14, "findings": 1}
+    assert counts(warehouse) == {"runs": 1, "cells": 0, "measurements": 16, "findings": 1}
     assert done.dead == 1
     assert "bytes, more than 1,048,576" in outbox.dead()[0].reason
 
@@ -167,7 +165,7 @@ def test_a_full_disk_seals_nothing_and_loses_nothing(
         patched.setattr(outbox_module, "publish", full)
         with pytest.raises(OutboxFailure, match=r"cannot be sealed: No space left.*nothing sealed is lost"):
             push(results, warehouse, outbox)
-    assert push(results, warehouse, outbox).new == 94
+    assert push(results, warehouse, outbox).new == 106
 
 
 def test_an_item_is_never_cut_in_two(results: Results, outbox: Outbox) -> None:
@@ -176,7 +174,7 @@ def test_an_item_is_never_cut_in_two(results: Results, outbox: Outbox) -> None:
         assert outbox_module.seal_all(rows, outbox, most_rows=20) == 3 + 1
     for batch in outbox.pending():
         items = [outbox_module.item_of(batch.table, row) for row in batch.values()]
-        assert all(items.count(item) == (14 if batch.table.name == "measurements" else 1) for item in items)
+        assert all(items.count(item) == (16 if batch.table.name == "measurements" else 1) for item in items)
 
 
 def _rows(record: object) -> list[outbox_module.Row]:

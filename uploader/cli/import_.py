@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from uploader.cli import options
+
+if TYPE_CHECKING:
+    from uploader.foreign import Found
 
 NAME = "import"
 HELP = "bring in foreign results through a mapping of columns"
@@ -50,10 +54,7 @@ def run(args: argparse.Namespace) -> int:
     return _told(found)
 
 
-def _told(found: object) -> int:
-    from uploader.foreign import Found
-
-    assert isinstance(found, Found)
+def _told(found: Found) -> int:
     for line in found.problems[:20]:
         print(f"left out: {line}")
     return 1 if found.problems else 0

@@ -6,8 +6,12 @@ changes nothing."""
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from uploader.cli import options
+
+if TYPE_CHECKING:
+    from uploader.push import Pushed
 
 NAME = "push"
 HELP = "send what the warehouse does not have yet"
@@ -48,20 +52,19 @@ def push(args: argparse.Namespace) -> int:
             with outbox.locked():
                 say(f"{outbox.revive()} rows set aside are tried again")
         done = pushing.push(Results(args.results), warehouse, outbox, say)
-    for line in _told(done):
-        say(line)
+    say(f"{done.new:,} new rows, {done.known:,} were there")
+    for line in _wrong(done):
+        print(line)
     return 1 if done.dead or done.left_out else 0
 
 
-def _told(done: object) -> list[str]:
-    from uploader.push import Pushed
-
-    assert isinstance(done, Pushed)
-    lines = [f"{done.new:,} new rows, {done.known:,} were there"]
+def _wrong(done: Pushed) -> list[str]:
+    """Return what a person should know of, in lines."""
+    lines = [f"left out: {line}" for line in done.left_out]
     if done.dead:
         lines.append(f"{done.dead} rows are set aside: uploader status says why")
     if done.without_findings:
         lines.append(
             f"{done.without_findings} runs have no findings: runner report --run RUN makes them, then push again"
         )
-    return [*lines, *(f"left out: {line}" for line in done.left_out)]
+    return lines
