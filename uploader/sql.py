@@ -62,7 +62,7 @@ def _selected(sql: str) -> exp.Expression:
         found = [tree for tree in parse(sql, read="bigquery") if tree is not None]
     except errors.SqlglotError as error:
         raise BadInput(f"the query cannot be read: {str(error).splitlines()[0]}") from error
-    if len(found) != 1 or not isinstance(found[0], exp.Query):
+    if len(found) != 1 or not isinstance(found[0], exp.Query) or not found[0].selects:
         raise BadInput(f"the query must be one SELECT, got {sql.strip()[:60]!r}")
     return found[0]
 

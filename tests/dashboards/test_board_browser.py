@@ -29,9 +29,9 @@ SCREENSHOTS = os.environ.get("SCREENSHOTS")
 
 def axe_script() -> str:
     """The accessibility checker, as the package of its Python binding brings it."""
-    if importlib.util.find_spec("axe_selenium_python") is None:
-        pytest.skip("axe-selenium-python is not installed: ci/setup")
-    [script] = Path(str(resources.files("axe_selenium_python"))).rglob("axe.min.js")
+    if importlib.util.find_spec("axe_core_python") is None:
+        pytest.skip("axe-core-python is not installed: ci/setup")
+    [script] = Path(str(resources.files("axe_core_python"))).rglob("axe.min.js")
     return script.read_text(encoding="utf-8")
 
 

@@ -109,7 +109,10 @@ def _batch(root: Path, number: int) -> Batch:
         return outbox.seal(CELLS, lines)
 
 
-def test_small_files_are_made_one_and_old_ones_removed(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+def test_small_files_are_made_one_and_old_ones_removed(
+    tmp_path: Path, warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MOST_FILES", 4)
     results = results_with(tmp_path / "results", runs=1, count=1)
     for number in range(1, local.MOST_FILES + 3):
         store_run(results.root, number, count=1)
