@@ -42,10 +42,11 @@ class Frame:
 
 def ask(warehouse: Warehouse, questions: Iterable[Question], choice: Choice) -> list[Panel]:
     """Return a panel a question; one that the warehouse does not answer says why."""
-    return [_asked(warehouse, question, choice) for question in questions]
+    return [asked(warehouse, question, choice) for question in questions]
 
 
-def _asked(warehouse: Warehouse, question: Question, choice: Choice) -> Panel:
+def asked(warehouse: Warehouse, question: Question, choice: Choice) -> Panel:
+    """Return the panel of one question."""
     try:
         return panels.panel(question, answer(warehouse, question, choice).dicts())
     except UploadError as error:

@@ -1,9 +1,10 @@
 """The BigQuery warehouse: load job, staging table, MERGE; exactly once by names that follow from the content.
 
-A batch is loaded into a staging table of its own by a job named `bench-load-<sha>-<try>`, merged by a job named
-`bench-merge-<sha>-<try>`, and the staging table dropped; its dataset lets it expire within a day if we die before.
-BigQuery refuses a second job of the same name, so that whoever comes second waits for the first. MERGE only inserts,
-by the row's key, so that other batches with the same rows do no harm either.
+A batch is loaded into a staging table of its own by a job named `bench-load-<table>-<sha>-<try>`, merged by a job named
+`bench-merge-<table>-<sha>-<try>`, and the staging table dropped; its dataset lets it expire within a day if we die
+before. BigQuery refuses a second job of the same name, so that whoever comes second waits for the first; `<table>` is
+its dataset and when it was made, since names of jobs are the project's. MERGE only inserts, by the row's key, so that
+other batches with the same rows do no harm either.
 
 Credentials are Application Default Credentials, workload identity or impersonation; never a key file named here. This
 and `uploader.storage_write` alone import Google's libraries, and only when a warehouse is opened.
@@ -12,6 +13,7 @@ and `uploader.storage_write` alone import Google's libraries, and only when a wa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from uploader import ddl, refusals
@@ -43,6 +45,7 @@ class BigQueryWarehouse:
         self._staging = f"{self._dataset}_staging"
         self._options = options
         self._patience = patience
+        self._made: dict[str, str] = {}
 
     @property
     def address(self) -> str:
@@ -89,12 +92,15 @@ class BigQueryWarehouse:
 
             return append(self._id(batch.table), batch, self._patience, self._client._credentials)
         if self._options.append_only:
-            self._load(batch, f"bench-append-{batch.sha}", self._id(batch.table), "WRITE_APPEND")
+            self._load(batch, self._name("append", batch), self._id(batch.table), "WRITE_APPEND")
             return len(batch.lines())
+        name = self._name("merge", batch)
+        if self._done_before(name):
+            return 0
         staging = f"{self._staging}.{batch.table.name}_{batch.sha[:32]}"
         self._stage(batch, staging)
         sql = self._merge_sql(batch, staging)
-        merged = self._job(f"bench-merge-{batch.sha}", lambda job_id: self._client.query(sql, **_query(job_id)))
+        merged = self._job(name, lambda job_id: self._client.query(sql, **_query(job_id)))
         self._ask(
             "drop the staging table",
             lambda: self._client.delete_table(staging, retry=None, timeout=TIMEOUT_S, not_found_ok=True),
@@ -109,12 +115,9 @@ class BigQueryWarehouse:
             bigquery.ScalarQueryParameter(name, PARAMETER_TYPES[type(value)], value)
             for name, value in (parameters or {}).items()
         ]
-        config = bigquery.QueryJobConfig(
-            default_dataset=self._dataset,
-            query_parameters=given,
-            maximum_bytes_billed=self._options.most_bytes_billed,
-            labels=LABELS,
-        )
+        config = bigquery.QueryJobConfig(default_dataset=self._dataset, query_parameters=given, labels=LABELS)
+        if self._options.most_bytes_billed is not None:
+            config.maximum_bytes_billed = self._options.most_bytes_billed
         sql = checked(sql)
         try:
             return self._ask("query", lambda: self._answer(sql, config))
@@ -147,7 +150,7 @@ class BigQueryWarehouse:
         """Load a batch into its staging table, unless an earlier push did."""
         found = self._found(staging)
         if found is None or found.num_rows != len(batch.lines()):
-            self._load(batch, f"bench-load-{batch.sha}", staging, "WRITE_TRUNCATE")
+            self._load(batch, self._name("load", batch), staging, "WRITE_TRUNCATE")
 
     def _load(self, batch: Batch, name: str, target: str, disposition: str) -> None:
         from google.cloud import bigquery
@@ -180,6 +183,21 @@ class BigQueryWarehouse:
             f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({names})"
         )
 
+    def _name(self, what: str, batch: Batch) -> str:
+        """Return the name of a batch's job: other datasets and tables made anew have jobs of their own."""
+        table = batch.table.name
+        if table not in self._made:
+            found = self._found(self._id(batch.table))
+            made = found.created.timestamp() * 1000 if found is not None and found.created else 0
+            self._made[table] = f"{self._dataset.partition('.')[2]}-{int(made):x}"
+        return f"bench-{what}-{self._made[table]}-{batch.sha}"
+
+    def _done_before(self, name: str) -> bool:
+        """Return whether the first job of a name has ended well: a batch that was sent before is not loaded again."""
+        job_id = f"{name}-0"
+        found = self._ask(name, lambda: self._there(lambda: self._client.get_job(job_id, **_call())))
+        return found is not None and found.state == "DONE" and not found.error_result
+
     def _job(self, name: str, start: Callable[[str], Any], holds: Callable[[], bool] = lambda: True) -> Any:
         """Bring the job of a name to its end, whoever started it; one that failed for now is followed by another.
 
@@ -189,7 +207,7 @@ class BigQueryWarehouse:
         for number, wait_s in enumerate([*waits_s, 0.0]):
             job_id = f"{name}-{number}"
             try:
-                job = self._ask(name, lambda job_id=job_id: self._started(job_id, start))
+                job = self._ask(name, partial(self._started, job_id, start))
                 self._ended(job)
                 if holds():
                     return job

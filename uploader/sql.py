@@ -22,7 +22,9 @@ VIEWS = Path(__file__).parent / "views"
 @lru_cache(maxsize=256)
 def to_duckdb(sql: str) -> str:
     """Return a query in DuckDB's dialect. Raises `BadInput` for what is no single SELECT."""
-    return _selected(sql).sql(dialect="duckdb", unsupported_level=_raising())
+    from sqlglot import ErrorLevel
+
+    return _selected(sql).sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
 
 
 def checked(sql: str) -> str:
@@ -55,7 +57,7 @@ def meaning_of_view(sql: str) -> str:
     return " ".join(lines)
 
 
-def _selected(sql: str) -> exp.Expression:
+def _selected(sql: str) -> exp.Query:
     from sqlglot import errors, exp, parse
 
     try:
@@ -65,9 +67,3 @@ def _selected(sql: str) -> exp.Expression:
     if len(found) != 1 or not isinstance(found[0], exp.Query) or not found[0].selects:
         raise BadInput(f"the query must be one SELECT, got {sql.strip()[:60]!r}")
     return found[0]
-
-
-def _raising() -> object:
-    from sqlglot import ErrorLevel
-
-    return ErrorLevel.RAISE

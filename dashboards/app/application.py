@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -102,10 +103,7 @@ class Application:
         return found
 
     def _panels(self, asked: list[Question], choice: Choice) -> list[Panel]:
-        return [
-            self._fresh((one.name, choice), lambda one=one: board.ask(self.warehouse, [one], choice)[0])
-            for one in asked
-        ]
+        return [self._fresh((one.name, choice), partial(board.asked, self.warehouse, one, choice)) for one in asked]
 
     def _health(self) -> tuple[int, str]:
         try:

@@ -127,7 +127,7 @@ def test_the_live_dashboard_keeps_its_choice_in_its_address(ask: Callable[..., t
 def test_a_cells_page_shows_its_course(ask: Callable[..., tuple[str, str]]) -> None:
     status, page = ask("/cell", f"id={cell_of('jax')}")
     assert status == "200 OK"
-    assert page.count('<use class="mark s1"') == NIGHTS + 1
+    assert page.count('<use class="mark s1"') == NIGHTS
     assert "+50" in page
 
 

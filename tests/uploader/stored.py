@@ -17,9 +17,9 @@ from tests.conftest import MACHINE, make_settings
 from tests.sessions import processes, run_name, store_session
 
 
-def results_with(root: Path, runs: int = 2, count: int = 3) -> Results:
-    """Return a results folder with that many runs of one cell, each with a finding."""
-    for number in range(runs):
+def results_with(root: Path, runs: int = 2, count: int = 3, first: int = 0) -> Results:
+    """Return a results folder with that many runs of one cell, from a night on, each with a finding."""
+    for number in range(first, first + runs):
         store_run(root, number, count)
     return Results(root)
 
@@ -86,4 +86,3 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[Callable[[
         for holder, name in OPERATIONS:
             patched.setattr(holder, name, dying(getattr(holder, name)))
         yield lambda: left[0] < 0
-
