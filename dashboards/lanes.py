@@ -70,11 +70,12 @@ def scalings(rows: Sequence[Row]) -> list[Picture]:
 
 
 def _by_work(rows: Iterable[Row]) -> Iterable[tuple[str, list[Row]]]:
-    return [(str(key[0]), list(group)) for key, group in groupby(rows, lambda row: (row["work"], row["work_id"]))]
+    groups = groupby(rows, lambda row: (row["work"], row["work_id"]))
+    return [(str(key[0]), sorted(group, key=lambda row: slot_of(str(row["backend"])))) for key, group in groups]
 
 
 def _by(rows: Iterable[Row], name: str) -> Iterable[tuple[Any, list[Row]]]:
-    ordered = sorted(rows, key=lambda row: str(row[name]))
+    ordered = sorted(rows, key=lambda row: (slot_of(str(row[name])), str(row[name])))
     return [(key, list(group)) for key, group in groupby(ordered, lambda row: row[name])]
 
 
