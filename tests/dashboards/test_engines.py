@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,8 @@ from uploader.connect import connect
 from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox
 from uploader.push import push
+from uploader.schema import CELLS, FINDINGS, RUNS, Column, Mode, Type
+from uploader.sql import views
 from uploader.warehouse import BIGQUERY, Options, Warehouse
 
 __all__ = ["emulated"]
@@ -47,7 +52,7 @@ def _alike(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return stored(tmp_path_factory.mktemp("engines") / "results")
+    return stored(tmp_path_factory.mktemp("engines") / "results", nights=10)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +62,6 @@ def local(results: Results) -> LocalWarehouse:
 
 @pytest.fixture(scope="module")
 def remote(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    import os
-
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         pytest.skip("no BigQuery emulator: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
@@ -76,6 +79,59 @@ def test_a_question_has_the_same_rows_on_both(local: Warehouse, remote: Warehous
     here, there = (answer(one, questions()[name], choice) for one in (local, remote))
     assert here.columns == there.columns
     assert alike(here.rows) == alike(there.rows)
+
+
+@pytest.fixture(scope="module")
+def reference(local: LocalWarehouse) -> dict[str, Any]:
+    """What ZetaSQL, Google's own analyser and reference engine, says of every query."""
+    python = os.environ.get("ZETASQL_PYTHON")
+    if not python:
+        pytest.skip("no ZetaSQL: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
+    asked: dict[str, dict[str, Any]] = {"tables": {}, "queries": {}}
+    parts = []
+    for table in (RUNS, CELLS, FINDINGS):
+        columns = [one for one in table.columns if one.mode is not Mode.REPEATED and one.type is not Type.TIMESTAMP]
+        given = ", ".join(_plain(column) for column in columns)
+        rows = [list(row) for row in local.query(f"SELECT {given} FROM {table.name}").rows]
+        kinds = [[one.name, one.type if one.type in PLAIN else "STRING"] for one in columns]
+        asked["tables"][f"given_{table.name}"] = {"columns": kinds, "rows": rows}
+        parts.append(f"{table.name} AS (SELECT {', '.join(map(_typed, columns))} FROM given_{table.name})")
+    parts += [f"{name} AS ({sql})" for name, sql in views().items() if name != "benchmarks"]
+    for name, question in questions().items():
+        sql = question.sql
+        for parameter, value in Choice().parameters(sql).items():
+            sql = sql.replace(f"@{parameter}", f"'{value}'")
+        asked["queries"][name] = f"WITH {', '.join(parts)}\n{sql}"
+    command = [python, str(Path(__file__).parent / "reference.py")]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
+
+
+def _plain(column: Column) -> str:
+    return column.name if column.type in PLAIN else f"CAST({column.name} AS STRING) AS {column.name}"
+
+
+def _typed(column: Column) -> str:
+    """A column as it is in BigQuery, from the plain one that the reference engine was given."""
+    if column.type is Type.DATE:
+        return f"CAST({column.name} AS DATE) AS {column.name}"
+    return f"PARSE_JSON({column.name}) AS {column.name}" if column.type is Type.JSON else column.name
+
+
+@pytest.mark.parametrize("name", list(questions()))
+def test_a_question_has_the_same_rows_by_googles_own_engine(
+    local: LocalWarehouse, reference: dict[str, Any], name: str
+) -> None:
+    here, there = answer(local, questions()[name], Choice()), reference[name]
+    assert "error" not in there, there["error"]
+    assert list(here.columns) == there["columns"]
+    rows = [tuple(value.isoformat() if isinstance(value, date) else value for value in row) for row in here.rows]
+    assert alike(rows) == alike([tuple(row) for row in there["rows"]])
 
 
 def test_the_flat_view_has_the_same_rows_on_both(local: Warehouse, remote: Warehouse) -> None:
