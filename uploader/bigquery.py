@@ -93,7 +93,7 @@ class BigQueryWarehouse:
             return append(self._id(batch.table), batch, self._patience, self._client._credentials)
         if self._options.append_only:
             self._load(batch, self._name("append", batch), self._id(batch.table), "WRITE_APPEND")
-            return len(batch.lines())
+            return batch.contents().rows
         name = self._name("merge", batch)
         if self._done_before(name):
             return 0
@@ -149,7 +149,7 @@ class BigQueryWarehouse:
     def _stage(self, batch: Batch, staging: str) -> None:
         """Load a batch into its staging table, unless an earlier push did."""
         found = self._found(staging)
-        if found is None or found.num_rows != len(batch.lines()):
+        if found is None or found.num_rows != batch.contents().rows:
             self._load(batch, self._name("load", batch), staging, "WRITE_TRUNCATE")
 
     def _load(self, batch: Batch, name: str, target: str, disposition: str) -> None:
@@ -175,7 +175,7 @@ class BigQueryWarehouse:
     def _merge_sql(self, batch: Batch, staging: str) -> str:
         """Return the MERGE of a batch: by the key, a null equal to a null, within the partitions it touches."""
         pairs = [_pair(batch.table.column(name)) for name in batch.table.key]
-        first, last = batch.days()
+        first, last = batch.contents().days
         names = ", ".join(column.name for column in batch.table.columns)
         return (
             f"MERGE {ddl.quoted(self._dataset, batch.table.name)} AS T\nUSING `{staging}` AS S\n"

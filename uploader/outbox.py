@@ -19,6 +19,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,16 @@ from uploader.rows import Row, item_of
 from uploader.schema import BY_NAME, Table
 
 FOLDERS = ("pending", "done", "dead")
-MOST_ROWS = 50_000
+MOST_ROWS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a batch holds: rows, the first and last of their days (the partitions it touches), and items."""
+
+    rows: int
+    days: tuple[str, str]
+    items: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +63,9 @@ class Batch:
         """Yield its rows."""
         return (json.loads(line) for line in self.lines())
 
-    def days(self) -> tuple[str, str]:
-        """Return the first and the last day of its rows: the partitions it touches."""
-        days = {row["day"] for row in self.values()}
-        return min(days), max(days)
+    def contents(self) -> Contents:
+        """Return what is in it; its name is its content's, so that it is read once."""
+        return _contents(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,7 @@ class Outbox:
         for mark in self._marks():
             found[mark["table"]].update(mark["items"])
         for batch in self.pending():
-            found[batch.table.name].update(item_of(batch.table, row) for row in batch.values())
+            found[batch.table.name] |= batch.contents().items
         return found
 
     def seal(self, table: Table, lines: Sequence[str]) -> Batch:
@@ -114,8 +123,7 @@ class Outbox:
 
     def settle(self, batch: Batch) -> None:
         """Note that a batch has arrived, and let go of it."""
-        items = sorted({item_of(batch.table, row) for row in batch.values()})
-        self._mark("done", batch.name, {"table": batch.table.name, "items": items})
+        self._mark("done", batch.name, {"table": batch.table.name, "items": sorted(batch.contents().items)})
         self._let_go(batch)
 
     def split(self, batch: Batch) -> None:
@@ -193,6 +201,16 @@ def seal_all(rows: Iterable[Row], outbox: Outbox, most_rows: int = MOST_ROWS) ->
             outbox.seal(BY_NAME[name], lines)
             sealed += 1
     return sealed
+
+
+@lru_cache(maxsize=8)
+def _contents(batch: Batch) -> Contents:
+    days, items, rows = set(), set(), 0
+    for row in batch.values():
+        days.add(row["day"])
+        items.add(item_of(batch.table, row))
+        rows += 1
+    return Contents(rows, (min(days), max(days)), frozenset(items))
 
 
 def _batch(path: Path) -> Batch:

@@ -57,7 +57,7 @@ def send(warehouse: Warehouse, outbox: Outbox, done: Pushed, say: Say) -> None:
     """Send every pending batch; halve one that is refused until the row that is to blame stands alone."""
     while batches := outbox.pending():
         for batch in batches:
-            count = len(batch.lines())
+            count = batch.contents().rows
             try:
                 new = warehouse.merge(batch)
             except RowsRefused as refused:

@@ -72,14 +72,14 @@ def _append(client: storage.BigQueryWriteClient, parent: str, batch: Batch) -> i
         name = client.create_write_stream(parent=parent, write_stream=asked, timeout=TIMEOUT_S).name
         _note(batch, name)
     elif _committed(client, name):
-        return len(batch.lines())
+        return batch.contents().rows
     for answer in client.append_rows(_requests(name, batch), timeout=TIMEOUT_S):
         _check(answer)
     client.finalize_write_stream(name=name, timeout=TIMEOUT_S)
     done = client.batch_commit_write_streams({"parent": parent, "write_streams": [name]}, timeout=TIMEOUT_S)
     for error in done.stream_errors:
         raise Unreachable(f"commit of {batch.name}: {error.error_message}; push again later")
-    return len(batch.lines())
+    return batch.contents().rows
 
 
 def _client(credentials: Any) -> storage.BigQueryWriteClient:

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         return 1 if dead else 0
     print(f"{len(pending)} batches pending, {outbox.done()} arrived, {len(dead)} rows set aside: {outbox.folder}")
     for batch in pending:
-        print(f"  pending: {batch.table.name}, {len(batch.lines()):,} rows")
+        print(f"  pending: {batch.table.name}, {batch.contents().rows:,} rows")
     for letter in dead[:SHOWN]:
         print(f"  {letter.table}, {letter.item}: {letter.reason}\n    {letter.path}")
     if len(dead) > SHOWN:
