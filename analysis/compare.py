@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.doubts import doubts
-from analysis.same_work import differing, losses_apart
+from analysis.same_work import differing, losses_apart, mixed
 from analysis.sequential import FIXED, Looks
 from analysis.statistics import (
     LEVEL,
@@ -93,7 +93,7 @@ class Ratio:
 class Row:
     """One piece of work on several backends, and the verdict; `adjusted_p` is over the table, None without one.
 
-    `doubts` say what speaks against comparing these cells without forbidding it.
+    `doubts` say what speaks against comparing these cells without forbidding it; `looks` are those of the run.
     """
 
     title: str
@@ -103,6 +103,7 @@ class Row:
     ratios: tuple[Ratio, ...] = ()
     adjusted_p: float | None = None
     doubts: tuple[str, ...] = ()
+    looks: Looks = FIXED
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,9 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     running = {backend: cell for backend, cell in cells.items() if cell.step_time}
     if len(running) < 2:
         return Row(title, cells, None, "nothing to compare")
+    for name, cell in running.items():
+        if found := mixed(cell.measured):
+            return Row(title, cells, None, f"not comparable: {found} within {name}")
     if reason := incomparable(running):
         return Row(title, cells, None, f"not comparable: {reason}")
     quickest = _quickest(running)
@@ -198,7 +202,7 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     ratios = tuple(replace(r, all_data=all_data(running[r.backend], running[quickest])) for r in ratios)
     doubted = losses_apart({backend: cell.measured for backend, cell in running.items()})
     verdict = _open_verdict(quickest, ratios, len(running) - 1)
-    return Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else ())
+    return Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else (), looks=looks)
 
 
 def all_data(one: CellSummary, other: CellSummary) -> Estimate | None:
@@ -296,7 +300,8 @@ def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio 
             row.title: paired_logs(by_repeat(row.cells[backend]), by_repeat(row.cells[against]))
             for row in rows
             if backend in row.cells and against in row.cells
-        }
+        },
+        rows[0].looks,
     )
 
 

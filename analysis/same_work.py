@@ -80,6 +80,16 @@ def differing(cells: Cells, apart: bool = False) -> str | None:
     return None
 
 
+def mixed(records: Sequence[Record]) -> str | None:
+    """Return what differs between the records of one cell, which one label must not hide; None where they agree."""
+    for name in ("keras", *sorted({record.settings.backend for record in records})):
+        found = sorted({record.versions[name] for record in records if name in record.versions})
+        if len(found) > 1:
+            return f"{name} versions differ ({', '.join(found)})"
+    hosts = {record.machine.host_id for record in records}
+    return f"machines differ ({len(hosts)} hosts)" if len(hosts) > 1 else None
+
+
 def losses_apart(cells: Cells) -> str | None:
     """Return the doubt that these cells' losses do not fall alike, None where they do or were not measured."""
     paths = {name: path for name, records in cells.items() if (path := loss_path(records))}

@@ -18,7 +18,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from analysis.statistics import CONFIDENCE, Estimate, of_logs, p_value
+from analysis.sequential import FIXED, Looks
+from analysis.statistics import Estimate, of_logs, p_value
 
 Block = TypeVar("Block", bound=Hashable)
 
@@ -42,32 +43,33 @@ def suite_logs(logs: Mapping[str, Mapping[Block, float]]) -> dict[Block, float]:
     return {block: statistics.fmean(workload[block] for workload in logs.values()) for block in common}
 
 
-def suite_ratio(logs: Mapping[str, Mapping[Block, float]], confidence: float = CONFIDENCE) -> SuiteRatio | None:
+def suite_ratio(logs: Mapping[str, Mapping[Block, float]], looks: Looks = FIXED) -> SuiteRatio | None:
     """Return the suite's ratio from each workload's log ratio per block; None where no workload has one.
 
     Workloads without any block are left out; so are those that share no block with the workloads named before them.
+    `looks` are those after which blocks stopped being added: its interval has the confidence that the workloads' have.
     """
     kept: dict[str, Mapping[Block, float]] = {}
     for name, blocks in logs.items():
         if blocks and suite_logs({**kept, name: blocks}):
             kept[name] = blocks
     values = list(suite_logs(kept).values())
-    estimate = of_logs(values, confidence)
+    estimate = of_logs(values, looks.confidence(len(values)))
     if estimate is None:
         return None
     return SuiteRatio(estimate, p_value(values), tuple(kept), _without(list(logs), kept))
 
 
 def per_group(
-    logs: Mapping[str, Mapping[str, Mapping[Block, float]]], confidence: float = CONFIDENCE
+    logs: Mapping[str, Mapping[str, Mapping[Block, float]]], looks: Looks = FIXED
 ) -> tuple[dict[str, SuiteRatio], SuiteRatio | None]:
     """Return the ratio of each group (a backend) and of the whole, from group -> workload -> block -> log ratio.
 
     In the whole each workload of each group has the same weight.
     """
-    groups = {group: suite_ratio(workloads, confidence) for group, workloads in logs.items()}
+    groups = {group: suite_ratio(workloads, looks) for group, workloads in logs.items()}
     flat = {f"{group} {name}": blocks for group, named in logs.items() for name, blocks in named.items()}
-    return {group: ratio for group, ratio in groups.items() if ratio}, suite_ratio(flat, confidence)
+    return {group: ratio for group, ratio in groups.items() if ratio}, suite_ratio(flat, looks)
 
 
 def _without(names: Sequence[str], kept: Mapping[str, object]) -> tuple[str, ...]:

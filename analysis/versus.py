@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from analysis.compare import CellSummary, all_data, by_repeat, incomparable, summarise
 from analysis.gate import Outcome, Rule, Verdict, judge, overall
 from analysis.kinds import Facets, Pair, facets
-from analysis.same_work import losses_apart
+from analysis.same_work import losses_apart, mixed
 from analysis.statistics import MIN_BLOCKS, Estimate, paired_logs
 from analysis.suite import SuiteRatio, per_group
 from records.schema import Record
@@ -91,7 +91,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
             verdict = judged[cell]
         comparisons.append(_comparison(cell, ends, logs[cell], verdict, reasons[cell]))
     comparisons = _with_facets(comparisons, rule, paired=not apart)
-    by_backend, whole = per_group(_grouped(comparisons))
+    by_backend, whole = per_group(_grouped(comparisons), rule.looks)
     return Versus(
         tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
         {backend: found for backend, found in by_backend.items() if found},
@@ -161,21 +161,11 @@ def _reason(base: CellSummary | None, new: CellSummary | None, apart: bool) -> s
         if not cell.measured:
             told = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
             return f"not measured in {name}: {told or 'no repeat has ended'}"
-        if mixed := _mixed(cell):
-            return f"{mixed} within {name}"
+        if found := mixed(cell.measured):
+            return f"{found} within {name}"
     if reason := incomparable({"base": base, "new": new}, apart=apart):
         return f"not comparable: {reason}"
     return None
-
-
-def _mixed(cell: CellSummary) -> str | None:
-    """Return what differs between the records of one side, which one label must not hide."""
-    for name in ("keras", cell.settings.backend):
-        found = sorted({record.versions[name] for record in cell.measured if name in record.versions})
-        if len(found) > 1:
-            return f"{name} versions differ ({', '.join(found)})"
-    hosts = {record.machine.host_id for record in cell.measured}
-    return f"machines differ ({len(hosts)} hosts)" if len(hosts) > 1 else None
 
 
 def _logs(base: CellSummary, new: CellSummary) -> tuple[float, ...]:

@@ -15,7 +15,6 @@ from analysis.compare import Row, suite
 from analysis.sequential import LOOKS
 from analysis.statistics import blocks_needed
 from analysis.suite import SuiteRatio
-from records.schema import Record
 
 NOTABLE = 0.05  # the relative difference of which a run tells whether it would have shown
 NIGHT_S = 7200.0
@@ -59,30 +58,37 @@ def projected(rows: Sequence[Row], budget_s: float, effect: float = NOTABLE) -> 
     compared = [row for row in rows if row.ratios]
     if any(ratio.scatter is None for row in compared for ratio in row.ratios) or not compared:
         return None
-    left_s, able = budget_s, 0
-    for cost_s, count in sorted(_wanted(row, effect) for row in compared):
-        if cost_s <= left_s:
-            left_s -= cost_s
-            able += count
+    servers_s = server_time_s(compared)
+    spent_s, most_blocks, able = 0.0, 0, 0
+    for cost_s, blocks, count in sorted(_wanted(row, effect) for row in compared):
+        longest = max(most_blocks, blocks)
+        if spent_s + cost_s + longest * servers_s <= budget_s:
+            spent_s, most_blocks, able = spent_s + cost_s, longest, able + count
     return Share(able, sum(len(row.ratios) for row in compared))
 
 
-def _wanted(row: Row, effect: float) -> tuple[float, int]:
-    """Return what it costs, in seconds, to bring a row's comparisons as far as its looks can, and how many that is."""
+def _wanted(row: Row, effect: float) -> tuple[float, int, int]:
+    """Return what it takes to bring a row's comparisons as far as its looks can: seconds, blocks; how many that is."""
     needed = [blocks_needed(ratio.scatter or 0.0, effect) for ratio in row.ratios]
     looks = [next((at for at in LOOKS.blocks if found is not None and found <= at), None) for found in needed]
     reached = [look for look in looks if look is not None]
-    return max(reached, default=0) * block_cost_s(row), len(reached)
+    blocks = max(reached, default=0)
+    return blocks * block_time_s(row), blocks, len(reached)
 
 
-def block_cost_s(row: Row) -> float:
-    """Return the mean wall time of a block: a process of each cell, and the server that each was forked from."""
+def block_time_s(row: Row) -> float:
+    """Return the mean wall time of a row's processes in a block."""
     cells = [cell.measured for cell in row.cells.values() if cell.measured]
-    return sum(statistics.fmean(map(_cost_s, records)) for records in cells)
+    return sum(statistics.fmean(record.harness.wall_time_s or 0.0 for record in records) for records in cells)
 
 
-def _cost_s(record: Record) -> float:
-    return (record.harness.wall_time_s or 0.0) + (record.times.import_time_s or 0.0)
+def server_time_s(rows: Sequence[Row]) -> float:
+    """Return what starting the servers of a block takes: one a backend, for all rows; as if one after the other."""
+    times_s: dict[str, list[float]] = {}
+    for row in rows:
+        for backend, cell in row.cells.items():
+            times_s.setdefault(backend, []).extend(record.times.import_time_s or 0.0 for record in cell.measured)
+    return sum(statistics.fmean(found) for found in times_s.values() if found)
 
 
 def _bounds(ratio: SuiteRatio) -> str:

@@ -3,8 +3,10 @@
     .venv/bin/python ci/fc_figures.py [--backend NAME] [--weight-size N] [--batch-size N] [--dtype NAME] [--rounds N]
 
 Per backend one child process, in which the arms take turns, a step at a time, in an order that rotates: the products
-alone (every product of a step, on arrays of its own, each waited for), the manual step, the automatic step. Ratios are
-of neighbours in a round; intervals are Student's over rounds. Nothing here is a test: run it on a quiet machine.
+alone (every product of a step, on arrays of its own, each waited for), the update of the weights alone (which only
+moves bytes), the manual step, the automatic step. Ratios are of neighbours in a round; intervals are Student's over
+rounds.
+Nothing here is a test: run it on a quiet machine.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 BACKENDS = ("tensorflow", "jax", "torch")
 LEVEL = 10
 STEPS = ("fc_single_manual", "fc_data")
+RATE = 1e-6
 
 
 def child(backend: str, weight_size: int, batch_size: int, dtype: str, rounds: int) -> dict[str, list[float]]:
@@ -34,7 +37,10 @@ def child(backend: str, weight_size: int, batch_size: int, dtype: str, rounds: i
     from records.fc import Task
 
     reserve(backend, 1, "cpu")
-    arms: dict[str, Callable[[], object]] = {"products": products(weight_size, batch_size, dtype)}
+    arms: dict[str, Callable[[], object]] = {
+        "products": products(weight_size, batch_size, dtype),
+        "update": UPDATES[backend](weight_size, dtype),
+    }
     for mode in STEPS:
         task = Task(mode, level=LEVEL, weight_size=weight_size, batch_size=batch_size, precision=dtype)
         crew = assemble(backend, Order(task, 0))
@@ -79,11 +85,59 @@ def products(size: int, batch: int, dtype: str) -> Callable[[], None]:
     return run
 
 
+def torch_update(size: int, dtype: str) -> Callable[[], None]:
+    """Return what changes the square weights in place, as the step of PyTorch does."""
+    import torch
+
+    weights, gradients = (torch.randn(LEVEL, size, size).to(getattr(torch, dtype)) for _ in range(2))
+
+    def run() -> None:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.sub_(gradient, alpha=RATE)
+
+    return run
+
+
+def jax_update(size: int, dtype: str) -> Callable[[], None]:
+    """Return what gives the square weights anew, as the step of JAX does."""
+    import jax
+
+    gradients = [jax.numpy.ones((size, size), dtype) for _ in range(LEVEL)]
+    weights = [jax.numpy.zeros((size, size), dtype) for _ in range(LEVEL)]
+    step = jax.jit(lambda old, given: [w - RATE * g for w, g in zip(old, given, strict=True)], donate_argnums=0)
+
+    def run() -> None:
+        nonlocal weights
+        weights = jax.block_until_ready(step(weights, gradients))
+
+    return run
+
+
+def tensorflow_update(size: int, dtype: str) -> Callable[[], None]:
+    """Return what changes the square weights in place, as the step of TensorFlow does."""
+    import tensorflow as tf
+
+    gradients = [tf.ones((size, size), dtype) for _ in range(LEVEL)]
+    weights = [tf.Variable(tf.zeros((size, size), dtype)) for _ in range(LEVEL)]
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step() -> None:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            rate = tf.constant(RATE, weight.dtype)
+            tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=gradient)
+
+    return step
+
+
+UPDATES = {"tensorflow": tensorflow_update, "jax": jax_update, "torch": torch_update}
+
+
 def told(backend: str, taken: dict[str, list[float]], flops: int) -> str:
-    """Return a row of the table: the products' rate, and what each step reaches of it."""
+    """Return a row of the table: the products' rate, and what each step reaches of it, alone and with the update."""
     centre = statistics.median(taken["products"])
+    both = [sum(pair) for pair in zip(taken["products"], taken["update"], strict=True)]
     cells = [backend, f"{flops / centre / 1e9:.0f}"]
-    cells += [_share(taken["products"], taken[mode]) for mode in STEPS]
+    cells += [_share(whole, taken[mode]) for whole in (taken["products"], both) for mode in STEPS]
     cells.append(_share(taken["fc_single_manual"], taken["fc_data"]))
     return f"| {' | '.join(cells)} | {len(taken['products'])} |"
 
@@ -113,8 +167,11 @@ def main() -> None:
     from records.fc import Task, flops_per_step
 
     flops = flops_per_step(Task(level=LEVEL, weight_size=args.weight_size, batch_size=args.batch_size))
-    print("| backend | products, GFLOP/s | of it, manual | of it, autodiff | manual / autodiff | rounds |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print(
+        "| backend | products, GFLOP/s | of it: manual | autodiff | with the update: manual | autodiff "
+        "| manual / autodiff | rounds |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for backend in args.backend or BACKENDS:
         command = [sys.executable, __file__, "--child", backend, "--weight-size", str(sizes[0])]
         command += ["--batch-size", str(sizes[1]), "--dtype", sizes[2], "--rounds", str(sizes[3])]

@@ -36,7 +36,7 @@ MEBI = 2.0**20
 PERCENT = 0.01
 HOW_WATCHED = {
     Method.TIMED: "each collective timed by itself, in epochs after those that count",
-    Method.REPLACED: "against the same step with local work in place of each collective",
+    Method.PROFILED: "by the backend's profiler",
 }
 FOREST_LINE = 18
 

@@ -32,7 +32,7 @@ MANY_COLUMNS = 6
 FULL_AT = 4.0  # from this ratio on a field has its full colour
 FAINTEST, FULLEST = 0.12, 0.5
 BAR_HEIGHT = 22
-METHODS = {Method.TIMED: "each collective timed", Method.REPLACED: "against local work"}
+METHODS = {Method.TIMED: "each collective timed", Method.PROFILED: "by the profiler"}
 
 Thing = TypeVar("Thing")
 

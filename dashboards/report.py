@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis import whole
+from analysis import shortfall, whole
 from analysis.beside import NOTHING, Beside
 from analysis.compare import Row
 from dashboards import environment, findings, parallel, pictures, troubles
@@ -55,7 +55,7 @@ def render(
         tallies=findings.tallies(records, pending),
         superseded=troubles.superseded(records),
         findings=found,
-        suites=whole.lines(rows),
+        suites=[*whole.lines(rows), *shortfall.lines(rows, beside.shares)],
         ratio_axis=ratio_axis,
         backends=findings.backends(rows),
         blocks=findings.table(rows, beside),

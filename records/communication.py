@@ -11,13 +11,12 @@ class Method(StrEnum):
     """How the time of collectives was found.
 
     TIMED: each is a call, and was timed by itself, the device idle before and after it; packing and waiting for the
-    other workers count, and nothing overlaps. REPLACED: they are parts of a compiled program, which took turns with
-    the same program in which each is replaced by local work of the same shapes; the difference holds the waiting, not
-    what the local work (a copy) costs, and may be below zero where it drowns in noise.
+    other workers count, and nothing overlaps. PROFILED: they are parts of a compiled program, whose operations the
+    backend's own profiler saw; packing counts, waiting as far as it lies within an operation.
     """
 
     TIMED = "timed"
-    REPLACED = "replaced"
+    PROFILED = "profiled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,11 @@ CUT_WEIGHTS = ("fc_model_ff", "fc_model", "fc_model_manual", "fc_zero", "fc_data
 # Modes whose gradients may be summed while others are still being made.
 OVERLAPPING = ("fc_data", "fc_data_manual")
 # Who puts the collectives in: the program, or of these backends what divides arrays by itself, in these modes.
-DIVIDERS = {"named_sharding": ("jax", ("fc_data",)), "dtensor": ("torch", ("fc_model",))}
+DIVIDERS = {
+    "named_sharding": ("jax", ("fc_data",)),
+    "mirrored_strategy": ("tensorflow", ("fc_data",)),
+    "dtensor": ("torch", ("fc_model",)),
+}
 PARTITIONS = ("program", *DIVIDERS)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import fields
 from datetime import datetime
 
 from records.codec import canonical
@@ -17,9 +18,16 @@ CELL_ID = re.compile(r"[0-9a-f]{16}")
 RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 
 
+# Settings that came after the first names were given: at its default none of them is part of a name, so that a new
+# axis ends no history.
+LATER = ("freed_memory",)
+_DEFAULTS = {field.name: field.default for field in fields(Settings)}
+
+
 def cell_id(settings: Settings) -> str:
-    """Return the first 16 hex digits of the sha256 of the canonical settings."""
-    return _digest(canonical(settings))
+    """Return the first 16 hex digits of the sha256 of the canonical settings, less later ones at their default."""
+    told = {name: getattr(settings, name) for name in _DEFAULTS}
+    return _digest(canonical({k: v for k, v in told.items() if k not in LATER or v != _DEFAULTS[k]}))
 
 
 def run_id(now: datetime, token: str) -> str:

@@ -19,6 +19,7 @@ COMPILE_CACHES = ("cold", "warm")
 LEAGUES = ("as_shipped", "matched")
 CLOCKS = ("free", "locked")
 AUTOTUNES = ("fresh", "pinned", "off")
+FREED_MEMORY = ("returned", "kept")
 DATA_SOURCES = ("synthetic", "digits", "keras:mnist", "keras:cifar10")
 
 
@@ -29,7 +30,7 @@ class Settings:
     `steps_per_epoch` may be a number, "seed" (ceil(samples / batch_size)) or "auto" (the smallest number, the same for
     every backend of a workload, that makes each backend's epoch at least 0.5 s). The number that was used is in the
     record's `resolved`, so that the identity of a cell does not change with the speed of the day. `cpus` is a list in
-    the spelling of `records.cpu_list`, a count, or "all". The last three have defaults so that records written before
+    the spelling of `records.cpu_list`, a count, or "all". The last four have defaults so that records written before
     there were any can still be read.
     """
 
@@ -56,3 +57,4 @@ class Settings:
     cpus: int | str = "all"
     clocks: str = "free"
     autotune: str = "fresh"
+    freed_memory: str = "returned"

@@ -21,6 +21,7 @@ from records.settings import (
     DATA_SOURCES,
     DEVICES,
     FEEDS,
+    FREED_MEMORY,
     LEAGUES,
     PHASES,
     PRECISIONS,
@@ -151,6 +152,9 @@ SETTINGS: dict[str, Rule] = {
     "clocks": Rule(choices=CLOCKS, default="free", meaning="gpu: the driver's own clocks, or locked at the rated one"),
     "autotune": Rule(
         choices=AUTOTUNES, default="fresh", meaning="gpu: each process tunes kernels, the first one for all, or none"
+    ),
+    "freed_memory": Rule(
+        choices=FREED_MEMORY, default="returned", meaning="whether host memory that is freed goes back to the system"
     ),
 }
 

@@ -63,6 +63,6 @@ def _pretended(task: Task, backend: str, repeats: int) -> list[Record]:
     compute_s = fc.flops_per_step(task) / RATE_FLOP_PER_S[backend] / task.workers
     sent_s = fc.traffic_per_step(task).sent_bytes(task.workers) / task.workers / LINK_BYTE_PER_S
     whole = [(compute_s + sent_s) * (1 + 0.01 * block) for block in range(repeats)]
-    method = Method.TIMED if backend == "torch" else Method.REPLACED
+    method = Method.TIMED if backend == "torch" else Method.PROFILED
     watched = Communication(method, [compute_s + sent_s] * 5, [compute_s] * 5) if task.workers > 1 else None
     return fc_records(task, backend, whole, watched)

@@ -29,7 +29,7 @@ from records.fc import LEARNING_RATE, MODES, PARTITIONS, Task
         Param("shared_ratio", 1 / 1024, "fc_phy: share of a gradient's rows that all models average.", 0, 1),
         Param("reduce", "sum", "Data parallel: what becomes of the workers' gradients.", choices=("sum", "mean")),
         Param("overlap", "on", "fc_data, fc_data_manual: sum gradients while others are made.", choices=("on", "off")),
-        Param("partition", "program", "Who puts the collectives in: the program, JAX or DTensor.", choices=PARTITIONS),
+        Param("partition", "program", "Who puts the collectives in: the program or the backend.", choices=PARTITIONS),
         Param("model_workers", 0, "fc_hybrid: workers that divide a layer; 0: two, where workers are even.", 0, 1024),
         Param("micro_batches", 4, "fc_pipeline: parts of the batch that follow one another.", 1, 1 << 20),
         Param("network", "local", "What worker processes speak over: local, or the rate of ci/netns's links."),

@@ -48,10 +48,7 @@ class Crew(Protocol):
         """Return the peak of resident memory of each process that holds workers."""
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Take more steps, in so many epochs, to see how long their collectives take; None where there are none.
-
-        The weights mean nothing afterwards: in part of the steps the workers may have been left alone.
-        """
+        """Take more steps, in so many epochs, to see how long their collectives take; None where none was seen."""
 
     def close(self) -> None:
         """End what was started."""

@@ -15,7 +15,8 @@ from records.traffic import Traffic
 BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "pred": 1}
 ARRAY = re.compile(r"\b(\w+)\[([\d,]*)\]")
 COLLECTIVE = re.compile(
-    r"= (?P<made>.+?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-\w+|ragged-all-to-all)"
+    r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<made>.+?) "
+    r"(?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-\w+|ragged-all-to-all)"
     r"(?P<phase>-start|-done)?\((?P<rest>.*)$",
     re.MULTILINE,
 )
@@ -38,6 +39,11 @@ def traffic_of(text: str, workers: int) -> Traffic:
         size = _bytes(match["made"]) * (workers if kind == "reduce-scatter" else 1)
         found = replace(found, calls=found.calls + 1, **{field: getattr(found, field) + size})
     return found
+
+
+def collectives(text: str) -> set[str]:
+    """Return the names of a program's collective instructions, as a profiler tells them."""
+    return {match["name"] for match in COLLECTIVE.finditer(text)}
 
 
 def _bytes(made: str) -> int:

@@ -60,12 +60,15 @@ def _product_gradients(weight: Tensor, x: Tensor, d: Tensor, first: bool) -> tup
 
 
 def _backward(
-    weights: Sequence[Tensor], inputs: Sequence[Tensor], d: Tensor, first: bool, each: Each = lambda number, own: own
+    weights: Sequence[Tensor], inputs: list[Tensor], d: Tensor, first: bool, each: Each = lambda number, own: own
 ) -> tuple[list[Any], Tensor]:
-    """Return what becomes of the gradients of some layers' weights, and the gradient of their input, unless first."""
+    """Return what becomes of the gradients of some layers' weights, and the gradient of their input, unless first.
+
+    Takes each input from the list as it is used, so that its memory serves the next, as in automatic backpropagation.
+    """
     gradients = []
     for number in reversed(range(len(weights))):
-        own, d = _product_gradients(weights[number], inputs[number], d, first=first and number == 0)
+        own, d = _product_gradients(weights[number], inputs.pop(), d, first=first and number == 0)
         gradients.append(each(number, own))
     return gradients[::-1], d
 
@@ -164,7 +167,7 @@ def fc_model_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch
     gradients = []
     for number in reversed(range(len(weights))):
         d = worker.all_gather(d, _axis_of(number, weights))
-        gradient, d = _product_gradients(weights[number], inputs[number], d, first=number == 0)
+        gradient, d = _product_gradients(weights[number], inputs.pop(), d, first=number == 0)
         gradients.append(gradient)
     return _loss(output, labels), gradients[::-1]
 
@@ -285,7 +288,7 @@ def fc_zero(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch)
     gradients = []
     for number in reversed(range(len(weights))):
         whole = worker.all_gather(weights[number], 0) if number else None
-        gradient, d = _product_gradients(whole, inputs[number], d, first=number == 0)
+        gradient, d = _product_gradients(whole, inputs.pop(), d, first=number == 0)
         gradients.append(worker.reduce_scatter(gradient, 0))
     return _loss(x, labels), _reduced(task, gradients[::-1])
 

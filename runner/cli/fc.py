@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from records.fc import MODES
+from records.fc import MODES, PARTITIONS
 from records.settings import BACKENDS
 from runner.cli.options import add_measuring_options
 from runner.errors import UsageError
@@ -69,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--shared-ratio", type=float, metavar="R", help="fc_phy: share averaged; default: 1/1024")
     task.add_argument("--reduce", metavar="HOW", help="sum or mean of the workers' gradients; default: sum")
     task.add_argument("--overlap", metavar="ON|OFF", help="fc_data, fc_data_manual: sum while others are made")
-    task.add_argument("--partition", metavar="WHO", help="puts the collectives in: program, named_sharding or dtensor")
+    task.add_argument("--partition", metavar="WHO", help=f"puts the collectives in: {', '.join(PARTITIONS)}")
     task.add_argument("--model-workers", type=int, metavar="N", help="fc_hybrid: workers that divide a layer")
     task.add_argument("--micro-batches", type=int, metavar="N", help="fc_pipeline: parts of the batch; default: 4")
     task.add_argument("--network", metavar="RATE", help="local, or the rate of ci/netns's links; default: local")

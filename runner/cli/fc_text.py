@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 HOW = {
     "timed": "each collective timed by itself",
-    "replaced": "against the same step with local work in place of each collective",
+    "profiled": "by the backend's profiler",
 }
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis import whole
+from analysis import shortfall, whole
 from analysis.beside import Beside, cell_doubts, same_work
 from analysis.compare import CellSummary, Row
 from analysis.statistics import MIN_BLOCKS
@@ -63,7 +63,7 @@ def print_table(found: Findings) -> None:
         console.print(f"{_plain(row.title)}: {_plain(row.verdict)}")
         for doubt in row.doubts:
             console.print(f"[yellow]doubt[/] {_plain(doubt)}")
-    for line in whole.lines(rows):
+    for line in (*whole.lines(rows), *shortfall.lines(rows, beside.shares)):
         console.print(line)
     if advice := few_repeats(rows):
         console.print(advice, style="bold")

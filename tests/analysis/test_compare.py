@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from analysis.compare import Row, incomparable, suite, summarise, table
+from analysis.sequential import LOOKS
 from analysis.statistics import minimum_detectable_effect, spread
 from records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
 from tests.conftest import MACHINE, make_record, make_settings
@@ -182,6 +183,22 @@ def test_a_cells_own_smallest_difference_is_that_of_two_such_cells() -> None:
     assert found == pytest.approx(minimum_detectable_effect(2**0.5 * scatter, 5))
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"machine": replace(MACHINE, host_id="another")}, "machines differ (2 hosts) within tensorflow"),
+        ({"versions": {"keras": "3.13.2"}}, "keras versions differ (3.13.2, 3.15.1) within tensorflow"),
+        ({"versions": {"jax": "0.9.0"}}, "jax versions differ (0.10.2, 0.9.0) within jax"),
+    ],
+)
+def test_one_label_hides_no_second_machine_and_no_second_version(change: dict[str, Any], told: str) -> None:
+    """Alike in both cells, so that the cells as wholes do not differ."""
+    versions = {"keras": "3.15.1", "jax": "0.10.2"}
+    records = [replace(r, versions=versions) for r in records_of(APART)]
+    odd = [replace(r, **{**change, "versions": versions | change.get("versions", {})}) for r in records if r.repeat % 2]
+    assert only_row([r for r in records if not r.repeat % 2] + odd).verdict == f"not comparable: {told}"
+
+
 def test_a_suite_has_a_ratio_for_each_backend_against_the_quickest() -> None:
     records = [
         record
@@ -195,6 +212,15 @@ def test_a_suite_has_a_ratio_for_each_backend_against_the_quickest() -> None:
     centres = {backend: ratio.estimate.centre for backend, ratio in found.ratios.items()}
     assert centres == pytest.approx({"jax": 2.0, "torch": 4.0}, rel=0.05)
     assert found.ratios["jax"].workloads == ("w0", "w1", "w2")
+
+
+def test_a_suite_that_blocks_were_added_to_has_the_confidence_of_its_rows_at_that_look() -> None:
+    records = [r for name in ("w0", "w1") for r in records_of({"jax": 0.01, "torch": 0.02}, repeats=8, workload=name)]
+    plain, looked = table(records), table(records, looks=LOOKS)
+    for rows in (plain, looked):
+        (found,) = suite(rows)
+        assert found.ratios["torch"].estimate.half_width == pytest.approx(rows[0].ratios[0].estimate.half_width)
+    assert (suite(looked)[0].ratios["torch"].estimate.high or 0) > (suite(plain)[0].ratios["torch"].estimate.high or 0)
 
 
 def test_a_suite_never_mixes_leagues() -> None:

@@ -48,8 +48,15 @@ def test_what_no_look_can_show_gets_nothing() -> None:
 
 def test_the_cheapest_comparisons_come_first() -> None:
     both = [*rows(noise=0.001), *rows(noise=0.04, workload="gru")]
-    (cheap, _) = sorted(5 * whole.block_cost_s(row) for row in both)
-    assert whole.projected(both, cheap) == whole.Share(2, 4)
+    cheap_s = 5 * 3 * (WALL_S + IMPORT_S)
+    assert whole.projected(both, cheap_s) == whole.Share(2, 4)
+
+
+def test_the_rows_of_a_block_share_its_servers() -> None:
+    both = [*rows(noise=0.001), *rows(noise=0.001, workload="gru")]
+    cost_s = 5 * 3 * (2 * WALL_S + IMPORT_S)
+    assert whole.projected(both, cost_s) == whole.Share(4, 4)
+    assert whole.projected(both, cost_s - 1) == whole.Share(2, 4)
 
 
 @pytest.mark.parametrize("found", [[], rows(repeats=1)], ids=["nothing", "one repeat"])

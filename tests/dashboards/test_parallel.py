@@ -130,7 +130,7 @@ def test_a_bar_is_the_watched_step_cut_into_computing_and_communication() -> Non
 
 
 def test_a_difference_below_zero_is_drawn_as_no_communication_and_said() -> None:
-    (bar,) = stack_of(Communication(Method.REPLACED, [0.5], [0.55])).bars
+    (bar,) = stack_of(Communication(Method.PROFILED, [0.5], [0.55])).bars
     assert (percent(bar.communication), bar.note) == (0.0, "below 0 communication")
 
 

@@ -144,6 +144,7 @@ def test_the_work_of_a_step_is_that_of_its_products() -> None:
         ({"mode": "fc_model_manual", "workers": 4}, Traffic(0, 68 * 4, 68 * 4), 6 * 68 * 4),
         # JAX sums the gradients and the loss.
         ({"mode": "fc_data", "partition": "named_sharding"}, Traffic(137 * 4), 2 * 137 * 4),
+        ({"mode": "fc_data", "partition": "mirrored_strategy"}, Traffic(136 * 4), 2 * 136 * 4),
         ({"mode": "fc_model", "partition": "dtensor"}, Traffic(0, 68 * 4, 68 * 4), 2 * 68 * 4),
         # Two rows of two workers: along each the outputs of its 2 samples, down each column half of the weights.
         ({"mode": "fc_hybrid", "workers": 4}, Traffic(group_sent_bytes=2 * (68 + 136) * 4), 2 * (68 + 136) * 4),

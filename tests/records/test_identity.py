@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from records.identity import RUN_ID, cell_id, fingerprint, run_id
+from records.identity import LATER, RUN_ID, cell_id, fingerprint, run_id
 from records.schema import DeviceProof, Record
 from records.settings import Settings
 from tests.conftest import make_record, make_settings
@@ -16,6 +16,13 @@ from tests.conftest import make_record, make_settings
 
 def test_a_cell_keeps_its_name() -> None:
     assert cell_id(make_settings()) == "9451167242ca2b87"
+
+
+def test_a_new_axis_ends_no_history() -> None:
+    assert {one.name for one in fields(Settings) if one.name in LATER} == set(LATER)
+    assert cell_id(make_settings(**{one.name: one.default for one in fields(Settings) if one.name in LATER})) == (
+        "9451167242ca2b87"
+    )
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Settings)])

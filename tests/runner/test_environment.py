@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,25 @@ def test_pinned_cpus_decide_where_and_threads_how_many(monkeypatch: pytest.Monke
 def test_threads_hold_a_cell_to_as_many_cpus() -> None:
     assert allowed_cpus(make_settings()) is None
     assert allowed_cpus(make_settings(threads=1)) == [max(os.sched_getaffinity(0))], "the first takes most interrupts"
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.confstr("CS_GNU_LIBC_VERSION") is None, reason="only glibc reads how to treat freed memory")
+def test_freed_memory_that_is_kept_is_not_faulted_in_again() -> None:
+    """Six blocks of eight mebibytes at a time: every page ten times over, or once."""
+    program = (
+        "import resource\nfor _ in range(10): [bytes([n]) * (8 << 20) for n in range(6)]\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
+    )
+    faults = {
+        freed: int(
+            subprocess.run(
+                [sys.executable, "-c", program],
+                env=cell_environment(make_settings(freed_memory=freed), "m"),
+                check=True,
+                capture_output=True,
+            ).stdout
+        )
+        for freed in ("returned", "kept")
+    }
+    assert faults["returned"] > 4 * faults["kept"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from models.fc import hlo, layout
-from models.fc.apart import Alone, by_replacing
 from models.fc.crew import Crew, Kept, NoSuchDevices, Order
+from models.fc.profiled import by_profiling, covered, traced
 from models.fc.programs import program
 from models.fc.seam import Axis, Loss, Tensor, Worker
 from records.communication import Communication
@@ -76,10 +76,6 @@ class JaxWorker(Worker):
         return [jax.lax.dynamic_update_slice(array, array[:1, :1] + nothing, (0, 0)) for array in arrays]
 
 
-class AloneOnJax(Alone, JaxWorker):
-    """Workers that exchange nothing."""
-
-
 class JaxCrew:
     """Arrays over a mesh, and the compiled step that takes and gives back the weights."""
 
@@ -100,11 +96,8 @@ class JaxCrew:
 
     def run(self, steps: int) -> None:
         """Take steps; JAX runs ahead of Python, so the last one is waited for."""
-        self._run(self._step, steps)
-
-    def _run(self, step: Any, steps: int) -> None:
         for _ in range(steps):
-            self._weights, self._losses, self._gradients = step(self._weights, self._batch)
+            self._weights, self._losses, self._gradients = self._step(self._weights, self._batch)
         jax.block_until_ready((self._weights, self._losses))
 
     def loss(self) -> float:
@@ -137,19 +130,17 @@ class JaxCrew:
         """Return what was counted while the step was traced, or what JAX put into the compiled step."""
         if not self._divides:
             return self._worker.traffic
-        text = self._step.lower(self._weights, self._batch).compile().as_text()
-        return hlo.traffic_of(text, self._order.task.workers)
+        return hlo.traffic_of(self._text(), self._order.task.workers)
 
     def peaks_bytes(self) -> list[int]:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Compile the step again for workers left alone, and let the two take turns."""
-        if self._divides or not self._worker.traffic.calls:
+        """Have JAX's profiler see the collective instructions of the compiled step."""
+        if not self.traffic().calls:
             return None
-        alone = self._compiled(AloneOnJax(self._mesh))
-        return by_replacing(self.run, partial(self._run, alone), steps, epochs)
+        return by_profiling(partial(_inside_s, hlo.collectives(self._text())), self.run, steps, epochs)
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -158,6 +149,10 @@ class JaxCrew:
     def _divides(self) -> bool:
         """Whether JAX divides the work, by what it is told of the arrays."""
         return self._order.task.partition == "named_sharding"
+
+    def _text(self) -> str:
+        """Return the compiled step as XLA writes it."""
+        return str(self._step.lower(self._weights, self._batch).compile().as_text())
 
     def _compiled(self, worker: JaxWorker) -> Any:
         weights, batch, labels = _specs(self._order.task)
@@ -210,3 +205,19 @@ def _specs(task: Task) -> tuple[P, P, P]:
 def _shards(array: Any) -> list[Any]:
     """Return an array's pieces in the order of the workers."""
     return sorted(array.addressable_shards, key=lambda shard: shard.device.id)
+
+
+def _inside_s(names: set[str], run: Callable[[], None]) -> float:
+    """Return the seconds that instructions of these names took while something ran, the mean over the devices."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    start = partial(jax.profiler.start_trace, profiler_options=options)
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for plane in jax.profiler.ProfileData.from_serialized_xspace(traced(start, jax.profiler.stop_trace, run)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                told = dict(event.stats)
+                if told.get("hlo_op", event.name) in names:
+                    device = str(told.get("device_ordinal", plane.name))
+                    spans.setdefault(device, []).append((event.start_ns, event.start_ns + event.duration_ns))
+    return sum(map(covered, spans.values())) / 1e9 / max(1, len(spans))

@@ -6,6 +6,7 @@ traced the workers' programs run as threads of which one at a time goes on; at a
 
 from __future__ import annotations
 
+import re
 import resource
 import threading
 from collections.abc import Callable, Sequence
@@ -16,8 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from models.fc import layout
-from models.fc.apart import Alone, by_replacing
 from models.fc.crew import Kept, NoSuchDevices, Order
+from models.fc.profiled import by_profiling, traced
 from models.fc.programs import Result, program
 from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
 from models.fc.stages import Boxes, LocalStage, in_turn
@@ -26,6 +27,9 @@ from records.fc import LEARNING_RATE, Kind, Place, Task
 from records.traffic import Traffic, together
 
 Combine = Callable[[list[Tensor]], list[Tensor]]
+# Of the operations that stand for a collective; then the number of workers that one of them makes wait.
+SCOPE = "collective_of_"
+COLLECTIVE = re.compile(rf"{SCOPE}(\d+)")
 # Makes of a group's parts, and their devices, an answer for each.
 CombineGroup = Callable[[list[Tensor], list[str]], list[Tensor]]
 
@@ -45,6 +49,10 @@ def reserve(workers: int, device: str) -> None:
 
 def make(order: Order) -> TensorFlowCrew:
     """Return the crew."""
+    if order.task.partition == "mirrored_strategy" and order.task.workers > 1:
+        from models.fc.native.tensorflow_mirrored import MirroredCrew
+
+        return MirroredCrew(order)
     return TensorFlowCrew(order)
 
 
@@ -136,7 +144,8 @@ class TensorFlowWorker(Worker):
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         def combine(parts: list[Tensor], devices: list[str]) -> list[Tensor]:
-            with tf.device(devices[0]):
+            # All of the group wait for it.
+            with tf.name_scope(f"{SCOPE}{len(parts)}"), tf.device(devices[0]):
                 total = tf.add_n(parts)
             return [total] * len(parts)
 
@@ -177,13 +186,9 @@ def _on_each(devices: Sequence[str], make: Callable[[int], Any]) -> list[Any]:
     """Return what `make` makes for each of these devices, by its number, placed there."""
     made = []
     for number, device in enumerate(devices):
-        with tf.device(device):
+        with tf.name_scope(f"{SCOPE}1"), tf.device(device):
             made.append(make(number))
     return made
-
-
-class AloneOnTensorFlow(Alone, TensorFlowWorker):
-    """A worker that exchanges nothing."""
 
 
 class TensorFlowCrew:
@@ -195,16 +200,13 @@ class TensorFlowCrew:
         self._workers: Sequence[Worker | Stage] = []
         self._weights = [self._variables(rank) for rank in range(order.task.workers)]
         self._batches = [self._constants(rank) for rank in range(order.task.workers)]
-        self._step = tf.function(partial(self._traced, TensorFlowWorker), autograph=False)
+        self._step = tf.function(self._traced, autograph=False)
         self._found: list[Any] = []
 
     def run(self, steps: int) -> None:
         """Take steps; wait for the last."""
-        self._run(self._step, steps)
-
-    def _run(self, step: Any, steps: int) -> None:
         for _ in range(steps):
-            self._found = step()
+            self._found = self._step()
         tf.test.experimental.sync_devices()
 
     def loss(self) -> float:
@@ -240,30 +242,28 @@ class TensorFlowCrew:
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Trace the step again for workers left alone, and let the two take turns."""
+        """Have TensorFlow's profiler see the operations that stand for collectives."""
         if not self.traffic().calls:
             return None
-        alone = tf.function(partial(self._traced, AloneOnTensorFlow), autograph=False)
-        return by_replacing(self.run, partial(self._run, alone), steps, epochs)
+        return by_profiling(partial(_inside_s, self._order.task.workers), self.run, steps, epochs)
 
     def close(self) -> None:
         """There is nothing to end."""
 
-    def _traced(self, kind: type[TensorFlowWorker]) -> list[Result]:
+    def _traced(self) -> list[Result]:
         """Every worker's step: its loss, and its gradients where they are kept."""
         task = self._order.task
         weights = [self._read(rank) for rank in range(task.workers)]
-        found = self._in_turn(weights) if task.kind is Kind.PIPELINE else self._in_lockstep(kind, weights)
+        found = self._in_turn(weights) if task.kind is Kind.PIPELINE else self._in_lockstep(weights)
         for rank, (_, gradients) in enumerate(found):
             self._descend(rank, gradients)
         return [(loss, gradients if self._order.keep_gradients else []) for loss, gradients in found]
 
-    def _in_lockstep(self, kind: type[TensorFlowWorker], weights: Sequence[list[Tensor]]) -> list[Result]:
+    def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
         task, graph = self._order.task, tf.compat.v1.get_default_graph()
         step = Step(task, self._devices, Lockstep(task.workers))
         ranks = range(task.workers)
-        workers = [kind(rank, step, [[*ranks]]) for rank in ranks]
-        self._workers = self._workers or workers  # those first traced are the step's own
+        self._workers = workers = [TensorFlowWorker(rank, step, [[*ranks]]) for rank in ranks]
 
         def local(rank: int) -> Result:
             with graph.as_default(), tf.device(self._devices[rank]):
@@ -311,3 +311,22 @@ def _devices(order: Order) -> list[str]:
 def _one_device(arrays: Sequence[Any]) -> str:
     """Return the device that all these arrays say they are on, or all of them where there are several."""
     return ", ".join(sorted({array.device for array in arrays}))
+
+
+def _inside_s(workers: int, run: Callable[[], None]) -> float:
+    """Return the seconds that collectives took while something ran, the mean over the workers.
+
+    An operation runs when all it needs is there, so that waiting for another worker is not among them.
+    """
+    from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
+
+    options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
+    start = partial(tf.profiler.experimental.start, options=options)
+    space = XSpace.FromString(traced(start, tf.profiler.experimental.stop, run))
+    inside_s = 0.0
+    for plane in space.planes:
+        waiting = {key: COLLECTIVE.search(named.name) for key, named in plane.event_metadata.items()}
+        for event in (event for line in plane.lines for event in line.events):
+            if match := waiting.get(event.metadata_id):
+                inside_s += event.duration_ps / 1e12 * int(match[1]) / workers
+    return inside_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.fc.hlo import traffic_of
+from models.fc.hlo import collectives, traffic_of
 from records.traffic import Traffic
 
 SUM = "  %all-reduce.1 = f32[64,64]{1,0} all-reduce(%dot.2), channel_id=1, replica_groups={{0,1}}, to_apply=%add"
@@ -48,3 +48,12 @@ def test_every_collective_counts_with_the_whole_of_its_arrays(text: str, traffic
 def test_what_cannot_be_counted_is_refused(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         traffic_of(text, 2)
+
+
+def test_a_profiler_knows_collectives_by_the_names_of_their_instructions() -> None:
+    scattered = "  %psum_scatter.7 = f32[32,32]{1,0} reduce-scatter(%dot), replica_groups={{0,1}}, dimensions={1}"
+    assert collectives(f"{SUM}\n{GATHER}\n{scattered}\n  %dot = f32[8,8]{{1,0}} dot(%a, %b)") == {
+        "all-reduce.1",
+        "all-gather",
+        "psum_scatter.7",
+    }

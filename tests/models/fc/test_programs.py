@@ -61,13 +61,11 @@ def test_gradients_by_hand_are_summed_as_they_are_made_or_after_all_of_them() ->
 def test_collectives_are_watched_on_every_backend(backend: str, mode: str) -> None:
     found = answered("watched.py", backend, mode)
     times = found["found"]
-    assert times["method"] == ("timed" if backend == "torch" else "replaced")
+    assert times["method"] == ("timed" if backend == "torch" else "profiled")
     assert [len(times["step_times_s"]), len(times["compute_times_s"])] == [3, 3]
     assert all(seconds > 0 for seconds in (*times["step_times_s"], *times["compute_times_s"]))
-    if backend == "torch":  # what lies inside collectives is part of the step
-        assert all(c < s for c, s in zip(times["compute_times_s"], times["step_times_s"], strict=True))
-    # Workers left alone must still do every product, and whole: else the difference would hold computing.
-    assert found.get("real") == found.get("alone")
+    # What lies inside collectives is part of the step.
+    assert all(c < s for c, s in zip(times["compute_times_s"], times["step_times_s"], strict=True))
 
 
 @pytest.mark.process

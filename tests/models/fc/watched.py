@@ -1,25 +1,14 @@
-"""Run with KERAS_BACKEND: what two workers' collectives take, and whether workers left alone do the same products.
-
-Prints, for the mode that the argument names, the watched times and, on JAX, the products of both programs.
-"""
+"""Run with KERAS_BACKEND: what two workers' collectives take, for the mode that the argument names."""
 
 import json
 import os
-import re
 import sys
-from collections import Counter
 from dataclasses import asdict
 
 from models.fc.crew import Order, assemble, reserve
 from records.fc import Task
 
 BACKEND = os.environ["KERAS_BACKEND"]
-
-
-def products(step, crew) -> dict[str, int]:
-    """Return how often each shape of a matrix product stands in a compiled step."""
-    text = step.lower(crew._weights, crew._batch).compile().as_text()
-    return dict(Counter(re.findall(r"= (\w+\[[\d,]*\])\S* (?:dot|custom-call)\(", text)))
 
 
 def watched(mode: str) -> None:
@@ -29,13 +18,7 @@ def watched(mode: str) -> None:
     try:
         crew.run(3)
         found = crew.communication(4, 3)
-        told = {"found": asdict(found) if found else None}
-        if BACKEND == "jax" and found:
-            from models.fc.native.jax import AloneOnJax
-
-            told["real"] = products(crew._step, crew)
-            told["alone"] = products(crew._compiled(AloneOnJax(crew._mesh)), crew)
-        print(json.dumps(told))
+        print(json.dumps({"found": asdict(found) if found else None}))
     finally:
         crew.close()
 

@@ -1,0 +1,80 @@
+"""TensorFlow: data parallelism by `tf.distribute.MirroredStrategy`, which keeps replicas and sums their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from models.fc import layout
+from models.fc.crew import Order
+from models.fc.native.tensorflow import TensorFlowCrew
+from models.fc.programs import Result, program
+from models.fc.seam import Axis, Loss, Tensor, Worker
+from records.communication import Communication
+
+
+class MirroredWorker(Worker):
+    """A replica, in the strategy's own thread."""
+
+    def along(self, axis: Axis) -> Worker:
+        return self
+
+    def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            value = loss(weights)
+        return value, tape.gradient(value, weights)
+
+    def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Sum all gradients in one call, as an optimizer under a strategy does; the strategy packs them as it likes."""
+        own, gradients = self.gradient(loss, weights)
+        for gradient in gradients:
+            self.count("all_reduce_bytes", gradient)
+        replica = tf.distribute.get_replica_context()
+        return own, replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+
+    def _all_reduce(self, x: Tensor) -> Tensor:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+    def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
+        raise NotImplementedError("a mirrored worker holds all weights whole")
+
+    def _all_gather(self, x: Tensor, axis: int) -> Tensor:
+        raise NotImplementedError("a mirrored worker holds all weights whole")
+
+
+class MirroredCrew(TensorFlowCrew):
+    """Variables mirrored on logical devices; each replica runs the program of one worker."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order)
+        # The collective operations that it would take on a CPU can serve one strategy in the life of a process.
+        sums = tf.distribute.ReductionToOneDevice() if order.device == "cpu" else None
+        self._strategy = tf.distribute.MirroredStrategy(self._devices, sums)
+        with self._strategy.scope():
+            drawn = layout.weights_of(order.task, order.seed, 0)  # a replica has what any other has
+            self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
+        self._weights = [[own.values[rank] for own in self._mirrored] for rank in range(order.task.workers)]
+        self._batch = self._strategy.experimental_distribute_values_from_function(
+            lambda replica: self._batches[replica.replica_id_in_sync_group]
+        )
+
+    def communication(self, steps: int, epochs: int) -> Communication | None:
+        """The collectives are the strategy's own operations, which the profiler's names do not tell from others."""
+        return None
+
+    def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
+        task = self._order.task
+        workers: list[Worker] = []
+
+        def local(batch: tuple[Any, Any]) -> Result:
+            workers.append(MirroredWorker(task.workers))
+            return program(task.mode)(workers[-1], task, [tf.convert_to_tensor(own) for own in self._mirrored], batch)
+
+        loss, gradients = self._strategy.run(local, args=(self._batch,))
+        self._workers = workers
+        of_each = self._strategy.experimental_local_results
+        parts = [of_each(gradient) for gradient in gradients]
+        return [(own, [part[rank] for part in parts]) for rank, own in enumerate(of_each(loss))]
