@@ -27,15 +27,15 @@ BASE_S = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 
 
-def stored(root: Path, nights: int = NIGHTS) -> Results:
-    """Store the nights and their findings."""
+def stored(root: Path, nights: int = NIGHTS, other: str = HOSTILE) -> Results:
+    """Store the nights and their findings; `other` is the workload that times out on torch."""
     root.mkdir(parents=True, exist_ok=True)
     peaks.keep(root, make_peaks())
     for night in range(nights):
         folder = store_session(
             root,
             run_name(night),
-            [record for backend in BACKENDS for record in _records(backend, night)],
+            [record for backend in BACKENDS for record in _records(backend, night, other)],
             planned=len(BACKENDS) * REPEATS,
             machine=to_json(MACHINE),
             versions=VERSIONS,
@@ -61,14 +61,14 @@ def step_time_s(backend: str, night: int, repeat: int) -> float:
     return BASE_S[backend] * slow * (1 + 0.004 * ((repeat * 3 + night * 5) % 7 - 3) / 3)
 
 
-def _records(backend: str, night: int) -> list[Record]:
+def _records(backend: str, night: int, other: str) -> list[Record]:
     keras = "3.15.0" if night < SLOWER_FROM else "3.16.0"
     settings = make_settings(backend=backend)
     plain = [_measured(settings, step_time_s(backend, night, r), r, keras) for r in range(REPEATS)]
-    failing = make_settings(backend=backend, workload=HOSTILE)
-    reason = f"the time limit passed {HOSTILE}"
-    other = _failed(failing, reason) if backend == "torch" else _measured(failing, 0.03, 0, keras)
-    return [*plain, other, *_fc(backend)]
+    failing = make_settings(backend=backend, workload=other)
+    reason = f"timeout_s: the time limit of {other} passed"
+    last = _failed(failing, reason) if backend == "torch" else _measured(failing, 0.03, 0, keras)
+    return [*plain, last, *_fc(backend)]
 
 
 def _measured(settings: Settings, step_s: float, repeat: int, keras: str) -> Record:
