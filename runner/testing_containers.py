@@ -146,7 +146,11 @@ class FakeEngine:
             raise EngineGone("engine: pretended to be away")
 
     def _run(self, container: FakeContainer) -> None:
-        container.finish(self._pretend(container, container.spec.command[-1]))
+        try:
+            end = self._pretend(container, container.spec.command[-1])
+        except FileNotFoundError:  # the runner has let go of the cell's folder meanwhile
+            end = End(KILLED)
+        container.finish(end)
 
     def _pretend(self, container: FakeContainer, path: str) -> End:
         if container.spec.folder is not None:  # an external command, which is told of no job
