@@ -91,6 +91,17 @@ def test_a_cell_is_shown_whole_by_its_name(folder: Path, capsys: pytest.CaptureF
     assert "repeat  status  speed  wait  uptime_in_seconds  peak memory" in shown
 
 
+def test_a_document_for_machines_tells_every_metric(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--filter", "workload=task train", "--filter", "batch_size=8", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    told = row["cells"]["word=a"]["metrics"]
+    assert [(one["name"], one["unit"], one["count"]) for one in told] == [
+        ("speed", "samples/s", 5),
+        ("wait", "ms", 5),
+        ("uptime_in_seconds", "s", 5),
+    ]
+
+
 def test_an_unfinished_run_is_continued(folder: Path) -> None:
     chosen = ("--filter", "workload=task train", "--repeats", "2")
     spoiled = FakeExecutor(behaviours={"task train": lambda job: Outcome(infrastructure="server: pretended")})
