@@ -50,7 +50,9 @@ class MirroredCrew(TensorFlowCrew):
 
     def __init__(self, order: Order) -> None:
         super().__init__(order)
-        self._strategy = tf.distribute.MirroredStrategy(self._devices)
+        # The collective operations that it would take on a CPU can serve one strategy in the life of a process.
+        sums = tf.distribute.ReductionToOneDevice() if order.device == "cpu" else None
+        self._strategy = tf.distribute.MirroredStrategy(self._devices, sums)
         with self._strategy.scope():
             drawn = layout.weights_of(order.task, order.seed, 0)  # a replica has what any other has
             self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
