@@ -167,7 +167,7 @@ class ContainerServer(Server):
                 return listener.accept()[0]
             if not Path(f"/proc/{self._started.pid}").exists():
                 break
-        raise ServerGone(f"the container with the fork server never called{self.how_it_ended()}")
+        raise ServerGone(f"server: the container with the fork server never called{self.how_it_ended()}")
 
     def _listen(self) -> None:
         with contextlib.suppress(EngineGone, OSError):

@@ -124,15 +124,15 @@ class Engine(Protocol):
 class DockerEngine:
     """Docker's engine, at DOCKER_HOST or its usual socket."""
 
-    def __init__(self, client: APIClient) -> None:
-        self._client = client
+    def __init__(self, client: APIClient, address: str = USUAL_ADDRESS) -> None:
+        self._client, self._address = client, address
 
     def image(self, name: str) -> Image | None:
         """Return the image that a name stands for; None where it is not here."""
         from docker.errors import ImageNotFound
 
         try:
-            with _answered(self._client):
+            with self._answered():
                 found: dict[str, Any] = self._client.inspect_image(name)  # type: ignore[no-untyped-call]
         except ImageNotFound:
             return None
@@ -142,7 +142,7 @@ class DockerEngine:
         """Make a container, listen to it, start it."""
         from docker.errors import APIError
 
-        with _answered(self._client):
+        with self._answered():
             try:
                 asked = configuration(self._client, spec)
                 made = self._client.create_container_from_config(asked, spec.name)["Id"]  # type: ignore[no-untyped-call]
@@ -162,29 +162,44 @@ class DockerEngine:
 
     def wait(self, container_id: str) -> int:
         """Return the exit code of a container, once it has ended, however long that takes."""
-        with _answered(self._client):
+        with self._answered():
             return int(self._client.wait(container_id, timeout=None)["StatusCode"])
 
     def oom_killed(self, container_id: str) -> bool:
         """Return whether the kernel killed a process of the container for memory."""
-        with _answered(self._client):
+        with self._answered():
             return bool(self._client.inspect_container(container_id)["State"]["OOMKilled"])
 
     def kill(self, container_id: str) -> None:
         """End a container; one that has ended already is well."""
-        with _answered(self._client), _well_if(404, 409):
+        with self._answered(), _well_if(404, 409):
             self._client.kill(container_id)
 
     def remove(self, container_id: str) -> None:
         """End and remove a container; one that is gone already, or that someone is removing, is well."""
-        with _answered(self._client), _well_if(404, 409):
+        with self._answered(), _well_if(404, 409):
             self._client.remove_container(container_id, force=True, v=True)
 
     def labelled(self, label: str, value: str) -> list[str]:
         """Return the containers that carry a label, those that have ended too."""
-        with _answered(self._client):
+        with self._answered():
             found = self._client.containers(all=True, quiet=True, filters={"label": f"{label}={value}"})
         return [one["Id"] for one in found]
+
+    @contextlib.contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Turn an engine that does not answer into `EngineGone`; what it answers, refusals too, passes."""
+        from docker.errors import APIError, DockerException
+        from requests.exceptions import RequestException
+
+        try:
+            yield
+        except APIError as error:
+            if error.status_code is not None and error.status_code < 500:
+                raise
+            raise EngineGone(f"engine: {error.explanation or error}") from error
+        except (DockerException, RequestException, OSError, ValueError) as error:
+            raise EngineGone(f"engine: no answer from {self._address}: {_cause(error)}") from error
 
 
 def connect() -> DockerEngine:
@@ -201,7 +216,7 @@ def connect() -> DockerEngine:
         client.ping()
     except (DockerException, OSError) as error:
         raise ExecutorError(_unreachable(address, error)) from error
-    return DockerEngine(client)
+    return DockerEngine(client, address)
 
 
 def _knock(address: str) -> None:
@@ -248,22 +263,6 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
         host_config=host,
     )
     return made
-
-
-@contextlib.contextmanager
-def _answered(client: APIClient) -> Iterator[None]:
-    """Turn an engine that does not answer into `EngineGone`; what it answers, refusals too, passes."""
-    from docker.errors import APIError, DockerException
-    from requests.exceptions import RequestException
-
-    try:
-        yield
-    except APIError as error:
-        if error.status_code is not None and error.status_code < 500:
-            raise
-        raise EngineGone(f"engine: {error.explanation or error}") from error
-    except (DockerException, RequestException, OSError, ValueError) as error:
-        raise EngineGone(f"engine: no answer from {client.base_url}: {_cause(error)}") from error
 
 
 @contextlib.contextmanager

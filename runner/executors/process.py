@@ -111,7 +111,7 @@ class ProcessExecutor:
                 }
             return Watch(server, job, order, timeout_s)
         except ServerGone as error:
-            return Never(Outcome(infrastructure=f"server: {error}", wall_time_s=time.perf_counter() - begun_s))
+            return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
 
     def _start_task(self, job: Job, timeout_s: float) -> Running:
         """Start an external command; a light server is its parent, so that nothing of it is left behind."""
@@ -145,7 +145,7 @@ class ProcessExecutor:
         for number in itertools.count():
             server = self._servers.of(_key(_light_environment(self._mark, number) | self._interpreter.variables()))
             if server is None:
-                raise ServerGone("the light server for fresh interpreters did not start")
+                raise ServerGone("server: the light server for fresh interpreters did not start")
             if not server.busy:
                 return server
         raise AssertionError("a count has no end")

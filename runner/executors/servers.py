@@ -47,10 +47,10 @@ class Server:
             message = self.connection.recv(MESSAGE_BYTES)
         except OSError as error:
             self.gone = True
-            raise ServerGone(f"the cell's server did not answer: {error}") from error
+            raise ServerGone(f"server: the cell's server did not answer: {error}") from error
         if not message:
             self.gone = True
-            raise ServerGone(f"the cell's server ended{self.how_it_ended()}")
+            raise ServerGone(f"server: the cell's server ended{self.how_it_ended()}")
         found: dict[str, Any] = json.loads(message)
         return found
 

@@ -189,7 +189,7 @@ class Watch:
         self._epochs.close()
         self._parent.release()
         if self._ended is None:
-            return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
+            return Outcome(infrastructure=self._gone, wall_time_s=self._meter.wall_s)
         code = os.waitstatus_to_exitcode(self._ended["exited"])
         return Outcome(
             exit_code=code if code >= 0 else None,
