@@ -75,6 +75,7 @@ class Value:
     hint: str = ""
     mark: str = ""
     link: str = ""
+    flag: str = "fastest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +313,7 @@ def _step_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside
         number(estimate.centre, size),
         told or "no interval",
         fastest=row.fastest == backend,
+        flag="fastest" if cell.figure == STEP_TIME else "best",
         mark=plural(len(doubts), "doubt") if doubts else "",
         link=doubt_anchor(cell),
         hint="; ".join(doubts),

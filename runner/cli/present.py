@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import shortfall, whole
 from analysis.beside import Beside, cell_doubts, same_work
 from analysis.compare import CellSummary, Row, in_order
-from analysis.primary import STEP_TIME
+from analysis.primary import STEP_TIME, metrics_over
 from analysis.statistics import MIN_BLOCKS
 from records.codec import to_json
 from records.schema import MEASURED, Record
@@ -184,7 +184,8 @@ def as_json(store: Run, found: Findings, code: int) -> str:
 def _row_json(row: Row, beside: Beside) -> dict[str, Any]:
     plain = to_json(row)
     plain["same_work"] = to_json(same_work(beside.parity, row))
-    for cell in plain["cells"].values():
+    for name, cell in plain["cells"].items():
+        cell["metrics"] = to_json(metrics_over(row.cells[name].measured))
         cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
         share = beside.shares.get(cell["cell_id"])
         cell["share_of_peak"] = share.share_of_peak if share else None

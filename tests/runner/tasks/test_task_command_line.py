@@ -70,7 +70,14 @@ def test_tasks_and_workloads_are_measured_together_and_each_repeat_has_a_record(
 def test_the_page_tells_every_metric_and_the_command(folder: Path) -> None:
     runner("--filter", "workload=task train")
     page = (folder / "results" / "latest" / "report.html").read_text()
-    for words in ("samples/s", "best by speed", "external command · train a", "uptime_in_seconds", "peak memory"):
+    for words in (
+        "samples/s",
+        "best by speed",
+        '<span class="flag">best</span>',
+        "external command · train a",
+        "uptime_in_seconds",
+        "peak memory",
+    ):
         assert words in page
     assert "First epoch against steady" in page
     assert '<th scope="row">time per step' not in page
@@ -89,6 +96,17 @@ def test_a_cell_is_shown_whole_by_its_name(folder: Path, capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     assert "train a --batch=8" in shown
     assert "repeat  status  speed  wait  uptime_in_seconds  peak memory" in shown
+
+
+def test_a_document_for_machines_tells_every_metric(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--filter", "workload=task train", "--filter", "batch_size=8", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    told = row["cells"]["word=a"]["metrics"]
+    assert [(one["name"], one["unit"], one["count"]) for one in told] == [
+        ("speed", "samples/s", 5),
+        ("wait", "ms", 5),
+        ("uptime_in_seconds", "s", 5),
+    ]
 
 
 def test_an_unfinished_run_is_continued(folder: Path) -> None:
