@@ -21,13 +21,13 @@ RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 # Settings that came after the first names were given: at its default none of them is part of a name, so that a new
 # axis ends no history.
 LATER = ("freed_memory",)
-_DEFAULTS = {field.name: field.default for field in fields(Settings)}
+DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
 def cell_id(settings: Settings) -> str:
     """Return the first 16 hex digits of the sha256 of the canonical settings, less later ones at their default."""
-    told = {name: getattr(settings, name) for name in _DEFAULTS}
-    return _digest(canonical({k: v for k, v in told.items() if k not in LATER or v != _DEFAULTS[k]}))
+    told = {name: getattr(settings, name) for name in DEFAULTS}
+    return _digest(canonical({k: v for k, v in told.items() if k not in LATER or v != DEFAULTS[k]}))
 
 
 def run_id(now: datetime, token: str) -> str:

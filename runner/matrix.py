@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from records import fc
+from records.identity import DEFAULTS, LATER
 from records.settings import Scalar, Settings
 from runner import catalog as catalogs
 from runner import yaml_strict
@@ -218,7 +219,7 @@ def _cells(entry: Entry) -> Iterator[Cell]:
 def _axes(entry: Entry) -> list[_Axis]:
     """Return one axis for each field of `Settings`, in the order they change: the backend fastest."""
     listed = {"workload": (entry.workload.name,), **entry.axes}
-    axes = [_Axis(name, list(values), [_canonical(v) for v in values]) for name, values in listed.items()]
+    axes = [_Axis(name, list(values), [_text(name, v) for v in values]) for name, values in listed.items()]
     names = list(entry.params)
     written = [[f"{_canonical(name)}:{_canonical(v)}" for v in entry.params[name]] for name in sorted(names)]
     ordered = sorted(names)
@@ -255,13 +256,20 @@ def _writer(axes: list[_Axis], moving: list[_Axis]) -> Any:
     pieces = []
     for axis in sorted(axes, key=lambda axis: axis.name):
         text = "%s" if axis.name in names else axis.texts[0].replace("%", "%%")
-        pieces.append(f"{_canonical(axis.name)}:{text}")
-    template = "{" + ",".join(pieces) + "}"
+        pieces.append(text if axis.name in LATER else f",{_canonical(axis.name)}:{text}")
+    template = "{" + "".join(pieces).removeprefix(",") + "}"
     places = sorted(range(len(names)), key=names.__getitem__)
     if not places:
         return lambda _: (template % ()).encode()
     pick = itemgetter(*places)
     return lambda texts: (template % pick(texts)).encode()
+
+
+def _text(name: str, value: Scalar) -> str:
+    """Return a setting's value as the canonical JSON has it; of a later one all there is of it, comma and name too."""
+    if name not in LATER:
+        return _canonical(value)
+    return "" if value == DEFAULTS[name] else f",{_canonical(name)}:{_canonical(value)}"
 
 
 def _canonical(value: Scalar) -> str:

@@ -117,10 +117,11 @@ def test_the_identity_of_each_cell_is_that_of_its_settings(cells_of: Expand) -> 
     found = cells_of(
         of("mobilenet_v3_small", "image_size: [32, 64]", "alpha: [0.5, 1e-1]", "jit: [auto, true, false]", "phase: fit")
         + "  - workload: a.b:c\n    params: {z: ['%s', 'é\"', {}], a: [1, 1.0, true]}\n".replace("{}", "'{0}'")
-        + "  - workload: bert\n    threads: [all, 1]\n"
+        + "  - workload: bert\n    threads: [all, 1]\n    freed_memory: [returned, kept]\n"
+        + "  - workload: bert\n    batch_size: 9\n    freed_memory: kept\n"
     )
 
-    assert len(found) == 3 * (12 + 9 + 2)
+    assert len(found) == 3 * (12 + 9 + 4 + 1)
     assert [cell_id(cell.settings) for cell in found] == [cell.cell_id for cell in found]
 
 
