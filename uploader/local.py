@@ -27,7 +27,7 @@ from uploader import parquet
 from uploader.errors import RowsRefused, WarehouseFailure
 from uploader.outbox import Batch
 from uploader.schema import TABLES, Column, Table
-from uploader.sql import to_duckdb, views
+from uploader.sql import to_duckdb, translated_views
 from uploader.warehouse import Actual, Answer, Scalar
 
 if TYPE_CHECKING:
@@ -214,8 +214,8 @@ class LocalWarehouse:
         if files != self._shown:
             for table in TABLES:
                 parquet.show(engine, table, self._paths(table, files[table.name]))
-            for name, sql in views().items():
-                engine.execute(f'CREATE OR REPLACE VIEW "{name}" AS {to_duckdb(sql)}')
+            for name, sql in translated_views().items():
+                engine.execute(f'CREATE OR REPLACE VIEW "{name}" AS {sql}')
             self._shown = files
         return engine
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 VIEWS = Path(__file__).parent / "views"
+TRANSLATED = VIEWS / "duckdb"
 
 
 @lru_cache(maxsize=256)
@@ -51,6 +52,16 @@ def views() -> dict[str, str]:
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(VIEWS.glob("*.sql"))}
 
 
+def translated_views() -> dict[str, str]:
+    """Return the views in DuckDB's dialect, translated beforehand: opening a warehouse waits for no parser."""
+    return {name: (TRANSLATED / f"{name}.sql").read_text(encoding="utf-8") for name in views()}
+
+
+def translate_views() -> dict[str, str]:
+    """Return what `translated_views` should."""
+    return {name: to_duckdb(sql) + "\n" for name, sql in views().items()}
+
+
 def meaning_of_view(sql: str) -> str:
     """Return what a view says of itself: the comment it begins with."""
     lines = [line[2:].strip() for line in sql.splitlines() if line.startswith("--")]
@@ -67,3 +78,8 @@ def _selected(sql: str) -> exp.Query:
     if len(found) != 1 or not isinstance(found[0], exp.Query) or not found[0].selects:
         raise BadInput(f"the query must be one SELECT, got {sql.strip()[:60]!r}")
     return found[0]
+
+
+if __name__ == "__main__":  # python -m uploader.sql: translate the views anew
+    for name, text in translate_views().items():
+        (TRANSLATED / f"{name}.sql").write_text(text, encoding="utf-8")

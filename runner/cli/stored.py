@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from records.schema import Record
 
 
+LOOKED_BACK = 400  # finding changes among n sessions takes time as n squared
+
+
 @dataclass(frozen=True, slots=True)
 class Findings:
     """A run as it is shown: its table, its records, and what stands beside them."""
@@ -87,7 +90,10 @@ def write_reports(runs: Iterable[Run]) -> None:
 
 
 def keep_findings(run: Run, shown: Findings) -> None:
-    """Keep what was found in a run beside its records, for the warehouse; its histories reach up to this run."""
+    """Keep what was found in a run beside its records, for the warehouse.
+
+    Its histories reach from `LOOKED_BACK` runs before up to this one; `runner history` looks at all.
+    """
     from analysis.findings import of_run
     from records import findings, past
     from runner.cli.past import assessed
@@ -95,7 +101,7 @@ def keep_findings(run: Run, shown: Findings) -> None:
     cells = {record.cell_id for record in shown.records}
     root = run.folder.parent
     read = past.read([root], lambda cell_id, workload, backend: cell_id in cells)
-    known = replace(read, runs=tuple(one for one in read.runs if one.run_id <= run.run_id))
+    known = replace(read, runs=tuple(one for one in read.runs if one.run_id <= run.run_id)[-LOOKED_BACK:])
     findings.keep(run, of_run(shown.rows, shown.beside, assessed(known, [root]), run.run_id))
 
 

@@ -289,3 +289,23 @@ def test_a_lost_server_leaves_everything_pending(
     assert main(["push", "--to", shared, "--results", str(results.root)]) == 3
     assert "push again later" in capsys.readouterr().err
     assert time.monotonic() - began < 20
+
+
+def test_an_owners_own_table_comes_in_through_a_mapping_of_its_structs(
+    results: Results, warehouse: BigQueryWarehouse, shared: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pushed(results, warehouse)
+    maps = {
+        "workload": "test_name",
+        "backend": "keras_backend.type",
+        "value": "metrics.totaltime",
+        "started_at": "recorded_time",
+        "batch_size": "metrics.batch_size",
+    }
+    command = ["import", f"{shared}.benchmarks", "--metric", "times.seed_total_time_s", "--source", "their table"]
+    command += [f"--map={ours}={theirs}" for ours, theirs in maps.items()]
+    assert main([*command, "--results", str(tmp_path / "mine")]) == 0
+    capsys.readouterr()
+    sql = "SELECT source, workload, backend, COUNT(*) AS n FROM cells GROUP BY source, workload, backend"
+    assert main(["query", sql, "--csv", "--results", str(tmp_path / "mine")]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("their table,mnist_mlp,jax,")
