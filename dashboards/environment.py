@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from analysis.compare import in_order
 from dashboards.format import DASH, MILLISECOND, SECOND, memory, number, quantity, share, whole
 from records.schema import Machine, Record
-from records.settings import BACKENDS
 from records.store import latest_attempts
 
 
@@ -133,7 +133,7 @@ def _machine_facts(machine: Machine) -> list[Fact]:
 
 
 def _columns(records: Sequence[Record]) -> list[str]:
-    return [backend for backend in BACKENDS if any(record.settings.backend == backend for record in records)]
+    return in_order(record.settings.backend for record in records)
 
 
 def _of(records: Sequence[Record], backend: str) -> list[Record]:

@@ -79,10 +79,15 @@ def render(
     )
 
 
-def policy(style: str) -> str:
-    """Return the Content-Security-Policy that admits this style sheet and nothing else."""
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+def policy(style: str, script: str = "", forms: str = "'none'") -> str:
+    """Return the Content-Security-Policy that admits this style sheet, this script if any, and nothing else."""
+    scripts = f" script-src '{_digest(script)}';" if script else ""
+    styles = f"style-src '{_digest(style)}'; img-src data:; base-uri 'none'; form-action {forms}"
+    return f"default-src 'none';{scripts} {styles}"
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def write(path: Path, html: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from records.fc import Parallel
 from records.settings import Settings
+from records.task import TaskRun
 
 SCHEMA_VERSION = 1
 
@@ -271,6 +272,7 @@ class Record:
     harness: Harness = about("what measuring cost")
     parallel: Parallel | None = about("layout, traffic and work of the FC modes; null for others", default=None)
     container: Container | None = about("the container it ran in, where the runner made one for it", default=None)
+    task: TaskRun | None = about("the external command and its metrics; null for workloads", default=None)
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -7,6 +7,7 @@ that ended with 0 of its own accord; once we have signalled a process it can nev
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEAL_LIMIT
@@ -61,11 +62,7 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
 
 def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> Verdict:
     """Return the verdict on one attempt: `result` as accepted, or the `problem` it was refused for."""
-    if outcome.refused:
-        return Verdict(Status.UNSUPPORTED, outcome.refused)
-    if outcome.infrastructure:
-        return Verdict(Status.INFRA, outcome.infrastructure)
-    if ended := _ended_by_force(job, outcome):
+    if ended := not_run(outcome) or ended_by_force(outcome):
         return ended
     if result is not None and result.exception is not None:
         return _raised(job, result)
@@ -76,7 +73,15 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
     return _measured(job, outcome, result)
 
 
-def _ended_by_force(job: Job, outcome: Outcome) -> Verdict | None:
+def not_run(outcome: Outcome) -> Verdict | None:
+    """Return the verdict on what was not run, None where something was."""
+    if outcome.refused:
+        return Verdict(Status.UNSUPPORTED, outcome.refused)
+    return Verdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
+
+
+def ended_by_force(outcome: Outcome) -> Verdict | None:
+    """Return the verdict on what was ended by the clock or a signal, None on what ended of its own accord."""
     if outcome.deadline_exceeded:
         return Verdict(Status.TIMEOUT, "the time limit passed (timeout_s); the process was ended")
     if outcome.signal is None:
@@ -126,6 +131,15 @@ def _second_epoch(result: CellResult) -> str | None:
 
 
 def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
+    found = doubts_around(outcome, result.times.epoch_times_s)
+    median = result.times.epoch_time_median_s
+    if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
+        found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")
+    return found
+
+
+def doubts_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]:
+    """Return what the machine did meanwhile that makes figures doubtful."""
     found = []
     around = outcome.surroundings
     if outcome.oom_kills and outcome.container is not None:
@@ -136,18 +150,15 @@ def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
         found.append(f"steal: the hypervisor took {around.steal_share:.1%} of the CPU time; measure again later")
     if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
         found.append(f"busy: other processes used {around.other_cpu_share:.1%} of the CPU time; stop them")
-    if (held_back := _gpu_throttled_share(around, result)) > STALL_LIMIT:
+    if (held_back := _gpu_throttled_share(around, epoch_times_s)) > STALL_LIMIT:
         told = f"heat or power held the GPU's clock back {held_back:.1%} of the time"
         found.append(f"gpu_throttled: {told}; cool it, raise its power limit, or set clocks to locked")
-    median = result.times.epoch_time_median_s
-    if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
-        found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")
     return found
 
 
-def _gpu_throttled_share(around: Surroundings, result: CellResult) -> float:
+def _gpu_throttled_share(around: Surroundings, epoch_times_s: Sequence[float]) -> float:
     """Return the share of the kept epochs in which the GPU was held back, by what did so longer; 0 if none is known."""
-    gpu, wall_s = around.gpu, sum(result.times.epoch_times_s)
+    gpu, wall_s = around.gpu, sum(epoch_times_s)
     if gpu is None or wall_s <= 0:
         return 0.0
     causes = (gpu.thermal_throttled_times_s, gpu.power_throttled_times_s)

@@ -73,7 +73,8 @@ def here(**_: object) -> Mapping[str, Image]:
 
 @dataclass(slots=True)
 class FakeEngine:
-    """Pretends to make containers. `pretences` maps a workload to what its cells do instead of succeeding.
+    """Pretends to make containers. `pretences` maps a workload to what its cells do instead of succeeding,
+    `commands` an image to what its external commands do.
 
     `specs` and `made` record every container that was made; `containers` holds those that are there. With `silent`
     above 0 so many calls go unanswered.
@@ -81,6 +82,7 @@ class FakeEngine:
 
     images: Mapping[str, Image] = field(default_factory=here)
     pretences: Mapping[str, Pretence] = field(default_factory=dict)
+    commands: Mapping[str, Callable[[FakeContainer], End]] = field(default_factory=dict)
     refusal: Exception | None = None
     silent: int = 0
     specs: list[Spec] = field(default_factory=list)
@@ -144,9 +146,15 @@ class FakeEngine:
             raise EngineGone("engine: pretended to be away")
 
     def _run(self, container: FakeContainer) -> None:
-        container.finish(self._pretend(container, container.spec.command[-1]))
+        try:
+            end = self._pretend(container, container.spec.command[-1])
+        except FileNotFoundError:  # the runner has let go of the cell's folder meanwhile
+            end = End(KILLED)
+        container.finish(end)
 
     def _pretend(self, container: FakeContainer, path: str) -> End:
+        if container.spec.folder is not None:  # an external command, which is told of no job
+            return self.commands[container.spec.image](container)
         job = _outside(read_job(Path(_host(container.spec.mounts, path))), container.spec.mounts)
         return self.pretences.get(job.settings.workload, succeed)(job, container)
 

@@ -44,7 +44,10 @@ def images_here(args: argparse.Namespace, cells: Sequence[Cell]) -> dict[str, st
     """Return the digests of the images that these cells need and that are here: the software of a run in containers."""
     from runner.executors.docker import found_images
 
-    return found_images(engine_of(args), _images(args), [cell.settings for cell in cells])
+    engine = engine_of(args)
+    found = found_images(engine, _images(args), [cell.settings for cell in cells if cell.task is None])
+    own = dict.fromkeys(cell.task.image for cell in cells if cell.task and cell.task.image)
+    return found | {f"image {name}": image.image_id for name in own if (image := engine.image(name)) is not None}
 
 
 def executor(args: argparse.Namespace, run: Run) -> DockerExecutor:

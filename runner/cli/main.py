@@ -18,6 +18,7 @@ from runner.cli import (
     check,
     compare,
     completion,
+    dashboard,
     fc,
     gate,
     history,
@@ -31,6 +32,7 @@ from runner.cli import (
     selftest,
     service,
     show,
+    task,
 )
 from runner.errors import RunnerError, UsageError
 from runner.executors import Executor
@@ -49,9 +51,11 @@ COMMANDS = (
     roofline,
     parity,
     fc,
+    task,
     compare,
     gate,
     history,
+    dashboard,
     selftest,
     completion,
     schema,

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from records.schema import HARMLESS, MEASURED, Record, Status
-from runner.cli.format import duration, seconds
+from runner.cli.figures import told
+from runner.cli.format import duration
 from runner.executors.output import printable
 
 if TYPE_CHECKING:
@@ -142,6 +143,8 @@ def label(step: Step) -> str:
 
 def name(cell: Cell) -> str:
     """Return a short name of a cell: its workload, phase and batch size; the plan tells the rest."""
+    if cell.task is not None:
+        return f"{cell.settings.workload} {cell.settings.backend}"
     phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
     return f"{cell.settings.workload}{phase} b{cell.settings.batch_size} on {cell.settings.backend}"
 
@@ -151,7 +154,7 @@ def result(record: Record) -> str:
     if record.status in MEASURED:
         warned = f", {len(record.warnings)} warning{'s'[: len(record.warnings) > 1]}" if record.warnings else ""
         disturbed = ", disturbed by others" if record.surroundings.disturbed else ""
-        return f"{SYMBOLS[record.status]}, {seconds(record.times.step_time_s)} a step{warned}{disturbed}"
+        return f"{SYMBOLS[record.status]}, {told(record)}{warned}{disturbed}"
     return f"{record.status}: {printable(record.reason or '')[:REASON_CHARACTERS]}"
 
 

@@ -1,4 +1,7 @@
-"""Write a run's report: one HTML page that needs nothing else. Prints the table too."""
+"""Write a run's report: one HTML page that needs nothing else. Prints the table too.
+
+With --publish, write a small site instead: every question over all stored runs, a page a cell, a page a run; plain
+files that GitHub Pages or any folder can hold."""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from runner.cli.options import add_results_option
+from runner.errors import UsageError
 
 NAME = "report"
 HELP = "write a run's HTML report again, and print its table"
@@ -19,13 +23,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--out", "--output", dest="output", type=Path, metavar="FILE", help="default: report.html in the run's folder"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+    parser.add_argument("--publish", type=Path, metavar="DIR", help="write a site over all runs into this folder")
+    parser.add_argument(
+        "--last", type=int, default=50, metavar="N", help="with --publish: pages of the newest N runs; default: 50"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page and print the table."""
+    """Write the page and print the table, or write the site."""
     from runner.cli.present import as_json, print_table
     from runner.cli.stored import chosen_run, write_report
 
+    if args.publish is not None:
+        return _publish(args)
     store = chosen_run(args)
     found = write_report(store, args.output or store.folder / "report.html")
     if args.json:
@@ -33,4 +43,25 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_table(found)
         print(f"\nreport: {args.output or store.folder / 'report.html'}")
+    return 0
+
+
+def _publish(args: argparse.Namespace) -> int:
+    """Bring the local warehouse up to date and write the site from it."""
+    from dashboards import site
+    from records.store import Results
+    from runner.cli.sending import send
+    from runner.cli.stored import chosen_run, write_reports
+
+    chosen_run(args)  # complains where there is none
+    if args.last < 1:
+        raise UsageError(f"--last: must be 1 or more, got {args.last}")
+    results = Results(args.results)
+    newest = results.runs()[-args.last :]
+    write_reports(
+        run for run in newest if not (run.folder / "report.html").exists() or run.kept("findings.json") is None
+    )
+    send("local", args.results)
+    pages = site.publish(args.publish, args.results, newest)
+    print(f"{pages} pages: {args.publish / 'index.html'}")
     return 0

@@ -35,18 +35,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_matrix_options(parser)
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
+    parser.add_argument(
+        "--upload",
+        metavar="ADDRESS",
+        help="push to local or bigquery://PROJECT.DATASET after the run; see uploader --help",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, publish, show. Returns the exit code."""
     from records.store import Results
     from runner.adaptive import Goal
+    from runner.cli import sending
 
     matrix, cells = chosen_matrix(args)
+    if args.upload is not None:
+        sending.check(args.upload)
     results = Results(args.results)
     arms = {"": own_arm(args, cells)}
     session = measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
-    return _conclude(args, session.runs[""], session)
+    code = conclude(args, session.runs[""], session)
+    if args.upload is not None:
+        sending.after_run(args.upload, args.results)
+    return code
 
 
 def measure_session(args: argparse.Namespace, results: Results, asked: Request, goal: Goal) -> Session:
@@ -169,7 +180,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def _conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
+def conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
     """Write the report, print the table, and return the exit code that the records ask for."""
     from records.store import latest_attempts
     from runner.cli.present import as_json, print_table

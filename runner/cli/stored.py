@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from analysis.beside import Beside
     from analysis.compare import Row
     from records.schema import Record
+
+
+LOOKED_BACK = 400  # finding changes among n sessions takes time as n squared
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,28 @@ def write_reports(runs: Iterable[Run]) -> None:
         write_report(run, run.folder / "report.html")
 
 
+def keep_findings(run: Run, shown: Findings) -> None:
+    """Keep what was found in a run beside its records, for the warehouse.
+
+    Its histories reach from `LOOKED_BACK` runs before up to this one; `runner history` looks at all.
+    """
+    from analysis.findings import of_run
+    from records import findings, past
+    from runner.cli.past import assessed
+
+    cells = {record.cell_id for record in shown.records}
+    root = run.folder.parent
+    read = past.read([root], lambda cell_id, workload, backend: cell_id in cells)
+    known = replace(read, runs=tuple(one for one in read.runs if one.run_id <= run.run_id)[-LOOKED_BACK:])
+    findings.keep(run, of_run(shown.rows, shown.beside, assessed(known, [root]), run.run_id))
+
+
 def write_report(run: Run, page: Path) -> Findings:
-    """Write a run's page; return what it shows."""
+    """Write a run's page and keep its findings; return what the page shows."""
     from dashboards import report
 
     found, about = findings_of(run), run.about()
+    keep_findings(run, found)
     ended = [record for record in latest_attempts(found.records) if record.status != "infra"]
     pending = max(0, int(about["planned"]) - len(ended))
     report.write(page, report.render(found.records, found.rows, about, pending, found.beside))

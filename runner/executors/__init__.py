@@ -10,6 +10,7 @@ from analysis.surroundings.disturbance import Watched
 from records.schema import Container, Surroundings
 from records.settings import Settings
 from runner.cell.job import Job
+from runner.tasks.seen import TaskSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Outcome:
     `infrastructure` says why there was no process, or why its end was not seen; `refused` why none was started, since
     this machine does not do what the cell asks. With either nothing else is evidence.
     Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes where it was in a `container`, else
-    the machine's. `watched` holds what the machine did in each kept epoch.
+    the machine's. `watched` holds what the machine did in each kept epoch; `task` what an external command showed.
     """
 
     exit_code: int | None = None
@@ -36,6 +37,7 @@ class Outcome:
     surroundings: Surroundings = Surroundings()
     watched: tuple[Watched, ...] = ()
     container: Container | None = None
+    task: TaskSeen | None = None
 
 
 class Running(Protocol):

@@ -24,6 +24,7 @@ from pathlib import Path
 from records import cpu_list, fc
 from records.schema import Container
 from records.settings import Settings
+from records.task import Task
 from runner.cell.job import Job, make_home, write_job
 from runner.errors import ExecutorError
 from runner.executors import Outcome, Running
@@ -48,6 +49,8 @@ from runner.executors.inside import ROOT, WORK, Mount, job_inside, mounts, varia
 from runner.executors.servers import Server, Servers
 from runner.executors.watch import Never, ServerGone, Watch
 from runner.surroundings.nvml import HeldClocks, opened
+from runner.tasks.start import Command, NotStarted, contained
+from runner.tasks.watch import TaskWatch, never
 
 IMAGES = "keras-benchmark-matrix"
 SHORT = {"tensorflow": "tf", "jax": "jax", "torch": "torch"}
@@ -124,6 +127,8 @@ class DockerExecutor:
     def start(self, job: Job, timeout_s: float) -> Running:
         """Start the job in a container. Raises `ExecutorError` when the engine is gone for good."""
         begun_s = time.perf_counter()
+        if job.task is not None:
+            return self._start_task(job, job.task, timeout_s)
         if refused := self._clocks.suit(job.settings) or _refused(job.settings):
             return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
         try:
@@ -206,6 +211,51 @@ class DockerExecutor:
                 shutil.rmtree(home, ignore_errors=True)
                 raise
             return ContainerServer(self._keeper(spec), started, home, listener)
+
+    # One external command.
+
+    def _start_task(self, job: Job, task: Task, timeout_s: float) -> Running:
+        """Start an external command in a container of its own image."""
+        if task.image is None:
+            return Never(
+                Outcome(refused="image: a command without one runs on this machine: leave out --executor docker")
+            )
+        image = self._image(task.image)
+        if isinstance(image, str):
+            there = image.partition("; ")[0]
+            return Never(Outcome(infrastructure=f"{there}; have the engine pull or build it before"))
+        try:
+            command, seen = contained(job, self._place.results, os.environ)
+            spec = self._task_spec(job, task.image, image, command, seen)
+            return TaskWatch(Own(self._keeper(spec), lambda: self._begin_task(job, spec)), job, command, timeout_s)
+        except NotStarted as error:
+            return Never(Outcome(task=never(job, error)))
+        except (ContainerRefused, ServerGone, EngineGone) as error:
+            return Never(Outcome(infrastructure=str(error)))
+
+    def _task_spec(self, job: Job, name: str, image: Image, command: Command, seen: tuple[Mount, ...]) -> Spec:
+        cpus = allowed_cpus(job.settings)
+        return Spec(
+            name=f"{PREFIX}-{job.cell_id}-{job.repeat}-{job.attempt}-{job.nonce[:8]}",
+            image=name,
+            image_id=image.image_id,
+            command=tuple(command.argv),
+            environment=tuple(sorted(command.environment.items())),
+            mounts=seen,
+            user=user_of(image),
+            limits=self._limits,
+            labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
+            cpus=cpu_list.text(cpus) if cpus else None,
+            gpu=visible_gpu() if command.gpus else None,
+            folder=command.folder,
+        )
+
+    def _begin_task(self, job: Job, spec: Spec) -> Started:
+        """Start a command's container, the folders it writes to being its own by now."""
+        for mount in spec.mounts:
+            if mount.writable:
+                give(Path(mount.source), spec.user)
+        return self._begin(spec)
 
     # Containers and images.
 

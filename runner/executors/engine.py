@@ -70,7 +70,7 @@ class Spec:
     """A container to be made: all that decides what runs in it and what it may do.
 
     `image` is the image's name, for people; `cpus` a list of CPUs, None for all; `gpu` the host's index of the one GPU
-    it gets.
+    it gets; `folder` where its process works, None for the image's own.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Spec:
     labels: tuple[tuple[str, str], ...]
     cpus: str | None = None
     gpu: str | None = None
+    folder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +259,7 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
         environment=dict(spec.environment),
         labels=dict(spec.labels),
         entrypoint=[spec.command[0]],
+        working_dir=spec.folder,
         host_config=host,
     )
     return made

@@ -26,6 +26,8 @@ from runner.executors.interpreter import Interpreter
 from runner.executors.servers import ProcessServer, Server, Servers
 from runner.executors.watch import Never, ServerGone, Watch
 from runner.surroundings.nvml import HeldClocks, opened
+from runner.tasks.start import NotStarted, command_of
+from runner.tasks.watch import TaskWatch, never
 
 EXTRAS = {"tensorflow": "tf-cpu", "jax": "jax-cpu", "torch": "torch-cpu"}
 LIGHT_SERVER = "KERAS_BENCHMARK_SERVER"
@@ -87,6 +89,8 @@ class ProcessExecutor:
     def start(self, job: Job, timeout_s: float) -> Running:
         """Start the job in a new process."""
         begun_s = time.perf_counter()
+        if job.task is not None:
+            return self._start_task(job, timeout_s)
         if refused := self._clocks.suit(job.settings):
             return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
         environment = self._environment(job.settings)
@@ -108,6 +112,20 @@ class ProcessExecutor:
             return Watch(server, job, order, timeout_s)
         except ServerGone as error:
             return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
+
+    def _start_task(self, job: Job, timeout_s: float) -> Running:
+        """Start an external command; a light server is its parent, so that nothing of it is left behind."""
+        if job.task is not None and job.task.image is not None:
+            return Never(
+                Outcome(refused=f"image: {job.task.image}: it is to run in a container; add --executor docker")
+            )
+        try:
+            command = command_of(job, self._interpreter.python, self._mark, os.environ)
+            return TaskWatch(self._light_server(), job, command, timeout_s)
+        except NotStarted as error:
+            return Never(Outcome(task=never(job, error)))
+        except ServerGone as error:
+            return Never(Outcome(infrastructure=f"server: {error}"))
 
     def _environment(self, settings: Settings) -> dict[str, str]:
         # A server reads Keras's own configuration when it imports it: from an empty home, never from the user's.

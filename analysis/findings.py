@@ -1,0 +1,325 @@
+"""From a run's table and its histories to findings: estimates, intervals and verdicts as plain rows.
+
+Dashboards and the warehouse show these and compute none of their own. Promise: pure; every finding names its method and
+that method's version, which grows when the same records would give another figure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from analysis import parallel
+from analysis.beside import NOTHING, Beside, same_work
+from analysis.changes import Assessment, Change, VersionChange
+from analysis.compare import CellSummary, Ratio, Row, suite, work_key
+from analysis.history import Session
+from analysis.roofline import Share
+from analysis.statistics import Estimate
+from records.findings import Finding, Kind
+from records.schema import MEASURED
+from records.settings import BACKENDS
+
+STEP_TIME = "times.step_time_s"
+VERSIONS = {
+    "geometric mean over processes": 1,
+    "median over processes": 1,
+    "largest of the processes": 1,
+    "log ratio paired by block": 1,
+    "Benjamini-Hochberg over the table": 1,
+    "geometric mean over works": 1,
+    "model FLOPs over the best product": 1,
+    "throughput over one worker's": 1,
+    "collectives watched apart": 1,
+    "geometric mean over sessions": 1,
+    "least squares segmentation": 1,
+}
+# Which figures of a cell are told, by the name of the measurement they come from.
+FIGURES: Mapping[str, tuple[str, str, Callable[[CellSummary], float | None]]] = {
+    "times.samples_per_s": ("samples/s", "median over processes", lambda c: c.samples_per_s),
+    "times.first_epoch_time_s": ("s", "median over processes", lambda c: c.first_epoch_time_s),
+    "times.first_step_time_s": ("s", "median over processes", lambda c: c.first_step_time_s),
+    "times.epoch_time_median_s": ("s", "median over processes", lambda c: c.epoch_time_s),
+    "times.fixed_time_per_epoch_s": ("s", "median over processes", lambda c: c.fixed_time_per_epoch_s),
+    "times.seed_total_time_s": ("s", "median over processes", lambda c: c.seed_total_time_s),
+    "times.call_time_p50_s": ("s", "median over processes", lambda c: c.call_time_p50_s),
+    "times.call_time_p99_s": ("s", "median over processes", lambda c: c.call_time_p99_s),
+    "memory.peak_host_memory_bytes": ("B", "largest of the processes", lambda c: c.peak_host_memory_bytes),
+    "memory.peak_device_memory_bytes": ("B", "largest of the processes", lambda c: c.peak_device_memory_bytes),
+}
+PEAKS: Mapping[str, tuple[str, Callable[[Share], float | None]]] = {
+    "achieved_flop_per_s": ("FLOP/s", lambda s: s.achieved_flop_per_s),
+    "peak_flop_per_s": ("FLOP/s", lambda s: s.peak_flop_per_s),
+    "roof_flop_per_s": ("FLOP/s", lambda s: s.roof_flop_per_s),
+    "intensity_flop_per_byte": ("FLOP/B", lambda s: s.intensity_flop_per_byte),
+}
+MACHINE_FACTS = frozenset(
+    {"kernel", "os", "cpu_model", "logical_cpus", "memory_bytes", "container", "gpu_driver", "gpus", "cpus", "affinity"}
+)
+
+
+def of_run(
+    rows: Sequence[Row], beside: Beside = NOTHING, assessed: Iterable[Assessment] = (), run_id: str = ""
+) -> list[Finding]:
+    """Return everything found in a run: its table, what stands beside it, and its histories up to this run."""
+    told = [
+        *(found for row in rows for found in _row(row, beside)),
+        *_suites(rows),
+        *_workers(rows, beside),
+        *(found for one in assessed for found in _history(one, run_id)),
+    ]
+    return sorted(told, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
+
+
+def work_id(cell: CellSummary) -> str:
+    """Return what names a cell's work whatever the backend: 16 hex digits."""
+    return hashlib.sha256(work_key(cell.settings).encode()).hexdigest()[:16]
+
+
+def who_should_look(versions: Sequence[VersionChange]) -> str:
+    """Return who probably knows about a change, by what changed nearest to it."""
+    if not versions:
+        return "nobody by name: no version or setting on record changed there; bisect"
+    nearest = min(abs(one.sessions_off) for one in versions)
+    near = [one for one in versions if abs(one.sessions_off) == nearest]
+    groups = dict.fromkeys(_group(one.name) for one in near)
+    words = ", ".join(f"{one.name} {one.before or 'absent'} → {one.after or 'absent'}" for one in near)
+    return f"{' or '.join(groups)}: {words}"
+
+
+def _group(name: str) -> str:
+    if name == "keras":
+        return "Keras"
+    if name in MACHINE_FACTS:
+        return "the machine's keeper"
+    return next((b for b in BACKENDS if name.startswith(b[:3])), "who changed the settings or packages")
+
+
+def _row(row: Row, beside: Beside) -> Iterator[Finding]:
+    for cell in row.cells.values():
+        base = _of_cell(row, cell)
+        yield from _figures(base, cell)
+        yield from _peak(base, beside.shares.get(cell.cell_id))
+    yield _verdict(row, beside)
+    yield from _ratios(row)
+
+
+def _of_cell(row: Row, cell: CellSummary) -> Finding:
+    """Return a finding about nothing yet, that says whose it is."""
+    settings = cell.settings
+    return Finding(
+        kind=Kind.FIGURE,
+        metric="",
+        work=row.title,
+        method="",
+        method_version=0,
+        work_id=work_id(cell),
+        cell_id=cell.cell_id,
+        workload=settings.workload,
+        backend=settings.backend,
+        device=settings.device,
+        league=settings.league,
+    )
+
+
+def _made(base: Finding, kind: Kind, metric: str, method: str, **changes: Any) -> Finding:
+    return replace(base, kind=kind, metric=metric, method=method, method_version=VERSIONS[method], **changes)
+
+
+def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
+    statuses = sorted({record.status.value for record in cell.records if record.status not in MEASURED})
+    yield _made(
+        base,
+        Kind.FIGURE,
+        STEP_TIME,
+        "geometric mean over processes",
+        **_interval(cell.step_time),
+        unit="s",
+        smallest_difference=cell.smallest_difference,
+        verdict=", ".join(statuses) if statuses else "ok",
+        said="; ".join(f"{status}: {reason}" for status, reason in cell.failures) or None,
+        facts=_facts(cell),
+    )
+    for metric, (unit, method, figure) in FIGURES.items():
+        value = figure(cell)
+        if value is not None:
+            yield _made(base, Kind.FIGURE, metric, method, estimate=float(value), unit=unit, count=len(cell.measured))
+
+
+def _facts(cell: CellSummary) -> dict[str, str]:
+    record = next(iter(cell.measured or cell.records))
+    steps = {"steps_per_epoch": str(record.resolved.steps_per_epoch)} if record.resolved else {}
+    return {**record.versions, **steps, **{f"param.{k}": str(v) for k, v in cell.settings.params.items()}}
+
+
+def _interval(estimate: Estimate | None) -> dict[str, Any]:
+    if estimate is None:
+        return {}
+    return {"estimate": estimate.centre, "low": estimate.low, "high": estimate.high, "count": estimate.count}
+
+
+def _peak(base: Finding, share: Share | None) -> Iterator[Finding]:
+    if share is None or share.achieved_flop_per_s is None:
+        return
+    method = "model FLOPs over the best product"
+    yield _made(
+        base,
+        Kind.PEAK,
+        "share_of_peak",
+        method,
+        estimate=share.share_of_peak,
+        low=share.low,
+        high=share.high,
+        said=share.note,
+    )
+    for metric, (unit, figure) in PEAKS.items():
+        if (value := figure(share)) is not None:
+            yield _made(base, Kind.PEAK, metric, method, estimate=value, unit=unit)
+
+
+def _verdict(row: Row, beside: Beside) -> Finding:
+    first = next(iter(row.cells.values()))
+    base = replace(_of_cell(row, first), cell_id=None, backend=row.fastest)
+    word = "fastest" if row.fastest else "not comparable" if row.verdict.startswith("not comparable") else "open"
+    return _made(
+        base,
+        Kind.VERDICT,
+        STEP_TIME,
+        "Benjamini-Hochberg over the table",
+        p_value=row.adjusted_p,
+        verdict=word if len(row.cells) > 1 else "nothing to compare",
+        said=row.verdict,
+        facts={"same work": same_work(beside.parity, row).text},
+    )
+
+
+def _ratios(row: Row) -> Iterator[Finding]:
+    if not row.ratios:
+        return
+    others = {ratio.backend for ratio in row.ratios}
+    quickest = min((name for name, cell in row.cells.items() if cell.step_time and name not in others), default=None)
+    for ratio in row.ratios:
+        yield _ratio(row, ratio, quickest)
+
+
+def _ratio(row: Row, ratio: Ratio, quickest: str | None) -> Finding:
+    apart = (ratio.estimate.low or 0.0) > 1
+    return _made(
+        _of_cell(row, row.cells[ratio.backend]),
+        Kind.RATIO,
+        STEP_TIME,
+        "log ratio paired by block",
+        **_interval(ratio.estimate),
+        against=quickest,
+        p_value=ratio.p_value,
+        smallest_difference=ratio.smallest_difference,
+        verdict="slower" if apart and row.fastest else "open",
+    )
+
+
+def _suites(rows: Sequence[Row]) -> Iterator[Finding]:
+    method = "geometric mean over works"
+    for one in suite(rows):
+        for backend, ratio in one.ratios.items():
+            estimate = ratio.estimate
+            yield Finding(
+                kind=Kind.SUITE,
+                metric=STEP_TIME,
+                work="all works",
+                method=method,
+                method_version=VERSIONS[method],
+                backend=backend,
+                league=one.league,
+                against=one.against,
+                **_interval(estimate),
+            )
+
+
+def _workers(rows: Sequence[Row], beside: Beside) -> Iterator[Finding]:
+    cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
+    for figure in parallel.figures((cell for _, cell in cells.values()), beside.shares):
+        row, cell = cells[figure.cell_id]
+        facts = {"mode": figure.task.mode, "workers": str(figure.task.workers), "kind": str(figure.task.kind)}
+        base = replace(_of_cell(row, cell), facts=facts)
+        one_worker = "throughput over one worker's"
+        yield _made(base, Kind.WORKERS, "samples_per_s", one_worker, estimate=figure.samples_per_s, unit="samples/s")
+        if figure.efficiency is not None:
+            yield _made(base, Kind.WORKERS, "efficiency", one_worker, **_interval(figure.efficiency))
+        if figure.communication_share is not None:
+            watched = "collectives watched apart"
+            yield _made(base, Kind.WORKERS, "communication_share", watched, estimate=figure.communication_share)
+
+
+def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
+    """Return this run's session of a history, the level that holds since the last change, and every change."""
+    base = _of_history(one)
+    session = next((s for s in one.history.sessions if s.run_id == run_id), None)
+    if session is None:
+        return
+    yield _session(base, session)
+    if one.levels:
+        level = one.levels[-1]
+        spread = {"between_sessions": f"{one.spread.between_log:.4g}"} if one.spread else {}
+        sessions = level.last - level.first + 1
+        yield _made(
+            base,
+            Kind.LEVEL,
+            STEP_TIME,
+            "geometric mean over sessions",
+            **{**_interval(level.step_time), "count": sessions},
+            unit="s",
+            at_run_id=one.history.valued[level.first].run_id,
+            facts=spread,
+        )
+    for change in one.changes:
+        yield _change(base, change)
+
+
+def _of_history(one: Assessment) -> Finding:
+    settings, device = one.history.settings, one.history.device
+    return Finding(
+        kind=Kind.SESSION,
+        metric=STEP_TIME,
+        work=str(settings.get("workload", "")),
+        method="",
+        method_version=0,
+        cell_id=one.history.cell_id,
+        workload=str(settings.get("workload", "")),
+        backend=str(settings.get("backend", "")),
+        device=" ".join(device) if device else None,
+        league=str(settings.get("league", "")),
+        host_id=one.history.host_id,
+    )
+
+
+def _session(base: Finding, session: Session) -> Finding:
+    left_out = {f"left out: {status}": str(count) for status, count in session.left_out.items()}
+    return _made(
+        base,
+        Kind.SESSION,
+        STEP_TIME,
+        "geometric mean over processes",
+        **_interval(session.step_time),
+        unit="s",
+        verdict="ok" if session.step_time else "no process ended ok",
+        facts={**session.facts, **left_out},
+    )
+
+
+def _change(base: Finding, change: Change) -> Finding:
+    ratio = change.ratio
+    word = "intended" if change.note is not None else "slower" if ratio is not None and ratio > 1 else "faster"
+    return _made(
+        base,
+        Kind.CHANGE,
+        STEP_TIME,
+        "least squares segmentation",
+        estimate=ratio,
+        at_run_id=change.run_id,
+        verdict=word,
+        said=change.note,
+        look=None if word == "intended" else who_should_look(change.versions),
+        facts={one.name: f"{one.before or 'absent'} → {one.after or 'absent'}" for one in change.versions},
+    )

@@ -1,0 +1,25 @@
+"""Serves the live dashboard with waitress; a plain process, one command, nothing else to run."""
+
+from __future__ import annotations
+
+from dashboards.app.application import Application
+from uploader.errors import BadInput
+from uploader.warehouse import Warehouse
+
+THREADS = 4
+
+
+def serve(warehouse: Warehouse, host: str, port: int) -> None:
+    """Serve until interrupted. Raises `BadInput` where the extra is not installed."""
+    try:
+        from waitress import create_server
+    except ImportError as error:
+        raise BadInput(
+            "the live dashboard needs waitress: install the extra `dashboard`, as in pip install '.[dashboard]'"
+        ) from error
+    server = create_server(Application(warehouse), host=host, port=port, threads=THREADS, ident=None)
+    print(f"dashboard of {warehouse.address}: http://{host}:{server.effective_port}/  (Ctrl-C ends it)", flush=True)
+    try:
+        server.run()
+    finally:
+        server.close()

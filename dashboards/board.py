@@ -1,0 +1,76 @@
+"""A board: panels of answers on one page that needs nothing but itself.
+
+Promise: `render` is pure. Whatever a row holds is shown as text; a hash-only Content-Security-Policy admits this page's
+own style sheet and script. The page is the same served live or written as a file, but for how it is narrowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from dashboards import panels, report
+from dashboards.panels import Panel
+from dashboards.questions import Choice, Question, answer
+from uploader.errors import UploadError
+from uploader.warehouse import Warehouse
+
+SELF = "'self'"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a reader may choose from, where a server answers."""
+
+    action: str
+    workloads: Sequence[str]
+    backends: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What stands around the panels: words, and where links lead; `run_link` gives '' where a run has no page."""
+
+    heading: str
+    lead: str
+    link: Callable[[str], str]
+    run_link: Callable[[str], str] = lambda run_id: ""
+    home: str = ""
+    form: Form | None = None
+    choice: Choice = Choice()
+
+
+def ask(warehouse: Warehouse, questions: Iterable[Question], choice: Choice) -> list[Panel]:
+    """Return a panel a question; one that the warehouse does not answer says why."""
+    return [asked(warehouse, question, choice) for question in questions]
+
+
+def asked(warehouse: Warehouse, question: Question, choice: Choice) -> Panel:
+    """Return the panel of one question."""
+    try:
+        return panels.panel(question, answer(warehouse, question, choice).dicts())
+    except UploadError as error:
+        return panels.failed(question, str(error))
+
+
+def render(shown: Sequence[Panel], frame: Frame) -> str:
+    """Return the page."""
+    from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
+
+    sheets = ("history.css", "board.css")
+    style = report.stylesheet() + "".join((report.TEMPLATES / name).read_text(encoding="utf-8") for name in sheets)
+    script = "" if frame.form else (report.TEMPLATES / "board.js").read_text(encoding="utf-8")
+    page = report.templates().get_template("board.html")
+    return page.render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=report.policy(style, script, SELF if frame.form else "'none'"),
+        heading=frame.heading,
+        lead=frame.lead,
+        home=frame.home,
+        form=frame.form,
+        choice=frame.choice,
+        link=frame.link,
+        run_link=frame.run_link,
+        shown=shown,
+    )

@@ -1,0 +1,29 @@
+-- title: Scaling of the FC modes
+-- asks: What do more workers gain, and what share of a step goes into communication?
+SELECT
+  f.backend,
+  JSON_VALUE(f.facts, '$.mode') AS mode,
+  CAST(JSON_VALUE(f.facts, '$.workers') AS INT64) AS workers,
+  f.work,
+  f.cell_id,
+  f.run_id,
+  MAX(IF(f.metric = 'samples_per_s', f.estimate, NULL)) AS samples_per_s,
+  MAX(IF(f.metric = 'efficiency', f.estimate, NULL)) AS efficiency,
+  MAX(IF(f.metric = 'efficiency', f.low, NULL)) AS low,
+  MAX(IF(f.metric = 'efficiency', f.high, NULL)) AS high,
+  MAX(IF(f.metric = 'communication_share', f.estimate, NULL)) AS communication_share
+FROM newest_cells AS n
+JOIN latest_findings AS f
+  ON f.run_id = n.run_id AND f.cell_id = n.cell_id AND f.kind = 'workers'
+WHERE
+  (@workload = '' OR f.workload = @workload)
+  AND (@backend = '' OR f.backend = @backend)
+  AND f.day >= CAST(@since AS DATE)
+GROUP BY
+  f.backend,
+  JSON_VALUE(f.facts, '$.mode'),
+  CAST(JSON_VALUE(f.facts, '$.workers') AS INT64),
+  f.work,
+  f.cell_id,
+  f.run_id
+ORDER BY mode, f.backend, workers, f.cell_id

@@ -1,0 +1,36 @@
+-- title: Regressions
+-- asks: Which cells became slower, since when, by how much, and who should look?
+SELECT
+  c.workload,
+  c.backend,
+  c.cell_id,
+  c.host_id,
+  c.device,
+  c.at_run_id,
+  c.estimate AS ratio,
+  c.verdict,
+  c.look,
+  l.estimate AS step_time_now_s,
+  l.count AS sessions_since
+FROM latest_findings AS c
+JOIN (
+  SELECT cell_id, host_id, MAX(run_id) AS run_id
+  FROM latest_findings
+  WHERE kind = 'session'
+  GROUP BY cell_id, host_id
+) AS newest
+  ON newest.cell_id = c.cell_id AND newest.host_id = c.host_id AND newest.run_id = c.run_id
+LEFT JOIN latest_findings AS l
+  ON
+    l.run_id = c.run_id
+    AND l.cell_id = c.cell_id
+    AND l.host_id = c.host_id
+    AND l.kind = 'level'
+    AND l.at_run_id = c.at_run_id
+WHERE
+  c.kind = 'change'
+  AND c.verdict = 'slower'
+  AND (@workload = '' OR c.workload = @workload)
+  AND (@backend = '' OR c.backend = @backend)
+  AND c.day >= CAST(@since AS DATE)
+ORDER BY c.at_run_id DESC, c.estimate DESC, c.cell_id, c.host_id

@@ -1,0 +1,82 @@
+"""The questions that dashboards answer: one hand-written query each in `queries/`, in BigQuery's dialect.
+
+Every query takes @workload, @backend (each '' for all) and @since (a day); `trend` takes @cell too. They show findings
+as `analysis` computed them and run unchanged on BigQuery and, transpiled, on the local warehouse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+
+from uploader.warehouse import Answer, Scalar, Warehouse
+
+QUERIES = Path(__file__).parent / "queries"
+ORDER = (
+    "matrix",
+    "comparison",
+    "regressions",
+    "trend",
+    "first_epoch",
+    "memory",
+    "fc_scaling",
+    "roofline",
+    "failures",
+    "machines",
+    "runs",
+)
+EVER = "2000-01-01"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One query, with its title and what it asks."""
+
+    name: str
+    title: str
+    asks: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a dashboard is narrowed to; '' is all."""
+
+    workload: str = ""
+    backend: str = ""
+    since: str = EVER
+    cell: str = ""
+
+    def parameters(self, sql: str) -> Mapping[str, Scalar]:
+        """Return the values of the parameters that a query has."""
+        given = {"workload": self.workload, "backend": self.backend, "since": self.since, "cell": self.cell}
+        return {name: value for name, value in given.items() if f"@{name}" in sql}
+
+
+def checked(choice: Choice) -> Choice:
+    """Return the choice, every day where its day is none."""
+    try:
+        date.fromisoformat(choice.since)
+    except ValueError:
+        return Choice(choice.workload, choice.backend, EVER, choice.cell)
+    return choice
+
+
+@cache
+def questions() -> dict[str, Question]:
+    """Return the questions by name, in the order in which they are shown."""
+    return {name: _question(name) for name in ORDER}
+
+
+def answer(warehouse: Warehouse, question: Question, choice: Choice) -> Answer:
+    """Return a question's rows. Raises `WarehouseFailure`."""
+    return warehouse.query(question.sql, choice.parameters(question.sql))
+
+
+def _question(name: str) -> Question:
+    sql = (QUERIES / f"{name}.sql").read_text(encoding="utf-8")
+    told = dict(line[3:].split(": ", 1) for line in sql.splitlines() if line.startswith("-- "))
+    return Question(name, told["title"], told["asks"], sql)

@@ -1,0 +1,69 @@
+"""A small site over all stored runs: plain files that need no server and nothing from elsewhere.
+
+    DIR/index.html           every question, with a box that narrows it
+    DIR/cells/<cell>.html    one cell over time
+    DIR/runs/<run>.html      the report of a run
+
+Promise: pages appear whole or not at all, and those of runs that are no longer shown are removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from dashboards import board, report
+from dashboards.board import Frame
+from dashboards.questions import Choice, questions
+from records.store import Run
+from uploader.warehouse import LOCAL, Warehouse, open_warehouse
+
+CELLS = "SELECT DISTINCT cell_id FROM newest_cells ORDER BY cell_id"
+NO_JEKYLL = ".nojekyll"  # GitHub Pages would otherwise leave out what begins with an underscore
+
+
+def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
+    """Write the site from the local warehouse and these runs' reports; return how many pages it has."""
+    for name in ("cells", "runs"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / NO_JEKYLL).touch()
+    warehouse = open_warehouse(LOCAL, results)
+    try:
+        cells = [str(row[0]) for row in warehouse.query(CELLS).rows]
+        report.write(folder / "index.html", index(warehouse, {run.run_id for run in runs}))
+        for cell_id in cells:
+            report.write(folder / "cells" / f"{cell_id}.html", cell_page(warehouse, cell_id))
+    finally:
+        warehouse.close()
+    for run in runs:
+        report.write(folder / "runs" / f"{run.run_id}.html", (run.folder / "report.html").read_text(encoding="utf-8"))
+    _clear(folder / "cells", set(cells))
+    _clear(folder / "runs", {run.run_id for run in runs})
+    return 1 + len(cells) + len(runs)
+
+
+def index(warehouse: Warehouse, runs: set[str]) -> str:
+    """Return the page of every question; `runs` are those that have a page."""
+    shown = board.ask(warehouse, (one for one in questions().values() if one.name != "trend"), Choice())
+    frame = Frame(
+        "All runs",
+        "Each cell as its newest run found it. A cell's name leads to its course over time.",
+        link=lambda cell_id: f"cells/{cell_id}.html",
+        run_link=lambda run_id: f"runs/{run_id}.html" if run_id in runs else "",
+    )
+    return board.render(shown, frame)
+
+
+def cell_page(warehouse: Warehouse, cell_id: str) -> str:
+    """Return the page of one cell over time."""
+    shown = board.ask(warehouse, [questions()["trend"]], Choice(cell=cell_id))
+    lead = "One dot a session, with its interval between processes; a stroke upright where the level changed."
+    return board.render(shown, Frame(f"Cell {cell_id}", lead, lambda own: f"{own}.html", home="../index.html"))
+
+
+def _clear(folder: Path, kept: set[str]) -> None:
+    for path in folder.glob("*.html"):
+        if path.stem not in kept:
+            with suppress(OSError):
+                path.unlink()

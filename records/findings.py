@@ -1,0 +1,123 @@
+"""What `analysis` found in one run, as data: the one place from which dashboards and the warehouse take it.
+
+    results/<run_id>/findings.json     the newest set; `revision` counts how often it changed
+
+Promise: estimates, intervals and verdicts are written here once and read everywhere; nothing computes a second
+definition of them. A set that is equal to the stored one keeps its revision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from records.codec import CodecError, canonical, decode, loads, to_json
+from records.schema import about
+from records.store import Run, StoreFailure
+
+FILE = "findings.json"
+FINDINGS_VERSION = 1
+IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "device", "league", "at_run_id")
+
+
+class Kind(StrEnum):
+    """What a finding is about."""
+
+    FIGURE = "figure"
+    RATIO = "ratio"
+    VERDICT = "verdict"
+    SUITE = "suite"
+    PEAK = "peak"
+    WORKERS = "workers"
+    SESSION = "session"
+    LEVEL = "level"
+    CHANGE = "change"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One figure with its interval, or one verdict. None means not known."""
+
+    kind: Kind = about(
+        "figure (of a cell), ratio (to the quickest backend), verdict (on a piece of work), suite (over all works), "
+        "peak (share of the machine's), workers (of the FC modes), session, level and change (of a history)"
+    )
+    metric: str = about("what is estimated, by the name of its measurement where it has one")
+    work: str = about("the piece of work as people call it")
+    method: str = about("how the estimate was made")
+    method_version: int = about("version of that method; a new one may move figures")
+    work_id: str | None = about("hash of the settings without the backend", default=None)
+    cell_id: str | None = about("the cell, where it is one cell's", default=None)
+    workload: str | None = about("the workload", default=None)
+    backend: str | None = about("the backend", default=None)
+    device: str | None = about("cpu, gpu or tpu; of a history the device's name", default=None)
+    league: str | None = about("as_shipped or matched", default=None)
+    host_id: str | None = about("the machine, of a history", default=None)
+    against: str | None = about("the backend that a ratio divides by", default=None)
+    at_run_id: str | None = about("the run at which a change lies, or from which a level holds", default=None)
+    estimate: float | None = about("the centre", default=None)
+    low: float | None = about("lower end of the 95 % interval; null where there is none", default=None)
+    high: float | None = about("upper end of the 95 % interval", default=None)
+    unit: str = about("unit of estimate, low and high", default="1")
+    count: int | None = about("processes, blocks or sessions it rests on", default=None)
+    p_value: float | None = about("of the test that a ratio is 1, adjusted over the run's table", default=None)
+    smallest_difference: float | None = about("relative difference that would probably have shown", default=None)
+    verdict: str | None = about("in one word or two: fastest, slower, open, not comparable, ok ...", default=None)
+    said: str | None = about("in one sentence", default=None)
+    look: str | None = about("who should look at a change, by what changed with it", default=None)
+    facts: dict[str, str] = about("settings, versions or counts that explain it, by name", default_factory=dict)
+
+    @property
+    def finding_id(self) -> str:
+        """Return what names this finding within its run: 16 hex digits of what it is about."""
+        about_what = [to_json(getattr(self, name)) for name in IDENTITY]
+        return hashlib.sha256(canonical(about_what).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that was found in one run. `revision` counts from 1."""
+
+    version: int
+    run_id: str
+    revision: int
+    found: list[Finding] = field(default_factory=list)
+
+
+def load(run: Run) -> Findings | None:
+    """Return a run's findings; None where none were kept. Raises `StoreFailure` for a file that is none."""
+    path = run.folder / FILE
+    try:
+        data = loads(path.read_bytes())
+        if isinstance(data, dict) and isinstance(data.get("version"), int) and data["version"] > FINDINGS_VERSION:
+            raise StoreFailure(
+                f"{path}: version {data['version']} is newer than {FINDINGS_VERSION}; update this program"
+            )
+        return decode(Findings, data, "findings")
+    except FileNotFoundError:
+        return None
+    except (OSError, CodecError) as error:
+        raise StoreFailure(f"{path}: cannot be used: {error}; write it again with: runner report") from error
+
+
+def keep(run: Run, found: Iterable[Finding]) -> Findings:
+    """Keep a run's findings, with the next revision where they differ from the stored ones. Raises `StoreFailure`."""
+    new = Findings(FINDINGS_VERSION, run.run_id, 1, list(found))
+    old = _old(run)
+    if old is not None:
+        if old.found == new.found:
+            return old
+        new = replace(new, revision=old.revision + 1)
+    run.keep(FILE, to_json(new))
+    return new
+
+
+def _old(run: Run) -> Findings | None:
+    try:
+        return load(run)
+    except StoreFailure as error:
+        if "newer" in str(error):
+            raise
+        return None  # damaged: it is made again

@@ -1,0 +1,53 @@
+"""Serve the live dashboard: every question over all runs, read from the local warehouse or from BigQuery.
+
+runner dashboard                                        results/warehouse, brought up to date first
+runner dashboard --from bigquery://PROJECT.DATASET      what was uploaded; needs dataViewer and jobUser"""
+
+from __future__ import annotations
+
+import argparse
+
+from runner.cli.options import add_results_option
+from runner.errors import InfrastructureError, UsageError
+
+NAME = "dashboard"
+HELP = "serve the live dashboard"
+MOST_BYTES_BILLED = 10 << 30
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    add_results_option(parser)
+    parser.add_argument("--from", dest="source", default="local", metavar="ADDRESS", help="default: local")
+    parser.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="default: 127.0.0.1:8080")
+    parser.add_argument("--location", metavar="REGION", help="BigQuery: where the dataset is")
+    parser.add_argument(
+        "--maximum-bytes-billed",
+        type=int,
+        default=MOST_BYTES_BILLED,
+        metavar="N",
+        help="BigQuery: refuse a query that reads more; default: 10 GiB",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    from dashboards.app.application import address
+    from dashboards.app.serve import serve
+    from runner.cli import sending
+    from uploader.errors import UploadError
+    from uploader.warehouse import LOCAL, Options, open_warehouse
+
+    try:
+        host, port = address(args.listen)
+    except ValueError as error:
+        raise UsageError(f"--listen: {error}") from error
+    try:
+        if args.source == LOCAL:
+            sending.send(LOCAL, args.results)
+        options = Options(location=args.location, most_bytes_billed=args.maximum_bytes_billed)
+        warehouse = open_warehouse(args.source, args.results, options)
+        serve(warehouse, host, port)
+    except UploadError as error:
+        raise (UsageError if error.exit_code == UsageError.exit_code else InfrastructureError)(str(error)) from error
+    return 0

@@ -1,0 +1,39 @@
+"""Pushing from the runner: before it, whether it can be at all; after it, without ever failing the measurement."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from runner.errors import UsageError
+
+
+def check(address: str) -> None:
+    """Refuse an address that is none before anything is measured. Raises `UsageError`."""
+    from uploader.warehouse import BIGQUERY, LOCAL
+
+    if address != LOCAL and not address.startswith(f"{LOCAL}:") and not BIGQUERY.fullmatch(address):
+        raise UsageError(f"--upload: must be local, local:FOLDER or bigquery://PROJECT.DATASET, got {address!r}")
+
+
+def after_run(address: str, results: Path) -> None:
+    """Push what the run left; what goes wrong is told and leaves it pending for `uploader push`."""
+    from records.store import StoreFailure
+    from uploader.errors import UploadError
+
+    try:
+        send(address, results)
+    except (UploadError, StoreFailure, OSError) as error:
+        print(
+            f"runner: the upload did not succeed, the measurement did: {error}\n"
+            f"runner: nothing is lost; later: uploader push --to {address} --results {results}",
+            file=sys.stderr,
+        )
+
+
+def send(address: str, results: Path) -> None:
+    """Push a results folder. Raises `UploadError`."""
+    from uploader.cli.main import parser
+
+    args = parser().parse_args(["push", "--to", address, "--results", str(results), "--quiet"])
+    args.main(args)

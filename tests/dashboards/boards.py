@@ -1,0 +1,104 @@
+"""A results folder whose questions have answers: nights on three backends, a slowdown, failures, FC modes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from records import peaks
+from records.codec import to_json
+from records.fc import Task
+from records.identity import cell_id
+from records.schema import Evidence, Memory, Record, Status, Times
+from records.settings import BACKENDS, Settings
+from records.store import Results, Run
+from runner.cli.stored import findings_of, keep_findings
+from tests.conftest import MACHINE, make_record, make_settings
+from tests.fc_made_up import fc_records
+from tests.peaks_made_up import VERSIONS, make_peaks
+from tests.sessions import run_name, store_session
+from uploader.local import LocalWarehouse
+from uploader.outbox import Outbox
+from uploader.push import push
+
+NIGHTS = 12
+SLOWER_FROM = 7
+REPEATS = 5
+BASE_S = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
+HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
+
+
+def stored(root: Path, nights: int = NIGHTS, other: str = HOSTILE) -> Results:
+    """Store the nights and their findings; `other` is the workload that times out on torch."""
+    root.mkdir(parents=True, exist_ok=True)
+    peaks.keep(root, make_peaks())
+    for night in range(nights):
+        folder = store_session(
+            root,
+            run_name(night),
+            [record for backend in BACKENDS for record in _records(backend, night, other)],
+            planned=len(BACKENDS) * REPEATS,
+            machine=to_json(MACHINE),
+            versions=VERSIONS,
+            matrix_path="matrix.yaml",
+            started_at="2026-01-01T02:00:00+00:00",
+        )
+        run = Run(folder)
+        keep_findings(run, findings_of(run))
+    return Results(root)
+
+
+def warehouse_of(results: Results) -> LocalWarehouse:
+    """Push into the local warehouse and return it."""
+    made = LocalWarehouse(results.root / "warehouse")
+    made.create()
+    push(results, made, Outbox(results.root / "outbox" / "local"))
+    return made
+
+
+def step_time_s(backend: str, night: int, repeat: int) -> float:
+    """A step, a little different by repeat and night; of jax half as long again from one night on."""
+    slow = 1.5 if backend == "jax" and night >= SLOWER_FROM else 1.0
+    return BASE_S[backend] * slow * (1 + 0.004 * ((repeat * 3 + night * 5) % 7 - 3) / 3)
+
+
+def _records(backend: str, night: int, other: str) -> list[Record]:
+    keras = "3.15.0" if night < SLOWER_FROM else "3.16.0"
+    settings = make_settings(backend=backend)
+    plain = [_measured(settings, step_time_s(backend, night, r), r, keras) for r in range(REPEATS)]
+    failing = make_settings(backend=backend, workload=other)
+    reason = f"timeout_s: the time limit of {other} passed"
+    last = _failed(failing, reason) if backend == "torch" else _measured(failing, 0.03, 0, keras)
+    return [*plain, last, *_fc(backend)]
+
+
+def _measured(settings: Settings, step_s: float, repeat: int, keras: str) -> Record:
+    epochs = [step_s * 50] * 3
+    times = Times(
+        step_time_s=step_s,
+        epoch_times_s=epochs,
+        epoch_time_median_s=epochs[0],
+        first_epoch_time_s=epochs[0] + 1.5,
+        first_step_time_s=1.0,
+        samples_per_s=settings.batch_size / step_s,
+    )
+    version = {settings.backend: {"tensorflow": "2.21.0", "jax": "0.12.1", "torch": "2.13.0"}[settings.backend]}
+    memory = Memory(500 << 20 if settings.backend != "torch" else 400 << 20)
+    versions = {"keras": keras, **version}
+    return make_record(step_s, repeat, settings=settings, times=times, memory=memory, versions=versions)
+
+
+def _failed(settings: Settings, reason: str) -> Record:
+    evidence = Evidence(signal=9, deadline_exceeded=True, output_tail=HOSTILE)
+    return make_record(None, 0, Status.TIMEOUT, settings=settings, reason=reason, evidence=evidence)
+
+
+def _fc(backend: str) -> list[Record]:
+    """FC modes on one worker and two: two take 62 % of the time of one."""
+    tasks = [(Task("fc_data", workers, 2, 64), 1.0 if workers == 1 else 0.62) for workers in (1, 2)]
+    noise = [1 + 0.002 * repeat for repeat in range(REPEATS)]
+    return [r for task, part in tasks for r in fc_records(task, backend, [0.01 * part * one for one in noise])]
+
+
+def cell_of(backend: str) -> str:
+    """The cell that has a history."""
+    return cell_id(make_settings(backend=backend))

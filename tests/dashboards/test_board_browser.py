@@ -1,0 +1,224 @@
+"""The published site in a real browser, opened from disk: legible, usable by keyboard, without faults of access."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards import board, site
+from dashboards.board import Frame
+from dashboards.questions import Choice, questions
+from records.store import Results
+from tests.dashboards.boards import HOSTILE, cell_of, stored, warehouse_of
+from tests.dashboards.test_browser import browser, look
+from tests.sessions import run_name
+
+__all__ = ["browser"]
+pytestmark = pytest.mark.browser
+
+# Where the pictures of the README go; made anew with: SCREENSHOTS=docs/images ci/browser -k picture_of
+SCREENSHOTS = os.environ.get("SCREENSHOTS")
+
+
+def axe_script() -> str:
+    """The accessibility checker, as the package of its Python binding brings it."""
+    if importlib.util.find_spec("axe_core_python") is None:
+        pytest.skip("axe-core-python is not installed: ci/setup")
+    [script] = Path(str(resources.files("axe_core_python"))).rglob("axe.min.js")
+    return script.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    found = stored(tmp_path_factory.mktemp("boards") / "results")
+    for run in found.runs():
+        (run.folder / "report.html").write_text("<!doctype html><title>a run</title>")
+    return found
+
+
+@pytest.fixture(scope="module")
+def published(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    warehouse_of(results).close()
+    folder = tmp_path_factory.mktemp("site")
+    site.publish(folder, results.root, results.runs())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One page with every question, the trends too."""
+    path = tmp_path_factory.mktemp("whole") / "board.html"
+    shown = board.ask(warehouse_of(results), questions().values(), Choice())
+    path.write_text(board.render(shown, Frame("All runs", "Every question.", lambda cell: f"cells/{cell}.html")))
+    return path
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_site_opens_silently_and_nothing_is_wider_than_the_screen(
+    browser: Any, whole: Path, width: int, scheme: str
+) -> None:
+    look(browser, whole, scheme, width)
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_the_site_asks_no_other_place_for_anything(browser: Any, published: Path) -> None:
+    look(browser, published / "index.html")
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    mine = (published / "index.html").as_uri()
+    assert {url for url in asked if not url.startswith(("data:", "chrome:"))} == {mine}
+
+
+def test_hostile_names_create_no_element_and_run_nothing(browser: Any, whole: Path) -> None:
+    look(browser, whole)
+    assert browser.execute_script("return document.querySelectorAll('img').length") == 0
+    assert browser.execute_script("return document.scripts.length") == 1
+    titles = browser.execute_script("return [...document.querySelectorAll('h3')].map(e => e.textContent)")
+    assert HOSTILE in titles
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_axe_finds_nothing_serious(browser: Any, whole: Path, scheme: str, width: int) -> None:
+    look(browser, whole, scheme, width)
+    # The policy of the page forbids a script element; what the driver injects runs beside it.
+    browser.execute_script(axe_script())
+    found = browser.execute_async_script(
+        "const done = arguments[arguments.length - 1]; axe.run(document, {resultTypes: ['violations']}).then(done)"
+    )
+    serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], [node["target"] for node in one["nodes"]][:3]) for one in serious] == []
+
+
+def test_words_in_the_box_narrow_the_page_and_stand_in_its_address(browser: Any, published: Path) -> None:
+    look(browser, published / "index.html")
+    rows = "return [...document.querySelectorAll('[data-of]')].filter(e => !e.hidden).map(e => e.dataset.of)"
+    everything = browser.execute_script(rows)
+    browser.find_element("id", "words").send_keys("timeout torch")
+    narrowed = browser.execute_script(rows)
+    assert 0 < len(narrowed) < len(everything)
+    assert all("timeout" in one and "torch" in one for one in narrowed)
+    assert browser.current_url.endswith("?show=timeout%20torch")
+    browser.get(browser.current_url)
+    assert browser.execute_script(rows) == narrowed
+
+
+def test_links_and_scrolling_tables_are_reached_by_keyboard_and_show_it(browser: Any, whole: Path) -> None:
+    from selenium import webdriver
+    from selenium.webdriver.common import keys
+
+    look(browser, whole, width=400)
+    unreachable = browser.execute_script(
+        "return [...document.querySelectorAll('.scroll')]"
+        ".filter(e => e.scrollWidth > e.clientWidth && e.tabIndex < 0).length"
+    )
+    assert unreachable == 0
+    look(browser, whole, width=1600)
+    reached = set()
+    for _ in range(30):
+        webdriver.ActionChains(browser).send_keys(keys.Keys.TAB).perform()
+        name, outline = browser.execute_script(
+            "const e = document.activeElement; return [e.tagName, getComputedStyle(e).outlineStyle]"
+        )
+        reached.add(name)
+        assert outline == "solid"
+    assert {"INPUT", "A", "SUMMARY"} <= reached
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+def test_every_dot_lies_within_its_picture_and_no_word_is_smaller_than_nine_pixels(
+    browser: Any, whole: Path, width: int
+) -> None:
+    look(browser, whole, width=width)
+    dots = browser.execute_script(
+        "return [...document.querySelectorAll('.plot use')].map(e => {"
+        "const d = e.getBoundingClientRect(), p = e.ownerSVGElement.getBoundingClientRect();"
+        "return d.width > 4 && d.left >= p.left - 1 && d.right <= p.right + 1;})"
+    )
+    assert len(dots) > 40
+    assert all(dots)
+    sizes = browser.execute_script(
+        "return [...document.querySelectorAll('svg text, td, p, small')].filter(e => e.getClientRects().length)"
+        ".map(e => parseFloat(getComputedStyle(e).fontSize))"
+    )
+    assert min(sizes) >= 9
+
+
+def test_a_cell_leads_to_its_page_and_a_run_to_its_report(browser: Any, published: Path) -> None:
+    look(browser, published / "index.html")
+    browser.find_element("css selector", f'.heat a[href$="{cell_of("jax")}.html"]').click()
+    assert browser.title == f"Keras Benchmark Matrix: Cell {cell_of('jax')}"
+    assert browser.execute_script("return document.querySelectorAll('.course .plot use').length") == 12
+    browser.find_element("css selector", ".brand a").click()
+    browser.find_element("link text", run_name(11)).click()
+    assert browser.title == "a run"
+
+
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page that the README shows: made-up nights with plain names, one course."""
+    warehouse = warehouse_of(stored(tmp_path_factory.mktemp("pictured") / "results", other="cifar10_cnn"))
+    one = Choice(workload="mnist_mlp", backend="jax")
+    shown = [board.asked(warehouse, q, one if q.name == "trend" else Choice()) for q in questions().values()]
+    path = tmp_path_factory.mktemp("pictured") / "board.html"
+    path.write_text(board.render(shown, Frame("All runs", "", lambda cell: f"cells/{cell}.html")))
+    return path
+
+
+@pytest.mark.parametrize("name", list(questions()))
+def test_a_picture_of_each_question_can_be_taken(browser: Any, pictured: Path, name: str) -> None:
+    look(browser, pictured, width=1100)
+    x, y, width, height = browser.execute_script(
+        "const r = document.getElementById(arguments[0]).getBoundingClientRect();"
+        "return [r.x + scrollX - 20, r.y + scrollY - 20, r.width + 40, r.height + 40];",
+        name,
+    )
+    clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
+    taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    shot = base64.b64decode(taken["data"])
+    assert shot.startswith(b"\x89PNG")
+    if SCREENSHOTS:
+        folder = Path(SCREENSHOTS)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"dashboard-{name}.png").write_bytes(shot)
+
+
+def test_a_page_of_a_thousand_cells_is_small_and_at_once_usable(browser: Any, tmp_path: Path) -> None:
+    from dashboards.panels import panel
+
+    matrix = questions()["matrix"]
+    rows = [
+        {
+            "work": f"workload_{number // 4} batch_size={number % 4}",
+            "work_id": f"{number:016x}",
+            "workload": f"workload_{number // 4}",
+            "backend": backend,
+            "cell_id": f"{number:015x}{slot}",
+            "run_id": run_name(1),
+            "step_time_s": 0.01 * (slot + 1),
+            "low": 0.0099 * (slot + 1),
+            "high": 0.0101 * (slot + 1),
+            "status": "ok",
+            "failures": None,
+            "ratio": float(slot + 1) if slot else None,
+            "fastest": "tensorflow",
+            "verdict": "tensorflow is fastest: 2.00x jax, 3.00x torch",
+        }
+        for number in range(334)
+        for slot, backend in enumerate(("tensorflow", "jax", "torch"))
+    ]
+    path = tmp_path / "thousand.html"
+    path.write_text(board.render([panel(matrix, rows)], Frame("A thousand", "", lambda cell: f"cells/{cell}.html")))
+    assert path.stat().st_size <= 5 << 20
+    look(browser, path)
+    ready_ms = browser.execute_script("return performance.getEntriesByType('navigation')[0].domInteractive")
+    assert ready_ms <= 1000

@@ -1,0 +1,190 @@
+"""Every question gives the same rows on DuckDB and, unchanged, on an emulator; the whole night runs there."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards import board
+from dashboards.app.application import Application
+from dashboards.questions import Choice, answer, questions
+from records.store import Results
+from runner.cli.main import Seams
+from runner.cli.main import main as runner
+from runner.testing import FakeExecutor
+from tests.dashboards.boards import cell_of, stored, warehouse_of
+from tests.uploader.conftest import emulated
+from uploader.cli.main import main as uploader
+from uploader.connect import connect
+from uploader.local import LocalWarehouse
+from uploader.outbox import Outbox
+from uploader.push import push
+from uploader.schema import CELLS, FINDINGS, RUNS, Column, Mode, Type
+from uploader.sql import views
+from uploader.warehouse import BIGQUERY, Options, Warehouse
+
+__all__ = ["emulated"]
+pytestmark = [
+    pytest.mark.emulator,
+    # The client leaves its connections for the collector to close.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
+]
+
+
+def alike(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows as both engines can be held to: floats to 12 digits, all else as it is."""
+    return [tuple(_alike(value) for value in row) for row in rows]
+
+
+def _alike(value: Any) -> Any:
+    return float(f"{value:.12g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return stored(tmp_path_factory.mktemp("engines") / "results", nights=10)
+
+
+@pytest.fixture(scope="module")
+def local(results: Results) -> LocalWarehouse:
+    return warehouse_of(results)
+
+
+@pytest.fixture(scope="module")
+def remote(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
+    pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
+        pytest.skip("no BigQuery emulator: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
+    project = os.environ.get("BIGQUERY_EMULATOR_PROJECT", "emulated-project")
+    opened = connect(project, f"engines_{os.getpid()}", Options())
+    opened.create()
+    push(results, opened, Outbox(tmp_path_factory.mktemp("engines-outbox")))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("choice", [Choice(), Choice(backend="jax"), Choice(since="2026-01-05")], ids=str)
+@pytest.mark.parametrize("name", list(questions()))
+def test_a_question_has_the_same_rows_on_both(local: Warehouse, remote: Warehouse, name: str, choice: Choice) -> None:
+    here, there = (answer(one, questions()[name], choice) for one in (local, remote))
+    assert here.columns == there.columns
+    assert alike(here.rows) == alike(there.rows)
+
+
+@pytest.fixture(scope="module")
+def reference(local: LocalWarehouse) -> dict[str, Any]:
+    """What ZetaSQL, Google's own analyser and reference engine, says of every query."""
+    python = os.environ.get("ZETASQL_PYTHON")
+    if not python:
+        pytest.skip("no ZetaSQL: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
+    asked: dict[str, dict[str, Any]] = {"tables": {}, "queries": {}}
+    parts = []
+    for table in (RUNS, CELLS, FINDINGS):
+        columns = [one for one in table.columns if one.mode is not Mode.REPEATED and one.type is not Type.TIMESTAMP]
+        given = ", ".join(_plain(column) for column in columns)
+        rows = [list(row) for row in local.query(f"SELECT {given} FROM {table.name}").rows]
+        kinds = [[one.name, one.type if one.type in PLAIN else "STRING"] for one in columns]
+        asked["tables"][f"given_{table.name}"] = {"columns": kinds, "rows": rows}
+        parts.append(f"{table.name} AS (SELECT {', '.join(map(_typed, columns))} FROM given_{table.name})")
+    parts += [f"{name} AS ({sql})" for name, sql in views().items() if name != "benchmarks"]
+    for name, question in questions().items():
+        sql = question.sql
+        for parameter, value in Choice().parameters(sql).items():
+            sql = sql.replace(f"@{parameter}", f"'{value}'")
+        asked["queries"][name] = f"WITH {', '.join(parts)}\n{sql}"
+    command = [python, str(Path(__file__).parent / "reference.py")]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
+
+
+def _plain(column: Column) -> str:
+    return column.name if column.type in PLAIN else f"CAST({column.name} AS STRING) AS {column.name}"
+
+
+def _typed(column: Column) -> str:
+    """A column as it is in BigQuery, from the plain one that the reference engine was given."""
+    if column.type is Type.DATE:
+        return f"CAST({column.name} AS DATE) AS {column.name}"
+    return f"PARSE_JSON({column.name}) AS {column.name}" if column.type is Type.JSON else column.name
+
+
+@pytest.mark.parametrize("name", list(questions()))
+def test_a_question_has_the_same_rows_by_googles_own_engine(
+    local: LocalWarehouse, reference: dict[str, Any], name: str
+) -> None:
+    here, there = answer(local, questions()[name], Choice()), reference[name]
+    assert "error" not in there, there["error"]
+    assert list(here.columns) == there["columns"]
+    rows = [tuple(value.isoformat() if isinstance(value, date) else value for value in row) for row in here.rows]
+    assert alike(rows) == alike([tuple(row) for row in there["rows"]])
+
+
+def test_the_flat_view_has_the_same_rows_on_both(local: Warehouse, remote: Warehouse) -> None:
+    sql = (
+        "SELECT test_id, test_name, test_type, metrics.totaltime AS totaltime, metrics.epochs AS epochs, "
+        "keras_backend.type AS backend, keras_backend.version AS version, cpu_info.memory AS memory, keras_version, "
+        "gpu_info.count AS gpus FROM benchmarks ORDER BY test_id"
+    )
+    here, there = local.query(sql), remote.query(sql)
+    assert len(here.rows) > 100
+    assert alike(here.rows) == alike(there.rows)
+
+
+def test_the_live_dashboard_reads_the_emulator(remote: Warehouse) -> None:
+    told: list[str] = []
+    [body] = Application(remote)({"PATH_INFO": "/", "QUERY_STRING": ""}, lambda status, headers: told.append(status))
+    assert told == ["200 OK"]
+    assert b"no answer" not in body
+    assert cell_of("jax").encode() in body
+
+
+def test_panels_are_the_same_from_both(local: Warehouse, remote: Warehouse) -> None:
+    pages = [board.ask(one, questions().values(), Choice()) for one in (local, remote)]
+    for here, there in zip(*pages, strict=True):
+        assert (here.kind, here.count, here.problem) == (there.kind, there.count, there.problem)
+
+
+def test_a_night_of_run_push_verify_and_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The steps of docs/nightly.md, twice, with pretended processes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(
+        "version: 1\nbackends: [tensorflow, jax]\ncells:\n  - workload: mnist_mlp\n    repeats: 5\n"
+    )
+    assert uploader(["init", "--to", emulated]) == 0
+    assert "roles/bigquery.jobUser" in capsys.readouterr().out
+    for _ in range(2):
+        assert runner(["--new", "--upload", emulated], Seams(executor=FakeExecutor())) == 0
+        assert uploader(["push", "--to", emulated]) == 0
+        assert "0 new rows" in capsys.readouterr().out
+        assert uploader(["verify", "--to", emulated, "--values"]) == 0
+        assert "0 lost, 0 doubled" in capsys.readouterr().out
+    assert runner(["report", "--publish", "site"], Seams(executor=FakeExecutor())) == 0
+    assert len(list((tmp_path / "site" / "runs").iterdir())) == 2
+    found = BIGQUERY.fullmatch(emulated)
+    assert found is not None
+    opened = connect(found["project"], found["dataset"], Options())
+    assert answer(opened, questions()["matrix"], Choice()).rows
+    opened.close()
+
+
+def test_the_example_of_the_documentation_answers(emulated: str) -> None:
+    command = [sys.executable, "-m", "uploader", "init", "--to", emulated]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

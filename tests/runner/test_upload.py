@@ -1,0 +1,106 @@
+"""A run pushes what it measured, and no upload ever fails a measurement; a site over all runs is published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from records import findings
+from records.store import Results
+from runner.cli.main import Seams, main
+from runner.testing import FakeExecutor
+from uploader.cli.main import main as uploader
+from uploader.local import LocalWarehouse
+from uploader.verify import verify
+
+MATRIX = """\
+version: 1
+backends: [tensorflow, jax, torch]
+cells:
+  - workload: mnist_mlp
+    repeats: 5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def runner(*arguments: str) -> int:
+    return main(list(arguments), Seams(executor=FakeExecutor()))
+
+
+def test_a_run_keeps_what_was_found_in_it(folder: Path) -> None:
+    runner()
+    [run] = Results(folder / "results").runs()
+    kept = findings.load(run)
+    assert kept is not None
+    assert {one.kind for one in kept.found} >= {"figure", "ratio", "verdict", "session", "level"}
+    runner("report")
+    assert findings.load(run) == kept
+
+
+def test_a_run_pushes_into_the_local_warehouse(folder: Path) -> None:
+    assert runner("--upload", "local") == 0
+    results = Results(folder / "results")
+    found = verify(results, LocalWarehouse(results.root / "warehouse"), values=True)
+    assert (found.expected, found.problems) == (found.found, ())
+    assert uploader(["query", "SELECT fastest FROM (SELECT backend AS fastest FROM latest_findings) AS f"]) == 0
+
+
+def test_an_upload_that_fails_is_told_and_fails_no_measurement(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "results" / "warehouse").parent.mkdir()
+    (folder / "results" / "warehouse").write_text("in the way")
+    assert runner("--upload", "local") == 0
+    told = capsys.readouterr().err
+    assert "the upload did not succeed, the measurement did" in told
+    assert "later: uploader push --to local --results results" in told
+
+
+def test_an_address_that_is_none_is_refused_before_anything_is_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner("--upload", "bigquery://nowhere") == 2
+    assert "--upload: must be local" in capsys.readouterr().err
+    assert not (folder / "results").exists()
+
+
+def test_a_site_over_all_runs_is_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    runner("--new")
+    assert runner("report", "--publish", "site", "--last", "1") == 0
+    assert "5 pages: site/index.html" in capsys.readouterr().out
+    newest = Results(folder / "results").runs()[-1].run_id
+    assert [path.stem for path in (folder / "site" / "runs").iterdir()] == [newest]
+    assert "tensorflow is fastest" in (folder / "site" / "index.html").read_text()
+
+
+def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published(folder: Path) -> None:
+    runner()
+    [run] = Results(folder / "results").runs()
+    (run.folder / findings.FILE).unlink()
+    runner("report", "--publish", "site")
+    assert findings.load(run) is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["dashboard", "--listen", "here"], "--listen: must be HOST:PORT"),
+        (["dashboard", "--from", "x"], "--to: must be local"),
+        (["report", "--publish", "site", "--last", "0"], "--last: must be 1 or more"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    folder: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner()
+    capsys.readouterr()
+    assert runner(*arguments) == 2
+    assert told in capsys.readouterr().err

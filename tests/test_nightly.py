@@ -1,0 +1,63 @@
+"""The script of docs/nightly.md runs every step, and tells and returns the first code that is not 0."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+TEXT = (Path(__file__).parent.parent / "docs" / "nightly.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.S)
+
+
+def night(folder: Path, codes: dict[str, int]) -> tuple[int, list[str]]:
+    """Run the script with commands that note what they were asked and end with these codes."""
+    told = folder / "told"
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in ("runner", "curl"):
+        path = programs / name
+        cases = "".join(f"  {first}) exit {code} ;;\n" for first, code in codes.items())
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{told}\ncase "$1" in\n{cases}esac\n')
+        path.chmod(0o755)
+    [script] = blocks("sh")
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "WAREHOUSE": "local", "ALERT_URL": "https://hook"}
+    done = subprocess.run(
+        ["sh", "-c", script.replace("/srv/benchmarks", str(folder))],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, told.read_text().splitlines()
+
+
+def test_a_quiet_night_runs_every_step_and_alerts_nobody(tmp_path: Path) -> None:
+    code, told = night(tmp_path, {})
+    assert code == 0
+    assert [line.split()[1] for line in told] == ["--matrix", "report", "history", "gate"]
+
+
+@pytest.mark.parametrize(("codes", "code"), [({"gate": 4}, 4), ({"--matrix": 1, "gate": 5}, 1)])
+def test_a_night_with_something_wrong_goes_on_and_alerts_with_the_first_code(
+    tmp_path: Path, codes: dict[str, int], code: int
+) -> None:
+    ended, told = night(tmp_path, codes)
+    assert ended == code
+    assert [line.split()[0] for line in told] == ["runner"] * 4 + ["curl"]
+    assert f"exit code {code}" in told[-1]
+    assert told[-1].endswith("https://hook")
+
+
+def test_the_workflow_asks_for_no_more_than_it_needs() -> None:
+    [workflow] = (yaml.safe_load(text) for text in blocks("yaml"))
+    assert workflow["permissions"] == {"contents": "read", "id-token": "write", "issues": "write"}
+    steps = [step.get("run", "") for step in workflow["jobs"]["benchmarks"]["steps"]]
+    assert any("--upload bigquery://" in step for step in steps)

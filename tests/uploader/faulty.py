@@ -1,0 +1,109 @@
+"""A proxy on the loopback that passes requests to an emulator and spoils some: the network as it is on a bad day."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+BODY = "application/json; charset=UTF-8"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one request: another answer or a cut connection, before the emulator did it or after."""
+
+    status: int | None = None
+    reason: str = ""
+    message: str = "as if by the server"
+    reset: bool = False
+    after: bool = False
+    half: bool = False
+
+
+@dataclass
+class Proxy:
+    """Spoils the requests that `plan` names: from their number, method and path to a fault, or None."""
+
+    target: str
+    plan: Callable[[int, str, str], Fault | None]
+    seen: list[tuple[str, str]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __enter__(self) -> str:
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+            def __getattr__(self, name: str) -> Callable[[], None]:
+                if not name.startswith("do_"):
+                    raise AttributeError(name)
+                return lambda: proxy.handle(self)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __exit__(self, *what: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        """Pass one request on, or spoil it."""
+        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        with self._lock:
+            number = len(self.seen)
+            self.seen.append((request.command, request.path))
+        fault = self.plan(number, request.command, request.path)
+        if fault is not None and not fault.after:
+            self._spoil(request, fault)
+            return
+        status, headers, answer = self._asked(request, body)
+        if fault is not None:
+            self._spoil(request, fault)
+            return
+        request.send_response(status)
+        for name, value in headers:
+            if name.lower() not in ("transfer-encoding", "content-length", "connection", "date", "server"):
+                request.send_header(name, value.replace(self.target, f"http://{request.headers['Host']}"))
+        request.send_header("Content-Length", str(len(answer)))
+        request.end_headers()
+        request.wfile.write(answer)
+
+    def _asked(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        split = urlsplit(self.target)
+        connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=60)
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
+        headers["Host"] = request.headers["Host"]
+        connection.request(request.command, request.path, body, headers)
+        answer = connection.getresponse()
+        found = (answer.status, answer.getheaders(), answer.read())
+        connection.close()
+        return found
+
+    def _spoil(self, request: BaseHTTPRequestHandler, fault: Fault) -> None:
+        request.close_connection = True
+        if fault.reset:
+            # A linger of 0 makes closing a reset, as a balancer that forgets a connection does.
+            request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            request.connection.close()
+            return
+        errors = [{"reason": fault.reason, "message": fault.message}]
+        told = {"error": {"code": fault.status, "message": fault.message, "errors": errors}}
+        body = json.dumps(told).encode()
+        request.send_response(fault.status or 200)
+        request.send_header("Content-Type", BODY)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body[: len(body) // 2] if fault.half else body)

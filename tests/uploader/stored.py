@@ -1,0 +1,88 @@
+"""Results folders with everything the uploader sends, and a way to die at any file operation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.findings import Finding, Kind, keep
+from records.schema import Learning, Memory, Surroundings
+from records.store import Results, Run
+from tests.conftest import MACHINE, make_settings
+from tests.sessions import processes, run_name, store_session
+
+
+def results_with(root: Path, runs: int = 2, count: int = 3, first: int = 0) -> Results:
+    """Return a results folder with that many runs of one cell, from a night on, each with a finding."""
+    for number in range(first, first + runs):
+        store_run(root, number, count)
+    return Results(root)
+
+
+def store_run(root: Path, number: int, count: int = 3, **changes: Any) -> Run:
+    """Store the run of one night with its findings."""
+    records = processes(
+        0.01 + number / 1000,
+        count=count,
+        learning=Learning([2.0, 1.5, 1.2, 1.0], {"accuracy": [0.1, 0.3, None, 0.6]}),
+        memory=Memory(500 << 20),
+        surroundings=Surroundings(0.5, 0.7, 0.0, 0.01),
+        settings=changes.pop("settings", make_settings()),
+        **changes,
+    )
+    machine = {"host_id": MACHINE.host_id, "cpu_model": MACHINE.cpu_model, "logical_cpus": MACHINE.logical_cpus}
+    folder = store_session(
+        root, run_name(number), records, started_at="2026-01-01T02:00:00+00:00", planned=count, machine=machine
+    )
+    run = Run(folder)
+    keep(run, [found(records[0].cell_id, 0.01 + number / 1000)])
+    return run
+
+
+def found(cell_id: str, estimate: float = 0.01, **changes: Any) -> Finding:
+    """Return a finding on a cell."""
+    told: dict[str, Any] = {"unit": "s", "count": 3, "workload": "mnist_mlp", "backend": "jax", "cell_id": cell_id}
+    return Finding(
+        Kind.FIGURE,
+        "times.step_time_s",
+        "mnist_mlp",
+        "geometric mean over processes",
+        1,
+        estimate=estimate,
+        **told | changes,
+    )
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+OPERATIONS = ((os, "fsync"), (os, "link"), (os, "replace"), (Path, "unlink"), (Path, "replace"), (Path, "mkdir"))
+
+
+@contextmanager
+def dying_at(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[Callable[[], bool]]:
+    """Let the file operation number `count` and all after it be the process's end; yields whether it came to that.
+
+    As after SIGKILL nothing is cleaned up: what `finally` would remove stays.
+    """
+    left = [count]
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return call(*args, **kwargs)
+
+        return wrapped
+
+    with monkeypatch.context() as patched:
+        for holder, name in OPERATIONS:
+            patched.setattr(holder, name, dying(getattr(holder, name)))
+        yield lambda: left[0] < 0

@@ -1,0 +1,311 @@
+"""The real client against an emulator: exactly once through kills, bad networks, overlaps and replays."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.schema import Record
+from records.store import Results
+from tests.uploader.conftest import emulator_dataset
+from tests.uploader.faulty import Fault, Proxy
+from tests.uploader.stored import Killed, results_with, store_run
+from uploader import connect as connecting
+from uploader import ddl
+from uploader.bigquery import BigQueryWarehouse
+from uploader.cli.main import main
+from uploader.differences import differences, refuse
+from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
+from uploader.outbox import Batch, Outbox
+from uploader.push import Pushed, push, send
+from uploader.retry import Patience
+from uploader.rows import Row, of_record
+from uploader.schema import CELLS, MEASUREMENTS
+from uploader.verify import verify
+from uploader.warehouse import BIGQUERY, Options
+
+pytestmark = [
+    pytest.mark.emulator,
+    # The client leaves its connections for the collector to close.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
+]
+QUICK = Patience(tries=12, first_s=0.01, most_s=0.05)
+_nights = itertools.count(0, 300)
+
+
+def opened(address: str, **options: bool) -> BigQueryWarehouse:
+    found = BIGQUERY.fullmatch(address)
+    assert found is not None
+    return connecting.connect(found["project"], found["dataset"], Options(**options), QUICK)
+
+
+@pytest.fixture(scope="module")
+def shared() -> str:
+    """A dataset that tests share, whose runs differ: an emulator takes seconds to make one."""
+    address = emulator_dataset()
+    made = opened(address)
+    made.create()
+    made.close()
+    return address
+
+
+@pytest.fixture
+def warehouse(shared: str) -> Iterator[BigQueryWarehouse]:
+    made = opened(shared)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def first() -> int:
+    """The first of nights that no other test has."""
+    return next(_nights)
+
+
+@pytest.fixture
+def results(tmp_path: Path, first: int) -> Results:
+    return results_with(tmp_path / "results", runs=1, first=first)
+
+
+def pushed(results: Results, warehouse: BigQueryWarehouse, name: str = "outbox") -> int:
+    return push(results, warehouse, Outbox(results.root.parent / name)).new
+
+
+def test_a_push_arrives_and_replays_and_overlaps_bring_only_what_is_new(
+    results: Results, warehouse: BigQueryWarehouse, first: int
+) -> None:
+    assert [pushed(results, warehouse, name) for name in ("one", "one", "two")] == [53, 0, 0]
+    store_run(results.root, first + 1)
+    assert pushed(results, warehouse, "three") == 53
+    found = verify(results, warehouse, values=True)
+    assert (found.expected, found.problems) == (106, ())
+
+
+def test_the_tables_that_were_made_differ_in_nothing(warehouse: BigQueryWarehouse) -> None:
+    assert [line for one in differences(warehouse) for line in one.lines()] == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(503, "backendError"),
+        Fault(500, "internalError", after=True),
+        Fault(429, "rateLimitExceeded"),
+        Fault(503, "backendError", half=True, after=True),
+        Fault(reset=True),
+        Fault(reset=True, after=True),
+    ],
+    ids=["503", "500 after", "429", "half", "reset", "reset after"],
+)
+def test_a_third_of_all_requests_fail_and_each_row_is_there_once(
+    results: Results, warehouse: BigQueryWarehouse, shared: str, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    chance = random.Random(3)
+    plan = lambda number, method, path: fault if number == 0 or chance.random() < 1 / 3 else None  # noqa: E731
+    proxy = Proxy(os.environ["BIGQUERY_EMULATOR_HOST"], plan)
+    with proxy as url, monkeypatch.context() as patched:
+        patched.setenv("BIGQUERY_EMULATOR_HOST", url)
+        bad = opened(shared)
+        pushed(results, bad)
+        bad.close()
+    assert len(proxy.seen) > 40
+    assert verify(results, warehouse, values=True).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "told"),
+    [
+        (Fault(403, "accessDenied", "no bigquery.tables.get"), NotAllowed, "no bigquery.tables.get.*least roles"),
+        (Fault(403, "quotaExceeded", "too many"), QuotaSpent, "push again when the quota is refilled"),
+        (Fault(403, "billingNotEnabled", "billing"), NotAllowed, "--append-only"),
+        (Fault(401, "authError", "expired"), NotAllowed, "auth application-default login"),
+        (Fault(503, "backendError", "down"), Unreachable, "push again later"),
+    ],
+)
+def test_a_refusal_is_told_with_its_reason_and_advice_and_what_is_pending_stays(
+    results: Results,
+    shared: str,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+    kind: type[WarehouseFailure],
+    told: str,
+) -> None:
+    outbox = Outbox(results.root.parent / "outbox")
+    proxy = Proxy(os.environ["BIGQUERY_EMULATOR_HOST"], lambda number, method, path: fault)
+    with proxy as url, monkeypatch.context() as patched:
+        patched.setenv("BIGQUERY_EMULATOR_HOST", url)
+        bad = opened(shared)
+        with pytest.raises(kind, match=told):
+            push(results, bad, outbox)
+        bad.close()
+    assert len(proxy.seen) == (QUICK.tries if kind is Unreachable else 1)
+    assert len(outbox.pending()) == 4
+
+
+def test_killed_at_any_request_of_a_merge_before_it_or_after_each_row_is_there_once(
+    tmp_path: Path, warehouse: BigQueryWarehouse, shared: str, first: int
+) -> None:
+    import requests
+
+    call, died = requests.Session.request, 0
+    for count in range(60):
+        batch = _cells(tmp_path, first + count)
+        left = [count // 2]
+
+        def dying(
+            session: Any, *args: Any, _left: list[int] = left, _after: bool = count % 2 == 1, **kwargs: Any
+        ) -> Any:
+            _left[0] -= 1
+            if _left[0] < 0 and not _after:
+                raise Killed
+            answer = call(session, *args, **kwargs)
+            if _left[0] < 0:
+                raise Killed
+            return answer
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(requests.Session, "request", dying)
+            dead = opened(shared)
+            with contextlib.suppress(Killed):
+                dead.merge(batch)
+        if left[0] >= 0:
+            break
+        died += 1
+        warehouse.merge(batch)
+        run_id = next(batch.values())["run_id"]
+        found = warehouse.query("SELECT COUNT(*) AS n FROM cells WHERE run_id = @run", {"run": run_id})
+        assert found.rows == [(3,)]
+    assert died >= 12
+
+
+def _cells(root: Path, night: int) -> Batch:
+    run, outbox = store_run(root / "results", night), Outbox(root / "sealed")
+    lines = [row.line for record in run.load()[0] for row in of_record(record) if row.table is CELLS]
+    with outbox.locked():
+        return outbox.seal(CELLS, lines)
+
+
+def test_processes_killed_at_random_moments_leave_each_row_once(
+    results: Results, warehouse: BigQueryWarehouse, shared: str, first: int
+) -> None:
+    """PUSHES=200 is the whole promise, an hour of it; a few are made every time."""
+    chance, killed = random.Random(7), 0
+    command = [sys.executable, "-m", "uploader", "push", "--to", shared, "--results", str(results.root)]
+    for number in range(int(os.environ.get("PUSHES", "4"))):
+        store_run(results.root, first + number + 1, count=1)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=1 + 8 * chance.random())
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            killed += 1
+    push(results, warehouse, Outbox(results.root / "outbox" / shared.replace("://", "-")))
+    assert killed > 0
+    assert verify(results, warehouse, values=True).problems == ()
+
+
+def test_three_uploaders_at_once_add_each_row_once(results: Results, warehouse: BigQueryWarehouse, shared: str) -> None:
+    roots = [results.root.parent / f"machine-{number}" for number in range(3)]
+    for root in roots:
+        shutil.copytree(results.root, root, symlinks=True)
+    command = [sys.executable, "-m", "uploader", "push", "--to", shared, "--results"]
+    processes = [subprocess.Popen([*command, str(root)], stderr=subprocess.PIPE, text=True) for root in roots]
+    for told, code in [(process.communicate()[1], process.returncode) for process in processes]:
+        if code:  # an emulator may refuse writers that meet; pushing again is the promise
+            assert (code, "push again" in told) == (3, True), told
+    for root in roots:
+        assert main(["push", "--to", shared, "--results", str(root), "--quiet"]) == 0
+    assert verify(results, warehouse, values=True).problems == ()
+
+
+def test_a_table_that_is_missing_retyped_or_older_is_told_before_a_row_is_sent_and_migrated(emulated: str) -> None:
+    own = opened(emulated)
+    own.create()
+    client = own._client
+    client.delete_table(f"{own._dataset}.findings")
+    with pytest.raises(SchemaDiffers, match="findings: is missing"):
+        refuse(differences(own), own.address)
+    client.delete_table(f"{own._dataset}.runs")
+    client.query(f"CREATE TABLE `{own._dataset}.runs` (day DATE, run_id INT64)").result()
+    with pytest.raises(SchemaDiffers, match=r"runs\.run_id: is INT64, must be STRING"):
+        refuse(differences(own), own.address)
+    for name in ("runs", "cells"):
+        client.delete_table(f"{own._dataset}.{name}")
+    whole = ddl.create_table(own._dataset, CELLS)
+    client.query("\n".join(line for line in whole.splitlines() if not line.startswith("  machine_os "))).result()
+    own.create()
+    assert [one.name for found in differences(own) for one in found.missing] == ["machine_os"]
+    assert main(["migrate", "--to", emulated]) == 0
+    assert differences(own) == []
+    own.close()
+
+
+def test_one_bad_row_among_many_is_set_aside_and_the_rest_goes(results: Results, warehouse: BigQueryWarehouse) -> None:
+    outbox, done = Outbox(results.root.parent / "outbox"), Pushed()
+    rows = [row for record in results.runs()[0].load()[0] for row in _rows(record) if row.table is MEASUREMENTS]
+    lines = [row.line for row in rows[:8]]
+    lines[5] = lines[5].replace('"value":', '"value":"much","was":')
+    with outbox.locked():
+        outbox.seal(MEASUREMENTS, lines)
+        send(warehouse, outbox, done, lambda text: None)
+    assert done.arrived == {"measurements": 7}
+    [letter] = outbox.dead()
+    assert "much" in letter.row
+    assert letter.reason
+
+
+def _rows(record: Record) -> list[Row]:
+    return list(of_record(record))
+
+
+def test_without_dml_rows_are_appended_and_views_show_each_once(results: Results, emulated: str) -> None:
+    appending = opened(emulated, append_only=True)
+    appending.create()
+    for name in ("one", "two"):
+        pushed(results, appending, name)
+    assert verify(results, appending, values=True).problems == ()
+    appending.close()
+
+
+def test_a_lost_server_leaves_everything_pending(
+    results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared: str
+) -> None:
+    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr(connecting, "Patience", lambda: QUICK)
+    began = time.monotonic()
+    assert main(["push", "--to", shared, "--results", str(results.root)]) == 3
+    assert "push again later" in capsys.readouterr().err
+    assert time.monotonic() - began < 20
+
+
+def test_an_owners_own_table_comes_in_through_a_mapping_of_its_structs(
+    results: Results, warehouse: BigQueryWarehouse, shared: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pushed(results, warehouse)
+    maps = {
+        "workload": "test_name",
+        "backend": "keras_backend.type",
+        "value": "metrics.totaltime",
+        "started_at": "recorded_time",
+        "batch_size": "metrics.batch_size",
+    }
+    command = ["import", f"{shared}.benchmarks", "--metric", "times.seed_total_time_s", "--source", "their table"]
+    command += [f"--map={ours}={theirs}" for ours, theirs in maps.items()]
+    assert main([*command, "--results", str(tmp_path / "mine")]) == 0
+    capsys.readouterr()
+    sql = "SELECT source, workload, backend, COUNT(*) AS n FROM cells GROUP BY source, workload, backend"
+    assert main(["query", sql, "--csv", "--results", str(tmp_path / "mine")]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("their table,mnist_mlp,jax,")

@@ -1,0 +1,116 @@
+"""Results of others come in through a mapping, marked, once, and apart from ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from uploader import foreign
+from uploader.cli.main import main
+from uploader.errors import BadInput
+from uploader.foreign import Asked
+from uploader.local import LocalWarehouse
+
+MAPPING = {
+    "workload": "test_name",
+    "backend": "keras_backend.type",
+    "value": "metrics.totaltime",
+    "started_at": "recorded_time",
+    "batch_size": "metrics.batch_size",
+}
+THEIRS = {
+    "test_name": "resnet50",
+    "keras_backend": {"type": "theano", "version": "1.0"},
+    "metrics": {"totaltime": 12.5, "batch_size": 32},
+    "recorded_time": "2017-10-02 10:00:00 UTC",
+}
+ASKED = Asked(MAPPING, "times.seed_total_time_s", "lab 2017")
+
+
+def test_a_row_of_theirs_is_a_run_a_cell_and_a_measurement_that_say_where_they_come_from() -> None:
+    found = foreign.rows_of([THEIRS], ASKED)
+    assert [row.table.name for row in found.rows] == ["runs", "cells", "measurements"]
+    run, cell, figure = (json.loads(row.line) for row in found.rows)
+    assert (run["day"], run["arm"]) == ("2017-10-02", "lab 2017")
+    assert (cell["source"], cell["workload"], cell["backend"], cell["batch_size"]) == (
+        "lab 2017",
+        "resnet50",
+        "theano",
+        32,
+    )
+    assert (figure["metric"], figure["value"], figure["unit"]) == ("times.seed_total_time_s", 12.5, "s")
+
+
+def test_equal_rows_are_repeats_of_one_cell_and_importing_again_gives_the_same_lines() -> None:
+    rows = [THEIRS, THEIRS, {**THEIRS, "test_name": "lstm"}]
+    once, again = (foreign.rows_of(rows, ASKED) for _ in range(2))
+    cells = [json.loads(row.line) for row in once.rows if row.table.name == "cells"]
+    assert [cell["repeat"] for cell in cells] == [0, 1, 0]
+    assert len({cell["cell_id"] for cell in cells}) == 2
+    assert once.rows == again.rows
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"metrics": {"totaltime": "fast", "batch_size": 1}}, "could not convert string to float"),
+        ({"metrics": {"totaltime": float("nan"), "batch_size": 1}}, "metrics.totaltime is not finite"),
+        ({"metrics": {"totaltime": 1.0, "batch_size": 1.5}}, "batch_size: must be a whole number, got 1.5"),
+        ({"metrics": {"totaltime": None, "batch_size": 1}}, "metrics.totaltime is empty"),
+        ({"recorded_time": "yesterday"}, "Invalid isoformat string"),
+        ({"keras_backend": "theano"}, "has no column 'keras_backend.type'"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_told_and_left_out(change: dict[str, object], told: str) -> None:
+    found = foreign.rows_of([THEIRS, {**THEIRS, **change}], ASKED)
+    assert len(found.rows) == 3
+    assert len(found.problems) == 1
+    assert found.problems[0].startswith("row 2: ")
+    assert told in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "told"),
+    [
+        (["workload"], "COLUMN=NAME"),
+        (["row_hash=x"], "COLUMN=NAME"),
+        (["workload=a", "backend=b"], "value, started_at must be mapped too"),
+    ],
+)
+def test_a_mapping_that_cannot_be_is_refused(assignments: list[str], told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        foreign.mapping(assignments)
+
+
+def test_a_metric_must_be_one_of_ours() -> None:
+    with pytest.raises(BadInput, match="must be a metric of measurements"):
+        foreign.rows_of([THEIRS], Asked(MAPPING, "speed", "lab"))
+
+
+def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "old.csv"
+    path.write_text("name,lib,seconds,when\nmlp,theano,1.5,2017-10-02\nmlp,cntk,x,2017-10-02\n")
+    command = ["import", str(path), "--results", str(tmp_path / "results"), "--metric", "times.seed_total_time_s"]
+    command += ["--source", "lab", *(f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds"))]
+    for new in (3, 0):
+        assert main([*command, "--map", "started_at=when"]) == 1
+        told = capsys.readouterr().out
+        assert f"{new} new rows, {3 - new} were there" in told
+        assert "left out: row 2: could not convert" in told
+    warehouse = LocalWarehouse(tmp_path / "results" / "warehouse")
+    assert warehouse.query("SELECT source, workload, backend FROM cells").rows == [("lab", "mlp", "theano")]
+    assert warehouse.query("SELECT COUNT(*) AS n FROM newest_cells").rows == [(0,)]
+
+
+def test_a_dry_run_shows_rows_and_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "old.csv"
+    path.write_text("name,lib,seconds,when\nmlp,theano,1.5,2017-10-02\n")
+    maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
+    command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", "--dry-run", *maps]
+    assert main([*command, "--results", str(tmp_path / "results")]) == 0
+    assert '"workload":"mlp"' in capsys.readouterr().out
+    assert not (tmp_path / "results").exists()

@@ -1,0 +1,214 @@
+"""Parquet beside the results: each row once, through kills, overlaps and compactions; nothing but SELECT."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from records.store import Results
+from tests.uploader.stored import Killed, dying_at, results_with, store_run
+from uploader import local, parquet
+from uploader.errors import BadInput, UploadError, WarehouseFailure
+from uploader.local import LocalWarehouse
+from uploader.outbox import Batch, Outbox
+from uploader.push import push
+from uploader.rows import of_record
+from uploader.schema import CELLS, MEASUREMENTS, Column, Mode, Type
+from uploader.verify import verify
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> LocalWarehouse:
+    made = LocalWarehouse(tmp_path / "warehouse")
+    made.create()
+    return made
+
+
+def pushed(results: Results, warehouse: LocalWarehouse, name: str = "outbox") -> int:
+    return push(results, warehouse, Outbox(results.root.parent / name)).new
+
+
+def test_what_was_pushed_is_what_the_records_say(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    results = results_with(tmp_path / "results")
+    assert pushed(results, warehouse) == 106
+    found = verify(results, warehouse, values=True)
+    assert (found.expected, found.found, found.foreign, found.problems) == (106, 106, 0, ())
+
+
+def test_a_value_that_changed_in_the_warehouse_is_found(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    results = results_with(tmp_path / "results", runs=1)
+    pushed(results, warehouse)
+    path = next((results.runs()[0].folder / "records").glob("*.json"))
+    told = json.loads(path.read_text())
+    told["times"]["step_time_s"] = 0.5
+    path.write_text(json.dumps(told))
+    problems = verify(Results(results.root), warehouse, values=True).problems
+    assert [line.split(":")[0] for line in problems] == [f"measurements, run {results.runs()[0].run_id}"] * 2
+
+
+def test_a_lost_and_a_doubled_row_are_found(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    results = results_with(tmp_path / "results", runs=1)
+    pushed(results, warehouse)
+    manifest = json.loads((warehouse.folder / "manifest.json").read_text())
+    manifest["tables"]["cells"] *= 2
+    manifest["tables"]["runs"] = []
+    (warehouse.folder / "manifest.json").write_text(json.dumps(manifest))
+    problems = "\n".join(verify(results, warehouse).problems)
+    assert "runs, run 20260101T020000Z-000000: 0 rows, the records make 1" in problems
+    assert "cells: 3 keys stand there more than once" in problems
+
+
+def test_overlapping_batches_of_several_uploaders_add_each_row_once(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    results = results_with(tmp_path / "results", runs=1)
+    assert pushed(results, warehouse, "first") == 53
+    store_run(results.root, 1)
+    assert pushed(results, warehouse, "second") == 53
+    assert verify(results, warehouse).problems == ()
+
+
+def test_killed_at_any_file_operation_of_a_merge_and_a_compaction_each_row_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each merge of the third batch begins from the same two files, and makes one of all three."""
+    monkeypatch.setattr(local, "MOST_FILES", 2)
+    batches = [_batch(tmp_path, number) for number in range(3)]
+    before = LocalWarehouse(tmp_path / "before")
+    before.create()
+    for batch in batches[:2]:
+        before.merge(batch)
+    died = 0
+    for count in range(100):
+        folder = tmp_path / str(count)
+        shutil.copytree(before.folder, folder)
+        with dying_at(monkeypatch, count) as dead:
+            with contextlib.suppress(Killed, UploadError):
+                LocalWarehouse(folder).merge(batches[2])
+            was_killed = dead()
+        again = LocalWarehouse(folder)
+        again.merge(batches[2])
+        [(rows, keys)] = again.query("SELECT COUNT(*) AS n, COUNT(DISTINCT run_id) AS runs FROM cells").rows
+        assert (rows, keys) == (3, 3)
+        if not was_killed:
+            break
+        died += 1
+    assert died > 8
+    assert len(list((folder / "cells").iterdir())) == 1
+
+
+def _batch(root: Path, number: int) -> Batch:
+    """A sealed batch of the one cell of a night."""
+    run = store_run(root / "results", number, count=1)
+    lines = [row.line for record in run.load()[0] for row in of_record(record) if row.table is CELLS]
+    outbox = Outbox(root / "sealed")
+    with outbox.locked():
+        return outbox.seal(CELLS, lines)
+
+
+def test_small_files_are_made_one_and_old_ones_removed(
+    tmp_path: Path, warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MOST_FILES", 4)
+    results = results_with(tmp_path / "results", runs=1, count=1)
+    for number in range(1, local.MOST_FILES + 3):
+        store_run(results.root, number, count=1)
+        pushed(results, warehouse)
+    files = list((warehouse.folder / "cells").glob("*.parquet"))
+    assert len(files) <= local.MOST_FILES
+    assert verify(results, warehouse, values=True).problems == ()
+
+
+def test_a_reader_that_a_compaction_overtakes_looks_again(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    results = results_with(tmp_path / "results", runs=1)
+    pushed(results, warehouse)
+    reader = LocalWarehouse(warehouse.folder)
+    assert reader.query("SELECT COUNT(*) AS n FROM cells").rows == [(3,)]
+    [old] = (warehouse.folder / "cells").glob("*.parquet")
+    old.rename(old.with_name("other.parquet"))
+    manifest = (warehouse.folder / "manifest.json").read_text().replace(old.name, "other.parquet")
+    (warehouse.folder / "manifest.json").write_text(manifest)
+    assert reader.query("SELECT COUNT(*) AS n FROM cells").rows == [(3,)]
+
+
+def test_a_column_that_no_file_has_yet_shows_null(
+    tmp_path: Path, warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = results_with(tmp_path / "results", runs=1)
+    pushed(results, warehouse)
+    newer = replace(CELLS, columns=(*CELLS.columns, Column("added", Type.STRING, Mode.NULLABLE, "a new one")))
+    monkeypatch.setattr(local, "TABLES", (newer, *(table for table in local.TABLES if table is not CELLS)))
+    found = LocalWarehouse(warehouse.folder).query("SELECT added, COUNT(*) AS n FROM cells GROUP BY added")
+    assert found.rows == [(None, 3)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DROP TABLE cells",
+        "SELECT 1; SELECT 2",
+        "COPY cells TO '/tmp/x'",
+        "ATTACH 'x.db'",
+        "INSERT INTO cells (run_id) VALUES ('x')",
+        "SELECT",
+        "",
+    ],
+)
+def test_only_one_select_is_answered(warehouse: LocalWarehouse, sql: str) -> None:
+    with pytest.raises(BadInput, match="the query"):
+        warehouse.query(sql)
+
+
+def test_a_query_that_a_person_wrote_reads_no_other_file(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    (tmp_path / "secret.csv").write_text("a\ncanary\n")
+    warehouse.shut_in()
+    with pytest.raises(WarehouseFailure) as raised:
+        warehouse.query(f"SELECT * FROM read_csv('{tmp_path}/secret.csv')")
+    assert "canary" not in str(raised.value)
+    assert warehouse.query("SELECT COUNT(*) AS n FROM measurements").rows == [(0,)]
+
+
+def test_a_manifest_of_a_newer_version_is_refused(warehouse: LocalWarehouse) -> None:
+    (warehouse.folder / "manifest.json").write_text('{"version": 9, "tables": {}}')
+    with pytest.raises(WarehouseFailure, match="version 9 is newer than 1"):
+        warehouse.query("SELECT 1 AS one")
+
+
+def test_parameters_are_values_and_never_text_of_the_query(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    pushed(results_with(tmp_path / "results", runs=1), warehouse)
+    sql = "SELECT COUNT(*) AS n FROM cells WHERE workload = @workload"
+    assert warehouse.query(sql, {"workload": "x' OR '1' = '1"}).rows == [(0,)]
+    assert warehouse.query(sql, {"workload": "mnist_mlp"}).rows == [(3,)]
+
+
+def test_the_flat_table_of_the_first_benchmarks_has_its_names(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    pushed(results_with(tmp_path / "results", runs=1, count=1), warehouse)
+    [row] = warehouse.query("SELECT * FROM benchmarks").dicts()
+    assert list(row) == [
+        "test_id",
+        "test_name",
+        "test_type",
+        "recorded_time",
+        "metrics",
+        "keras_backend",
+        "cpu_info",
+        "platform_info",
+        "keras_version",
+        "gpu_info",
+    ]
+    assert row["metrics"] == {
+        "totaltime": pytest.approx(0.03),
+        "epochs": 3,
+        "batch_size": 32,
+        "sampletype": "synthetic",
+    }
+    assert row["keras_backend"] == {"type": "jax", "version": "0.10.0"}
+
+
+def test_types_of_all_tables_are_known_to_the_engine() -> None:
+    connection = parquet.engine()
+    parquet.show(connection, MEASUREMENTS, [])
+    assert connection.execute("SELECT * FROM measurements").fetchall() == []

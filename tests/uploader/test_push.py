@@ -1,0 +1,190 @@
+"""Every row arrives once, whatever is killed, refused, lost on the way or sent again."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from records.findings import keep
+from records.schema import SCHEMA_VERSION
+from records.store import Results, Run
+from tests.uploader.stored import Killed, dying_at, found, results_with, store_run
+from uploader import outbox as outbox_module
+from uploader.errors import OutboxFailure, QuotaSpent, Unreachable
+from uploader.outbox import Outbox
+from uploader.push import Pushed, push
+from uploader.schema import LONGEST_ROW_BYTES
+from uploader.testing import FakeWarehouse
+
+
+def counts(warehouse: FakeWarehouse) -> dict[str, int]:
+    return {name: warehouse.count(name) for name in warehouse.rows}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return results_with(tmp_path / "results")
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Outbox:
+    return Outbox(tmp_path / "outbox")
+
+
+def test_a_push_sends_everything_and_the_next_one_nothing(results: Results, outbox: Outbox) -> None:
+    warehouse = FakeWarehouse()
+    first = push(results, warehouse, outbox)
+    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
+    assert (first.new, first.known, first.dead, first.left_out) == (106, 0, 0, [])
+    assert push(results, warehouse, outbox) == Pushed()
+    assert outbox.pending() == []
+
+
+def test_only_what_is_new_is_sealed(results: Results, outbox: Outbox) -> None:
+    warehouse = FakeWarehouse()
+    push(results, warehouse, outbox)
+    run = store_run(results.root, 5, count=1)
+    done = push(results, warehouse, outbox)
+    assert done.arrived == {"runs": 1, "cells": 1, "measurements": 16, "findings": 1}
+    keep(run, [found("0" * 16, 0.5)])
+    assert push(results, warehouse, outbox).arrived == {"findings": 1}
+
+
+def test_killed_at_any_file_operation_nothing_is_lost_and_nothing_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, died = results_with(tmp_path / "results", runs=1, count=2), 0
+    for count in range(500):
+        outbox, warehouse = Outbox(tmp_path / f"outbox-{count}"), FakeWarehouse()
+        with dying_at(monkeypatch, count) as dead:
+            with contextlib.suppress(Killed, OutboxFailure):
+                push(results, warehouse, outbox)
+            was_killed = dead()
+        push(results, warehouse, outbox)
+        assert counts(warehouse) == {"runs": 1, "cells": 2, "measurements": 32, "findings": 1}
+        assert outbox.pending() == []
+        if not was_killed:
+            break
+        died += 1
+    assert died > 20
+
+
+def test_an_answer_that_was_lost_does_not_double_the_rows(results: Results, outbox: Outbox) -> None:
+    warehouse = FakeWarehouse(failures=[(Unreachable("reset"), True)])
+    with pytest.raises(Unreachable):
+        push(results, warehouse, outbox)
+    assert len(outbox.pending()) == 4
+    done = push(results, warehouse, outbox)
+    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
+    assert done.known == 2
+
+
+def test_a_quota_leaves_what_is_pending_and_does_not_try_the_rest(results: Results, outbox: Outbox) -> None:
+    warehouse = FakeWarehouse(failures=[None, (QuotaSpent("for today"), False)])
+    with pytest.raises(QuotaSpent):
+        push(results, warehouse, outbox)
+    assert (len(warehouse.batches), len(outbox.pending())) == (2, 3)
+
+
+def test_replaying_everything_three_times_adds_nothing(results: Results, tmp_path: Path) -> None:
+    warehouse = FakeWarehouse()
+    for number in range(3):
+        push(results, warehouse, Outbox(tmp_path / f"machine-{number}"))
+    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
+
+
+def test_one_bad_row_among_many_is_set_aside_with_its_reason_and_the_rest_goes(
+    results: Results, outbox: Outbox
+) -> None:
+    def refuses(row: dict[str, object]) -> str | None:
+        bad = row.get("metric") == "learning.loss" and row.get("step") == 2 and row.get("repeat") == 1
+        return "value: out of range" if bad else None
+
+    warehouse = FakeWarehouse(refuses=refuses)
+    done = push(results, warehouse, outbox)
+    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 94, "findings": 2}
+    letters = outbox.dead()
+    assert done.dead == len(letters) == 2
+    assert {letter.reason for letter in letters} == {"value: out of range"}
+    assert {json.loads(letter.row)["metric"] for letter in letters} == {"learning.loss"}
+    assert push(results, warehouse, outbox).new == 0
+
+
+def test_rows_that_were_set_aside_can_be_tried_again(results: Results, outbox: Outbox) -> None:
+    warehouse = FakeWarehouse(refuses=lambda row: "no" if row.get("unit") == "B" else None)
+    push(results, warehouse, outbox)
+    warehouse.refuses = lambda row: None
+    with outbox.locked():
+        assert outbox.revive() == 6
+    assert push(results, warehouse, outbox).new == 6
+    assert counts(warehouse)["measurements"] == 96
+    assert outbox.dead() == []
+
+
+def test_a_row_above_the_limit_is_set_aside(tmp_path: Path, outbox: Outbox) -> None:
+    long = "x" * LONGEST_ROW_BYTES
+    store_run(tmp_path / "results", 0, count=1, reason=long)
+    warehouse = FakeWarehouse()
+    done = push(Results(tmp_path / "results"), warehouse, outbox)
+    assert counts(warehouse) == {"runs": 1, "cells": 0, "measurements": 16, "findings": 1}
+    assert done.dead == 1
+    assert "bytes, more than 1,048,576" in outbox.dead()[0].reason
+
+
+def test_a_run_with_a_newer_record_is_left_out_and_the_others_go(results: Results, outbox: Outbox) -> None:
+    path = next((results.runs()[0].folder / "records").glob("*.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}))
+    warehouse = FakeWarehouse()
+    done = push(results, warehouse, outbox)
+    assert counts(warehouse)["cells"] == 3
+    assert len(done.left_out) == 1
+    assert "is newer than" in done.left_out[0]
+
+
+def test_a_torn_record_is_told_and_the_others_of_its_run_go(results: Results, outbox: Outbox) -> None:
+    next((results.runs()[0].folder / "records").glob("*.json")).write_text("{")
+    warehouse = FakeWarehouse()
+    done = push(results, warehouse, outbox)
+    assert counts(warehouse)["cells"] == 5
+    assert "not strict JSON" in done.left_out[0]
+
+
+def test_a_full_disk_seals_nothing_and_loses_nothing(
+    results: Results, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    warehouse = FakeWarehouse()
+    with monkeypatch.context() as patched:
+        patched.setattr(outbox_module, "publish", full)
+        with pytest.raises(OutboxFailure, match=r"cannot be sealed: No space left.*nothing sealed is lost"):
+            push(results, warehouse, outbox)
+    assert push(results, warehouse, outbox).new == 106
+
+
+def test_an_item_is_never_cut_in_two(results: Results, outbox: Outbox) -> None:
+    with outbox.locked():
+        rows = [row for run in results.runs() for record in run.load()[0] for row in _rows(record)]
+        assert outbox_module.seal_all(rows, outbox, most_rows=20) == 3 + 1
+    for batch in outbox.pending():
+        items = [outbox_module.item_of(batch.table, row) for row in batch.values()]
+        assert all(items.count(item) == (16 if batch.table.name == "measurements" else 1) for item in items)
+
+
+def _rows(record: object) -> list[outbox_module.Row]:
+    from records.schema import Record
+    from uploader.rows import of_record
+
+    assert isinstance(record, Record)
+    return list(of_record(record))
+
+
+def test_a_run_without_findings_is_counted(results: Results, outbox: Outbox) -> None:
+    (Run(results.runs()[0].folder).folder / "findings.json").unlink()
+    assert push(results, FakeWarehouse(), outbox).without_findings == 1

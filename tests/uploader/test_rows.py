@@ -1,0 +1,112 @@
+"""A record becomes the same lines everywhere; what was not measured is in none of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records.findings import Findings
+from records.schema import Learning, Memory, Record, Surroundings, Times
+from tests.conftest import make_record, make_settings
+from tests.uploader.stored import found
+from uploader import rows
+from uploader.schema import CELLS, MEASUREMENTS, RUNS
+
+
+def measurements(record: Record) -> list[dict[str, object]]:
+    return [json.loads(line) for line in rows.measurement_lines(record)]
+
+
+def cell(record: Record) -> dict[str, object]:
+    told: dict[str, object] = json.loads(next(iter(rows.of_record(record))).line)
+    return told
+
+
+def test_an_attempt_is_one_cell_and_a_row_a_figure() -> None:
+    record = make_record(0.01, learning=Learning([1.5, None]), memory=Memory(1 << 20))
+    told = {(row["metric"], row.get("step")): row["value"] for row in measurements(record)}
+    assert told == {
+        ("times.epoch_times_s", 0): 0.01,
+        ("times.epoch_times_s", 1): 0.01,
+        ("times.epoch_times_s", 2): 0.01,
+        ("times.step_time_s", None): 0.01,
+        ("learning.loss", 0): 1.5,
+        ("memory.peak_host_memory_bytes", None): 1048576.0,
+    }
+
+
+def test_what_was_not_measured_has_no_row_and_no_member() -> None:
+    record = replace(make_record(None), resolved=None, device=None, times=Times())
+    assert measurements(record) == []
+    assert {name for name in cell(record) if name.startswith(("resolved_", "device_"))} == set()
+    assert "null" not in next(iter(rows.of_record(record))).line
+
+
+def test_a_setting_of_several_types_is_told_as_people_write_it() -> None:
+    told = cell(make_record(settings=make_settings(jit=True, threads=2, steps_per_epoch="auto")))
+    assert (told["jit"], told["threads"], told["steps_per_epoch"]) == ("true", "2", "auto")
+
+
+def test_equal_records_give_equal_lines_and_another_value_another_hash() -> None:
+    one, same, other = make_record(0.01), make_record(0.01), make_record(0.02)
+    lines = [list(rows.of_record(record)) for record in (one, same, other)]
+    assert lines[0] == lines[1]
+    hashes = [[json.loads(row.line)["row_hash"] for row in part] for part in lines]
+    assert len(set(hashes[0])) == len(hashes[0])
+    assert set(hashes[0]) & set(hashes[2]) == {hashes[0][0]}
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=[]), max_size=30))
+def test_any_text_becomes_one_line_that_every_table_can_hold(text: str) -> None:
+    record = make_record(settings=make_settings(workload=text, params={"a": text}), reason=text, warnings=[text])
+    for row in rows.of_record(record):
+        row.line.encode()
+        assert "\n" not in row.line
+        assert "\x00" not in json.dumps(json.loads(row.line), ensure_ascii=False)
+
+
+def test_names_of_metrics_stay_as_the_model_gave_them() -> None:
+    hostile = "accuracy'; DROP TABLE cells; --"
+    record = make_record(learning=Learning(metrics={hostile: [0.5]}))
+    assert f"learning.metrics.{hostile}" in {row["metric"] for row in measurements(record)}
+
+
+def test_a_whole_number_is_measured_as_a_number() -> None:
+    [row] = measurements(make_record(None, surroundings=Surroundings(throttle_events=3)))
+    assert (row["value"], row["unit"]) == (3.0, "1")
+
+
+def test_a_run_keeps_the_matrix_and_neither_command_nor_folder() -> None:
+    about = {
+        "matrix_path": "/home/someone/secret/matrix.yaml",
+        "matrix_text": "version: 1",
+        "command": ["runner", "--token", "canary"],
+        "arm": "slower",
+        "arms": {"slower": {"fault": "slower:0.2"}},
+        "planned": "many",
+    }
+    row = rows.of_run("20260101T000000Z-abcdef", about)
+    told = json.loads(row.line)
+    assert (row.table, told["day"], told["matrix_path"]) == (RUNS, "2026-01-01", "matrix.yaml")
+    assert (told["arm"], told["fault"]) == ("slower", "slower:0.2")
+    assert "planned" not in told
+    assert "canary" not in row.line
+    assert "someone" not in row.line
+
+
+def test_findings_carry_their_revision_and_a_name_of_their_own() -> None:
+    told = Findings(1, "20260101T000000Z-abcdef", 3, [found("0" * 16), found("1" * 16)])
+    lines = [json.loads(row.line) for row in rows.of_findings(told)]
+    assert [line["revision"] for line in lines] == [3, 3]
+    assert len({line["finding_id"] for line in lines}) == 2
+    assert {row.item for row in rows.of_findings(told)} == {"20260101T000000Z-abcdef/3"}
+
+
+@pytest.mark.parametrize("table", [CELLS, MEASUREMENTS])
+def test_the_item_of_a_stored_line_is_that_of_its_row(table: object) -> None:
+    for row in rows.of_record(make_record()):
+        assert rows.item_of(row.table, json.loads(row.line)) == row.item

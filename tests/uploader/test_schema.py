@@ -1,0 +1,84 @@
+"""The tables follow from the record: nothing of it is missing, and nothing is in them twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from records.findings import Finding
+from records.schema import Record
+from uploader import ddl
+from uploader.schema import (
+    BY_NAME,
+    CELLS,
+    FINDINGS,
+    LEFT_OUT,
+    MEASUREMENTS,
+    TABLES,
+    Mode,
+    Type,
+    is_metric,
+    leaves,
+    metrics,
+    unit_of,
+)
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+
+def test_every_value_of_a_record_is_a_column_a_metric_or_left_out_with_a_reason() -> None:
+    columns = {column.path for column in CELLS.columns if column.path}
+    found = {leaf.path: (leaf.path in columns, is_metric(leaf), leaf.path in LEFT_OUT) for leaf in leaves(Record)}
+    assert {path: homes for path, homes in found.items() if sum(homes) != 1} == {}
+
+
+def test_every_value_of_a_finding_is_a_column() -> None:
+    columns = {column.name for column in FINDINGS.columns}
+    assert {leaf.path[0] for leaf in leaves(Finding)} <= columns
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_a_table_has_each_name_once_its_key_and_its_partition(table: object) -> None:
+    table = BY_NAME[str(getattr(table, "name", ""))]
+    names = [column.name for column in table.columns]
+    assert len(names) == len(set(names))
+    assert {*table.key, *table.clustered, "day", "row_hash"} <= set(names)
+    assert all(name.isidentifier() and name == name.lower() for name in names)
+
+
+def test_only_what_has_open_keys_is_json() -> None:
+    found = {f"{table.name}.{c.name}" for table in TABLES for c in table.columns if c.type is Type.JSON}
+    assert found == {"runs.versions", "cells.params", "cells.versions", "findings.facts"}
+
+
+def test_a_field_of_a_group_can_be_added_later_since_its_column_is_nullable() -> None:
+    grouped = [column for column in CELLS.columns if len(column.path) > 1]
+    assert {column.mode for column in grouped} <= {Mode.NULLABLE, Mode.REPEATED}
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"),
+    [
+        ("times.step_time_s", "s"),
+        ("times.samples_per_s", "samples/s"),
+        ("memory.peak_host_memory_bytes", "B"),
+        ("learning.loss", "1"),
+        ("surroundings.gpu.powers_w", "W"),
+        ("parallel.flops_per_step", "FLOP"),
+    ],
+)
+def test_a_metric_has_the_unit_its_name_ends_in(metric: str, unit: str) -> None:
+    assert unit_of(metric) == unit
+    assert metric in {".".join(leaf.path) for leaf in metrics()}
+
+
+def test_the_ddl_partitions_by_day_and_clusters_by_workload_and_backend() -> None:
+    made = ddl.create_table("p.d", MEASUREMENTS)
+    assert made.startswith("CREATE TABLE IF NOT EXISTS `p.d.measurements` (\n  day DATE NOT NULL OPTIONS")
+    assert "PARTITION BY day\nCLUSTER BY workload, backend\n" in made
+
+
+def test_the_page_of_the_tables_is_current() -> None:
+    """Made with: uploader schema --markdown > docs/schema.md"""
+    assert (DOCS / "schema.md").read_text(encoding="utf-8") == ddl.page()

@@ -1,0 +1,42 @@
+"""One dialect for two engines: what is let through, how it is translated, and what a view needs in BigQuery."""
+
+from __future__ import annotations
+
+import pytest
+
+from uploader.errors import BadInput
+from uploader.sql import checked, meaning_of_view, qualified, to_duckdb, translate_views, translated_views, views
+
+
+def test_the_translated_views_are_current() -> None:
+    """Made with: python -m uploader.sql"""
+    assert translated_views() == translate_views()
+
+
+@pytest.mark.parametrize("name", list(views()))
+def test_a_view_says_what_it_is_and_is_one_select(name: str) -> None:
+    assert meaning_of_view(views()[name]).endswith(".")
+    assert checked(views()[name]) == views()[name]
+
+
+def test_tables_get_their_dataset_and_other_names_do_not() -> None:
+    sql = "SELECT c.run_id FROM cells AS c JOIN elsewhere.cells AS e ON e.run_id = c.run_id"
+    found = qualified(sql, "my-project.data", ["cells"])
+    assert found.replace("`", "") == (
+        "SELECT c.run_id FROM my-project.data.cells AS c JOIN elsewhere.cells AS e ON e.run_id = c.run_id"
+    )
+
+
+def test_parameters_and_json_are_translated() -> None:
+    found = to_duckdb("SELECT JSON_VALUE(facts, '$.keras') AS keras FROM findings WHERE backend = @backend")
+    assert "$backend" in found
+    assert "->>" in found
+
+
+@pytest.mark.parametrize(
+    "sql", ["DELETE FROM cells WHERE TRUE", "SELECT 1; DROP TABLE cells", "CREATE TABLE x (a INT64)"]
+)
+def test_nothing_but_one_select_is_let_through(sql: str) -> None:
+    for read in (checked, to_duckdb):
+        with pytest.raises(BadInput, match="must be one SELECT"):
+            read(sql)

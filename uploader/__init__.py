@@ -1,0 +1,1 @@
+"""Where it goes: records as rows, in Parquet files beside the results or in BigQuery, exactly once."""

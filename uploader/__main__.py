@@ -1,0 +1,7 @@
+"""`python -m uploader` is the command `uploader`."""
+
+import sys
+
+from uploader.cli.main import main
+
+sys.exit(main())

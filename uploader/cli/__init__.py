@@ -1,0 +1,1 @@
+"""The command `uploader`: one small file a command."""

@@ -1,0 +1,60 @@
+"""Bring in results that others measured: a CSV file or a BigQuery table, through a mapping of columns.
+
+uploader import old.csv --map workload=test_name --map backend=keras_backend.type --map value=metrics.totaltime \\
+    --map started_at=recorded_time --metric times.seed_total_time_s --source "lab 2017"
+
+Foreign rows are marked (`source`), have runs of their own, and never enter a baseline: `analysis` reads records, of
+which an import makes none."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uploader.cli import options
+
+if TYPE_CHECKING:
+    from uploader.foreign import Found
+
+NAME = "import"
+HELP = "bring in foreign results through a mapping of columns"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument("file", metavar="FILE", help="a CSV file, or bigquery://PROJECT.DATASET.TABLE")
+    parser.add_argument(
+        "--map", action="append", default=[], metavar="COLUMN=NAME", dest="mapping", help="our column, their column"
+    )
+    parser.add_argument("--metric", required=True, metavar="METRIC", help="what `value` is, such as times.step_time_s")
+    parser.add_argument("--source", required=True, metavar="TEXT", help="where the rows come from")
+    parser.add_argument("--dry-run", action="store_true", help="show the first rows as they would be and send nothing")
+    options.add_warehouse_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, map, seal and send."""
+    from uploader import foreign
+    from uploader import push as pushing
+    from uploader.outbox import seal_all
+
+    asked = foreign.Asked(foreign.mapping(args.mapping), args.metric, foreign.source(args.source))
+    theirs = foreign.read_table(args.file, args) if "://" in args.file else foreign.read_csv(Path(args.file))
+    found = foreign.rows_of(theirs, asked)
+    if args.dry_run:
+        print("\n".join(row.line for row in found.rows[:6]))
+        return _told(found)
+    outbox, done = options.outbox(args), pushing.Pushed()
+    with options.warehouse(args) as warehouse, outbox.locked():
+        warehouse.create()
+        seal_all(found.rows, outbox)
+        pushing.send(warehouse, outbox, done, print)
+    print(f"{done.new:,} new rows, {done.known:,} were there")
+    return _told(found)
+
+
+def _told(found: Found) -> int:
+    for line in found.problems[:20]:
+        print(f"left out: {line}")
+    return 1 if found.problems else 0

@@ -1,0 +1,28 @@
+"""Make the dataset, its tables and its views where they are missing, and print the least rights that are needed."""
+
+from __future__ import annotations
+
+import argparse
+
+from uploader.cli import options
+
+NAME = "init"
+HELP = "make dataset, tables and views; print the least IAM roles"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    options.add_warehouse_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make what is missing."""
+    from uploader.rights import least_rights
+    from uploader.warehouse import BIGQUERY
+
+    with options.warehouse(args) as warehouse:
+        made = warehouse.create()
+    print("\n".join(made) if made else "nothing was missing")
+    if found := BIGQUERY.fullmatch(args.to):
+        print("\n" + least_rights(found["project"], found["dataset"]))
+    return 0

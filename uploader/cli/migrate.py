@@ -1,0 +1,34 @@
+"""Add the columns that a newer version knows, as NULLABLE; refuse anything else with the difference."""
+
+from __future__ import annotations
+
+import argparse
+
+from uploader.cli import options
+
+NAME = "migrate"
+HELP = "add new NULLABLE columns; otherwise refuse and show the difference"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    options.add_warehouse_options(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only show the difference")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare the tables and add what may be added."""
+    from uploader.differences import differences, refuse
+
+    with options.warehouse(args) as warehouse:
+        found = differences(warehouse)
+        if not found:
+            print("the tables are as this version needs them")
+        if args.dry_run:
+            print("\n".join(line for one in found for line in one.lines()))
+            return 1 if found else 0
+        refuse([one for one in found if one.wrong or one.absent], args.to)
+        for one in found:
+            warehouse.add_columns(one.table, one.missing)
+            print("\n".join(f"added {one.table.name}.{column.name}" for column in one.missing))
+    return 0

@@ -1,0 +1,75 @@
+"""The flags that several commands share, and the warehouse they name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uploader.errors import BadInput
+
+if TYPE_CHECKING:
+    from uploader.outbox import Outbox
+    from uploader.warehouse import Warehouse
+
+
+def add_warehouse_options(parser: argparse.ArgumentParser) -> None:
+    """Add which warehouse, and how it is reached."""
+    parser.add_argument("--to", "--from", dest="to", default="local", metavar="ADDRESS", help="default: local")
+    parser.add_argument(
+        "--results", type=folder, default=Path("results"), metavar="FOLDER", help="where results are; default: results"
+    )
+    group = parser.add_argument_group("BigQuery")
+    group.add_argument("--location", metavar="REGION", help="where the dataset is, such as EU; default: US")
+    group.add_argument(
+        "--impersonate",
+        metavar="ACCOUNT",
+        help="act as this service account; you need roles/iam.serviceAccountTokenCreator on it",
+    )
+    group.add_argument(
+        "--append-only",
+        action="store_true",
+        help="for projects without DML (the sandbox): load without MERGE and read through views that show a row once",
+    )
+
+
+@contextmanager
+def warehouse(args: argparse.Namespace) -> Iterator[Warehouse]:
+    """Open the warehouse that the flags name. Raises `UploadError`."""
+    from uploader.warehouse import Options, open_warehouse
+
+    options = Options(
+        append_only=args.append_only or getattr(args, "storage_write", False),
+        storage_write=getattr(args, "storage_write", False),
+        location=args.location,
+        impersonate=args.impersonate,
+        most_bytes_billed=getattr(args, "most_bytes_billed", None),
+    )
+    opened = open_warehouse(args.to, args.results, options)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def outbox(args: argparse.Namespace) -> Outbox:
+    """Return the outbox of the warehouse that the flags name."""
+    from uploader.outbox import Outbox
+    from uploader.warehouse import outbox_folder
+
+    return Outbox(outbox_folder(args.to, args.results))
+
+
+def require_results(args: argparse.Namespace) -> None:
+    """Raise `BadInput` where the results folder is missing."""
+    if not args.results.is_dir():
+        raise BadInput(f"--results: {args.results} is no folder; measure with: runner --matrix matrix.yaml")
+
+
+def folder(text: str) -> Path:
+    """Read a folder's name. Raises `BadInput` for none."""
+    if not text:
+        raise BadInput("--results: must name a folder, got ''")
+    return Path(text).expanduser()

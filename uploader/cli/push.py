@@ -1,0 +1,70 @@
+"""Send what the warehouse does not have yet: records, measurements and findings of every run in the results folder.
+
+Rows are sealed in results/outbox first; the same command sends what an earlier one left pending. Sending anything twice
+changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from uploader.cli import options
+
+if TYPE_CHECKING:
+    from uploader.push import Pushed
+
+NAME = "push"
+HELP = "send what the warehouse does not have yet"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    options.add_warehouse_options(parser)
+    parser.add_argument(
+        "--storage-write",
+        action="store_true",
+        help="BigQuery: append through the Storage Write API, exactly once by offsets, for runs that never stop",
+    )
+    parser.add_argument("--retry-dead", action="store_true", help="try the rows again that were set aside")
+    parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Push, and tell what arrived."""
+    options.require_results(args)
+    return push(args)
+
+
+def push(args: argparse.Namespace) -> int:
+    """Push what the flags name; return 1 where something was set aside or left out."""
+    from records.store import Results
+    from uploader import differences
+    from uploader import push as pushing
+
+    outbox = options.outbox(args)
+    say = (lambda text: None) if args.quiet else print
+    with options.warehouse(args) as warehouse:
+        if args.to.startswith("local"):
+            warehouse.create()
+        else:
+            differences.refuse(differences.differences(warehouse), args.to)
+        if args.retry_dead:
+            with outbox.locked():
+                say(f"{outbox.revive()} rows set aside are tried again")
+        done = pushing.push(Results(args.results), warehouse, outbox, say)
+    say(f"{done.new:,} new rows, {done.known:,} were there")
+    for line in _wrong(done):
+        print(line)
+    return 1 if done.dead or done.left_out else 0
+
+
+def _wrong(done: Pushed) -> list[str]:
+    """Return what a person should know of, in lines."""
+    lines = [f"left out: {line}" for line in done.left_out]
+    if done.dead:
+        lines.append(f"{done.dead} rows are set aside: uploader status says why")
+    if done.without_findings:
+        lines.append(
+            f"{done.without_findings} runs have no findings: runner report --run RUN makes them, then push again"
+        )
+    return lines

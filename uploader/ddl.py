@@ -1,0 +1,85 @@
+"""The tables as BigQuery's DDL and as a page of documentation; both follow from `uploader.schema`."""
+
+from __future__ import annotations
+
+from uploader.schema import TABLES, TABLES_VERSION, Column, Mode, Table
+from uploader.sql import meaning_of_view, qualified, views
+
+APPENDED = "_appended"
+
+
+def statements(dataset: str) -> list[str]:
+    """Return what makes every table, and every view over them, in a dataset (`PROJECT.DATASET`)."""
+    names = [table.name for table in TABLES] + list(views())
+    made = [create_view(dataset, name, sql, names) for name, sql in views().items()]
+    return [*(create_table(dataset, table) for table in TABLES), *made]
+
+
+def create_table(dataset: str, table: Table, suffix: str = "") -> str:
+    """Return the DDL of a table: partitioned by day, clustered, each column with its meaning."""
+    columns = ",\n".join(f"  {_column(column)}" for column in table.columns)
+    name = quoted(dataset, table.name + suffix)
+    return (
+        f"CREATE TABLE IF NOT EXISTS {name} (\n{columns}\n)\nPARTITION BY day\n"
+        f"CLUSTER BY {', '.join(table.clustered)}\n"
+        f"OPTIONS (description = {text(f'{table.meaning} Version {TABLES_VERSION}.')})"
+    )
+
+
+def create_view(dataset: str, name: str, sql: str, names: list[str]) -> str:
+    """Return the DDL of a view."""
+    return (
+        f"CREATE OR REPLACE VIEW {quoted(dataset, name)}\n"
+        f"OPTIONS (description = {text(meaning_of_view(sql))})\nAS {qualified(sql, dataset, names)}"
+    )
+
+
+def once_each(dataset: str, table: Table) -> str:
+    """Return the DDL of the view that shows each row of an append-only table once."""
+    keys = ", ".join(table.key)
+    columns = ", ".join(column.name for column in table.columns)
+    return (
+        f"CREATE OR REPLACE VIEW {quoted(dataset, table.name)}\n"
+        f"OPTIONS (description = {text(table.meaning)})\nAS SELECT {columns} FROM (\n"
+        f"  SELECT *, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY row_hash) AS place\n"
+        f"  FROM {quoted(dataset, table.name + APPENDED)}\n) AS numbered\nWHERE place = 1"
+    )
+
+
+def page() -> str:
+    """Return docs/schema.md."""
+    head = (
+        "# The warehouse's tables\n\n"
+        f"Made from `records/schema.py` by `uploader schema --markdown`; version {TABLES_VERSION}. The same tables\n"
+        "are in BigQuery and in `results/warehouse`. How they get there: [bigquery.md](bigquery.md).\n"
+    )
+    parts = [head, *(_table(table) for table in TABLES)]
+    for name, sql in views().items():
+        parts.append(f"## {name} (view)\n\n{meaning_of_view(sql)}\n")
+    return "\n".join(parts)
+
+
+def quoted(dataset: str, name: str) -> str:
+    """Return a table's name with its dataset, as SQL writes it."""
+    return "`" + f"{dataset}.{name}".replace("`", "") + "`"
+
+
+def text(value: str) -> str:
+    """Return a text as BigQuery's SQL writes it."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") + '"'
+
+
+def _column(column: Column) -> str:
+    kind = f"ARRAY<{column.type}>" if column.mode is Mode.REPEATED else str(column.type)
+    required = " NOT NULL" if column.mode is Mode.REQUIRED else ""
+    return f"{column.name} {kind}{required} OPTIONS (description = {text(column.meaning)})"
+
+
+def _table(table: Table) -> str:
+    rows = "\n".join(f"| `{one.name}` | {one.type} | {one.mode.lower()} | {one.meaning} |" for one in table.columns)
+    heads = "| column | type | mode | meaning |\n|---|---|---|---|"
+    return (
+        f"## {table.name}\n\n{table.meaning} Partitioned by `day`, clustered by "
+        f"{' and '.join(f'`{name}`' for name in table.clustered)}; one row for each "
+        f"{', '.join(f'`{name}`' for name in table.key)}.\n\n{heads}\n{rows}\n"
+    )

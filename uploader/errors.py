@@ -1,0 +1,61 @@
+"""The one tree of errors the uploader raises, and the exit code each one ends the program with.
+
+    UploadError                 3   base: catch this to catch every error of ours
+    ├── BadInput                2   what the user gave cannot be used: a flag, an address, a query, a mapping
+    ├── OutboxFailure           3   the outbox cannot be read or written; nothing sealed is lost
+    └── WarehouseFailure        3   the warehouse refused or could not be reached; what is pending stays pending
+        ├── Unreachable         3   for now: tried again, then left for the next push
+        ├── QuotaSpent          3   not before the quota is refilled: no try again
+        ├── NotAllowed          3   credentials are missing, expired or lack a right; the message names it
+        ├── SchemaDiffers       3   a table is missing, or a column is missing or of another type
+        └── RowsRefused         1   the warehouse refuses some row of a batch: found by halving, set aside
+
+A row that is set aside is a dead letter with its reason, not an exception. A message says what is wrong, where, the
+value received and what to do; it never holds a credential.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class UploadError(Exception):
+    """Base of every error of the uploader."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class BadInput(UploadError):
+    """What the user gave cannot be used."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class OutboxFailure(UploadError):
+    """The outbox cannot be read or written."""
+
+
+class WarehouseFailure(UploadError):
+    """The warehouse refused or could not be reached."""
+
+
+class Unreachable(WarehouseFailure):
+    """The warehouse did not answer, or asked to be tried again."""
+
+
+class QuotaSpent(WarehouseFailure):
+    """A quota is used up."""
+
+
+class NotAllowed(WarehouseFailure):
+    """Credentials are missing, expired or lack a right."""
+
+
+class SchemaDiffers(WarehouseFailure):
+    """A table is not as this version needs it."""
+
+
+class RowsRefused(WarehouseFailure):
+    """The warehouse refuses some row of a batch."""
+
+    exit_code: ClassVar[int] = 1

@@ -1,0 +1,90 @@
+"""What BigQuery's refusals mean: for now, for today, for this row, or for these rights; and the advice that follows.
+
+Reasons are those of BigQuery's error table (cloud.google.com/bigquery/docs/error-messages). A reason that is not known
+is judged by the HTTP status. No message repeats a header, so that none holds a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from uploader.errors import NotAllowed, QuotaSpent, RowsRefused, SchemaDiffers, Unreachable, WarehouseFailure
+
+FOR_NOW = frozenset(
+    {
+        "backendError",
+        "internalError",
+        "jobBackendError",
+        "jobInternalError",
+        "jobRateLimitExceeded",
+        "rateLimitExceeded",
+        "tableUnavailable",
+        "stopped",
+        "timeout",
+    }
+)
+BAD_ROWS = frozenset({"invalid", "parseError", "invalidQuery"})
+ADVICE: Mapping[str, tuple[type[WarehouseFailure], str]] = {
+    "accessDenied": (NotAllowed, "grant what the message names: uploader init prints the least roles"),
+    "forbidden": (NotAllowed, "grant what the message names: uploader init prints the least roles"),
+    "authError": (NotAllowed, "log in again: gcloud auth application-default login"),
+    "billingNotEnabled": (NotAllowed, "without billing there is no DML: use --append-only, or enable billing"),
+    "billingTierLimitExceeded": (NotAllowed, "raise --maximum-bytes-billed, or ask for fewer days"),
+    "bytesBilledLimitExceeded": (NotAllowed, "raise --maximum-bytes-billed, or ask for fewer days"),
+    "accessNotConfigured": (NotAllowed, "enable the API: gcloud services enable bigquery.googleapis.com"),
+    "quotaExceeded": (QuotaSpent, "what is pending stays pending: push again when the quota is refilled"),
+    "notFound": (SchemaDiffers, "make dataset and tables with: uploader init"),
+}
+FOR_NOW_CODES = frozenset({408, 429, 500, 502, 503, 504})
+BY_CODE = {401: "authError", 403: "accessDenied", 404: "notFound", 400: "invalid"}
+MOST_TEXT = 400
+
+
+def kinds() -> tuple[type[Exception], ...]:
+    """Return what Google's client, its credentials and its transport raise."""
+    from google.api_core import exceptions as api
+    from google.auth import exceptions as auth
+    from requests import exceptions as http
+
+    return (api.GoogleAPIError, auth.GoogleAuthError, http.RequestException, OSError, ValueError)
+
+
+def explained(doing: str, error: Exception) -> WarehouseFailure:
+    """Return our error for one of the client's; an error that is no refusal is raised again."""
+    from google.api_core import exceptions as api
+    from google.auth import exceptions as auth
+    from requests import exceptions as http
+
+    if isinstance(error, auth.DefaultCredentialsError | auth.RefreshError):
+        return NotAllowed(
+            f"{doing}: no usable credentials ({_short(str(error))}); log in with: gcloud auth application-default "
+            "login, or see docs/bigquery.md for workload identity"
+        )
+    if isinstance(error, auth.TransportError | http.RequestException | ConnectionError | TimeoutError | api.RetryError):
+        return Unreachable(f"{doing}: no answer ({type(error).__name__}: {_short(str(error))}); push again later")
+    if isinstance(error, api.GoogleAPICallError):
+        return by_reason(doing, error.errors, error.code, error.message)
+    if isinstance(error, ValueError):
+        return Unreachable(f"{doing}: half an answer ({type(error).__name__}); push again later")
+    raise error
+
+
+def by_reason(doing: str, errors: Sequence[Any], code: int | None, message: str) -> WarehouseFailure:
+    """Return our error for a reason of BigQuery's."""
+    reasons = [str(one.get("reason")) for one in errors if isinstance(one, Mapping)]
+    if "serialize access" in message:
+        return Unreachable(f"{doing}: another change of the table came between: {_short(message)}")
+    reason = next(iter(reasons), None) or BY_CODE.get(int(code or 0), "")
+    told = f"{doing}: {_short(message)} ({reason or code})"
+    if reason in FOR_NOW or (reason not in ADVICE and reason not in BAD_ROWS and code in FOR_NOW_CODES):
+        return Unreachable(f"{told}; push again later")
+    if reason in BAD_ROWS:
+        return RowsRefused(told)
+    kind, advice = ADVICE.get(reason, (WarehouseFailure, "nothing was lost"))
+    return kind(f"{told}; {advice}")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MOST_TEXT else line[: MOST_TEXT - 3] + "..."

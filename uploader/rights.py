@@ -1,0 +1,24 @@
+"""The least rights that uploading and reading need, as commands that give them."""
+
+from __future__ import annotations
+
+TEMPLATE = """least rights, as commands of the Google Cloud CLI (UPLOADER and READER are service accounts or people):
+
+  # the uploader: run jobs in the project, change rows in this one dataset
+  gcloud projects add-iam-policy-binding {project} --member=UPLOADER --role=roles/bigquery.jobUser
+  bq query --use_legacy_sql=false \\
+    'GRANT `roles/bigquery.dataEditor` ON SCHEMA `{project}`.{dataset} TO "UPLOADER"'
+
+  # the same for {dataset}_staging, where batches wait to be merged
+
+  # dashboards: run jobs, read this one dataset; cap each query with maximum_bytes_billed
+  gcloud projects add-iam-policy-binding {project} --member=READER --role=roles/bigquery.jobUser
+  bq query --use_legacy_sql=false \\
+    'GRANT `roles/bigquery.dataViewer` ON SCHEMA `{project}`.{dataset} TO "READER"'
+
+  # only `uploader init` makes the dataset itself: roles/bigquery.user on the project, once"""
+
+
+def least_rights(project: str, dataset: str) -> str:
+    """Return the commands that give the rights a dataset's uploader and its readers need."""
+    return TEMPLATE.format(project=project, dataset=dataset)

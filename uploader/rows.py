@@ -1,0 +1,222 @@
+"""From a run to rows of the warehouse's tables, one JSON line each; pure.
+
+Promise: equal records give equal lines, byte for byte, on any machine: the name of a batch and every `row_hash` follow
+from them. What was not measured is left out of its line (NULL). Text that no table can hold (half a surrogate pair, a
+NUL) is replaced by U+FFFD.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from operator import attrgetter
+from pathlib import PurePath
+from typing import Any
+
+from records.codec import CodecError, decode, to_json
+from records.findings import Findings
+from records.schema import Machine, Record
+from uploader.schema import CELLS, FINDINGS, MEASUREMENTS, RUNS, Column, Mode, Table, Type, metrics, unit_of
+
+HASH_BYTES = 5
+UNKNOWN_TEXT = "unknown"
+UNFIT = re.compile("[\\x00\\ud800-\\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table; `item` names what it was made from, so that it is made once."""
+
+    table: Table
+    item: str
+    line: str
+
+
+def of_run(run_id: str, about: Mapping[str, Any]) -> Row:
+    """Return the row of a run, from its `run.json`; what is missing or of another type there is NULL."""
+    values = {"day": day_of(run_id), "run_id": run_id, **_run_values(about), **_machine_values(about)}
+    return Row(RUNS, run_id, line(RUNS, values))
+
+
+def of_record(record: Record) -> Iterator[Row]:
+    """Yield the row of an attempt and those of its measurements."""
+    item = item_of_record(record)
+    yield Row(CELLS, item, line(CELLS, cell_values(record)))
+    for text in measurement_lines(record):
+        yield Row(MEASUREMENTS, item, text)
+
+
+def of_findings(found: Findings) -> Iterator[Row]:
+    """Yield the rows of what was found in a run."""
+    common = {"day": day_of(found.run_id), "run_id": found.run_id, "revision": found.revision}
+    for one in found.found:
+        values = {**common, "finding_id": one.finding_id, **to_json(one)}
+        yield Row(FINDINGS, item_of_findings(found), line(FINDINGS, values))
+
+
+def item_of_record(record: Record) -> str:
+    """Return the name of an attempt among what was sent."""
+    return "{}/{}.{}.{}".format(record.run_id, *record.key)
+
+
+def item_of_findings(found: Findings) -> str:
+    """Return the name of a run's findings among what was sent."""
+    return f"{found.run_id}/{found.revision}"
+
+
+def item_of(table: Table, values: Mapping[str, Any]) -> str:
+    """Return the item of a stored line, from its values."""
+    if table is RUNS:
+        return str(values["run_id"])
+    if table is FINDINGS:
+        return f"{values['run_id']}/{values['revision']}"
+    return "{run_id}/{cell_id}.{repeat}.{attempt}".format(**values)
+
+
+def day_of(run_id: str) -> str:
+    """Return the day a run began, from its name."""
+    return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
+
+
+def line(table: Table, values: Mapping[str, Any]) -> str:
+    """Return a row as one line of JSON: the table's columns in their order, less what is NULL, and its hash."""
+    kept = {}
+    for column in table.columns:
+        value = values.get(column.name)
+        if value is not None and value not in ([], {}):
+            kept[column.name] = _fitting(column, value)
+    return hashed(json.dumps(kept, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
+
+
+def hashed(text: str) -> str:
+    """Return a row's JSON object with the hash of it as its last member."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f'{text[:-1]},"row_hash":{int.from_bytes(digest[:HASH_BYTES])}}}'
+
+
+def cell_values(record: Record) -> dict[str, Any]:
+    """Return the columns of an attempt."""
+    values = {name: _value(get(record)) for name, get in _getters()}
+    return {"day": day_of(record.run_id), **values}
+
+
+def measurement_lines(record: Record) -> Iterator[str]:
+    """Yield the lines of an attempt's measurements; many, so that each is put together by hand."""
+    settings = record.settings
+    head = {
+        "day": day_of(record.run_id),
+        "run_id": record.run_id,
+        "cell_id": record.cell_id,
+        "repeat": record.repeat,
+        "attempt": record.attempt,
+        "workload": clean(settings.workload),
+        "backend": settings.backend,
+    }
+    start = json.dumps(head, separators=(",", ":"), ensure_ascii=False)[:-1]
+    for metric, unit, found in _measured(record):
+        for step, value in found:
+            if value is not None:
+                place = "" if step is None else f',"step":{step}'
+                yield hashed(f'{start},"metric":{metric}{place},"value":{float(value)!r},"unit":{unit}}}')
+
+
+def clean(text: str) -> str:
+    """Return text that every table can hold."""
+    return UNFIT.sub("\ufffd", text)
+
+
+@cache
+def _getters() -> tuple[tuple[str, Callable[[Record], Any]], ...]:
+    return tuple((column.name, _getter(column.path)) for column in CELLS.columns if column.path)
+
+
+@cache
+def _metrics() -> tuple[tuple[str, str, Callable[[Record], Any]], ...]:
+    named = ((".".join(leaf.path), leaf.path) for leaf in metrics())
+    return tuple((json.dumps(name), json.dumps(unit_of(name), ensure_ascii=False), _getter(p)) for name, p in named)
+
+
+def _getter(path: tuple[str, ...]) -> Callable[[Record], Any]:
+    """Return a function to what a path leads to; None where a group on the way is absent."""
+    whole = attrgetter(".".join(path))
+
+    def get(record: Record) -> Any:
+        try:
+            return whole(record)
+        except AttributeError:
+            return None
+
+    return get
+
+
+Values = Iterable[tuple[int | None, float | None]]
+
+
+def _measured(record: Record) -> Iterator[tuple[str, str, Values]]:
+    for metric, unit, get in _metrics():
+        found = get(record)
+        if found is None:
+            continue
+        if isinstance(found, list):
+            yield metric, unit, enumerate(found)
+        elif isinstance(found, dict):
+            for name, series in found.items():
+                yield json.dumps(f"{metric[1:-1]}.{clean(name)}", ensure_ascii=False), unit, enumerate(series)
+        else:
+            yield metric, unit, ((None, found),)
+
+
+def _value(found: Any) -> Any:
+    if isinstance(found, list):
+        return [UNKNOWN_TEXT if one is None else one for one in found]
+    return found
+
+
+def _fitting(column: Column, value: Any) -> Any:
+    if column.type is Type.STRING and column.mode is not Mode.REPEATED:
+        return clean(_text(value))
+    if column.mode is Mode.REPEATED:
+        return [clean(str(one)) for one in value]
+    if column.type is Type.JSON:
+        return {clean(str(k)): clean(v) if isinstance(v, str) else v for k, v in value.items()}
+    return value
+
+
+def _text(value: Any) -> str:
+    """Return a value of several types, such as a count or "all", as people write it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.value if isinstance(value, StrEnum) else str(value)
+
+
+_RUN_STRINGS = ("started_at", "session", "plan_id", "start", "stopping", "matrix_text")
+_RUN_NUMBERS = ("planned", "order_seed")
+
+
+def _run_values(about: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {name: v for name in _RUN_STRINGS if isinstance(v := about.get(name), str)}
+    found |= {name: v for name in _RUN_NUMBERS if type(v := about.get(name)) is int}
+    if isinstance(path := about.get("matrix_path"), str):
+        found["matrix_path"] = PurePath(path).name  # the folders above name people and machines
+    arm, arms = about.get("arm"), about.get("arms")
+    if isinstance(arm, str):
+        found["arm"] = arm
+        told = arms.get(arm) if isinstance(arms, dict) else None
+        found["fault"] = told.get("fault") if isinstance(told, dict) else None
+    versions = about.get("versions")
+    if isinstance(versions, dict):
+        found["versions"] = {str(name): str(version) for name, version in versions.items()}
+    return found
+
+
+def _machine_values(about: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        machine = decode(Machine, about.get("machine"), "machine")
+    except CodecError:
+        return {}
+    return {f"machine_{name}": value for name, value in to_json(machine).items()}

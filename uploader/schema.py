@@ -1,0 +1,272 @@
+"""The warehouse's tables, derived from the definition of a record and of a finding; versioned.
+
+    runs          one row a run
+    cells         one row an attempt: everything of its record that describes
+    measurements  one row a figure: long, by metric and step (epoch, worker or boundary)
+    findings      one row an estimate or verdict, as `analysis` computed it
+
+Every table has `day` (partition), `workload` and `backend` (clusters; null where there is none), and `row_hash`, which
+`uploader verify` adds up. JSON columns are used only where the keys are open.
+
+A new field of a record becomes a NULLABLE column here and `uploader migrate` adds it; nothing else about a table ever
+changes.
+
+History of `TABLES_VERSION`:
+  1  first version
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from records.findings import Finding
+from records.schema import Record
+
+TABLES_VERSION = 1
+LONGEST_ROW_BYTES = 1 << 20
+
+
+class Type(StrEnum):
+    """Types of columns, by BigQuery's names."""
+
+    STRING = "STRING"
+    INT64 = "INT64"
+    FLOAT64 = "FLOAT64"
+    BOOL = "BOOL"
+    DATE = "DATE"
+    TIMESTAMP = "TIMESTAMP"
+    JSON = "JSON"
+
+
+class Mode(StrEnum):
+    """Whether a column must have a value, may have one, or has many."""
+
+    REQUIRED = "REQUIRED"
+    NULLABLE = "NULLABLE"
+    REPEATED = "REPEATED"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; `path` leads to its value in a record, and is empty for what is made."""
+
+    name: str
+    type: Type
+    mode: Mode
+    meaning: str
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table. `key` are the columns that name a row; of a null among them there is one, too."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    clustered: tuple[str, ...] = ("workload", "backend")
+
+    def column(self, name: str) -> Column:
+        """Return a column by its name."""
+        return next(column for column in self.columns if column.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One value of a record: the path to it, its Python type and its meaning."""
+
+    path: tuple[str, ...]
+    kind: Any
+    meaning: str
+
+
+# Whose numbers are measurements; all other fields describe.
+MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "parallel")
+# Settings stand under their own names, other groups behind theirs.
+UNPREFIXED = "settings"
+LEFT_OUT = {
+    ("parallel", "places"): "arrays of arrays; that they are right was proved before the record was published",
+}
+SCALARS = {str: Type.STRING, int: Type.INT64, float: Type.FLOAT64, bool: Type.BOOL}
+
+
+def leaves(kind: type, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """Yield every value of a dataclass, those of dataclasses within it too."""
+    hints = typing.get_type_hints(kind)
+    for one in fields(kind):
+        inner, here = _without_none(hints[one.name]), (*path, one.name)
+        meaning = one.metadata.get("meaning") or f"{one.name.replace('_', ' ')} (docs/matrix.md)"
+        if is_dataclass(inner) and isinstance(inner, type):
+            yield from leaves(inner, here)
+        else:
+            yield Leaf(here, hints[one.name], meaning)
+
+
+def is_metric(leaf: Leaf) -> bool:
+    """Return whether a value of a record is a measurement: a number, or numbers, of a measured group."""
+    return leaf.path[0] in MEASURED_GROUPS and leaf.path not in LEFT_OUT and _numbers(_without_none(leaf.kind))
+
+
+def metrics() -> tuple[Leaf, ...]:
+    """Return the measurements of a record; keys below `learning.metrics` are open."""
+    return tuple(leaf for leaf in leaves(Record) if is_metric(leaf))
+
+
+def unit_of(metric: str) -> str:
+    """Return the unit that the end of a metric's name tells, "1" where it tells none."""
+    for end, unit in UNITS:
+        if metric.endswith(end):
+            return unit
+    return "1"
+
+
+UNITS = (
+    ("samples_per_s", "samples/s"),
+    ("steps_per_s", "steps/s"),
+    ("flop_per_s", "FLOP/s"),
+    ("flops_per_step", "FLOP"),
+    ("bytes_per_step", "B"),
+    ("_bytes", "B"),
+    ("_hz", "Hz"),
+    ("_c", "°C"),
+    ("_w", "W"),
+    ("_j", "J"),
+    ("_s", "s"),
+)
+
+
+def _without_none(kind: Any) -> Any:
+    """Return a type less None; of several types their tuple."""
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return kind
+    rest = tuple(one for one in typing.get_args(kind) if one is not type(None))
+    return rest[0] if len(rest) == 1 else rest
+
+
+def _numbers(kind: Any) -> bool:
+    if typing.get_origin(kind) is list:
+        return _numbers(_without_none(typing.get_args(kind)[0]))
+    if typing.get_origin(kind) is dict:
+        return _numbers(typing.get_args(kind)[1])
+    return kind in (int, float)
+
+
+def _column(leaf: Leaf) -> Column:
+    name = "_".join(leaf.path[1:] if leaf.path[0] == UNPREFIXED else leaf.path)
+    kind, mode = _without_none(leaf.kind), Mode.REQUIRED if leaf.kind == _without_none(leaf.kind) else Mode.NULLABLE
+    if leaf.path[0] not in TOP:
+        mode = Mode.NULLABLE  # the whole group may be absent, and a later version may add a field to it
+    if typing.get_origin(kind) is list:
+        return Column(name, Type.STRING, Mode.REPEATED, leaf.meaning, leaf.path)
+    return Column(name, _type(kind), mode, leaf.meaning, leaf.path)
+
+
+def _type(kind: Any) -> Type:
+    if typing.get_origin(kind) is dict:
+        return Type.JSON
+    if isinstance(kind, tuple):
+        return Type.STRING  # such as a count or "all": told as people write it
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return Type.STRING
+    return SCALARS[kind]
+
+
+TOP = ("run_id", "cell_id", "repeat", "attempt", "status", "started_at", "schema_version")
+DAY = Column("day", Type.DATE, Mode.REQUIRED, "day on which the run began, UTC; the partition")
+ROW_HASH = Column("row_hash", Type.INT64, Mode.REQUIRED, "first 40 bits of the sha256 of the row's other values")
+WORKLOAD = Column("workload", Type.STRING, Mode.NULLABLE, "the workload")
+BACKEND = Column("backend", Type.STRING, Mode.NULLABLE, "the backend")
+SOURCE = Column(
+    "source", Type.STRING, Mode.NULLABLE, "null for rows of this program; of imported rows, where they came from"
+)
+
+
+def _of_record() -> tuple[Column, ...]:
+    found = [_column(leaf) for leaf in leaves(Record) if not is_metric(leaf) and leaf.path not in LEFT_OUT]
+    by_name = {one.name: one for one in found}
+    by_name["started_at"] = replace(by_name["started_at"], type=Type.TIMESTAMP)
+    return (DAY, *by_name.values(), SOURCE, ROW_HASH)
+
+
+def _keys(*names: str) -> tuple[Column, ...]:
+    hints = {leaf.path[0]: leaf for leaf in leaves(Record) if len(leaf.path) == 1}
+    return tuple(_column(hints[name]) for name in names)
+
+
+def _of_finding() -> tuple[Column, ...]:
+    made = (
+        Column("run_id", Type.STRING, Mode.REQUIRED, "the run"),
+        Column("revision", Type.INT64, Mode.REQUIRED, "how often the run's findings changed; the last one counts"),
+        Column("finding_id", Type.STRING, Mode.REQUIRED, "names the finding within its run"),
+    )
+    required = ("kind", "metric", "work", "method", "method_version", "unit")
+    told = [_column(leaf) for leaf in leaves(Finding)]
+    return (
+        DAY,
+        *made,
+        *(replace(one, mode=Mode.REQUIRED if one.name in required else Mode.NULLABLE) for one in told),
+        ROW_HASH,
+    )
+
+
+RUN_COLUMNS = (
+    Column("run_id", Type.STRING, Mode.REQUIRED, "the start of the runner; sorts by time"),
+    Column("started_at", Type.TIMESTAMP, Mode.NULLABLE, "wall-clock label, UTC"),
+    Column("session", Type.STRING, Mode.NULLABLE, "first run of the session: its arms share it"),
+    Column("arm", Type.STRING, Mode.NULLABLE, "which side of a comparison; empty for a plain run"),
+    Column("fault", Type.STRING, Mode.NULLABLE, "what was planted; such a run stands for no session"),
+    Column("plan_id", Type.STRING, Mode.NULLABLE, "hash of what was planned"),
+    Column("planned", Type.INT64, Mode.NULLABLE, "repeats planned"),
+    Column("start", Type.STRING, Mode.NULLABLE, "fork or fresh"),
+    Column("stopping", Type.STRING, Mode.NULLABLE, "how the number of repeats was decided"),
+    Column("order_seed", Type.INT64, Mode.NULLABLE, "seed of the random order"),
+    Column("matrix_path", Type.STRING, Mode.NULLABLE, "the matrix file, without its folders"),
+    Column("matrix_text", Type.STRING, Mode.NULLABLE, "the matrix"),
+    Column("versions", Type.JSON, Mode.NULLABLE, "what was installed, by package"),
+)
+
+_RECORD_COLUMNS = _of_record()
+_MACHINE = tuple(one for one in _RECORD_COLUMNS if one.path[:1] == ("machine",))
+RUNS = Table(
+    "runs",
+    "One row a run: what was planned, from which matrix, on which machine.",
+    (DAY, *RUN_COLUMNS, *(replace(one, mode=one.mode) for one in _MACHINE), ROW_HASH),
+    ("run_id",),
+    clustered=("run_id",),
+)
+CELLS = Table(
+    "cells",
+    "One row an attempt at a repeat of a cell: settings, what they became, where it ran, how it ended.",
+    _RECORD_COLUMNS,
+    ("run_id", "cell_id", "repeat", "attempt"),
+)
+MEASUREMENTS = Table(
+    "measurements",
+    "One row a figure of an attempt; what was not measured has no row.",
+    (
+        DAY,
+        *_keys("run_id", "cell_id", "repeat", "attempt"),
+        WORKLOAD,
+        BACKEND,
+        Column("metric", Type.STRING, Mode.REQUIRED, "the field of the record, such as times.step_time_s"),
+        Column("step", Type.INT64, Mode.NULLABLE, "which epoch, worker or boundary, from 0; null for a single one"),
+        Column("value", Type.FLOAT64, Mode.REQUIRED, "the figure, in its unit"),
+        Column("unit", Type.STRING, Mode.REQUIRED, "s, B, samples/s ...; 1 for counts and shares"),
+        ROW_HASH,
+    ),
+    ("run_id", "cell_id", "repeat", "attempt", "metric", "step"),
+)
+FINDINGS = Table(
+    "findings",
+    "One row an estimate or verdict on a run, as analysis computed it; dashboards show these.",
+    _of_finding(),
+    ("run_id", "revision", "finding_id"),
+)
+TABLES = (RUNS, CELLS, MEASUREMENTS, FINDINGS)
+BY_NAME = {table.name: table for table in TABLES}

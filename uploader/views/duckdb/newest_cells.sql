@@ -1,0 +1,1 @@
+/* Of each cell the newest run that measured it, runs with a planted fault left out. */ SELECT f.cell_id, MAX(f.run_id) AS run_id FROM latest_findings AS f JOIN runs AS r ON r.run_id = f.run_id WHERE f.kind = 'figure' AND f.metric = 'times.step_time_s' AND r.fault IS NULL GROUP BY f.cell_id

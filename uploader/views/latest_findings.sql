@@ -1,0 +1,9 @@
+-- The findings that count: of each run, those of its last revision. Dashboards read these.
+SELECT f.*
+FROM findings AS f
+JOIN (
+  SELECT run_id, MAX(revision) AS revision
+  FROM findings
+  GROUP BY run_id
+) AS last
+  ON last.run_id = f.run_id AND last.revision = f.revision

@@ -1,0 +1,97 @@
+"""The seam to where rows end up: one protocol, Parquet files with DuckDB (the default) and BigQuery behind it.
+
+An address names a warehouse: `local` (results/warehouse), `local:FOLDER`, or `bigquery://PROJECT.DATASET`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from uploader.errors import BadInput
+from uploader.outbox import Batch
+from uploader.schema import Column, Table
+
+BIGQUERY = re.compile(
+    r"bigquery://(?P<project>[a-z][a-z0-9-]{4,28}[a-z0-9])\.(?P<dataset>[A-Za-z0-9_]{1,1024})", re.ASCII
+)
+LOCAL = "local"
+Scalar = str | int | float | bool
+# A table as it is in the warehouse: the type and mode of each column, by BigQuery's names.
+Actual = Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a query gives: names and rows, in the query's order."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """Return each row by its columns' names."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+class Warehouse(Protocol):
+    """Takes batches, each row once whatever is sent twice; gives answers. Every call raises `WarehouseFailure`."""
+
+    @property
+    def address(self) -> str:
+        """Its address."""
+
+    def create(self) -> list[str]:
+        """Make what is missing of dataset, tables and views; return what was made or renewed."""
+
+    def actual(self, table: Table) -> Actual | None:
+        """Return a table as it is, None where there is none."""
+
+    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+        """Add NULLABLE or REPEATED columns to a table."""
+
+    def merge(self, batch: Batch) -> int:
+        """Take a batch and return how many of its rows were new. Raises `RowsRefused` where some row is refused."""
+
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+        """Answer one SELECT in BigQuery's dialect over the tables and views; parameters stand as @name."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a warehouse needs to know beside its address."""
+
+    append_only: bool = False
+    storage_write: bool = False
+    location: str | None = None
+    impersonate: str | None = None
+    most_bytes_billed: int | None = None
+
+
+def open_warehouse(address: str, results: Path, options: Options | None = None) -> Warehouse:
+    """Return the warehouse at an address. Raises `BadInput` for what is none."""
+    if address == LOCAL or address.startswith(f"{LOCAL}:"):
+        from uploader.local import LocalWarehouse
+
+        folder = address.partition(":")[2]
+        return LocalWarehouse(Path(folder).expanduser() if folder else results / "warehouse")
+    found = BIGQUERY.fullmatch(address)
+    if found is None:
+        raise BadInput(
+            f"--to: must be local, local:FOLDER or bigquery://PROJECT.DATASET (project of 6 to 30 small letters, "
+            f"digits and hyphens, dataset of letters, digits and underscores), got {address!r}"
+        )
+    from uploader.connect import connect
+
+    return connect(found["project"], found["dataset"], options or Options())
+
+
+def outbox_folder(address: str, results: Path) -> Path:
+    """Return where the outbox for an address lies: beside the results, so that a later push finds it."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", address.replace("://", "-")).strip("-")
+    return results / "outbox" / name
