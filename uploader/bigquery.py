@@ -100,7 +100,10 @@ class BigQueryWarehouse:
         staging = f"{self._staging}.{batch.table.name}_{batch.sha[:32]}"
         self._stage(batch, staging)
         sql = self._merge_sql(batch, staging)
-        merged = self._job(name, lambda job_id: self._client.query(sql, **_query(job_id)))
+        try:
+            merged = self._job(name, lambda job_id: self._client.query(sql, **_query(job_id)))
+        except RowsRefused as error:  # the rows were loaded: what is refused here is no row's fault
+            raise WarehouseFailure(f"{error}; the batch stays pending") from error
         self._ask(
             "drop the staging table",
             lambda: self._client.delete_table(staging, retry=None, timeout=TIMEOUT_S, not_found_ok=True),
