@@ -16,6 +16,7 @@ from analysis.compare import CellSummary, Row
 from analysis.parity import Stored, stored
 from analysis.roofline import Share
 from records.parity import Pair, ParityRecord
+from records.task import PREFIX
 
 # By phase: the figure that tells most of what a step, or a call, computes.
 SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss")}
@@ -76,6 +77,8 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     if not cells or (backend is not None and backend not in cells):
         return SameWork(Standing.NOT_CHECKED)
     settings = next(iter(cells.values())).settings
+    if settings.workload.startswith(PREFIX):
+        return SameWork(Standing.NOT_CHECKED, remarks=("what an external command does is not ours to check",))
     versions = {name: told for name, cell in cells.items() if (told := _versions(name, cell))}
     found = stored(records, settings.workload, settings.params, versions)
     pairs = _pairs(found, set(cells), backend)

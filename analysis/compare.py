@@ -10,11 +10,13 @@ acceptance sampling", Technometrics 24 (1982)). Otherwise the row says that it d
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.doubts import doubts
+from analysis.primary import STEP_TIME, Figure, cost, figure_of, told
 from analysis.same_work import differing, losses_apart, mixed
 from analysis.sequential import FIXED, Looks
 from analysis.statistics import (
@@ -34,7 +36,9 @@ from records.codec import canonical, to_json
 from records.schema import MEASURED, Record, Status
 from records.settings import BACKENDS, Scalar, Settings
 from records.store import latest_attempts
+from records.task import DEFINITION, PREFIX, Goal
 
+_PARTS = re.compile(r"(\d+)")  # batch_size=8 before batch_size=32
 Usual = Mapping[str, Mapping[str, Scalar]]
 
 
@@ -43,6 +47,7 @@ class CellSummary:
     """One cell over its processes. Times in seconds, memory in bytes; None where not measured.
 
     `records` are the attempts that count, `superseded` the measured ones whose block was disturbed and measured again.
+    Of an external command `step_time` holds its primary metric, in its own unit; `figure` says which.
     """
 
     cell_id: str
@@ -65,6 +70,7 @@ class CellSummary:
     failures: tuple[tuple[Status, str], ...]
     warnings: tuple[str, ...]
     doubts: tuple[str, ...] = ()
+    figure: Figure = STEP_TIME
 
     @property
     def measured(self) -> tuple[Record, ...]:
@@ -137,9 +143,18 @@ def suite(rows: Sequence[Row]) -> list[Suite]:
     """Return, per league, the geometric mean ratio of each backend to the quickest, over the comparable rows."""
     leagues: dict[str, list[Row]] = {}
     for row in rows:
-        if row.ratios:
+        if row.ratios and all(cell.figure == STEP_TIME for cell in row.cells.values()):
             leagues.setdefault(next(iter(row.cells.values())).settings.league, []).append(row)
     return [found for league, members in sorted(leagues.items()) if (found := _suite(league, members))]
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of columns: the backends in their usual order, then the values of other axes in theirs."""
+    there = set(names)
+    others = sorted(
+        there.difference(BACKENDS), key=lambda name: [(p.isdigit(), p.zfill(20)) for p in _PARTS.split(name)]
+    )
+    return [name for name in BACKENDS if name in there] + others
 
 
 def work_key(settings: Settings) -> str:
@@ -152,7 +167,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
     kept = tuple(latest_attempts(records))
     measured = [record for record in kept if record.status in MEASURED]
     times = [record.times for record in measured]
-    step_times = [t.step_time_s for t in times if t.step_time_s]
+    step_times = [found for record in measured if (found := told(record))]
     return CellSummary(
         cell_id=kept[0].cell_id,
         settings=kept[0].settings,
@@ -175,6 +190,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         failures=tuple(sorted({(r.status, r.reason or "") for r in kept if r.status not in MEASURED})),
         warnings=tuple(sorted({warning for record in kept for warning in record.warnings})),
         doubts=doubts(kept),
+        figure=figure_of(kept),
     )
 
 
@@ -187,7 +203,7 @@ def incomparable(cells: dict[str, CellSummary], *, apart: bool = False) -> str |
 
 
 def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
-    cells = {backend: cells[backend] for backend in BACKENDS if backend in cells}
+    cells = {backend: cells[backend] for backend in in_order(cells)}
     running = {backend: cell for backend, cell in cells.items() if cell.step_time}
     if len(running) < 2:
         return Row(title, cells, None, "nothing to compare")
@@ -210,8 +226,7 @@ def all_data(one: CellSummary, other: CellSummary) -> Estimate | None:
     if not one.superseded and not other.superseded:
         return None
     times = [
-        {(r.repeat, r.attempt): r.times.step_time_s for r in (*c.measured, *c.superseded) if r.times.step_time_s}
-        for c in (one, other)
+        {(r.repeat, r.attempt): found for r in (*c.measured, *c.superseded) if (found := cost(r))} for c in (one, other)
     ]
     return of_logs(list(paired_logs(*times).values()))
 
@@ -250,7 +265,11 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
             verdict=f"not separable: {quickest} against {told}: not a discovery among {rows} rows (p {adjusted_p:.2g})",
         )
     told = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
-    return replace(row, fastest=quickest, verdict=f"{quickest} is fastest: {told}")
+    return replace(row, fastest=quickest, verdict=f"{quickest} is {_best(row.cells[quickest])}: {told}")
+
+
+def _best(cell: CellSummary) -> str:
+    return "fastest" if cell.figure == STEP_TIME else f"best by {cell.figure.name}"
 
 
 def _open_verdict(quickest: str, ratios: Sequence[Ratio], others: int) -> str:
@@ -279,12 +298,13 @@ def _with_disturbed(ratio: Ratio) -> str:
 
 
 def _quickest(running: Mapping[str, CellSummary]) -> str:
-    return min(running, key=lambda backend: _centre(running[backend]))
+    return min(running, key=lambda backend: cost_of(running[backend]))
 
 
 def _suite(league: str, rows: Sequence[Row]) -> Suite | None:
     """Return the ratios of a league's backends: over the rows in which the backend and the quickest both ran."""
-    present = [b for b in BACKENDS if any(b in row.cells and row.cells[b].step_time for row in rows)]
+    names = in_order(name for row in rows for name in row.cells)
+    present = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
     first = present[0]
     to_first = {backend: _suite_ratio(rows, backend, first) for backend in present[1:]}
     centres = {first: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
@@ -326,18 +346,21 @@ def _title(settings: Settings, same: Sequence[Settings], usual: Mapping[str, Sca
 
 def _flat(settings: Settings) -> dict[str, Scalar]:
     plain = to_json(settings)
-    params = plain.pop("params")
+    params = {key: value for key, value in plain.pop("params").items() if key != DEFINITION}
+    if settings.workload.startswith(PREFIX):
+        return params
     return {**params, **{key: value for key, value in plain.items() if key not in ("backend", "workload")}}
 
 
 def by_repeat(cell: CellSummary) -> dict[int, float]:
-    """Return the step time of each measured repeat, in seconds."""
-    return {r.repeat: r.times.step_time_s for r in cell.measured if r.times.step_time_s}
+    """Return the cost of each measured repeat: the step time in seconds, or the like of an external command."""
+    return {r.repeat: found for r in cell.measured if (found := cost(r))}
 
 
-def _centre(cell: CellSummary) -> float:
+def cost_of(cell: CellSummary) -> float:
+    """Return a measured cell's figure turned so that less is better."""
     assert cell.step_time is not None
-    return cell.step_time.centre
+    return cell.step_time.centre if cell.figure.goal is Goal.LOWER else 1 / cell.step_time.centre
 
 
 def _median(values: Iterable[float | None]) -> float | None:

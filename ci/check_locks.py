@@ -23,21 +23,27 @@ NOT_PORTABLE = re.compile(r"^\s*-|\S+://|^\s*[./]")
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """What one file in locks/ serves: optional extras and dependency groups beside the project's own dependencies."""
+    """What one file in locks/ serves: optional extras and dependency groups beside the project's own dependencies.
+
+    Or, where it `builds`, what the wheel is built with.
+    """
 
     name: str
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     torch_apart: bool = False
+    builds: bool = False
 
 
 LOCKS = (
+    Lock("build", builds=True),
     Lock("host"),
     Lock("cpu", ("tf-cpu", "jax-cpu", "torch-cpu"), ("dev",), torch_apart=True),
     Lock("tf-cpu", ("tf-cpu",)),
     Lock("tf-gpu", ("tf-gpu",)),
     Lock("jax-cpu", ("jax-cpu",)),
     Lock("jax-gpu", ("jax-gpu",)),
+    Lock("jax-tpu", ("jax-tpu",)),
     Lock("torch-cpu", ("torch-cpu",), torch_apart=True),
     Lock("torch-gpu", ("torch-gpu",)),
 )
@@ -45,6 +51,8 @@ LOCKS = (
 
 def required(pyproject: dict[str, Any], lock: Lock) -> list[Requirement]:
     """The direct requirements that the lock must satisfy."""
+    if lock.builds:
+        return [Requirement(text) for text in pyproject["build-system"]["requires"]]
     project = pyproject["project"]
     texts = list(project["dependencies"])
     for extra in lock.extras:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from analysis.compare import in_order
 from dashboards.format import DASH, MILLISECOND, SECOND, memory, number, quantity, share, whole
 from records.schema import Machine, Record
-from records.settings import BACKENDS
 from records.store import latest_attempts
 
 
@@ -84,6 +84,7 @@ def resolved(records: Sequence[Record]) -> Grid:
         ("CPUs allowed", lambda r: r.resolved and r.resolved.cpus),
         ("image data format", lambda r: r.resolved and r.resolved.image_data_format),
         ("process start", lambda r: r.resolved and r.resolved.start),
+        ("image of its container", lambda r: r.container and f"{r.container.image}, {r.container.image_id[:19]}"),
         ("compile cache", lambda r: r.settings.compile_cache),
         ("steps per execution", lambda r: r.settings.steps_per_execution),
         ("eager", lambda r: r.settings.eager),
@@ -132,7 +133,7 @@ def _machine_facts(machine: Machine) -> list[Fact]:
 
 
 def _columns(records: Sequence[Record]) -> list[str]:
-    return [backend for backend in BACKENDS if any(record.settings.backend == backend for record in records)]
+    return in_order(record.settings.backend for record in records)
 
 
 def _of(records: Sequence[Record], backend: str) -> list[Record]:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.beside import NOTHING, Beside, SameWork, Standing, cell_doubts, same_work
-from analysis.compare import CellSummary, Row
+from analysis.compare import CellSummary, Row, cost_of, in_order
 from analysis.parallel import Figure, figures
+from analysis.primary import STEP_TIME, MetricSummary, metrics_over
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.format import (
@@ -27,7 +28,6 @@ from dashboards.format import (
 from dashboards.pictures import Mark, Stroke, Word, slot_of, work_details
 from records.communication import Method
 from records.schema import HARMLESS, Record, Status
-from records.settings import BACKENDS
 from records.store import latest_attempts
 
 RATIO = Unit("×", 1.0)
@@ -75,6 +75,7 @@ class Value:
     hint: str = ""
     mark: str = ""
     link: str = ""
+    flag: str = "fastest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +117,15 @@ def tallies(records: Sequence[Record], pending: int) -> list[Tally]:
 
 def backends(rows: Sequence[Row]) -> list[str]:
     """Return the backends of the table, in their usual order."""
-    return [backend for backend in BACKENDS if any(backend in row.cells for row in rows)]
+    return in_order(backend for row in rows for backend in row.cells)
 
 
 def findings(rows: Sequence[Row]) -> tuple[list[Finding], Axis | None]:
     """Return one finding a row, and the axis that their ratios share; None where no row has ratios."""
     ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
-    axis = (
-        axes.logarithmic([1.0, *ends], "time per step against the quickest, × (logarithmic)", RATIO) if ends else None
-    )
+    timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
+    what = "time per step against the quickest" if timed else "cost against the best: a time, or the like"
+    axis = axes.logarithmic([1.0, *ends], f"{what}, × (logarithmic)", RATIO) if ends else None
     return [_finding(index, row, axis) for index, row in enumerate(rows)], axis
 
 
@@ -188,7 +189,7 @@ def _label(backend: str, y: float, ends: tuple[float, float]) -> Word:
 
 def _quickest(row: Row) -> list[str]:
     """Return the backend that the row's ratios are drawn against; none where nothing was measured."""
-    centres = {backend: cell.step_time.centre for backend, cell in row.cells.items() if cell.step_time}
+    centres = {backend: cost_of(cell) for backend, cell in row.cells.items() if cell.step_time}
     return sorted(centres, key=lambda backend: centres[backend])[:1]
 
 
@@ -196,6 +197,8 @@ Column = tuple[str, CellSummary | None]
 
 
 def _lines(row: Row, columns: Sequence[Column], beside: Beside, parallel: Mapping[str, Figure]) -> list[Line]:
+    if any(cell.figure != STEP_TIME for cell in row.cells.values()):
+        return _task_lines(row, columns, beside)
     predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
     step = "time per call" if predict else "time per step"
     lines = [
@@ -216,6 +219,33 @@ def _lines(row: Row, columns: Sequence[Column], beside: Beside, parallel: Mappin
     ]
     always = {step, "throughput", "first epoch", "steady epoch", "smallest difference", "processes"}
     return [line for line in lines if line.name in always or any(value.text != DASH for value in line.values)]
+
+
+def _task_lines(row: Row, columns: Sequence[Column], beside: Beside) -> list[Line]:
+    """Return the lines of an external command: its primary metric, its others, its memory."""
+    primary = next(iter(row.cells.values())).figure
+    found = {name: {one.name: one for one in metrics_over(cell.records)} for name, cell in columns if cell}
+    names = dict.fromkeys(name for metrics in found.values() for name in metrics if name != primary.name)
+    units = {one.name: one.unit for metrics in found.values() for one in metrics.values()}
+    return [
+        Line(
+            primary.name, primary.unit or "—", [_step_value(row, *column, beside) for column in columns], primary=True
+        ),
+        Line("against the best", "×", [_ratio_value(row, *column) for column in columns]),
+        *(Line(name, units[name] or "—", [_metric_value(found, name, *c) for c in columns]) for name in names),
+        Line("peak memory", "MiB", _plain(columns, lambda c: c.peak_host_memory_bytes, Unit("MiB", MEBI))),
+        Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
+        Line("processes", "", [_endings_value(cell) for _, cell in columns]),
+    ]
+
+
+def _metric_value(
+    found: Mapping[str, Mapping[str, MetricSummary]], name: str, column: str, cell: CellSummary | None
+) -> Value:
+    one = found.get(column, {}).get(name)
+    if one is None or one.value is None:
+        return Value(DASH, hint=one.problem or "not measured") if one else _missing(cell)
+    return Value(number(one.value), f"{plural(one.count, 'process', 'processes')}", hint=one.problem or "")
 
 
 def _parallel_lines(columns: Sequence[tuple[CellSummary | None, Figure | None]]) -> list[Line]:
@@ -276,13 +306,14 @@ def _missing(cell: CellSummary | None) -> Value:
 def _step_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:
     if cell is None or cell.step_time is None:
         return _missing(cell)
-    estimate = cell.step_time
-    told = interval(estimate.low, estimate.high, estimate.centre, MILLISECOND.size)
+    estimate, size = cell.step_time, MILLISECOND.size if cell.figure == STEP_TIME else 1.0
+    told = interval(estimate.low, estimate.high, estimate.centre, size)
     doubts = cell_doubts(cell, beside)
     return Value(
-        number(estimate.centre, MILLISECOND.size),
+        number(estimate.centre, size),
         told or "no interval",
         fastest=row.fastest == backend,
+        flag="fastest" if cell.figure == STEP_TIME else "best",
         mark=plural(len(doubts), "doubt") if doubts else "",
         link=doubt_anchor(cell),
         hint="; ".join(doubts),

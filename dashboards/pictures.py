@@ -6,11 +6,13 @@ turns these values into SVG.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from analysis.compare import CellSummary, Row
+from analysis.primary import STEP_TIME, told
 from analysis.statistics import Estimate
 from dashboards import axes
 from dashboards.axes import Axis
@@ -34,6 +36,7 @@ REPEAT_HEIGHT = 17
 LANE_TOP = 13
 LEAST_HEIGHT = 42
 MIDDLE = "50%"
+COMMAND_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ def work_details(row: Row) -> str:
     """Return in one line what the work of a row is, as far as its records tell."""
     cell = next(iter(row.cells.values()))
     settings = cell.settings
+    if run := next((record.task for record in cell.records if record.task), None):
+        return f"external command · {shlex.join(run.command)[:COMMAND_CHARACTERS]}"
     resolved = next((r.resolved for c in row.cells.values() for r in c.measured if r.resolved), None)
     predict = settings.phase == "predict"
     told = [f"batch {settings.batch_size}"]
@@ -143,7 +148,8 @@ def start_pictures(rows: Sequence[Row]) -> list[Picture]:
     if not values:
         return []
     axis = axes.logarithmic(values, "time of an epoch, s (logarithmic)", SECOND)
-    return [_grouped(row, axis, _start_lane) for row in rows if _measured([row])]
+    timed = [row for row in rows if any(record.task is None for record in _measured([row]))]
+    return [_grouped(row, axis, _start_lane) for row in timed]
 
 
 def memory_pictures(rows: Sequence[Row]) -> list[Picture]:
@@ -166,6 +172,8 @@ def _grouped(row: Row, axis: Axis, lane: Callable[[str, CellSummary, Axis], Lane
 
 
 def _per_step(record: Record) -> list[float]:
+    if record.task is not None:
+        return [found] if (found := told(record)) else []
     if record.resolved is None or not record.resolved.steps_per_epoch:
         return []
     return [seconds / record.resolved.steps_per_epoch for seconds in record.times.epoch_times_s]
@@ -175,10 +183,12 @@ def _epoch_picture(row: Row) -> Picture | None:
     dots = [value for record in _measured([row]) for value in _per_step(record)]
     if not dots:
         return None
-    unit = unit_for([sorted(dots)[len(dots) // 2]])
+    figure = next(iter(row.cells.values())).figure
+    unit = unit_for([sorted(dots)[len(dots) // 2]]) if figure == STEP_TIME else Unit(figure.unit, 1.0)
     ends = [end for cell in row.cells.values() for end in _ends(cell.step_time)]
     predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
-    axis = axes.fitted(dots + ends, f"time per {'call' if predict else 'step'}, {unit.name}", unit)
+    what = f"time per {'call' if predict else 'step'}" if figure == STEP_TIME else figure.name
+    axis = axes.fitted(dots + ends, f"{what}, {unit.name}".rstrip(", "), unit)
     if axis.log:
         axis = Axis(f"{axis.title} (logarithmic)", axis.low, axis.high, log=True, unit=unit)
     return _grouped(row, axis, _epoch_lane)
@@ -212,13 +222,13 @@ def _add_repeat(lane: Lane, record: Record, y: float, axis: Axis) -> None:
     if record.status not in MEASURED:
         lane.words.append(Word("0%", y, f"repeat {record.repeat + 1}: {record.status}"))
         return
-    if record.times.step_time_s:
-        at = axis.place(record.times.step_time_s)
-        tip = f"{name}: median {quantity(record.times.step_time_s, axis.unit)}"
+    if figure := told(record):
+        at = axis.place(figure)
+        tip = f"{name}: {'median ' if record.task is None else ''}{quantity(figure, axis.unit)}"
         lane.strokes.append(Stroke(at, at, y - 7, y + 7, lane.slot, tip))
-    for index, value in enumerate(_per_step(record)):
-        epoch = record.settings.discard + index + 1
-        lane.marks.append(Mark(axis.place(value), y, lane.slot, f"{name}, epoch {epoch}: {quantity(value, axis.unit)}"))
+    for index, dot in enumerate(_per_step(record)):
+        epoch = "" if record.task else f", epoch {record.settings.discard + index + 1}"
+        lane.marks.append(Mark(axis.place(dot), y, lane.slot, f"{name}{epoch}: {quantity(dot, axis.unit)}"))
 
 
 def _band(estimate: Estimate | None, axis: Axis) -> Band | None:

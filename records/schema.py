@@ -15,6 +15,7 @@ from typing import Any
 
 from records.fc import Parallel
 from records.settings import Settings
+from records.task import TaskRun
 
 SCHEMA_VERSION = 1
 
@@ -215,6 +216,17 @@ class Harness:
 
 
 @dataclass(frozen=True, slots=True)
+class Container:
+    """The container that the runner made for a cell, and what it might use."""
+
+    image: str = about("name of the image, as it was asked for")
+    image_id: str = about("digest of what the name stood for when the run began")
+    memory_limit_bytes: int = about("memory it might use, swap included")
+    shared_memory_bytes: int = about("size of its /dev/shm")
+    seccomp: str | None = about("seccomp profile in place of the engine's own, by name", default=None)
+
+
+@dataclass(frozen=True, slots=True)
 class CellResult:
     """What a cell's process hands to its parent; it is believed only with the parent's nonce."""
 
@@ -259,6 +271,8 @@ class Record:
     evidence: Evidence = about("what the parent saw")
     harness: Harness = about("what measuring cost")
     parallel: Parallel | None = about("layout, traffic and work of the FC modes; null for others", default=None)
+    container: Container | None = about("the container it ran in, where the runner made one for it", default=None)
+    task: TaskRun | None = about("the external command and its metrics; null for workloads", default=None)
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.gate import Outcome, Rule, judge
+from analysis.primary import cost
 from analysis.sequential import LOOKS, State, Why, allocate, decide, way_s
 from analysis.statistics import paired_logs
 from records.schema import MEASURED, Record
@@ -140,11 +141,11 @@ class Adaptive:
 
 
 def step_times(records: Sequence[tuple[str, Record]]) -> Times:
-    """Return the step times of what was measured, of each repeat the latest attempt."""
+    """Return the costs (step times, or the like) of what was measured, of each repeat the latest attempt."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for arm, record in sorted(records, key=lambda pair: pair[1].key):
-        if record.status in MEASURED and record.times.step_time_s:
-            found.setdefault((arm, record.cell_id), {})[record.repeat] = record.times.step_time_s
+        if record.status in MEASURED and (figure := cost(record)):
+            found.setdefault((arm, record.cell_id), {})[record.repeat] = figure
     return found
 
 

@@ -22,14 +22,16 @@ from records.schema import (
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
 from runner.judge import ResultRefused, Verdict, accept, judge
+from runner.tasks.verdict import judge_task
 
 OUTPUT_TAIL_CHARACTERS = 8000
 
 
 def record_of(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, datetime]) -> Record:
+    """Return the record of an attempt: what its process left, judged."""
     outcome, started_at = ended
-    result, problem = read_result(job)
-    verdict = judge(job, outcome, result, problem)
+    result, problem = (None, None) if job.task else read_result(job)
+    verdict = judge_task(outcome) if job.task else judge(job, outcome, result, problem)
     return build_record(job, outcome, (result, problem, verdict), (run_id, machine, started_at))
 
 
@@ -67,6 +69,8 @@ def build_record(
         evidence=_evidence(outcome, result, problem, verdict),
         harness=Harness(outcome.wall_time_s, outcome.start_time_s, outcome.parent_cpu_time_s),
         parallel=result.parallel if result else None,
+        container=outcome.container,
+        task=outcome.task.run if outcome.task else None,
     )
 
 

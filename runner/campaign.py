@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 from analysis.surroundings.disturbance import disturbed
@@ -134,7 +135,8 @@ class _Campaign:
     def block(self, steps: Sequence[Step]) -> None:
         """Measure one block, comparison after comparison."""
         for name, arm in self._workshop.arms.items():
-            arm.executor.begin_block([step.cell.settings for step in steps if step.arm == name])
+            # An external command brings its own program: no server is to be started for it, no backend to be missed.
+            arm.executor.begin_block([s.cell.settings for s in steps if s.arm == name and s.cell.task is None])
         for arm in self._workshop.arms.values():
             arm.executor.await_block()
         for _, group in itertools.groupby(steps, key=lambda step: calibration_group(step.cell.settings)):
@@ -240,7 +242,7 @@ class _Campaign:
         times_s: dict[str, float] = {}
         found: dict[tuple[str, str, int], _Trial | None] = {}
         for step in steps:
-            if self._workshop.arms[step.arm].executor.missing(step.cell.settings.backend):
+            if self._missing(step):
                 continue
             self._workshop.observer.calibrating(step.cell)
             trial = self._start(step, None)
@@ -263,10 +265,16 @@ class _Campaign:
                 waiting.running.resume(self._steps_per_epoch(waiting.step))
         return found
 
+    def _missing(self, step: Step) -> str | None:
+        settings = step.cell.settings
+        if step.cell.task is not None:
+            return None
+        return self._workshop.arms[step.arm].executor.missing(settings.backend, settings.device)
+
     def _begin(self, step: Step) -> _Trial | None:
         """Start a repeat with its steps; None, with its record, where its backend is missing."""
         self._workshop.observer.begun(step)
-        if missing := self._workshop.arms[step.arm].executor.missing(step.cell.settings.backend):
+        if missing := self._missing(step):
             self._publish(step, self._job(step, 1), Outcome(infrastructure=missing), self._workshop.now())
             self._tried[step.key] = INFRA_ATTEMPTS
             return None
@@ -317,7 +325,8 @@ class _Campaign:
     def _job(self, step: Step, count: int | None) -> Job:
         settings, arm = step.cell.settings, self._workshop.arms[step.arm]
         attempt = self._next_attempt[step.key]
-        folder = arm.run.scratch(f"{step.cell.cell_id}.{step.repeat}.{attempt}")
+        name = f"{step.cell.cell_id}.{step.repeat}.{attempt}"
+        folder = arm.run.scratch(name)
         return Job(
             nonce=secrets.token_hex(16),
             cell_id=step.cell.cell_id,
@@ -331,22 +340,25 @@ class _Campaign:
             compile_cache_dir=_compile_cache(arm.run, settings),
             fault=arm.fault,
             autotune_dir=_autotuned(arm.run, step.cell),
+            task=step.cell.task,
+            outputs_dir=_made(arm.run.folder / "outputs" / name) if step.cell.task else None,
         )
 
 
 def _compile_cache(run: Run, settings: Settings) -> str | None:
     if settings.compile_cache == "cold":
         return None
-    folder = run.folder / "compile-cache" / settings.backend
-    folder.mkdir(parents=True, exist_ok=True)
-    return str(folder.absolute())
+    return _made(run.folder / "compile-cache" / settings.backend)
 
 
 def _autotuned(run: Run, cell: Cell) -> str | None:
     """Return where the repeats of a cell keep what was tuned; None where each tunes for itself, or nothing is."""
     if cell.settings.autotune != "pinned":
         return None
-    folder = run.folder / "autotune" / cell.cell_id
+    return _made(run.folder / "autotune" / cell.cell_id)
+
+
+def _made(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder.absolute())
 

@@ -19,12 +19,13 @@ from runner.grammar import (
     LIMITS,
     NAME,
     SETTINGS,
-    TOP_KEYS,
     USER_PARAM,
     USER_WORKLOAD,
     VERSION,
     WHOLE,
 )
+from runner.tasks.rules import MAX_WORD, MAX_WORDS, METRIC, SHARED, SWITCHES
+from runner.tasks.rules import NAME as TASK_NAME
 
 Schema = dict[str, Any]
 
@@ -41,10 +42,12 @@ def json_schema(catalog: Catalog) -> Schema:
                 "defaults": _mapping({key: _one(key) for key in DEFAULTS}),
                 "backends": _one("backends"),
                 "cells": _list(_entry(catalog)),
+                "tasks": _list(_task()),
                 **{key: rule.json_schema() for key, rule in WHOLE.items()},
             }
         ),
-        "required": [key for key in TOP_KEYS if key not in ("defaults", *WHOLE)],
+        "required": ["version"],
+        "anyOf": [{"required": ["backends", "cells"]}, {"required": ["tasks"]}],
         "definitions": _definitions(catalog),
     }
 
@@ -72,6 +75,27 @@ def _definitions(catalog: Catalog) -> Schema:
         "users.params": _users_params(),
         **{key: part for workload in catalog.workloads.values() for key, part in _own_definitions(workload).items()},
     }
+
+
+def _task() -> Schema:
+    """Return what an entry of `tasks` must be; what its words may refer to only the reader knows."""
+    word: Schema = {"type": "string", "maxLength": MAX_WORD}
+    words: Schema = {"type": "array", "items": word, "maxItems": MAX_WORDS}
+    pattern: Schema = {"type": "string", "description": "regular expression with one group, round the number"}
+    metric = _mapping({"pattern": pattern, **{key: rule.json_schema() for key, rule in METRIC.items()}})
+    own: Schema = {
+        "task": {"type": "string", "pattern": f"^{TASK_NAME.pattern}$", "description": "its name"},
+        "command": {"anyOf": [words, word], "description": "its words; one text with shell: true"},
+        "params": _users_params(),
+        "backends": _one("backends"),
+        "metrics": {"type": "object", "additionalProperties": {"anyOf": [pattern, metric]}},
+        "environment": {"type": "object", "additionalProperties": word},
+        "inherit": {"anyOf": [{"const": "all"}, words], "description": "what it keeps of the caller's environment"},
+        "wrap": {**words, "description": "a tool and its words, put before the command"},
+        **{key: rule.json_schema() for key, rule in SWITCHES.items()},
+        **{key: _one(key) for key in SHARED},
+    }
+    return {**_mapping(own), "required": ["task", "command"]}
 
 
 def _entry(catalog: Catalog) -> Schema:

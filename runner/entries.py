@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from records.settings import BACKENDS, Scalar
 from runner.catalog import Catalog, Workload, user_workload
@@ -28,6 +28,9 @@ from runner.grammar import (
 )
 from runner.yaml_strict import MAX_PROBLEMS, REFUSED, Document, Path, Problem, Stop, note, path_text, say
 
+if TYPE_CHECKING:
+    from runner.tasks.asked import TaskAsked
+
 Axes = dict[str, tuple[Scalar, ...]]
 MAX_EXCLUDES = 100  # each is tried on every point of its entry
 GPU_ONLY = ("clocks", "autotune")  # beyond their default
@@ -36,7 +39,10 @@ _BACKEND = Rule(choices=BACKENDS)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of `cells`, or one of its includes: what it measures, as axes with at least one value each."""
+    """One entry of `cells` or `tasks`, or an include: what it measures, as axes with at least one value each.
+
+    Of a task `backends` holds the labels of the axis that is compared.
+    """
 
     where: str
     line: int | None
@@ -46,6 +52,7 @@ class Entry:
     params: Axes
     limits: dict[str, Scalar]
     excludes: tuple[Axes, ...] = ()
+    task: TaskAsked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,7 @@ class Reading:
 
 def read(document: Document, catalog: Catalog) -> Reading:
     """Return what a document says; its own problems are among those returned."""
-    reader = _Reader(document, catalog)
+    reader = Reader(document, catalog)
     entries: list[Entry] = []
     if document.value is not REFUSED and len(document.problems) < MAX_PROBLEMS:
         with suppress(Stop):
@@ -125,7 +132,7 @@ def workload_named(name: str, catalog: Catalog) -> Workload | str:
     return user_workload(name) if fault is None else fault + near(name, catalog.workloads)
 
 
-class _Reader:
+class Reader:
     """Walks a document once, collecting problems."""
 
     def __init__(self, document: Document, catalog: Catalog) -> None:
@@ -162,9 +169,9 @@ class _Reader:
                 self.whole[key] = checked
         if "backends" in value:
             self.backends = self.names(("backends",), known.get("backends", REFUSED)) or BACKENDS
-        else:
+        elif "cells" in value or "tasks" not in value:
             self.refuse((), f"backends is missing; write for example backends: [{', '.join(BACKENDS)}]")
-        return self.cells(value, known.get("cells", REFUSED))
+        return [*self.cells(value, known.get("cells", REFUSED)), *self.tasks(known)]
 
     def version(self, known: dict[str, Any]) -> None:
         if "version" not in known:
@@ -179,8 +186,15 @@ class _Reader:
             elif (checked := self.scalar(("defaults", key), DEFAULTS[key], item)) is not None:
                 self.defaults[key] = checked
 
+    def tasks(self, known: dict[str, Any]) -> list[Entry]:
+        if "tasks" not in known:
+            return []
+        from runner.tasks.read import read_tasks  # a matrix without commands does without
+
+        return read_tasks(self, known["tasks"])
+
     def cells(self, document: dict[str, Any], value: object) -> list[Entry]:
-        if "cells" not in document:
+        if "cells" not in document and "tasks" not in document:
             self.refuse((), "cells is missing; write at least one entry, for example - workload: mnist_mlp")
         found: list[Entry] = []
         for index, item in self.items(("cells",), value):

@@ -8,6 +8,7 @@
     │   ├── StoreError          3   the results folder cannot be read or written
     │   ├── RunLocked           3   another runner is using the results folder
     │   └── ExecutorError       3   cells cannot be started at all
+    │       └── EngineGone      3   the container engine does not answer (runner.executors.engine)
     └── Interrupted           130   a signal asked the runner to stop
 
 `runner gate` also ends with 4 (regressed) and 5 (undecided), which are verdicts and no errors.

@@ -180,7 +180,7 @@ WHOLE: dict[str, Rule] = {
 }
 
 DEFAULTS: dict[str, Rule] = SETTINGS | LIMITS
-TOP_KEYS = ("version", "defaults", "backends", "cells", *WHOLE)
+TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", *WHOLE)
 ENTRY_KEYS = ("workload", "params", "backends", "include", "exclude")
 USER_PARAM = Rule("any")
 

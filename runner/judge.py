@@ -6,6 +6,8 @@ that ended with 0 of its own accord; once we have signalled a process it can nev
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEAL_LIMIT
@@ -20,6 +22,10 @@ SHORT_EPOCH_S = 0.4
 
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
 DEVICE_OOM_TEXTS = ("RESOURCE_EXHAUSTED", "CUDA out of memory")
+_SHM = (
+    "as a rule /dev/shm was too small for its workers; give the container more: --shm-size, or shm_size in compose.yaml"
+)
+_ADVICE: dict[int, str] = {signal.SIGBUS: f": {_SHM}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +62,7 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
 
 def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> Verdict:
     """Return the verdict on one attempt: `result` as accepted, or the `problem` it was refused for."""
-    if outcome.refused:
-        return Verdict(Status.UNSUPPORTED, outcome.refused)
-    if outcome.infrastructure:
-        return Verdict(Status.INFRA, outcome.infrastructure)
-    if ended := _ended_by_force(job, outcome):
+    if ended := not_run(outcome) or ended_by_force(outcome):
         return ended
     if result is not None and result.exception is not None:
         return _raised(job, result)
@@ -71,14 +73,22 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
     return _measured(job, outcome, result)
 
 
-def _ended_by_force(job: Job, outcome: Outcome) -> Verdict | None:
+def not_run(outcome: Outcome) -> Verdict | None:
+    """Return the verdict on what was not run, None where something was."""
+    if outcome.refused:
+        return Verdict(Status.UNSUPPORTED, outcome.refused)
+    return Verdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
+
+
+def ended_by_force(outcome: Outcome) -> Verdict | None:
+    """Return the verdict on what was ended by the clock or a signal, None on what ended of its own accord."""
     if outcome.deadline_exceeded:
         return Verdict(Status.TIMEOUT, "the time limit passed (timeout_s); the process was ended")
     if outcome.signal is None:
         return None
     if outcome.signal == 9 and outcome.oom_kills:
         return Verdict(Status.OOM_HOST, "the kernel ended the process for memory")
-    return Verdict(Status.CRASH, f"ended by signal {outcome.signal}")
+    return Verdict(Status.CRASH, f"ended by signal {outcome.signal}{_ADVICE.get(outcome.signal, '')}")
 
 
 def _raised(job: Job, result: CellResult) -> Verdict:
@@ -121,24 +131,34 @@ def _second_epoch(result: CellResult) -> str | None:
 
 
 def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
-    found = []
-    around = outcome.surroundings
-    if (around.steal_share or 0) > STEAL_LIMIT:
-        found.append(f"steal: the hypervisor took {around.steal_share:.1%} of the CPU time; measure again later")
-    if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
-        found.append(f"busy: other processes used {around.other_cpu_share:.1%} of the CPU time; stop them")
-    if (held_back := _gpu_throttled_share(around, result)) > STALL_LIMIT:
-        told = f"heat or power held the GPU's clock back {held_back:.1%} of the time"
-        found.append(f"gpu_throttled: {told}; cool it, raise its power limit, or set clocks to locked")
+    found = doubts_around(outcome, result.times.epoch_times_s)
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
         found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")
     return found
 
 
-def _gpu_throttled_share(around: Surroundings, result: CellResult) -> float:
+def doubts_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]:
+    """Return what the machine did meanwhile that makes figures doubtful."""
+    found = []
+    around = outcome.surroundings
+    if outcome.oom_kills and outcome.container is not None:
+        found.append(
+            "child_oom: the kernel ended a process of the cell's for memory; give the container more (--memory)"
+        )
+    if (around.steal_share or 0) > STEAL_LIMIT:
+        found.append(f"steal: the hypervisor took {around.steal_share:.1%} of the CPU time; measure again later")
+    if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
+        found.append(f"busy: other processes used {around.other_cpu_share:.1%} of the CPU time; stop them")
+    if (held_back := _gpu_throttled_share(around, epoch_times_s)) > STALL_LIMIT:
+        told = f"heat or power held the GPU's clock back {held_back:.1%} of the time"
+        found.append(f"gpu_throttled: {told}; cool it, raise its power limit, or set clocks to locked")
+    return found
+
+
+def _gpu_throttled_share(around: Surroundings, epoch_times_s: Sequence[float]) -> float:
     """Return the share of the kept epochs in which the GPU was held back, by what did so longer; 0 if none is known."""
-    gpu, wall_s = around.gpu, sum(result.times.epoch_times_s)
+    gpu, wall_s = around.gpu, sum(epoch_times_s)
     if gpu is None or wall_s <= 0:
         return 0.0
     causes = (gpu.thermal_throttled_times_s, gpu.power_throttled_times_s)

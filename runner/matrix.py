@@ -23,6 +23,7 @@ from typing import Any
 from records import fc
 from records.identity import DEFAULTS, LATER
 from records.settings import Scalar, Settings
+from records.task import Task
 from runner import catalog as catalogs
 from runner import yaml_strict
 from runner.catalog import Catalog
@@ -41,7 +42,8 @@ MAX_REPEATS = 1_000_000  # of all cells together; a step of the plan takes about
 class Cell:
     """One point of the matrix; `line` is that of its entry.
 
-    `precision_target` is None for a fixed number of repeats; else `repeats` is where the first look is taken.
+    `precision_target` is None for a fixed number of repeats; else `repeats` is where the first look is taken. `task` is
+    the external command that it runs in place of a workload.
     """
 
     settings: Settings
@@ -50,6 +52,7 @@ class Cell:
     timeout_s: float
     line: int | None
     precision_target: float | None = None
+    task: Task | None = None
 
     @property
     def auto(self) -> bool:
@@ -213,7 +216,8 @@ def _cells(entry: Entry) -> Iterator[Cell]:
         for place, value in zip(places, values, strict=True):
             arguments[place] = value
         cell_id = hashlib.sha256(write(texts)).hexdigest()[:16]
-        yield Cell(Settings(*arguments), cell_id, *limits)
+        settings = Settings(*arguments)
+        yield Cell(settings, cell_id, *limits, entry.task.of(settings) if entry.task else None)
 
 
 def _axes(entry: Entry) -> list[_Axis]:

@@ -58,7 +58,8 @@ def overridden(entries: Sequence[Entry], wanted: Overrides) -> list[Entry]:
 
 
 def _backend_problems(entries: Sequence[Entry], wanted: Overrides) -> Iterator[str]:
-    there = sorted({backend for entry in entries for backend in entry.backends}, key=BACKENDS.index)
+    named = {backend: None for entry in entries for backend in entry.backends}
+    there = sorted(named, key=lambda one: BACKENDS.index(one) if one in BACKENDS else len(BACKENDS))
     for backend in wanted.backends:
         if backend not in there:
             rule = f"must be one the matrix has ({', '.join(there)})"
@@ -104,10 +105,15 @@ def _assigned(entry: Entry, wanted: Overrides) -> Entry:
     repeats: dict[str, Scalar] = {} if wanted.repeats is None else {"repeats": wanted.repeats}
     return replace(
         entry,
-        axes=entry.axes | {key: (value,) for key, value in values.items() if key in SETTINGS},
+        axes=entry.axes | {key: (value,) for key, value in values.items() if key in SETTINGS and _obeys(entry, key)},
         params=entry.params | {key: (value,) for key, value in values.items() if key in entry.params},
         limits=entry.limits | {key: value for key, value in values.items() if key in LIMITS} | repeats,
     )
+
+
+def _obeys(entry: Entry, key: str) -> bool:
+    """Return whether a setting may be set on an entry: an external command decides most of them for itself."""
+    return entry.task is None or key in ("cpus", "threads")
 
 
 def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:
@@ -148,7 +154,11 @@ def _kept(entries: Sequence[Entry], key: str, pattern: str) -> list[Entry]:
 def _values(entry: Entry, key: str) -> tuple[Scalar, ...]:
     if key == "workload":
         return (entry.workload.name,)
-    return entry.backends if key == "backend" else entry.axes.get(key) or entry.params.get(key, ())
+    if key == "backend":
+        return entry.backends
+    # A command's own parameters may have the names of settings, which mean nothing to it.
+    own, other = (entry.params, entry.axes) if entry.task else (entry.axes, entry.params)
+    return own.get(key) or other.get(key, ())
 
 
 def _narrowed(entry: Entry, key: str, values: tuple[Scalar, ...]) -> Entry:
@@ -156,7 +166,7 @@ def _narrowed(entry: Entry, key: str, values: tuple[Scalar, ...]) -> Entry:
         return entry
     if key == "backend":
         return replace(entry, backends=tuple(str(value) for value in values))
-    if key in entry.axes:
+    if key in entry.axes and not (entry.task and key in entry.params):
         return replace(entry, axes=entry.axes | {key: values})
     return replace(entry, params=entry.params | {key: values})
 

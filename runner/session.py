@@ -139,8 +139,16 @@ def _runs_of(
     seed, machine = about.get("order_seed"), about.get("machine")
     same_host = isinstance(machine, dict) and machine.get("host_id") == here.host_id
     same = all(about.get(key) == value for key, value in request.identity().items())
-    software = all(abouts[arm].get("versions") == dict(asked.versions) for arm, asked in request.arms.items())
+    software = all(_same_software(abouts[arm].get("versions"), asked.versions) for arm, asked in request.arms.items())
     return (runs, seed) if same and same_host and software and isinstance(seed, int) else None
+
+
+def _same_software(then: object, now: Mapping[str, str]) -> bool:
+    """Return whether a run can go on with what is installed now; an image that was built since is no other software."""
+    if not isinstance(then, dict):
+        return False
+    built = {name for name in then.keys() ^ now.keys() if name.startswith("image ")}
+    return all(then.get(name) == now.get(name) for name in {*then, *now} - built)
 
 
 def _published(arm: str, run: Run, say: Callable[[str], None]) -> list[tuple[str, str, int, int, str]]:

@@ -13,8 +13,10 @@ from records import cpu_list, fc
 from records.faults import parse, scattered_share
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
+from records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun, Usage
 from runner.cell.job import Job, write_result
 from runner.executors import Outcome, Running
+from runner.tasks.seen import TaskSeen
 
 Behaviour = Callable[[Job], Outcome]
 
@@ -47,7 +49,7 @@ class FakeExecutor:
     waited_for: bool = True
     name: str = "fake"
 
-    def missing(self, backend: str) -> str | None:
+    def missing(self, backend: str, device: str = "cpu") -> str | None:
         """Say which backends are not installed."""
         return f"backend_not_installed: {backend}" if backend in self.absent else None
 
@@ -77,7 +79,9 @@ class FakeExecutor:
         self.closed = True
 
     def succeed(self, job: Job) -> Outcome:
-        """Write a result with pretended durations."""
+        """Write a result with pretended durations; a command has pretended metrics."""
+        if job.task is not None:
+            return _pretended_task(job, job.task)
         write_result(job, self.result(job))
         return Outcome(exit_code=0, wall_time_s=1.0, start_time_s=0.1, parent_cpu_time_s=0.001)
 
@@ -144,6 +148,16 @@ class FakeRunning:
     def abandon(self) -> None:
         """Note who was ended."""
         self.executor.abandoned.append(self.job)
+
+
+def _pretended_task(job: Job, task: Task) -> Outcome:
+    """Return the end of a command whose metrics are 100 and more, by the length of its words and the repeat."""
+    value = 100.0 + sum(map(len, task.command)) * (1 + 0.01 * (job.repeat % 3))
+    metrics = [Metric(one.name, value, one.unit, one.compute, one.goal, 10) for one in task.metrics]
+    uptime = Metric(UPTIME, value / 100, "s", Compute.LAST, Goal.LOWER, 1)
+    memory = Usage(400 << 20, 1 << 20, 500 << 20, 10)
+    run = TaskRun(task.name, task.command, task.primary, [*metrics, uptime], 1000, host_memory=memory)
+    return Outcome(exit_code=0, wall_time_s=value / 100, peak_tree_memory_bytes=500 << 20, task=TaskSeen(run))
 
 
 def crash(number: int = signal.SIGSEGV) -> Behaviour:

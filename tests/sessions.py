@@ -11,7 +11,7 @@ from typing import Any
 
 from records.codec import dumps
 from records.schema import Record, Status
-from records.store import Results
+from records.store import Results, latest_attempts
 from tests.conftest import make_record
 
 FIRST = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
@@ -42,6 +42,11 @@ def newest_records(folder: Path) -> list[Any]:
     newest = Results(folder / "results").latest()
     assert newest is not None
     return newest.load()[0]
+
+
+def counted_records(folder: Path) -> list[Record]:
+    """Return the records of the newest run that count: of a repeat that was disturbed and measured again the last."""
+    return latest_attempts(newest_records(folder))
 
 
 def began(run_id: str) -> str:

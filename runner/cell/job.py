@@ -13,6 +13,7 @@ from pathlib import Path
 from records.codec import canonical, decode, dumps, loads
 from records.schema import CellResult
 from records.settings import Settings
+from records.task import Task
 
 RESULT_LIMIT_BYTES = 1 << 20
 # What parity twins leave beside their traces.
@@ -41,7 +42,8 @@ class Job:
     told. `folder` is scratch: home, temporary files, the two pipes and the result. `import_roots` are appended to
     `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold start. `fault` is planted in the
     workload where the program tests itself (`models.faults`). `autotune_dir` is where the repeats of a cell keep what
-    was tuned, None where each tunes for itself.
+    was tuned, None where each tunes for itself. `task` is the external command to run in place of a workload, and
+    `outputs_dir` where what it leaves is kept.
     """
 
     nonce: str
@@ -57,6 +59,8 @@ class Job:
     fault: str | None = None
     twin: Twin | None = None
     autotune_dir: str | None = None
+    task: Task | None = None
+    outputs_dir: str | None = None
 
     @property
     def path(self) -> Path:
@@ -72,6 +76,21 @@ class Job:
     def orders_path(self) -> Path:
         """The pipe on which the process is told to go on."""
         return Path(self.folder) / "orders"
+
+    @property
+    def log_path(self) -> Path:
+        """Where a task's output goes."""
+        return Path(self.folder) / "log"
+
+    @property
+    def report_path(self) -> Path:
+        """The pipe on which a task may report metrics."""
+        return Path(self.folder) / "report"
+
+    @property
+    def reported_path(self) -> Path:
+        """Where what came over that pipe is kept until it is read."""
+        return Path(self.folder) / "reported.jsonl"
 
     @property
     def tuning_path(self) -> Path:
@@ -94,9 +113,12 @@ class Job:
         return Path(self.folder) / "result.json"
 
 
-def write_job(job: Job) -> None:
-    """Write the job where its process will look, with the pipes on which it takes turns."""
-    job.path.write_text(canonical(job), encoding="utf-8")
+def write_job(job: Job, seen_as: Job | None = None) -> None:
+    """Write the job where its process will look, with the pipes on which it takes turns.
+
+    `seen_as` is the job with the paths under which its process finds everything, where these are other ones.
+    """
+    job.path.write_text(canonical(seen_as or job), encoding="utf-8")
     for pipe in (job.resting_path, job.orders_path):
         os.mkfifo(pipe, 0o600)
 

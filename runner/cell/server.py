@@ -8,9 +8,10 @@ Promise: when a cell has ended nothing that it started is left, whatever session
 subreaper); when the runner goes away, so does everything here. Protocol, over one SEQPACKET socket, JSON:
 
     -> {"ready": seconds, "mapped": bytes}         or {"failed": text}
-    <- {"job": path, "argv": [..] | null, "env": {..}, "cpus": [..] | null}   with one descriptor for stdout and stderr
+    <- {"job": path, "argv": [..] | null, "env": {..} | null, "cpus": [..] | null, "folder": path}   with one descriptor
+       for its output; "folder", which may be missing, is where a program of "argv" works
     -> {"started": pid}
-    -> {"exited": wait status, "cpu_s": seconds}
+    -> {"exited": wait status, "cpu_s": seconds, "outlived": processes that were left and were ended}
 """
 
 from __future__ import annotations
@@ -81,9 +82,11 @@ def _become_cell(order: dict[str, Any], output: int, import_time_s: float, mappe
         if order["cpus"]:
             os.sched_setaffinity(0, order["cpus"])
         if order["argv"]:
+            os.chdir(order.get("folder", "."))
             os.execve(order["argv"][0], order["argv"], order["env"])
-        os.environ.clear()
-        os.environ.update(order["env"])
+        if order["env"] is not None:
+            os.environ.clear()
+            os.environ.update(order["env"])
         memory.set_server_file_bytes(mapped)
         code = run_job(Path(order["job"]), import_time_s, "fork")
     except SystemExit as stop:
@@ -108,20 +111,21 @@ def _await(connection: socket.socket, pid: int) -> dict[str, Any]:
         _end_orphans()
         leave(0)
     _, status, usage = os.wait4(pid, 0)
-    _end_orphans()
-    return {"exited": status, "cpu_s": usage.ru_utime + usage.ru_stime}
+    return {"exited": status, "cpu_s": usage.ru_utime + usage.ru_stime, "outlived": _end_orphans()}
 
 
-def _end_orphans() -> None:
-    """Kill and reap all that came down to this subreaper; each death may bring down more."""
+def _end_orphans() -> int:
+    """Kill and reap all that came down to this subreaper; each death may bring down more. Return how many still ran."""
+    ran = 0
     while True:
         for child in _children():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)
+            _, status = os.waitpid(-1, 0)
         except ChildProcessError:
-            return
+            return ran
+        ran += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
 def _children() -> list[int]:
@@ -141,6 +145,15 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) was refused")
 
 
+def _connected(where: str) -> socket.socket:
+    """Return the connection to the runner: a descriptor it gave us, or from within a container a socket's path."""
+    if where.isdecimal():
+        return socket.socket(fileno=int(where))
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(where)
+    return connection
+
+
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    serve(_connected(sys.argv[1]), sys.argv[2])
     leave(0)

@@ -175,17 +175,25 @@ def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
     from records.faults import counterpart
     from records.store import Results
     from runner.adaptive import Goal
-    from runner.cli.run import asked_arm, measure_session, request
+    from runner.cli.run import asked_arm, measure_session, own_arm, request
     from runner.cli.stored import write_reports
     from runner.executors.interpreter import of_environment
 
     check_plant(args.plant)
     base = of_environment(args.base_env, "--base-env") if args.base_env else None
     new = of_environment(args.new_env, "--new-env") if args.new_env else None
+    if args.executor != "process" and (base or new):
+        raise UsageError(
+            f"--executor {args.executor}: cells in containers have their image's environment, not another's"
+        )
     matrix, cells = chosen_matrix(args)
     for flag, interpreter in (("--base-env", base), ("--new-env", new)):
         _check_packages(flag, interpreter, cells)
-    arms = {BASE: asked_arm(base, counterpart(args.plant)), NEW: asked_arm(new, args.plant)}
+    sides = {BASE: (base, counterpart(args.plant)), NEW: (new, args.plant)}
+    arms = {
+        name: asked_arm(interpreter, fault) if interpreter else own_arm(args, cells, fault)
+        for name, (interpreter, fault) in sides.items()
+    }
     goal = Goal(budget_s(args, matrix), rule)
     session = measure_session(args, Results(args.results), request(args, cells, arms, to_decide=rule is not None), goal)
     write_reports(session.runs.values())

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 def _measure(args: argparse.Namespace) -> int:
     from records.store import Results, latest_attempts
     from runner.adaptive import Goal
-    from runner.cli.run import asked_arm, exit_code, measure_session
+    from runner.cli.run import exit_code, measure_session, own_arm, started
     from runner.cli.stored import write_report
     from runner.session import Request
     from runner.stopping import stopping
@@ -124,8 +124,8 @@ def _measure(args: argparse.Namespace) -> int:
     _refuse_too_large(cells)
     args.matrix = Path("fc")  # what the cells come from; there is no such file
     about = {"command": ["runner", *args.given], "matrix_path": "runner fc", "matrix_text": text}
-    arms = {"": asked_arm(None, None)}
-    asked = Request(cells, arms, args.start, args.order_seed, about, stopping(cells, to_decide=False))
+    arms = {"": own_arm(args, cells)}
+    asked = Request(cells, arms, started(args), args.order_seed, about, stopping(cells, to_decide=False))
     session = measure_session(args, Results(args.results), asked, Goal(None))
     store = session.runs[""]
     store.clear_leftovers()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from records.settings import Settings
+from records.task import DEFINITION, PREFIX
 from runner.executors.output import printable
 
 NOTHING = "-"
@@ -60,7 +61,9 @@ def asked(settings: Settings) -> str:
     """Return a cell's workload, parameters, and every setting that is not the default."""
     from runner.grammar import SETTINGS
 
-    told = [f"{name}={value}" for name, value in settings.params.items()]
+    told = [f"{name}={value}" for name, value in settings.params.items() if name != DEFINITION]
+    if settings.workload.startswith(PREFIX):
+        return printable(" ".join([settings.workload, *told]))
     for name, rule in SETTINGS.items():
         value = getattr(settings, name)
         if name != "samples" and (rule.default is None or value != rule.default):

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from records.schema import Record, Status
 from runner.cli.format import duration
-from runner.cli.progress import TimeLeft, is_bad, label, name, result
+from runner.cli.progress import TimeLeft, Told, is_bad, label, name
 
 if TYPE_CHECKING:
     from runner.matrix import Cell
@@ -25,6 +25,7 @@ class LiveView:
         self._bar = bar
         self._task = task
         self._left = left
+        self._told = Told()
 
     def calibrating(self, cell: Cell) -> None:
         """Show what is calibrated."""
@@ -45,7 +46,7 @@ class LiveView:
         if record.status is not Status.INFRA:
             self._left.done(step)
         colour = "red" if is_bad(record) else "yellow" if record.warnings or record.reason else "green"
-        self._bar.console.print(f"[{colour}]{escape(label(step))}[/]: {escape(result(record))}")
+        self._bar.console.print(f"[{colour}]{escape(label(step))}[/]: {escape(self._told.result(record))}")
         self._bar.update(self._task, advance=record.status is not Status.INFRA)
 
     def _show(self, what: str) -> None:

@@ -30,12 +30,15 @@ from runner.cli import (
     run,
     schema,
     selftest,
+    service,
     show,
+    task,
 )
 from runner.errors import RunnerError, UsageError
 from runner.executors import Executor
 
 if TYPE_CHECKING:
+    from runner.executors.engine import Engine
     from runner.executors.probe import Probe
 
 COMMANDS = (
@@ -48,6 +51,7 @@ COMMANDS = (
     roofline,
     parity,
     fc,
+    task,
     compare,
     gate,
     history,
@@ -70,6 +74,7 @@ class Seams:
 
     executor: Executor | None = None
     probe: Probe | None = None
+    engine: Engine | None = None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -97,6 +102,7 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
         args = parser().parse_args(_with_command(given))
         args.seams = seams or Seams()
         args.given = given
+        service.pin(args)
         return int(args.main(args))
     except RunnerError as error:
         return _complain(str(error), error.exit_code)

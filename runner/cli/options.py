@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from runner.matrix import Cell, Matrix
     from runner.overrides import Overrides
 
-BACKEND_VARIABLE = "KERAS_BENCHMARK_BACKENDS"
+EXECUTORS = ("process", "docker")
+# What each executor takes as --start, its default first.
+STARTS = {"process": ("fork", "fresh"), "docker": ("fresh", "warm")}
+SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def add_matrix_options(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +50,9 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     add_results_option(group)
     group.add_argument(
         "--start",
-        choices=("fork", "fresh"),
-        default="fork",
+        choices=("fork", "fresh", "warm"),
         help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
-        "accelerators always start fresh (default: fork)",
+        "accelerators always start fresh (default: fork; with --executor docker: fresh, or warm for fork)",
     )
     group.add_argument(
         "--budget", type=seconds, metavar="SECONDS", help="add repeats to auto cells for this long, over the file"
@@ -61,6 +63,27 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--new", action="store_true", help="start a new run even where an unfinished one could go on")
     group.add_argument(
         "--datasets", type=Path, metavar="FOLDER", help="where data sets lie; default: ~/.keras/datasets"
+    )
+    _add_container_options(parser)
+
+
+def _add_container_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("in containers (docs/containers.md)")
+    group.add_argument(
+        "--executor",
+        choices=EXECUTORS,
+        default=EXECUTORS[0],
+        help="run cells as processes of this machine, or each in a container from its backend's image",
+    )
+    group.add_argument(
+        "--images", metavar="NAME", help="where those images are tagged; default: keras-benchmark-matrix, as built here"
+    )
+    group.add_argument(
+        "--memory", type=size_bytes, metavar="SIZE", help="of one container, as in 8g; default: nearly all"
+    )
+    group.add_argument("--shm-size", type=size_bytes, metavar="SIZE", help="of its /dev/shm; default: 1g")
+    group.add_argument(
+        "--seccomp", metavar="FILE", help="its seccomp profile, or unconfined; default: the engine's own"
     )
 
 
@@ -88,6 +111,22 @@ def share(text: str) -> float:
         advice = "; write 0.05 for 5 %" if text.strip().endswith("%") else ""
         raise UsageError(f"--threshold: must be a share from 0 to 10, got {text!r}{advice}")
     return value
+
+
+def size_bytes(text: str) -> int:
+    """Read a size in bytes, or in k, m, g or t of 1024. Raises `UsageError` for what is none."""
+    number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "")
+    if not (number.isascii() and number.isdigit() and int(number) > 0 and (not unit or unit in SIZE_UNITS)):
+        raise UsageError(f"--memory, --shm-size: must be a size such as 512m or 8g, got {text!r}")
+    return int(number) << SIZE_UNITS.get(unit, 0)
+
+
+def start_of(args: argparse.Namespace) -> str:
+    """Return how cells start, by the flag or the executor's default. Raises `UsageError`."""
+    offered = STARTS[args.executor]
+    if args.start is not None and args.start not in offered:
+        raise UsageError(f"--start: must be {' or '.join(offered)} with --executor {args.executor}, got {args.start}")
+    return args.start or offered[0]
 
 
 def seconds(text: str) -> float:

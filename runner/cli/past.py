@@ -8,6 +8,7 @@ from pathlib import Path
 
 from analysis.changes import USUAL_RUN_LENGTH, Assessment, assess
 from analysis.history import across_sessions, histories
+from analysis.primary import cost
 from analysis.statistics import Estimate
 from records import past
 from records.annotations import in_force, load
@@ -43,7 +44,7 @@ def across_stored(
     }
 
     def ratio(base: Sequence[Record], new: Sequence[Record]) -> Estimate | None:
-        base_s, new_s = ([r.times.step_time_s for r in side if r.times.step_time_s] for side in (base, new))
+        base_s, new_s = ([found for r in side if (found := cost(r))] for side in (base, new))
         places = {_place(record) for record in (*base, *new)}
         return across_sessions(base_s, new_s, spreads.get(places.pop()) if len(places) == 1 else None)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis import shortfall, whole
 from analysis.beside import Beside, cell_doubts, same_work
-from analysis.compare import CellSummary, Row
+from analysis.compare import CellSummary, Row, in_order
+from analysis.primary import STEP_TIME, metrics_over
 from analysis.statistics import MIN_BLOCKS
 from records.codec import to_json
 from records.schema import MEASURED, Record
 from records.settings import Scalar
+from records.task import DEFINITION, PREFIX, TaskRun
+from runner.cli.figures import metric_lines, quantity, task_lines
 from runner.cli.format import columns, seconds, significant, size
 from runner.executors.output import printable
 
@@ -46,14 +50,14 @@ def print_table(found: Findings) -> None:
     from rich.table import Table
 
     rows, beside = found.rows, found.beside
-    backends = list(dict.fromkeys(backend for row in rows for backend in row.cells))
+    backends = in_order(backend for row in rows for backend in row.cells)
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
     shown.add_column("workload", overflow="fold")
     for backend in backends:
         shown.add_column(backend, justify="right", no_wrap=True)
     for row in rows:
         texts = [_cell_text(row, backend, beside) for backend in backends]
-        shown.add_row(f"{_plain(row.title)}\n[dim]{_plain(same_work(beside.parity, row).text)}[/]", *texts)
+        shown.add_row(_title_text(row, beside), *texts)
     console = Console(highlight=False)
     console.print()
     console.print(shown)
@@ -70,6 +74,12 @@ def print_table(found: Findings) -> None:
     _print_failures(console, rows)
     _print_warnings(console, found.records)
     _print_doubts(console, found)
+
+
+def _title_text(row: Row, beside: Beside) -> str:
+    if any(cell.settings.workload.startswith(PREFIX) for cell in row.cells.values()):
+        return _plain(row.title)
+    return f"{_plain(row.title)}\n[dim]{_plain(same_work(beside.parity, row).text)}[/]"
 
 
 # How long a cell is measured, not what it is.
@@ -99,7 +109,10 @@ def _cell_text(row: Row, backend: str, beside: Beside) -> str:
         return "-"
     if cell.step_time is None:
         return f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
-    centre = seconds(cell.step_time.centre)
+    centre = quantity(cell.step_time.centre, cell.figure)
+    if cell.figure != STEP_TIME:
+        best = f"[bold green]* {_plain(centre)}[/]" if row.fastest == backend else _plain(centre)
+        return "\n".join([best, _plain(_interval(cell)), *map(_plain, metric_lines(cell))])
     lines = [
         f"[bold green]* {centre}[/]" if row.fastest == backend else centre,
         _interval(cell),
@@ -116,7 +129,7 @@ def _interval(cell: CellSummary) -> str:
     assert cell.step_time is not None
     if cell.step_time.low is None or cell.step_time.high is None:
         return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}"
-    return f"{seconds(cell.step_time.low)} - {seconds(cell.step_time.high)}"
+    return f"{quantity(cell.step_time.low, cell.figure)} - {quantity(cell.step_time.high, cell.figure)}"
 
 
 def _print_failures(console: Any, rows: Sequence[Row]) -> None:
@@ -171,7 +184,8 @@ def as_json(store: Run, found: Findings, code: int) -> str:
 def _row_json(row: Row, beside: Beside) -> dict[str, Any]:
     plain = to_json(row)
     plain["same_work"] = to_json(same_work(beside.parity, row))
-    for cell in plain["cells"].values():
+    for name, cell in plain["cells"].items():
+        cell["metrics"] = to_json(metrics_over(row.cells[name].measured))
         cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
         share = beside.shares.get(cell["cell_id"])
         cell["share_of_peak"] = share.share_of_peak if share else None
@@ -184,15 +198,16 @@ def cell_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
     """Return one cell whole, as lines: what was asked, what it became, each process, what went wrong."""
     first = next(iter(cell.measured), cell.records[0])
     lines = [f"cell {cell.cell_id}", "", "asked"]
-    lines += _pairs(to_json(cell.settings))
+    lines += _pairs(to_json(cell.settings) if first.task is None else _asked_of_task(first, first.task))
     if first.resolved:
         lines += ["", "resolved", *_pairs(to_json(first.resolved))]
     if first.device:
         lines += ["", "device", *_pairs(to_json(first.device))]
     lines += ["", "versions", *_pairs(first.versions), "", "machine", *_pairs(to_json(first.machine))]
-    lines += ["", "processes", *_process_lines(cell)]
+    lines += task_lines(cell) or ["", "processes", *_process_lines(cell)]
     if cell.step_time:
         lines += ["", "over processes", *_summary_lines(cell)]
+    if cell.step_time and first.task is None:
         lines += ["", "beside it", *_beside_lines(cell, row, beside)]
     for record in cell.records:
         if record.status not in MEASURED:
@@ -205,6 +220,12 @@ def cell_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
     lines += ["", *(f"warning: {warning}" for warning in cell.warnings)] if cell.warnings else []
     lines += ["", *(f"doubt: {doubt}" for doubt in doubts)] if doubts else []
     return [printable(line) for line in lines]
+
+
+def _asked_of_task(record: Record, task: TaskRun) -> dict[str, Any]:
+    """Return what was asked of an external command; its settings beside these are those of any."""
+    params = {name: value for name, value in record.settings.params.items() if name != DEFINITION}
+    return {"task": task.name, "compared": record.settings.backend, **params, "command": shlex.join(task.command)}
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:
@@ -251,13 +272,16 @@ def _beside_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
 
 def _summary_lines(cell: CellSummary) -> list[str]:
     assert cell.step_time is not None
+    timed = {
+        "samples per second": significant(cell.samples_per_s),
+        "call p50, p99": f"{seconds(cell.call_time_p50_s)}, {seconds(cell.call_time_p99_s)}",
+    }
     pairs = {
-        "step time": seconds(cell.step_time.centre),
+        cell.figure.name: quantity(cell.step_time.centre, cell.figure),
         "95 % interval": _interval(cell),
         "spread between processes": "-" if cell.spread is None else f"{cell.spread:.1%}",
         "smallest difference seen": "-" if cell.smallest_difference is None else f"{cell.smallest_difference:.1%}",
-        "samples per second": significant(cell.samples_per_s),
-        "call p50, p99": f"{seconds(cell.call_time_p50_s)}, {seconds(cell.call_time_p99_s)}",
+        **(timed if cell.figure == STEP_TIME else {}),
         "peak host memory": size(cell.peak_host_memory_bytes),
         "peak device memory": size(cell.peak_device_memory_bytes),
     }

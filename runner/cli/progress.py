@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from records.schema import HARMLESS, MEASURED, Record, Status
-from runner.cli.format import duration, seconds
+from runner.cli.figures import told
+from runner.cli.format import duration
 from runner.executors.output import printable
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from runner.matrix import Cell
     from runner.plan import Step
 
+REASON_CHARACTERS = 200
 SYMBOLS = {Status.OK: "ok", Status.UNSTABLE: "unstable"}
 
 
@@ -60,6 +62,21 @@ class TimeLeft:
         return left_s * (taken_s / self._done_s if self._done_s else 1.0)
 
 
+class Told:
+    """How attempts ended, in half a line each: what keeps many from being made, as a missing image, at length once."""
+
+    def __init__(self) -> None:
+        self._reasons: set[str] = set()
+
+    def result(self, record: Record) -> str:
+        """Return how an attempt ended."""
+        reason = record.reason or ""
+        if record.status is not Status.INFRA or reason not in self._reasons:
+            self._reasons.add(reason)
+            return result(record)
+        return f"{record.status}: {reason.partition(':')[0]}, as before"
+
+
 class Lines:
     """One line per attempt: for logs and pipes."""
 
@@ -68,6 +85,7 @@ class Lines:
         self._done = done
         self._left = left
         self._measured: set[tuple[str, str, int]] = set()
+        self._told = Told()
 
     def calibrating(self, cell: Cell) -> None:
         """Name what is calibrated."""
@@ -89,7 +107,7 @@ class Lines:
         # Beyond what was planned are disturbed blocks and repeats that were added: how many more, nobody knows.
         left = f"   ({duration(self._left.seconds())} left)" if self._done <= self._total else ""
         told = "   (measured again)" if again else left
-        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {result(record)}{told}")
+        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {self._told.result(record)}{told}")
 
 
 def _say(line: str) -> None:
@@ -125,6 +143,8 @@ def label(step: Step) -> str:
 
 def name(cell: Cell) -> str:
     """Return a short name of a cell: its workload, phase and batch size; the plan tells the rest."""
+    if cell.task is not None:
+        return f"{cell.settings.workload} {cell.settings.backend}"
     phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
     return f"{cell.settings.workload}{phase} b{cell.settings.batch_size} on {cell.settings.backend}"
 
@@ -134,8 +154,8 @@ def result(record: Record) -> str:
     if record.status in MEASURED:
         warned = f", {len(record.warnings)} warning{'s'[: len(record.warnings) > 1]}" if record.warnings else ""
         disturbed = ", disturbed by others" if record.surroundings.disturbed else ""
-        return f"{SYMBOLS[record.status]}, {seconds(record.times.step_time_s)} a step{warned}{disturbed}"
-    return f"{record.status}: {printable(record.reason or '')[:160]}"
+        return f"{SYMBOLS[record.status]}, {told(record)}{warned}{disturbed}"
+    return f"{record.status}: {printable(record.reason or '')[:REASON_CHARACTERS]}"
 
 
 def is_bad(record: Record) -> bool:

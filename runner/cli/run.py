@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix
+from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix, start_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
     if args.upload is not None:
         sending.check(args.upload)
     results = Results(args.results)
-    arms = {"": asked_arm(None, None)}
+    arms = {"": own_arm(args, cells)}
     session = measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
-    code = _conclude(args, session.runs[""], session)
+    code = conclude(args, session.runs[""], session)
     if args.upload is not None:
         sending.after_run(args.upload, args.results)
     return code
@@ -86,7 +86,24 @@ def request(
         "matrix_path": str(args.matrix),
         "matrix_text": args.matrix.read_text(encoding="utf-8"),
     }
-    return Request(cells, arms, args.start, args.order_seed, about, stopping(cells, to_decide=to_decide))
+    return Request(cells, arms, started(args), args.order_seed, about, stopping(cells, to_decide=to_decide))
+
+
+def started(args: argparse.Namespace) -> str:
+    """Return how cells start, as a run keeps it: a run in containers is no other's continuation."""
+    start = start_of(args)
+    return start if args.executor == "process" else f"{args.executor} {start}"
+
+
+def own_arm(args: argparse.Namespace, cells: Sequence[Cell], fault: str | None = None) -> ArmAsked:
+    """Return an arm of this Python or, where cells run in containers, of their images."""
+    from runner.cli import containers
+    from runner.session import ArmAsked
+
+    containers.check(args)
+    if args.executor == "docker":
+        return ArmAsked(None, fault, containers.images_here(args, cells))
+    return asked_arm(None, fault)
 
 
 def asked_arm(interpreter: Interpreter | None, fault: str | None) -> ArmAsked:
@@ -102,6 +119,7 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
     from runner import machine
     from runner.adaptive import Adaptive
     from runner.campaign import Workshop, measure, utc_now
+    from runner.cli import containers
     from runner.cli.plan import estimates
     from runner.cli.progress import progress
     from runner.executors.process_tree import end_leftovers
@@ -109,6 +127,8 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
 
     mark = str(args.results.resolve())
     end_leftovers(mark)
+    if args.executor == "docker":
+        containers.end_leftovers(args)
     here = machine.detect()
     session = None if args.new else resume(results, asked, here)
     if session and not args.json:
@@ -130,13 +150,16 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
 
 def _arm(args: argparse.Namespace, run: Run, asked: ArmAsked, mark: str) -> Arm:
     from runner.campaign import Arm
+    from runner.cli import containers
     from runner.executors.interpreter import Interpreter
     from runner.executors.process import ProcessExecutor
 
     if args.seams.executor:
         return Arm(run, args.seams.executor, asked.fault)
+    if args.executor == "docker":
+        return Arm(run, containers.executor(args, run), asked.fault)
     interpreter = Interpreter(asked.python, foreign=asked.python != sys.executable) if asked.python else None
-    return Arm(run, ProcessExecutor(start=args.start, mark=mark, interpreter=interpreter), asked.fault)
+    return Arm(run, ProcessExecutor(start=start_of(args), mark=mark, interpreter=interpreter), asked.fault)
 
 
 def _dataset_dir(args: argparse.Namespace) -> Path:
@@ -157,7 +180,7 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def _conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
+def conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
     """Write the report, print the table, and return the exit code that the records ask for."""
     from records.store import latest_attempts
     from runner.cli.present import as_json, print_table

@@ -77,11 +77,12 @@ def run(args: argparse.Namespace) -> int:
 def _measure(args: argparse.Namespace, results: Results) -> None:
     from records.faults import counterpart
     from runner.adaptive import Goal
-    from runner.cli.run import asked_arm, measure_session, request
+    from runner.cli.run import measure_session, own_arm, request
     from runner.cli.stored import write_reports
 
     matrix, cells = chosen_matrix(args)
-    arms = {LABELS[0]: asked_arm(None, counterpart(args.plant)), LABELS[1]: asked_arm(None, args.plant)}
+    faults = dict(zip(LABELS, (counterpart(args.plant), args.plant), strict=True))
+    arms = {label: own_arm(args, cells, fault) for label, fault in faults.items()}
     session = measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
     write_reports(session.runs.values())
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from records.task import PREFIX
 from runner.cli.options import add_results_option
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _matches(text: str, cell_id: str, workload: str, backend: str) -> bool:
-    return cell_id.startswith(text) or text in (workload, f"{backend}:{workload}")
+    names = {workload, workload.removeprefix(PREFIX)}
+    return cell_id.startswith(text) or text in names | {f"{backend}:{name}" for name in names}
 
 
 def _ask(text: str, cells: Mapping[str, Settings]) -> None:

@@ -10,11 +10,13 @@ from analysis.compare import titles
 from analysis.gate import Outcome
 from analysis.history import LEAST_PROCESSES, LEAST_SESSIONS
 from analysis.kinds import Counts
+from analysis.primary import STEP_TIME
 from analysis.statistics import Estimate
 from analysis.suite import SuiteRatio
 from analysis.versus import ACROSS_UNKNOWN, Comparison, Versus, percent
 from records.codec import to_json
-from runner.cli.format import columns, count, seconds
+from runner.cli.figures import quantity
+from runner.cli.format import columns, count
 from runner.cli.present import usual_values
 from runner.executors.output import printable
 
@@ -78,11 +80,15 @@ def as_json(found: Versus, threshold: float) -> str:
 
 
 def _comparison_json(one: Comparison) -> dict[str, Any]:
+    figure = one.either.figure
     return {
         "cell_id": one.cell_id,
         "settings": to_json(one.either.settings),
-        "base_step_time_s": _centre(one, "base"),
-        "new_step_time_s": _centre(one, "new"),
+        "figure": to_json(figure),
+        "base_step_time_s": _centre(one, "base") if figure == STEP_TIME else None,
+        "new_step_time_s": _centre(one, "new") if figure == STEP_TIME else None,
+        "base_figure": _centre(one, "base"),
+        "new_figure": _centre(one, "new"),
         "ratio": to_json(one.ratio) if one.ratio else None,
         "outcome": str(one.outcome),
         "adjusted_p": one.adjusted_p,
@@ -100,7 +106,7 @@ def _rows(found: Versus, names: Names) -> list[list[str]]:
     rows = [HEAD]
     for one in found.comparisons:
         title = names[one.cell_id]
-        figures = [seconds(_centre(one, side)) for side in ("base", "new")]
+        figures = [quantity(_centre(one, side), one.either.figure) for side in ("base", "new")]
         blocks = str(len(one.logs)) if found.paired else "-"
         rows.append([title, one.either.settings.backend, *figures, *_ratio(one.ratio), blocks, _verdict(one)])
     for backend, suite in found.by_backend.items():

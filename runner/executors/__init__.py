@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from analysis.surroundings.disturbance import Watched
-from records.schema import Surroundings
+from records.schema import Container, Surroundings
 from records.settings import Settings
 from runner.cell.job import Job
+from runner.tasks.seen import TaskSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class Outcome:
 
     `infrastructure` says why there was no process, or why its end was not seen; `refused` why none was started, since
     this machine does not do what the cell asks. With either nothing else is evidence.
-    Times in seconds, memory in bytes. `watched` holds what the machine did in each kept epoch.
+    Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes where it was in a `container`, else
+    the machine's. `watched` holds what the machine did in each kept epoch; `task` what an external command showed.
     """
 
     exit_code: int | None = None
@@ -34,6 +36,8 @@ class Outcome:
     peak_tree_memory_bytes: int | None = None
     surroundings: Surroundings = Surroundings()
     watched: tuple[Watched, ...] = ()
+    container: Container | None = None
+    task: TaskSeen | None = None
 
 
 class Running(Protocol):
@@ -69,8 +73,8 @@ class Executor(Protocol):
 
     name: str
 
-    def missing(self, backend: str) -> str | None:
-        """Return why this backend cannot run here, None when it can."""
+    def missing(self, backend: str, device: str = "cpu") -> str | None:
+        """Return why this backend cannot run here on this device, None when it can, as far as that shows beforehand."""
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
         """Begin a block of repeats of cells with these settings: nothing of the last block is reused.

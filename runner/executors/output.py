@@ -31,6 +31,10 @@ class CappedOutput:
         self._dropped += max(0, len(rest) - TAIL_BYTES)
         self._tail = rest[-TAIL_BYTES:]
 
+    def skip(self, count: int) -> None:
+        """Count bytes of the stream that are left out before the next."""
+        self._dropped += count
+
     def drain(self, descriptor: int) -> bool:
         """Read what a non-blocking descriptor has now; False once it is at its end."""
         while True:

@@ -1,8 +1,7 @@
 """Cells as processes of this machine: forked from a server that has imported the backend, or fresh interpreters.
 
-A server is keyed by the environment its backend was imported under, since variables read at import do nothing after a
-fork. It is replaced at every block of repeats: children of one server share its address layout and hash seed. On an
-accelerator, and where a server cannot start, cells are fresh interpreters.
+A server is keyed by the environment its backend was imported under (`runner.executors.servers`). On an accelerator, and
+where a server cannot start, cells are fresh interpreters.
 """
 
 from __future__ import annotations
@@ -24,11 +23,16 @@ from runner.executors import Outcome, Running
 from runner.executors.autotune import autotuning
 from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment, visible_gpu
 from runner.executors.interpreter import Interpreter
-from runner.executors.watch import ANSWER_LIMIT_S, Never, Server, ServerGone, Watch
+from runner.executors.servers import ProcessServer, Server, Servers
+from runner.executors.watch import Never, ServerGone, Watch
 from runner.surroundings.nvml import HeldClocks, opened
+from runner.tasks.start import NotStarted, command_of
+from runner.tasks.watch import TaskWatch, never
 
 EXTRAS = {"tensorflow": "tf-cpu", "jax": "jax-cpu", "torch": "torch-cpu"}
 LIGHT_SERVER = "KERAS_BENCHMARK_SERVER"
+
+Key = tuple[tuple[str, str], ...]
 
 
 class ProcessExecutor:
@@ -41,14 +45,16 @@ class ProcessExecutor:
         self._start = start
         self._mark = mark
         self._interpreter = interpreter or Interpreter(sys.executable)
-        self._servers: dict[tuple[tuple[str, str], ...], Server | None] = {}
-        self._launched: dict[tuple[tuple[str, str], ...], Server] = {}
+        self._servers: Servers[Key] = Servers(self._launch)
         self._home: str | None = None
         self._missing: dict[str, str | None] = {}
         self._clocks = HeldClocks(lambda: opened(visible_gpu()))
 
-    def missing(self, backend: str) -> str | None:
-        """Return why this backend cannot run here, None when it can. Looks for the package, imports nothing."""
+    def missing(self, backend: str, device: str = "cpu") -> str | None:
+        """Return why this backend cannot run here, None when it can. Looks for the package, imports nothing.
+
+        Whether the device is there only the cell itself can prove.
+        """
         if backend not in self._missing:
             absent = self._interpreter.absent(("keras", backend))
             self._missing[backend] = (
@@ -62,28 +68,20 @@ class ProcessExecutor:
     def begin_block(self, settings: Sequence[Settings]) -> None:
         """End every server, since the next block's children must not share one with this block's; launch the new ones.
 
-        They start side by side, those of other arms too: importing keeps one core busy.
+        They start side by side, those of other arms too.
         """
         self.close()
         forked = [s for s in settings if self._forks(s) and not self.missing(s.backend)]
-        wanted = {_key(environment): environment for environment in (self._environment(s) for s in forked)}
-        self._launched = {key: self._launch(environment) for key, environment in wanted.items()}
-        self._servers = dict(self._launched)
+        self._servers.launch(_key(self._environment(s)) for s in forked)
 
     def await_block(self) -> None:
         """Wait for the servers that were launched."""
-        while self._launched:
-            key, server = self._launched.popitem()
-            self._servers[key] = _when_ready(server)
+        self._servers.await_launched()
 
     def close(self) -> None:
         """End every server, and give the GPU's clocks back."""
         self._clocks.release()
-        self._launched.clear()
-        while self._servers:
-            _, server = self._servers.popitem()
-            if server is not None:
-                server.close()
+        self._servers.close()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
             self._home = None
@@ -91,6 +89,8 @@ class ProcessExecutor:
     def start(self, job: Job, timeout_s: float) -> Running:
         """Start the job in a new process."""
         begun_s = time.perf_counter()
+        if job.task is not None:
+            return self._start_task(job, timeout_s)
         if refused := self._clocks.suit(job.settings):
             return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
         environment = self._environment(job.settings)
@@ -102,7 +102,7 @@ class ProcessExecutor:
             "cpus": allowed_cpus(job.settings),
         }
         try:
-            server = self._server(environment) if self._forks(job.settings) else None
+            server = self._servers.of(_key(environment)) if self._forks(job.settings) else None
             if server is None:
                 server = self._light_server()
                 order |= {
@@ -111,7 +111,21 @@ class ProcessExecutor:
                 }
             return Watch(server, job, order, timeout_s)
         except ServerGone as error:
-            return Never(Outcome(infrastructure=f"server: {error}", wall_time_s=time.perf_counter() - begun_s))
+            return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
+
+    def _start_task(self, job: Job, timeout_s: float) -> Running:
+        """Start an external command; a light server is its parent, so that nothing of it is left behind."""
+        if job.task is not None and job.task.image is not None:
+            return Never(
+                Outcome(refused=f"image: {job.task.image}: it is to run in a container; add --executor docker")
+            )
+        try:
+            command = command_of(job, self._interpreter.python, self._mark, os.environ)
+            return TaskWatch(self._light_server(), job, command, timeout_s)
+        except NotStarted as error:
+            return Never(Outcome(task=never(job, error)))
+        except ServerGone as error:
+            return Never(Outcome(infrastructure=f"server: {error}"))
 
     def _environment(self, settings: Settings) -> dict[str, str]:
         # A server reads Keras's own configuration when it imports it: from an empty home, never from the user's.
@@ -120,29 +134,18 @@ class ProcessExecutor:
         home = {"HOME": self._home, "KERAS_HOME": self._home, "TMPDIR": self._home}
         return cell_environment(settings, self._mark) | home | self._interpreter.variables()
 
-    def _launch(self, environment: dict[str, str]) -> Server:
-        return _launch_server(self._interpreter.python, environment)
+    def _launch(self, key: Key) -> Server:
+        return _launch_server(self._interpreter.python, dict(key))
 
     def _forks(self, settings: Settings) -> bool:
         return self._start == "fork" and settings.device == "cpu"
 
-    def _server(self, environment: dict[str, str]) -> Server | None:
-        """Return the server of an environment, a new one where there is none or it is gone."""
-        key = _key(environment)
-        server = self._servers.get(key)
-        if server is not None and server.gone:
-            server.close()
-            del self._servers[key]
-        if key not in self._servers:
-            self._servers[key] = _when_ready(self._launch(environment))
-        return self._servers[key]
-
     def _light_server(self) -> Server:
         """Return a free light server: each runs one process at a time, and several may wait calibrated."""
         for number in itertools.count():
-            server = self._server(_light_environment(self._mark, number) | self._interpreter.variables())
+            server = self._servers.of(_key(_light_environment(self._mark, number) | self._interpreter.variables()))
             if server is None:
-                raise ServerGone("the light server for fresh interpreters did not start")
+                raise ServerGone("server: the light server for fresh interpreters did not start")
             if not server.busy:
                 return server
         raise AssertionError("a count has no end")
@@ -154,7 +157,7 @@ def _light_environment(mark: str, number: int) -> dict[str, str]:
     return allowed | {MARK: mark, LIGHT_SERVER: str(number)}
 
 
-def _key(environment: dict[str, str]) -> tuple[tuple[str, str], ...]:
+def _key(environment: dict[str, str]) -> Key:
     return tuple(sorted(environment.items()))
 
 
@@ -172,19 +175,4 @@ def _launch_server(python: str, environment: dict[str, str]) -> Server:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    return Server(process, ours)
-
-
-def _when_ready(server: Server) -> Server | None:
-    """Wait for a server; None when its backend cannot be imported, so that its cells start fresh and say why."""
-    try:
-        ready = "ready" in server.receive(ANSWER_LIMIT_S)
-    except ServerGone:
-        ready = False
-    except BaseException:
-        server.close()
-        raise
-    if not ready:
-        server.close()
-        return None
-    return server
+    return ProcessServer(process, ours)

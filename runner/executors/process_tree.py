@@ -32,9 +32,14 @@ def resident_bytes(root: int) -> int:
 
 def kill_tree(root: int) -> None:
     """Kill a process and everything below it."""
+    signal_tree(root, signal.SIGKILL)
+
+
+def signal_tree(root: int, number: signal.Signals) -> None:
+    """Send a signal to a process and everything below it."""
     for pid in list(tree(root)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def oom_kills() -> int:

@@ -1,4 +1,6 @@
-"""Watching one process of a cell's server: its output, its memory, its time, its end; and what else the machine did.
+"""Watching one process of a cell: its output, its memory, its time, its end; and what else the machine did.
+
+Who started it is its `Parent`: a server of this machine, or a container's.
 
 A process rests at its calibration and around each kept epoch until it is told to go on (`runner.cell.turns`); while it
 rests nothing of it is counted.
@@ -10,59 +12,49 @@ import contextlib
 import json
 import os
 import select
-import socket
-import subprocess
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from records.codec import CodecError, decode, loads
+from records.schema import Container
 from runner.cell.job import Job, Resting
 from runner.executors import Outcome, process_tree
 from runner.executors.epochs import Epochs, surroundings
 from runner.executors.output import CappedOutput
 
 SAMPLE_S = 0.5
-ANSWER_LIMIT_S = 120.0
-CLOSE_LIMIT_S = 2.0
 MESSAGE_BYTES = 1 << 16
 
 
 class ServerGone(Exception):
-    """The server of a cell ended or refused; the message says how."""
+    """What was to tell of a cell's end ended itself or refused; the message says how."""
 
 
-@dataclass(slots=True)
-class Server:
-    """A running `runner.cell.server` and the runner's end of its socket; it runs one process at a time."""
+class Parent(Protocol):
+    """What starts a cell's process and tells how it ended."""
 
-    process: subprocess.Popen[bytes]
-    connection: socket.socket
-    busy: bool = False
-    gone: bool = False
+    @property
+    def connection(self) -> Any:
+        """What becomes readable when there is something to `receive`."""
 
-    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Return its next message. Raises `ServerGone`."""
-        self.connection.settimeout(timeout_s)
-        try:
-            message = self.connection.recv(MESSAGE_BYTES)
-        except OSError as error:
-            self.gone = True
-            raise ServerGone(f"the cell's server did not answer: {error}") from error
-        if not message:
-            self.gone = True
-            raise ServerGone(f"the cell's server ended (exit status {self.process.poll()})")
-        found: dict[str, Any] = json.loads(message)
-        return found
+    @property
+    def container(self) -> Container | None:
+        """Return the container its processes are in, where they are in one."""
 
-    def close(self) -> None:
-        """End it and all that it started: it does so itself when the runner lets go, unless it is still importing."""
-        self.connection.close()
-        try:
-            self.process.wait(CLOSE_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process_tree.kill_tree(self.process.pid)
-            self.process.wait()
+    def begin(self, order: dict[str, Any], output: int) -> int:
+        """Start a process that prints to this descriptor; return its id on this machine. Raises `ServerGone`."""
+
+    def receive(self) -> dict[str, Any]:
+        """Return how the process ended: `exited`, its wait status, and its own `oom_kills` where these are known apart.
+
+        Raises `ServerGone`.
+        """
+
+    def kill(self, pid: int) -> None:
+        """End the process and all below it."""
+
+    def release(self) -> None:
+        """Its process has ended and was heard of: it may start another, or go."""
 
 
 class Meter:
@@ -125,9 +117,9 @@ class Reins:
 class Watch:
     """One process, from its start to its end: the executors' `Running`."""
 
-    def __init__(self, server: Server, job: Job, order: dict[str, Any], timeout_s: float) -> None:
-        """Have the server start the process. Raises `ServerGone`."""
-        self._server, self._job, self._left_s = server, job, timeout_s
+    def __init__(self, parent: Parent, job: Job, order: dict[str, Any], timeout_s: float) -> None:
+        """Have its parent start the process. Raises `ServerGone`."""
+        self._parent, self._job, self._left_s = parent, job, timeout_s
         self._output = CappedOutput()
         self._peak_bytes = 0
         self._next_sample_s = 0.0
@@ -143,19 +135,17 @@ class Watch:
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
         try:
-            with contextlib.suppress(OSError):
-                socket.send_fds(server.connection, [json.dumps(order).encode()], [writer])
-            self._pid = int(server.receive(ANSWER_LIMIT_S)["started"])
+            self._pid = parent.begin(order, writer)
         except BaseException:
             os.close(self._reader)
             self._reins.close()
+            self._epochs.close()
             raise
         finally:
             os.close(writer)
-        server.busy = True
         self._meter.off()
         self._start_time_s = self._meter.wall_s
-        self._waiting: list[Any] = [server.connection, self._reader, self._reins.descriptor]
+        self._waiting: list[Any] = [parent.connection, self._reader, self._reins.descriptor]
 
     def calibrated(self) -> float | None:
         """Wait until the process has told its step time; None when it ended before or told none that counts."""
@@ -163,7 +153,7 @@ class Watch:
             return None
         found = self._resting.step_time_s if self._resting else None
         if found is None or not found > 0:
-            process_tree.kill_tree(self._pid)
+            self._parent.kill(self._pid)
             self._resting = None
             self._wait()
             return None
@@ -197,15 +187,15 @@ class Watch:
         os.close(self._reader)
         self._reins.close()
         self._epochs.close()
-        self._server.busy = False
+        self._parent.release()
         if self._ended is None:
-            return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
+            return Outcome(infrastructure=self._gone, wall_time_s=self._meter.wall_s)
         code = os.waitstatus_to_exitcode(self._ended["exited"])
         return Outcome(
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             deadline_exceeded=self._deadline_exceeded,
-            oom_kills=self._meter.oom_kills,
+            oom_kills=self._ended.get("oom_kills", self._meter.oom_kills),
             output_tail=self._output.text(),
             wall_time_s=self._meter.wall_s,
             start_time_s=self._start_time_s,
@@ -213,11 +203,12 @@ class Watch:
             peak_tree_memory_bytes=self._peak_bytes or None,
             surroundings=surroundings(self._epochs, (self._load_before, os.getloadavg()[0])),
             watched=tuple(self._epochs.watched),
+            container=self._parent.container,
         )
 
     def abandon(self) -> None:
         """End the process and wait for its end."""
-        process_tree.kill_tree(self._pid)
+        self._parent.kill(self._pid)
         self._resting = None
         self.finish()
 
@@ -230,10 +221,10 @@ class Watch:
                 self._look()
                 if time.perf_counter() > deadline_s and not self._deadline_exceeded:
                     self._deadline_exceeded = True
-                    process_tree.kill_tree(self._pid)
+                    self._parent.kill(self._pid)
             return self._ended is None and self._gone is None
         except BaseException:
-            process_tree.kill_tree(self._pid)
+            self._parent.kill(self._pid)
             raise
         finally:
             self._left_s = deadline_s - time.perf_counter()
@@ -246,9 +237,9 @@ class Watch:
             self._waiting.remove(self._reader)
         if self._reins.descriptor in readable:
             self._resting = self._reins.heard()
-        if self._server.connection in readable:
+        if self._parent.connection in readable:
             try:
-                self._ended = self._server.receive()
+                self._ended = self._parent.receive()
             except ServerGone as error:
                 self._gone = str(error)
             return

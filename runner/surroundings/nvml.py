@@ -59,6 +59,13 @@ class Nvml:
             power_throttled_s=self._violation(lib.NVML_PERF_POLICY_POWER),
         )
 
+    def memory_used_bytes(self) -> int | None:
+        """Return the memory in use on this GPU, by whomever."""
+        try:
+            return int(self._library.nvmlDeviceGetMemoryInfo(self._handle).used)
+        except self._library.NVMLError:
+            return None
+
     def lock(self) -> str | None:
         """Hold the clock to the one the GPU is rated for, which it keeps under any load; return why it cannot be."""
         rated = self._library.NVML_CLOCK_LIMIT_ID_TDP

@@ -278,7 +278,10 @@ def test_a_wrong_entry_is_refused_in_these_words(case: str, problems_of: Callabl
 
 REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
     "empty": ("", ["1: the file is empty"]),
-    "a list": ("- 1\n", ["1: must be a mapping with version, defaults, backends, cells, budget, got a list of 1"]),
+    "a list": (
+        "- 1\n",
+        ["1: must be a mapping with version, defaults, backends, cells, tasks, budget, got a list of 1"],
+    ),
     "missing keys": (
         "{}",
         [

@@ -23,6 +23,7 @@ from runner.executors import Outcome
 from runner.executors.environment import MARK
 from runner.executors.process import ProcessExecutor
 from runner.executors.process_tree import end_leftovers
+from runner.executors.servers import ProcessServer
 from runner.judge import ResultRefused, accept, judge
 from tests.conftest import MACHINE, make_settings
 
@@ -177,8 +178,8 @@ def test_a_server_that_dies_under_a_cell_is_infrastructure_and_the_next_cell_run
 ) -> None:
     job = make_job(tmp_path, "well")
     assert run(forking, job).status in MEASURED
-    server = next(iter(forking._servers.values()))
-    assert server is not None
+    server = next(iter(forking._servers._servers.values()))
+    assert isinstance(server, ProcessServer)
     server.process.kill()
     assert run(forking, make_job(tmp_path, "well")).status is Status.INFRA
     assert run(forking, make_job(tmp_path, "well")).status in MEASURED
@@ -186,13 +187,13 @@ def test_a_server_that_dies_under_a_cell_is_infrastructure_and_the_next_cell_run
 
 def test_a_new_block_has_new_servers(forking: ProcessExecutor, tmp_path: Path) -> None:
     run(forking, make_job(tmp_path, "well"))
-    first = next(iter(forking._servers.values()))
+    first = next(iter(forking._servers._servers.values()))
     forking.begin_block([])
     forking.await_block()
     run(forking, make_job(tmp_path, "well"))
-    second = next(iter(forking._servers.values()))
-    assert first is not None
-    assert second is not None
+    second = next(iter(forking._servers._servers.values()))
+    assert isinstance(first, ProcessServer)
+    assert isinstance(second, ProcessServer)
     assert first.process.pid != second.process.pid
     assert first.process.returncode is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -113,4 +114,48 @@ def hoarding(megabytes: int = 2000, **_: Any) -> Any:
     blocks = [bytearray(1 << 20) for _ in range(megabytes)]
     for block in blocks:
         block[::4096] = b"x" * len(block[::4096])
+    return _model(), *_data()
+
+
+def child_hoarding(megabytes: int = 2000, **_: Any) -> Any:
+    """Have a child take too much memory, and train on where it was killed."""
+    code = f"blocks = [b'x' * (1 << 20) for _ in range({megabytes})]"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    return _model(), *_data()
+
+
+def confined(**_: Any) -> Any:
+    """Say what this process may do."""
+    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    facts = {
+        "capabilities": int(status["CapEff"], 16) | int(status["CapBnd"], 16),
+        "no_new_privileges": int(status["NoNewPrivs"]),
+        "root_user": os.getuid() == 0,
+        "networks": sorted(path.name for path in Path("/sys/class/net").iterdir()),
+        "writable": [name for name in ("/", "/etc", "/usr", "/opt/venv", "/work") if _writes(Path(name))],
+        "writes_import_root": _writes(Path(__file__).parent),
+        "writes_scratch": _writes(Path.cwd()) and _writes(Path("/tmp")),
+    }
+    raise RuntimeError(json.dumps(facts))
+
+
+def _writes(folder: Path) -> bool:
+    probe = folder / "probe"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def sharing(megabytes: int = 64, **_: Any) -> Any:
+    """Have PyTorch's workers pass on batches through shared memory."""
+    import torch
+
+    batches = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.ones(megabytes, 1 << 18)), batch_size=megabytes, num_workers=1
+    )
+    for (batch,) in batches:
+        assert float(batch.sum()) > 0
     return _model(), *_data()

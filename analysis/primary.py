@@ -1,0 +1,81 @@
+"""What a cell is compared by: the time of a step, or the primary metric of an external command.
+
+A ratio of costs is drawn, and of a cost less is better: the time of a step, a metric whose goal is `lower`, or the
+inverse of one whose goal is `higher`. So every statistic reads the same: 1.2 is a fifth worse.
+
+Promise: what is not above zero has no cost, since no ratio can be drawn of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from records.schema import Record
+from records.task import Goal, Metric
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What a figure is called, its unit, and which way is better."""
+
+    name: str
+    unit: str
+    goal: Goal
+
+
+STEP_TIME = Figure("time per step", "s", Goal.LOWER)
+
+
+def figure_of(records: Iterable[Record]) -> Figure:
+    """Return what these records, all of one work, are compared by."""
+    for record in records:
+        if record.task is not None:
+            found = record.task.primary_metric
+            if found is not None:
+                return Figure(found.name, found.unit or "", found.goal)
+    return STEP_TIME
+
+
+def told(record: Record) -> float | None:
+    """Return the figure as it is told: seconds, or a metric in its own unit; None where there is none above zero."""
+    if record.task is None:
+        return record.times.step_time_s or None
+    found = record.task.primary_metric
+    return found.value if found and found.value is not None and found.value > 0 else None
+
+
+def cost(record: Record) -> float | None:
+    """Return the figure turned so that less is better."""
+    found = told(record)
+    if found is None or record.task is None or figure_of([record]).goal is Goal.LOWER:
+        return found
+    return 1 / found
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSummary:
+    """One metric over the processes of a cell: the median of those that have it, how many do, and why others do not."""
+
+    name: str
+    unit: str
+    value: float | None
+    count: int
+    problem: str | None
+
+
+def metrics_over(records: Sequence[Record]) -> list[MetricSummary]:
+    """Return the metrics of a command's processes, in their order; none for a workload."""
+    found: dict[str, list[Metric]] = {}
+    for record in records:
+        for metric in record.task.metrics if record.task else ():
+            found.setdefault(metric.name, []).append(metric)
+    return [_summary(name, several) for name, several in found.items()]
+
+
+def _summary(name: str, several: Sequence[Metric]) -> MetricSummary:
+    values = [metric.value for metric in several if metric.value is not None]
+    problem = next((metric.problem for metric in several if metric.problem), None)
+    unit = next((metric.unit for metric in several if metric.unit), "")
+    return MetricSummary(name, unit, statistics.median(values) if values else None, len(values), problem)

@@ -1,0 +1,106 @@
+"""Writes docs/compatibility.md: which backend, CUDA, driver and Python each image has, as read from the locks.
+
+python ci/compatibility.py           print it
+python ci/compatibility.py --write   put it in its place; a test holds it current
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DOCUMENT = ROOT / "docs" / "compatibility.md"
+SERVICES = ("tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu")
+BACKENDS = {"tf": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",)}
+RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+# The least driver for any release of a major version of CUDA (minor version compatibility, from CUDA 11 on).
+# Source: NVIDIA, CUDA Compatibility, table 1 of "Minor Version Compatibility", and CUDA 12's release notes.
+DRIVERS = {"12": "525.60.13", "13": "580"}
+HEAD = """\
+# What works with what
+
+Written by `ci/compatibility.py` from `locks/`; a test holds it current. Each service of `compose.yaml` is an image of
+its own: the GPU builds of two frameworks bring CUDA and cuDNN in different versions, and in one environment the last
+one installed breaks the other.
+
+| service | backend | Keras | CUDA | cuDNN | NCCL | driver of the host |
+|---|---|---|---|---|---|---|
+"""
+TAIL = """
+CUDA, cuDNN and NCCL come with the wheels; of the host only the NVIDIA driver and the NVIDIA Container Toolkit are
+needed. The last column names the least driver for any release of that major version of CUDA; a newer one serves too,
+and a feature of a newer minor version may need it.
+
+Python in the images: Debian 12's 3.11. Outside of them the locks hold for Python {pythons}, with one version
+of everything; the exception is PyTorch's CPU build, whose wheel is another file in each index and is locked without a
+hash (`locks/torch-build-cpu.txt`).
+
+No cell was run on a GPU or a TPU with these images: none was at hand. `jax-tpu` is unverified altogether.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one image has."""
+
+    service: str
+    backend: str
+    keras: str
+    cuda: str | None
+    cudnn: str | None
+    nccl: str | None
+
+    @property
+    def driver(self) -> str | None:
+        """The least driver of the host."""
+        return None if self.cuda is None else f">= {DRIVERS[self.cuda.partition('.')[0]]}"
+
+    def text(self) -> str:
+        """The row of the table."""
+        cells = (self.service, self.backend, self.keras, self.cuda, self.cudnn, self.nccl, self.driver)
+        return f"| {' | '.join(cell or '-' for cell in cells)} |"
+
+
+def pins(text: str) -> dict[str, str]:
+    """The versions that a lock pins, by name."""
+    return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)", text, re.MULTILINE))
+
+
+def row(service: str, pinned: dict[str, str]) -> Row:
+    """The row of a service, from what its lock pins. Raises `KeyError` for a CUDA whose drivers are not known here."""
+    name = next(name for name in BACKENDS[service.partition("-")[0]] if name in pinned)
+    cuda = next((pinned[runtime] for runtime in RUNTIMES if runtime in pinned), None)
+    cudnn, nccl = (
+        next((version for name, version in pinned.items() if name.startswith(f"nvidia-{library}-")), None)
+        for library in ("cudnn", "nccl")
+    )
+    found = Row(service, f"{name} {pinned[name]}", pinned["keras"], cuda, cudnn, nccl)
+    assert (cuda is not None) == service.endswith("-gpu"), f"{service}: CUDA {cuda}"
+    return found
+
+
+def document(root: Path = ROOT) -> str:
+    """The whole document."""
+    rows = []
+    for service in SERVICES:
+        text = (root / "locks" / f"{service}.txt").read_text(encoding="utf-8")
+        if service == "torch-cpu":
+            text += (root / "locks" / "torch-build-cpu.txt").read_text(encoding="utf-8")
+        rows.append(row(service, pins(text)).text())
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    told = f"{', '.join(pythons[:-1])} and {pythons[-1]}"
+    return HEAD + "\n".join(rows) + "\n" + TAIL.format(pythons=told)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write docs/compatibility.md")
+    if parser.parse_args().write:
+        DOCUMENT.write_text(document(), encoding="utf-8")
+    else:
+        print(document(), end="")

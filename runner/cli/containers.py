@@ -1,0 +1,99 @@
+"""The flags of `--executor docker`, and what they become: the engine, the limits, the executor of a run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.cli.options import start_of
+from runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from records.store import Run
+    from runner.executors.docker import DockerExecutor
+    from runner.executors.engine import Engine, Limits, Seccomp
+    from runner.matrix import Cell
+
+FLAGS = ("images", "memory", "shm_size", "seccomp")
+# What the machine itself is left, so that a cell that needs too much is ended before the machine is short of memory.
+MACHINES_SHARE = 1 / 16
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse flags of containers where none are made, and a profile that cannot be read. Raises `UsageError`."""
+    start_of(args)
+    given = [name for name in FLAGS if getattr(args, name) is not None]
+    if args.executor != "docker" and given:
+        raise UsageError(f"--{given[0].replace('_', '-')}: is for containers: add --executor docker")
+    _seccomp(args)
+
+
+def engine_of(args: argparse.Namespace) -> Engine:
+    """Return the engine, the same one throughout. Raises `ExecutorError` where none answers."""
+    if getattr(args, "engine", None) is None:
+        from runner.executors.engine import connect
+
+        args.engine = args.seams.engine or connect()
+    engine: Engine = args.engine
+    return engine
+
+
+def images_here(args: argparse.Namespace, cells: Sequence[Cell]) -> dict[str, str]:
+    """Return the digests of the images that these cells need and that are here: the software of a run in containers."""
+    from runner.executors.docker import found_images
+
+    engine = engine_of(args)
+    found = found_images(engine, _images(args), [cell.settings for cell in cells if cell.task is None])
+    own = dict.fromkeys(cell.task.image for cell in cells if cell.task and cell.task.image)
+    return found | {f"image {name}": image.image_id for name in own if (image := engine.image(name)) is not None}
+
+
+def executor(args: argparse.Namespace, run: Run) -> DockerExecutor:
+    """Return what runs a run's cells in containers."""
+    from runner.executors.docker import DockerExecutor, Place
+
+    place = Place(str(args.results.resolve()), run.run_id, _images(args))
+    return DockerExecutor(engine_of(args), place, limits(args), warm=start_of(args) == "warm")
+
+
+def end_leftovers(args: argparse.Namespace) -> None:
+    """Remove the containers of a runner on this results folder that was killed."""
+    from runner.executors.docker import end_leftovers as end
+
+    end(engine_of(args), str(args.results.resolve()))
+
+
+def limits(args: argparse.Namespace) -> Limits:
+    """Return what a container may use. Raises `UsageError`."""
+    from runner.executors.engine import Limits
+    from runner.surroundings.memory import usable_bytes
+    from runner.surroundings.tree import Tree
+
+    here = usable_bytes(Tree())
+    memory = args.memory or (round(here * (1 - MACHINES_SHARE)) if here else None)
+    if memory is None:
+        raise UsageError("--memory: must be given, since this machine does not tell how much it has")
+    usual = Limits(memory)
+    return Limits(memory, args.shm_size or usual.shared_memory_bytes, usual.processes, _seccomp(args))
+
+
+def _images(args: argparse.Namespace) -> str:
+    from runner.executors.docker import IMAGES
+
+    return args.images or IMAGES
+
+
+def _seccomp(args: argparse.Namespace) -> Seccomp | None:
+    if args.seccomp is None:
+        return None
+    from runner.executors.engine import Seccomp
+
+    if args.seccomp == "unconfined":
+        return Seccomp("unconfined", "unconfined")
+    path = Path(args.seccomp)
+    try:
+        return Seccomp(path.name, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--seccomp: must be a profile's file or unconfined, got {args.seccomp!r}: {error}") from error

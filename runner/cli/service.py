@@ -1,0 +1,52 @@
+"""What a container's service pins: its backend and its device, from its environment, so that no argument can lose them.
+
+Read here and nowhere else, and put where `--backend` and the device's flag put them: one path through the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+
+from runner.errors import UsageError
+
+BACKENDS_VARIABLE = "KERAS_BENCHMARK_BACKENDS"
+DEVICE_VARIABLE = "KERAS_BENCHMARK_DEVICE"
+
+
+def pin(args: argparse.Namespace, environment: Mapping[str, str] | None = None) -> None:
+    """Hold parsed flags to the service's backend and device. Raises `UsageError` where they ask for others."""
+    environment = os.environ if environment is None else environment
+    if backends := environment.get(BACKENDS_VARIABLE):
+        _pin_backends(args, backends.split(","))
+    if device := environment.get(DEVICE_VARIABLE):
+        _pin_device(args, device)
+
+
+def _pin_backends(args: argparse.Namespace, there: list[str]) -> None:
+    if not hasattr(args, "backend"):
+        return  # a command that chooses none
+    for name in args.backend:
+        if name not in there:
+            told = f"this service holds {', '.join(there)} ({BACKENDS_VARIABLE})"
+            raise UsageError(f"--backend {name}: {told}; run the service of {name}")
+    args.backend = args.backend or there
+
+
+def _pin_device(args: argparse.Namespace, device: str) -> None:
+    if hasattr(args, "matrix"):
+        asked = [text.partition("=")[2] for text in args.assignments if text.partition("=")[0] == "device"]
+        _refuse_other(asked, device, "--set device=")
+        args.assignments = [*args.assignments, f"device={device}"]
+    elif hasattr(args, "device"):
+        _refuse_other([args.device] if args.device else [], device, "--device ")
+        args.device = device
+
+
+def _refuse_other(asked: list[str], device: str, flag: str) -> None:
+    for other in asked:
+        if other != device:
+            raise UsageError(
+                f"{flag}{other}: this service is for {device} ({DEVICE_VARIABLE}); run the service for {other}"
+            )

@@ -1,0 +1,139 @@
+"""Run one external command as a cell, and write its figures to dlbenchmark_result.json.
+
+The task is an entry of `tasks` in a matrix file, or a section of a `.cfg` file of the deeplearning-benchmark driver,
+which runs as it is. What that driver did otherwise is listed in docs/tasks.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.cli.options import add_measuring_options, count_or_auto
+from runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from runner.entries import Entry
+    from runner.matrix import Matrix
+    from runner.tasks.cfg import Filled
+
+NAME = "task"
+HELP = "run one external command, of matrix.yaml or a .cfg file"
+CONFIGS = ("task_config_template.cfg", "task_config.cfg")
+CFG_ONLY = ("epochs", "kvstore", "dtype", "metrics_policy", "command_to_execute")
+WORKERS_VARIABLE = "DEEPLEARNING_WORKERS_COUNT"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    group = parser.add_argument_group("which task")
+    group.add_argument("--task-name", metavar="NAME", help="which task; may be left out where the file has one")
+    group.add_argument("--config", type=Path, metavar="FILE", help=f"a .cfg file; default: {CONFIGS[0]}, where it is")
+    group.add_argument("--matrix", type=Path, metavar="FILE", help="else a matrix file; default: matrix.yaml")
+    group.add_argument("--num-gpus", type=int, metavar="N", help="GPUs it gets, over the file")
+    group.add_argument("--repeats", type=count_or_auto, default=1, metavar="N", help="processes of it; default: 1")
+    fields = parser.add_argument_group("fields of a .cfg file's template")
+    fields.add_argument("--epochs", type=int, metavar="N", help="in place of the number after --epochs")
+    fields.add_argument("--kvstore", metavar="NAME", help="in place of device after --kvstore")
+    fields.add_argument("--dtype", metavar="NAME", help="in place of float32 after --dtype")
+    fields.add_argument("--metrics-policy", metavar="SECTION", help="take this section's metrics for another command")
+    fields.add_argument("--command-to-execute", metavar="TEXT", help="that command")
+    names = parser.add_argument_group("what its figures are called")
+    names.add_argument("--framework", default="", metavar="NAME", help="put before each key")
+    names.add_argument("--metrics-suffix", default="", metavar="NAME", help="put after each key")
+    names.add_argument("--result", type=Path, metavar="FILE", help="default: dlbenchmark_result.json")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
+    add_measuring_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the task, and write its result file."""
+    from records.store import Results, latest_attempts
+    from runner.adaptive import Goal
+    from runner.cli.options import budget_s
+    from runner.cli.run import conclude, measure_session, own_arm, request
+    from runner.matrix import expand
+    from runner.overrides import Overrides
+    from runner.tasks import result_file
+
+    matrix = _matrix(args)
+    cells = expand(matrix, Overrides(repeats=args.repeats))
+    output: Path = args.result or Path(result_file.NAME)
+    output.unlink(missing_ok=True)  # what an earlier run found is no result of this one
+    asked = request(args, cells, {"": own_arm(args, cells)})
+    session = measure_session(args, Results(args.results), asked, Goal(budget_s(args, matrix)))
+    code = conclude(args, session.runs[""], session)
+    labels = result_file.Labels(args.framework, args.metrics_suffix)
+    figures = result_file.document(latest_attempts(session.records("")), labels)
+    if figures:
+        output.write_text(result_file.text(figures), encoding="utf-8")
+    if not args.json:
+        print(f"result: {output}" if figures else f"no result: nothing was measured, and {output} was not written")
+    return code
+
+
+def _matrix(args: argparse.Namespace) -> Matrix:
+    """Return the matrix of the one task that the flags name. Raises `InputError`."""
+    from runner import catalog
+    from runner.matrix import Matrix
+
+    path = _config(args)
+    found = _of_matrix(args) if path is None else Matrix(str(path), (_of_cfg(args, path),), catalog.load())
+    args.matrix = path or args.matrix or Path("matrix.yaml")
+    return found
+
+
+def _config(args: argparse.Namespace) -> Path | None:
+    if args.config is not None and args.matrix is not None:
+        raise UsageError("--config, --matrix: name one file, not both")
+    if args.config is not None or args.matrix is not None:
+        return Path(args.config) if args.config is not None else None
+    return next((Path(name) for name in CONFIGS if Path(name).is_file()), None)
+
+
+def _of_cfg(args: argparse.Namespace, path: Path) -> Entry:
+    from runner.grammar import LIMITS
+    from runner.tasks.asked import TaskAsked, labelled
+    from runner.tasks.cfg import read_cfg
+    from runner.tasks.entry import entry_of
+
+    task = read_cfg(path, args.task_name, _filled(args))
+    limits = {key: rule.default for key, rule in LIMITS.items()} | {"timeout_s": LIMITS["timeout_s"].maximum}
+    return entry_of((f"[{task.name}]", None), TaskAsked(task, None, labelled(None, ())), {}, limits)
+
+
+def _filled(args: argparse.Namespace) -> Filled:
+    from runner.tasks.cfg import Filled
+
+    if (args.metrics_policy is None) != (args.command_to_execute is None):
+        raise UsageError("--metrics-policy, --command-to-execute: give both or neither")
+    for flag in ("num_gpus", "epochs"):
+        if (number := getattr(args, flag)) is not None and number < 0:
+            raise UsageError(f"--{flag.replace('_', '-')}: must be at least 0, got {number}")
+    workers = os.environ.get(WORKERS_VARIABLE, "0")
+    if not (workers.isascii() and workers.isdecimal()):
+        raise UsageError(f"{WORKERS_VARIABLE}: must be a whole number, got {workers!r}")
+    fields = (args.num_gpus, args.epochs, args.kvstore, args.dtype, args.metrics_policy, args.command_to_execute)
+    return Filled(*fields, workers=max(1, int(workers)))
+
+
+def _of_matrix(args: argparse.Namespace) -> Matrix:
+    from dataclasses import replace
+
+    from runner.grammar import near
+    from runner.matrix import load
+    from runner.tasks.entry import with_gpus
+
+    flags = [f"--{name.replace('_', '-')}" for name in CFG_ONLY if getattr(args, name) is not None]
+    if flags:
+        raise UsageError(f"{', '.join(flags)}: belongs to a .cfg file; a matrix file has params in their place")
+    matrix = load(args.matrix or Path("matrix.yaml"))
+    entries = {entry.task.task.name: entry for entry in matrix.entries if entry.task}
+    name = args.task_name or (next(iter(entries)) if len(entries) == 1 else None)
+    if name is None or name not in entries:
+        there = ", ".join(entries) or "none; write some under tasks:"
+        raise UsageError(
+            f"--task-name: must be a task of {matrix.name} ({there}), got {name}{near(str(name), entries)}"
+        )
+    return replace(matrix, entries=(with_gpus(entries[name], args.num_gpus),))

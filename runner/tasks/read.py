@@ -1,0 +1,241 @@
+"""The entries of `tasks`, checked by the grammar's rules: every problem kept with its line, as for any entry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from records.settings import BACKENDS
+from records.task import DEFINITION, UPTIME, Compute, Goal, MetricAsked, Task
+from runner.entries import Axes, Entry
+from runner.grammar import DEFAULTS, USER_PARAM, near
+from runner.tasks.asked import TaskAsked, labelled
+from runner.tasks.entry import entry_of
+from runner.tasks.rules import (
+    ALWAYS,
+    AXIS_NAME,
+    KEYS,
+    LATE,
+    MAX_METRICS,
+    MAX_WORD,
+    MAX_WORDS,
+    METRIC,
+    METRIC_KEYS,
+    NAME,
+    PLACE,
+    SHARED,
+    SWITCHES,
+    VARIABLE,
+    pattern_fault,
+)
+from runner.yaml_strict import REFUSED, Path, path_text, say
+
+if TYPE_CHECKING:
+    from runner.entries import Reader
+
+ALL = "all"
+
+
+def read_tasks(reader: Reader, value: object) -> list[Entry]:
+    """Return the entries of `tasks`."""
+    found: list[Entry] = []
+    for index, item in reader.items(("tasks",), value):
+        path = ("tasks", index)
+        if not isinstance(item, dict):
+            reader.refuse(path, f"must be a mapping with a task and its command, got {say(item)}")
+        elif (entry := _Task(reader, path, item).entry()) is not None:
+            found.append(entry)
+    names = [entry.workload.name for entry in found]
+    for entry in found:
+        if names.count(entry.workload.name) > 1:
+            reader.refuse(("tasks",), f"must not name a task twice, got {entry.workload.name}")
+            break
+    return found
+
+
+class _Task:
+    """One entry of `tasks`."""
+
+    def __init__(self, reader: Reader, path: Path, value: dict[str, Any]) -> None:
+        self.reader, self.path, self.value = reader, path, value
+        self.known = reader.mapping(path, value, KEYS)
+        self.problems_before = len(reader.problems)
+
+    def entry(self) -> Entry | None:
+        """Return the entry, None where something in it was refused."""
+        name = self.name()
+        params, backends = self.params(), self.backends()
+        switches = {key: self.scalar(key, rule) for key, rule in SWITCHES.items()}
+        shared = {key: self.scalar(key, rule) for key, rule in SHARED.items()}
+        metrics = self.metrics()
+        command = self.command(bool(switches["shell"]))
+        task = Task(
+            name=name,
+            command=command,
+            metrics=metrics,
+            primary=self.primary(switches["primary"], metrics),
+            shell=bool(switches["shell"]),
+            folder=str(switches["folder"]),
+            environment=self.environment(),
+            inherit=self.inherit(),
+            wrap=self.words("wrap"),
+            gpus=int(switches["gpus"] or 0),
+            workers=int(switches["workers"] or 1),
+            image=None if switches["image"] is None else str(switches["image"]),
+        )
+        if backends:
+            params = {**params, "backend": backends}
+        compared = self.compared(switches["compare"], params)
+        self.check_places(task, params)
+        if len(self.reader.problems) > self.problems_before or not command:
+            return None
+        asked = TaskAsked(task, compared, labelled(compared, params[compared] if compared else ()))
+        others = {key: values for key, values in params.items() if key != compared}
+        return entry_of((path_text(self.path), self.reader.line(self.path)), asked, others, shared)
+
+    # Its parts.
+
+    def name(self) -> str:
+        found = self.known.get("task", REFUSED)
+        if "task" not in self.value:
+            self.refuse((), "task is missing; give it a name")
+        elif found is not REFUSED and not (isinstance(found, str) and NAME.fullmatch(found)):
+            self.refuse(("task",), f"must be a name of at most 64 letters, digits and _.-, got {say(found)}")
+        return str(found)
+
+    def scalar(self, key: str, rule: Any) -> Any:
+        """Return the value of a key, the defaults' or the rule's where it is not given."""
+        if key in self.known:
+            checked = self.reader.scalar((*self.path, key), rule, self.known[key])
+            return rule.default if checked is None else checked
+        return self.reader.defaults.get(key, rule.default) if key in DEFAULTS else rule.default
+
+    def command(self, shell: bool) -> list[str]:
+        found = self.known.get("command", REFUSED)
+        if "command" not in self.value:
+            self.refuse((), "command is missing; write for example command: [python, train.py]")
+            return []
+        if shell:
+            checked = self.text(("command",), found)
+            return [checked] if checked else []
+        if isinstance(found, str):
+            self.refuse(("command",), f"must be a list of words; a text needs shell: true, got {say(found)}")
+            return []
+        return self.words("command", needed=True)
+
+    def words(self, key: str, needed: bool = False) -> list[str]:
+        """Return a list of texts."""
+        found = self.known.get(key, REFUSED)
+        if found == [] and not needed:
+            return []
+        items = self.reader.items((*self.path, key), found)
+        if len(items) > MAX_WORDS:
+            self.refuse((key,), f"must have at most {MAX_WORDS} words, got {len(items)}")
+        read = [self.text((key, index), item) for index, item in items[:MAX_WORDS]]
+        return [word for word in read if word is not None]
+
+    def text(self, path: Path, value: object) -> str | None:
+        """Return a text of any characters but NUL."""
+        if isinstance(value, str) and "\0" not in value and len(value) <= MAX_WORD:
+            return value
+        if value is not REFUSED:
+            quoted = f'; quote it: "{value}"' if isinstance(value, (bool, int, float)) else ""
+            self.refuse(path, f"must be text of at most {MAX_WORD} characters, got {say(value)}{quoted}")
+        return None
+
+    def params(self) -> Axes:
+        known = self.reader.mapping((*self.path, "params"), self.known.get("params", {}), None)
+        for key in [key for key in known if not AXIS_NAME.fullmatch(key) or key in (*LATE, *ALWAYS, DEFINITION)]:
+            self.refuse(("params", key), f"must be a name in small letters that is none of ours, got {say(key)}")
+            known.pop(key)
+        return self.reader.axes((*self.path, "params"), known, dict.fromkeys(known, USER_PARAM))
+
+    def backends(self) -> tuple[str, ...]:
+        if "backends" not in self.known:
+            return ()
+        return self.reader.names((*self.path, "backends"), self.known["backends"], BACKENDS)
+
+    def environment(self) -> dict[str, str]:
+        known = self.reader.mapping((*self.path, "environment"), self.known.get("environment", {}), None)
+        found = {}
+        for key, value in known.items():
+            if not VARIABLE.fullmatch(key):
+                self.refuse(("environment", key), f"must be the name of a variable, got {say(key)}")
+            elif (checked := self.text(("environment", key), value)) is not None:
+                found[key] = checked
+        return found
+
+    def inherit(self) -> list[str] | None:
+        if self.known.get("inherit") == ALL:
+            return None
+        found = self.words("inherit")
+        for index, name in enumerate(found):
+            if not VARIABLE.fullmatch(name):
+                self.refuse(("inherit", index), f"must be {ALL} or names of variables, got {say(name)}")
+        return found
+
+    def metrics(self) -> list[MetricAsked]:
+        known = self.reader.mapping((*self.path, "metrics"), self.known.get("metrics", {}), None)
+        if len(known) > MAX_METRICS:
+            self.refuse(("metrics",), f"must be at most {MAX_METRICS}, got {len(known)}")
+        return [self.metric(name, value) for name, value in list(known.items())[:MAX_METRICS]]
+
+    def metric(self, name: str, value: object) -> MetricAsked:
+        path = (*self.path, "metrics", name)
+        if not NAME.fullmatch(name) or name == UPTIME:
+            rule = f"must be a name of at most 64 letters, digits and _.-, and not {UPTIME}"
+            self.refuse(("metrics", name), f"{rule}, got {say(name)}")
+        given = {"pattern": value} if isinstance(value, str) else value
+        known = self.reader.mapping(path, given, METRIC_KEYS)
+        read = {key: self.reader.scalar((*path, key), METRIC[key], known[key]) for key in METRIC if key in known}
+        settled = {key: rule.default for key, rule in METRIC.items()} | {k: v for k, v in read.items() if v is not None}
+        return MetricAsked(
+            name=name,
+            pattern=self.pattern((*path, "pattern"), known["pattern"]) if "pattern" in known else None,
+            unit=None if settled["unit"] is None else str(settled["unit"]),
+            compute=Compute(str(settled["compute"])),
+            goal=Goal(str(settled["goal"])),
+            discard=int(settled["discard"] or 0),
+        )
+
+    def pattern(self, path: Path, value: object) -> str | None:
+        fault = pattern_fault(value) if isinstance(value, str) else f"must be text, got {say(value)}"
+        if fault and value is not REFUSED:
+            self.reader.refuse(path, fault)
+            return None
+        return str(value)
+
+    def primary(self, asked: object, metrics: list[MetricAsked]) -> str:
+        names = [metric.name for metric in metrics]
+        if asked is None:
+            return names[0] if names else UPTIME
+        if asked not in (*names, UPTIME):
+            rule = f"must be one of its metrics ({', '.join([*names, UPTIME])})"
+            self.refuse(("primary",), f"{rule}, got {say(asked)}{near(str(asked), [*names, UPTIME])}")
+        return str(asked)
+
+    def compared(self, asked: object, params: Axes) -> str | None:
+        if asked is None:
+            several = [key for key, values in params.items() if len(values) > 1]
+            return "backend" if "backend" in params else next(iter(several), None)
+        if asked not in params:
+            rule = f"must be one of its axes ({', '.join(params) or 'it has none'})"
+            self.refuse(("compare",), f"{rule}, got {say(asked)}{near(str(asked), params)}")
+            return None
+        return str(asked)
+
+    def check_places(self, task: Task, params: Axes) -> None:
+        """Refuse places that nothing fills, and axes that fill none."""
+        known = {*params, *LATE, *ALWAYS} - ({"backend"} - params.keys())
+        texts = {"command": task.command, "wrap": task.wrap, "environment": list(task.environment.values())}
+        used: set[str] = set()
+        for key, words in texts.items():
+            names = [name for word in words for name in PLACE.findall(word)]
+            used |= set(names)
+            for name in dict.fromkeys(name for name in names if name not in known):
+                rule = f"{{{name}}} must be a parameter or one of {', '.join(sorted(known - set(params)))}"
+                self.refuse((key,), f"{rule}{near(name, known)}; in a shell write ${{{name}}} for its own variables")
+        for name in [name for name in params if name not in used and name != "backend"]:
+            self.refuse(("params", name), f"must stand somewhere in the command or the environment, as {{{name}}}")
+
+    def refuse(self, path: Path, text: str) -> None:
+        self.reader.refuse((*self.path, *path), text)

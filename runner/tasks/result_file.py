@@ -1,0 +1,69 @@
+"""`dlbenchmark_result.json`: a task's figures under the keys of the deeplearning-benchmark driver.
+
+    [framework.]task.metric[.suffix]    beside the metrics: cpu_memory_usage (KiB), gpu_memory_usage_mean, _std and _max
+                                        (MiB), uptime_in_seconds
+
+A figure is the median over the repeats. What was not measured has no key.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from analysis.primary import metrics_over
+from records.schema import MEASURED, Record
+from records.task import Usage
+
+NAME = "dlbenchmark_result.json"
+KIBI, MEBI = 2.0**10, 2.0**20
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What is put before and after each key; empty for nothing."""
+
+    framework: str = ""
+    suffix: str = ""
+
+
+def document(records: Iterable[Record], labels: Labels) -> dict[str, float]:
+    """Return the figures of a run's cells; where it has several, each has its own name behind the task's."""
+    by_cell: dict[str, list[Record]] = {}
+    for record in records:
+        if record.task is not None and record.status in MEASURED:
+            by_cell.setdefault(record.cell_id, []).append(record)
+    several = len(by_cell) > 1
+    return {
+        _key(found[0], name, labels, several): value
+        for found in by_cell.values()
+        for name, value in _figures(found).items()
+    }
+
+
+def text(found: Mapping[str, float]) -> str:
+    """Return the file's text."""
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+
+
+def _key(record: Record, metric: str, labels: Labels, several: bool) -> str:
+    assert record.task is not None
+    own = [*map(str, record.settings.params.values())][:-1] if several else []
+    parts = [labels.framework, record.task.name, *([record.settings.backend, *own] if several else []), metric]
+    return ".".join([part for part in (*parts, labels.suffix) if part])
+
+
+def _figures(records: Sequence[Record]) -> dict[str, float]:
+    found = {one.name: one.value for one in metrics_over(records)}
+    host = [record.task.host_memory for record in records if record.task and record.task.host_memory]
+    gpus = [record.task.gpu_memory for record in records if record.task and record.task.gpu_memory]
+    found["cpu_memory_usage"] = _middle(host, "mean_bytes", KIBI)
+    for name in ("mean", "std", "max"):
+        found[f"gpu_memory_usage_{name}"] = _middle(gpus, f"{name}_bytes", MEBI)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _middle(found: Sequence[Usage], name: str, unit: float) -> float | None:
+    return statistics.median(getattr(one, name) / unit for one in found) if found else None

@@ -1,0 +1,145 @@
+"""Starting an external command: its argument list, its environment, and what keeps it from being started."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from records.settings import BACKENDS
+from records.task import Task
+from runner.cell.job import Job, make_home
+from runner.executors.environment import ALLOWED, MARK, THREAD_VARIABLES, device_environment
+from runner.executors.inside import ROOT, WORK, Mount, variables_inside
+
+SHELL = "/bin/sh"
+REPORT_VARIABLE = "KERAS_BENCHMARK_METRICS"
+OUTPUTS_VARIABLE = "KERAS_BENCHMARK_OUTPUTS"
+GPU_FILE = re.compile(r"nvidia[0-9]+")
+
+
+class NotStarted(Exception):
+    """A command that cannot be started; the message says why and what to do."""
+
+
+class NoDevice(NotStarted):
+    """It was to have a device that is not here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is started: `argv` begins with the path of a program."""
+
+    argv: list[str]
+    environment: dict[str, str]
+    folder: str
+    gpus: tuple[str, ...]
+
+
+def command_of(job: Job, python: str, mark: str, caller: Mapping[str, str]) -> Command:
+    """Return what to start for a task's job, `python` being the interpreter that `{python}` stands for.
+
+    Raises `NotStarted`.
+    """
+    task = _task(job)
+    values = {"python": python, "outputs": job.outputs_dir or job.folder}
+    gpus = _gpus(task, caller)
+    folder = _folder(job)
+    environment = _environment(job, mark, caller, gpus) | {
+        name: _filled(value, values) for name, value in task.environment.items()
+    }
+    argv = _argv(task, values)
+    program = _program(argv[0], folder, environment.get("PATH", os.defpath))
+    return Command([program, *argv[1:]], environment, str(folder), gpus)
+
+
+def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, tuple[Mount, ...]]:
+    """Return what to start in a container of a task's image, and what it sees of the host. Raises `NotStarted`.
+
+    Its folder is there to be read; what it leaves goes to its outputs. Nothing of the caller's environment gets in.
+    """
+    task = _task(job)
+    if task.gpus > 1:
+        raise NoDevice(f"gpus: a container made for a command gets one GPU, and it asks for {task.gpus}")
+    gpus = _gpus(task, caller)
+    seen = (
+        Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True),
+        Mount(job.outputs_dir or job.folder, f"{ROOT}/outputs", writable=True),
+        Mount(str(_folder(job)), f"{ROOT}/task"),
+    )
+    values = {"python": "python3", "outputs": f"{ROOT}/outputs"}
+    usual = variables_inside(_environment(job, mark, {}, ("0",) if gpus else ()), seen)
+    environment = usual | {name: _filled(value, values) for name, value in task.environment.items()}
+    return Command(_argv(task, values), environment, f"{ROOT}/task", gpus), seen
+
+
+def _task(job: Job) -> Task:
+    assert job.task is not None
+    return job.task
+
+
+def _folder(job: Job) -> Path:
+    folder = Path(job.import_roots[-1] if job.import_roots else ".") / _task(job).folder
+    if not folder.is_dir():
+        raise NotStarted(f"folder: there is no folder {folder}; it is taken from that of the matrix file")
+    return folder.resolve()
+
+
+def _argv(task: Task, values: Mapping[str, str]) -> list[str]:
+    command = [_filled(word, values) for word in task.command]
+    return [*(_filled(word, values) for word in task.wrap), *([SHELL, "-c", *command] if task.shell else command)]
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
+def _program(word: str, folder: Path, path: str) -> str:
+    wanted = str(folder / word) if "/" in word else word
+    found = shutil.which(wanted, path=path)
+    if found is not None:
+        return str(Path(found).absolute())
+    if "/" in word and Path(wanted).is_dir():
+        raise NotStarted(f"command: {word} is a folder, not a program")
+    if "/" in word and Path(wanted).exists():
+        raise NotStarted(f"command: {word} is not executable; chmod +x it, or name its interpreter before it")
+    where = f"in {folder}" if "/" in word else "on its PATH"
+    advice = "; {python} is the runner's own" if word.startswith("python") else ""
+    raise NotStarted(f"command: there is no program {word!r} {where}{advice}")
+
+
+def _gpus(task: Task, caller: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that the task gets: the first of those the caller may see."""
+    if not task.gpus:
+        return ()
+    here = sorted(path.name for path in Path("/dev").iterdir() if GPU_FILE.fullmatch(path.name))
+    seen = caller.get("CUDA_VISIBLE_DEVICES")
+    visible = [one for one in seen.split(",") if one] if seen is not None else [str(n) for n in range(len(here))]
+    if len(visible) < task.gpus or not here:
+        there = min(len(visible), len(here))
+        raise NoDevice(f"gpus: it asks for {task.gpus}, and {there} can be had here; set gpus (--num-gpus) to that")
+    return tuple(visible[: task.gpus])
+
+
+def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
+    task = _task(job)
+    names = [*ALLOWED, *task.inherit] if task.inherit is not None else list(caller)
+    found = {name: caller[name] for name in names if name in caller}
+    homes = make_home(job)
+    if task.inherit is not None or task.image is not None:
+        found |= {name: folder for name, folder in homes.items() if name not in (task.inherit or ())}
+    found |= {MARK: mark, REPORT_VARIABLE: str(job.report_path)}
+    if job.outputs_dir is not None:
+        found[OUTPUTS_VARIABLE] = job.outputs_dir
+    if job.settings.backend in BACKENDS:
+        found["KERAS_BACKEND"] = job.settings.backend
+    if job.settings.threads != "all":
+        found |= dict.fromkeys(THREAD_VARIABLES, str(job.settings.threads))
+    if gpus:
+        return found | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    return found | device_environment("cpu", caller)

@@ -1,0 +1,261 @@
+"""Watching an external command: one process, from its start to its end, as an executor's `Running`.
+
+It takes no turns: the command runs whole, while nothing else of the run does. Its output goes straight to a file, so
+that nothing of ours stands between it and its log; what it reports on its pipe is taken and kept. Its memory is that of
+its whole tree, ten times a second. When its time is up its processes are asked to end (SIGTERM), and are killed where
+they do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
+from runner.cell.job import Job
+from runner.executors import Outcome, process_tree
+from runner.executors.environment import allowed_cpus
+from runner.executors.epochs import Epochs, surroundings
+from runner.executors.output import HEAD_BYTES, TAIL_BYTES, CappedOutput
+from runner.executors.watch import MESSAGE_BYTES, Meter, Parent, ServerGone
+from runner.surroundings.nvml import Nvml, opened
+from runner.tasks.metrics import Written, metrics_of
+from runner.tasks.seen import TaskSeen
+from runner.tasks.start import Command, NoDevice, NotStarted
+from runner.tasks.usage import Samples
+
+SAMPLE_S = 0.1
+GRACE_S = 5.0
+LOG_LIMIT_BYTES = 16 << 30
+LEAST_FREE_BYTES = 1 << 30
+REPORT_LIMIT_BYTES = 64 << 20
+MOST_FILES = 100
+
+
+class TaskWatch:
+    """One external command that was started."""
+
+    def __init__(self, parent: Parent, job: Job, command: Command, timeout_s: float) -> None:
+        """Have its parent start it. Raises `ServerGone`."""
+        self._parent, self._job, self._command, self._left_s = parent, job, command, timeout_s
+        self._host, self._gpu = Samples(), Samples()
+        self._gpus = [gpu for name in command.gpus if isinstance(gpu := opened(name), Nvml)]
+        self._deadline_exceeded = False
+        self._stopped: str | None = None
+        self._kill_at_s: float | None = None
+        self._ended: dict[str, Any] | None = None
+        self._gone: str | None = None
+        self._reported_bytes = 0
+        self._meter, self._epochs = Meter(), Epochs(job)
+        self._load_before = os.getloadavg()[0]
+        os.mkfifo(job.report_path, 0o600)
+        self._report = os.open(job.report_path, os.O_RDWR | os.O_NONBLOCK)
+        self._kept = os.open(job.reported_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._log = os.open(job.log_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._meter.on()
+        try:
+            self._pid = parent.begin(self._order(), self._log)
+        except BaseException:
+            self._close()
+            raise
+        self._begun_s = time.perf_counter()
+        self._epochs.begin(self._pid)
+
+    def _order(self) -> dict[str, Any]:
+        return {
+            "job": str(self._job.path),
+            "argv": self._command.argv,
+            "env": self._command.environment,
+            "cpus": allowed_cpus(self._job.settings),
+            "folder": self._command.folder,
+        }
+
+    def calibrated(self) -> float | None:
+        """It is asked for nothing of the kind."""
+        return None
+
+    def resume(self, steps: int) -> None:
+        """It has no steps."""
+
+    def turn(self) -> bool:
+        """Let it run to its end."""
+        if self._ended is None and self._gone is None:
+            self._wait()
+        return False
+
+    def resident_bytes(self) -> int:
+        """Return what it holds now: nothing once it has ended."""
+        return process_tree.resident_bytes(self._pid) if self._ended is None and self._gone is None else 0
+
+    def finish(self) -> Outcome:
+        """Return what was seen of it, and its metrics."""
+        self.turn()
+        if self._ended is None:
+            return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
+        code = os.waitstatus_to_exitcode(self._ended["exited"])
+        return Outcome(
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            deadline_exceeded=self._deadline_exceeded,
+            oom_kills=self._ended.get("oom_kills", self._meter.oom_kills),
+            output_tail=_ends_of(self._job.log_path),
+            wall_time_s=self._meter.wall_s,
+            parent_cpu_time_s=self._meter.own_cpu_s,
+            peak_tree_memory_bytes=self._host.most or None,
+            surroundings=surroundings(self._epochs, (self._load_before, os.getloadavg()[0])),
+            watched=tuple(self._epochs.watched),
+            container=self._parent.container,
+            task=self._seen(_task(self._job), self._ended.get("outlived", 0)),
+        )
+
+    def abandon(self) -> None:
+        """End it and wait for its end."""
+        self._parent.kill(self._pid)
+        self.turn()
+
+    # While it runs.
+
+    def _wait(self) -> None:
+        deadline_s = self._begun_s + self._left_s
+        next_sample_s = 0.0
+        try:
+            while self._ended is None and self._gone is None:
+                self._look(max(0.0, min(SAMPLE_S, next_sample_s - time.perf_counter())))
+                now_s = time.perf_counter()
+                if now_s >= next_sample_s and self._ended is None:
+                    next_sample_s = now_s + SAMPLE_S
+                    self._sample()
+                    self._stop_in_time(now_s, deadline_s)
+        except BaseException:
+            self._parent.kill(self._pid)
+            raise
+        finally:
+            self._meter.off()
+            self._epochs.end(self._pid)
+            self._take_reports()
+            self._close()
+            self._parent.release()
+
+    def _look(self, wait_s: float) -> None:
+        """Take what it reports, and notice its end."""
+        readable, _, _ = select.select([self._parent.connection, self._report], [], [], wait_s)
+        if self._report in readable:
+            self._take_reports()
+        if self._parent.connection in readable:
+            try:
+                self._ended = self._parent.receive()
+            except ServerGone as error:
+                self._gone = str(error)
+
+    def _take_reports(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._report, MESSAGE_BYTES)
+            self._reported_bytes += len(data)
+            if self._reported_bytes <= REPORT_LIMIT_BYTES:  # read on: what reports must not wait for us
+                os.write(self._kept, data)
+
+    def _sample(self) -> None:
+        self._host.add(process_tree.resident_bytes(self._pid))
+        for gpu in self._gpus:
+            if (used := gpu.memory_used_bytes()) is not None:
+                self._gpu.add(used)
+        size = os.fstat(self._log).st_size
+        if size > LOG_LIMIT_BYTES:
+            self._ask_to_end(f"log_limit: it printed more than {LOG_LIMIT_BYTES >> 30} GiB; have it print less")
+        elif size > LEAST_FREE_BYTES and _free_bytes(self._log) < LEAST_FREE_BYTES:
+            told = f"it printed {size >> 20} MiB and left less than {LEAST_FREE_BYTES >> 30} GiB on the disk"
+            self._ask_to_end(f"disk_full: {told}; have it print less, or choose another disk with --results")
+
+    def _stop_in_time(self, now_s: float, deadline_s: float) -> None:
+        if now_s > deadline_s and not self._deadline_exceeded and self._stopped is None:
+            self._deadline_exceeded = True
+            self._ask_to_end(None)
+        if self._kill_at_s is not None and now_s > self._kill_at_s:
+            self._parent.kill(self._pid)
+
+    def _ask_to_end(self, why: str | None) -> None:
+        if self._kill_at_s is None:
+            self._stopped = why
+            self._kill_at_s = time.perf_counter() + GRACE_S
+            if self._pid > 0:  # a container that had ended has none
+                process_tree.signal_tree(self._pid, signal.SIGTERM)
+
+    def _close(self) -> None:
+        for descriptor in (self._report, self._kept, self._log):
+            os.close(descriptor)
+        self._epochs.close()
+
+    # Once it has ended.
+
+    def _seen(self, task: Task, outlived: int) -> TaskSeen:
+        metrics, doubt = metrics_of(task, Written(self._job.log_path, self._job.reported_path))
+        cut = (
+            f"reports: over than {REPORT_LIMIT_BYTES >> 20} MiB came over the pipe, the rest was left out; report less"
+        )
+        run = TaskRun(
+            name=task.name,
+            command=words(task),
+            primary=task.primary,
+            metrics=[*metrics, uptime(self._meter.wall_s)],
+            log_bytes=self._job.log_path.stat().st_size,
+            outlived=outlived,
+            host_memory=self._host.usage(),
+            gpu_memory=self._gpu.usage(),
+            files=_left_in(self._job.outputs_dir),
+        )
+        doubts = [doubt, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]
+        return TaskSeen(run, stopped=self._stopped, doubts=tuple(filter(None, doubts)))
+
+
+def uptime(seconds: float) -> Metric:
+    """Return the metric that every command has: how long it ran."""
+    return Metric(UPTIME, seconds, "s", Compute.LAST, Goal.LOWER, 1)
+
+
+def words(task: Task) -> list[str]:
+    """Return a command as a record tells it: with its places for paths of this machine left open."""
+    return [*task.wrap, *task.command]
+
+
+def never(job: Job, why: NotStarted) -> TaskSeen:
+    """Return what is seen of a command that cannot be started."""
+    task = _task(job)
+    run = TaskRun(task.name, words(task), task.primary, [])
+    return TaskSeen(run, no_device=str(why)) if isinstance(why, NoDevice) else TaskSeen(run, never=str(why))
+
+
+def _task(job: Job) -> Task:
+    assert job.task is not None
+    return job.task
+
+
+def _free_bytes(descriptor: int) -> int:
+    found = os.fstatvfs(descriptor)
+    return found.f_bavail * found.f_frsize
+
+
+def _ends_of(log: Path) -> str:
+    """Return the beginning and the end of a log of any size, readable."""
+    kept = CappedOutput()
+    with log.open("rb") as file:
+        kept.add(file.read(HEAD_BYTES))
+        size = file.seek(0, os.SEEK_END)
+        kept.skip(file.seek(max(HEAD_BYTES, size - TAIL_BYTES)) - HEAD_BYTES)
+        kept.add(file.read(TAIL_BYTES))
+    return kept.text()
+
+
+def _left_in(folder: str | None) -> list[str]:
+    """Return the files of an outputs folder; an empty folder goes."""
+    if folder is None:
+        return []
+    found = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+    if not found:
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()
+    return found[:MOST_FILES]

@@ -1,0 +1,46 @@
+"""What the tests of the docker tier share: the services that are tried, and whether their images are here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVICES = os.environ.get("KERAS_BENCHMARK_SERVICES", "tf-cpu jax-cpu torch-cpu").split()
+BACKENDS = {"tf-cpu": "tensorflow", "jax-cpu": "jax", "torch-cpu": "torch"}
+IMAGES = "keras-benchmark-matrix"
+
+
+def docker(*arguments: str, timeout_s: float = 300, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run the engine's client."""
+    return subprocess.run(
+        ["docker", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, **options
+    )
+
+
+@cache
+def why_not(service: str) -> str | None:
+    """Return why a service cannot be tried here, None where it can."""
+    try:
+        answer = docker("image", "inspect", f"{IMAGES}:{service}", timeout_s=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"no container engine: {error}"
+    if answer.returncode == 0:
+        return None
+    return f"{answer.stderr.strip() or 'no image'}; ci/docker starts an engine and builds the images"
+
+
+def need(service: str) -> None:
+    """Skip the test where the service cannot be tried."""
+    if reason := why_not(service):
+        pytest.skip(reason)
+
+
+def left(results: Path) -> list[str]:
+    """Return the containers that there are of a results folder."""
+    label = f"label=keras-benchmark.results={results.resolve()}"
+    return docker("ps", "--all", "--quiet", "--filter", label).stdout.split()

@@ -1,0 +1,334 @@
+"""`runner --executor docker` with a real engine: whatever a cell does, its status is right and no container is left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.schema import MEASURED, Record, Status
+from records.store import Results
+from tests.docker.containers import BACKENDS, IMAGES, ROOT, SERVICES, docker, left, need
+from tests.sessions import counted_records
+
+pytestmark = pytest.mark.docker
+SERVICE = next((service for service in SERVICES if service == "jax-cpu"), SERVICES[0])
+LIMIT_S = 400
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    """The runner as a user without any backend would start it."""
+    places = ["--matrix", str(folder / "matrix.yaml"), "--results", str(folder / "results")]
+    return [sys.executable, "-m", "runner", "--executor", "docker", *places, *arguments]
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command(folder, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert left(folder / "results") == []
+    return done
+
+
+def matrix(folder: Path, services: list[str], *cells: str, **defaults: Any) -> None:
+    for service in services:
+        need(service)
+    usual = {"repeats": 1, "epochs": 2, "steps_per_epoch": 2, "samples": 8, "batch_size": 4} | defaults
+    told = ", ".join(f"{key}: {value}" for key, value in usual.items())
+    backends = ", ".join(BACKENDS[service] for service in services)
+    entries = "".join(f"  - workload: {cell}\n" for cell in cells)
+    (folder / "matrix.yaml").write_text(f"version: 1\ndefaults: {{{told}}}\nbackends: [{backends}]\ncells:\n{entries}")
+
+
+def one(folder: Path, workload: str, *arguments: str, service: str = SERVICE, **defaults: Any) -> Record:
+    """The record of one cell of a workload that misbehaves."""
+    matrix(folder, [service], f"tests.workloads.misbehaving:{workload}", **defaults)
+    done = run(folder, *arguments)
+    found = counted_records(folder)
+    assert len(found) == 1, done.stdout + done.stderr
+    return found[0]
+
+
+@pytest.mark.parametrize("start", ["fresh", "warm"])
+def test_every_backend_is_measured_in_its_image_from_a_host_without_one(tmp_path: Path, start: str) -> None:
+    matrix(tmp_path, SERVICES, "mnist_mlp", "gru", steps_per_epoch="auto", samples=512, batch_size=32, repeats=2)
+    done = run(tmp_path, "--start", start)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = counted_records(tmp_path)
+    assert len(found) == 2 * 2 * len(SERVICES)
+    assert {r.status for r in found} <= MEASURED
+    assert {r.container.image for r in found} == {f"{IMAGES}:{service}" for service in SERVICES}
+    assert {r.container.image_id.partition(":")[0] for r in found} == {"sha256"}
+    assert {r.resolved.start for r in found} == {"fork" if start == "warm" else "fresh"}
+    assert all(r.memory.peak_host_memory_bytes > 100 << 20 for r in found)
+
+
+@pytest.mark.parametrize("start", ["fresh", "warm"])
+@pytest.mark.parametrize(
+    ("workload", "status", "reason"),
+    [
+        ("raising", Status.ERROR, "RuntimeError: the workload says no"),
+        ("segfaulting", Status.CRASH, "ended by signal 11"),
+        ("killed", Status.CRASH, "ended by signal 9"),
+        ("exiting", Status.ERROR, "no_result: the process wrote none"),
+        ("diverging", Status.DIVERGED, "the loss was not finite in epoch"),
+        ("linking", Status.ERROR, "bad_result: Too many levels of symbolic links"),
+    ],
+)
+def test_each_way_to_end_has_its_status(tmp_path: Path, start: str, workload: str, status: Status, reason: str) -> None:
+    record = one(tmp_path, workload, "--start", start)
+    assert record.status is status, record
+    assert (record.reason or "").startswith(reason)
+
+
+@pytest.mark.parametrize("start", ["fresh", "warm"])
+def test_a_cell_that_takes_too_much_memory_is_oom_host(tmp_path: Path, start: str) -> None:
+    record = one(tmp_path, "hoarding", "--memory", "800m", "--start", start)
+    assert (record.status, record.evidence.signal, record.evidence.oom_kills) == (Status.OOM_HOST, 9, 1)
+    assert record.container is not None
+    assert record.container.memory_limit_bytes == 800 << 20
+
+
+def test_a_child_that_takes_too_much_memory_is_a_warning(tmp_path: Path) -> None:
+    record = one(tmp_path, "child_hoarding", "--memory", "1200m")
+    assert record.status in MEASURED, record
+    assert any(warning.startswith("child_oom") for warning in record.warnings)
+
+
+def test_a_hanging_cell_is_ended_at_its_limit(tmp_path: Path) -> None:
+    begun_s = time.perf_counter()
+    assert one(tmp_path, "hanging", timeout_s=15).status is Status.TIMEOUT
+    assert time.perf_counter() - begun_s < 60
+
+
+def test_a_grandchild_in_its_own_session_does_not_survive(tmp_path: Path) -> None:
+    record = one(tmp_path, "orphaning")
+    assert record.status in MEASURED
+    assert all(b"time.sleep(600)" not in told for told in command_lines())
+
+
+def command_lines() -> list[bytes]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes())
+        except OSError:
+            continue
+    return found
+
+
+def test_a_gigabyte_of_output_is_capped(tmp_path: Path) -> None:
+    assert one(tmp_path, "flooding", timeout_s=200).status in MEASURED
+
+
+def test_a_cell_may_do_nothing_that_it_need_not(tmp_path: Path) -> None:
+    record = one(tmp_path, "confined")
+    told = (record.reason or "").partition(": ")[2]
+    assert json.loads(told) == {
+        "capabilities": 0,
+        "no_new_privileges": 1,
+        "root_user": False,
+        "networks": ["lo"],
+        "writable": [],
+        "writes_import_root": False,
+        "writes_scratch": True,
+    }
+
+
+@pytest.mark.skipif("torch-cpu" not in SERVICES, reason="PyTorch's service is not among those tried")
+def test_too_little_shared_memory_for_torchs_workers_is_told(tmp_path: Path) -> None:
+    record = one(tmp_path, "sharing", "--shm-size", "1m", service="torch-cpu")
+    assert record.status in (Status.CRASH, Status.ERROR)
+    told = f"{record.reason} {record.evidence.output_tail}"
+    assert "shared memory" in told or "/dev/shm" in told
+    (tmp_path / "enough").mkdir()
+    assert one(tmp_path / "enough", "sharing", service="torch-cpu").status in MEASURED
+
+
+def test_a_missing_image_is_told_and_the_other_backends_go_on(tmp_path: Path) -> None:
+    need(SERVICE)
+    matrix(tmp_path, [SERVICE], "mnist_mlp")
+    text = (tmp_path / "matrix.yaml").read_text().replace("backends: [", "backends: [torch, ")
+    (tmp_path / "matrix.yaml").write_text(text.replace("torch, torch", "tensorflow, torch"))
+    docker("tag", f"{IMAGES}:{SERVICE}", f"kbm-test-one:{SERVICE}")
+    try:
+        done = run(tmp_path, "--images", "kbm-test-one")
+    finally:
+        docker("rmi", f"kbm-test-one:{SERVICE}")
+    assert done.returncode == 3
+    assert "build it with: docker compose build" in done.stdout
+    statuses = {r.settings.backend: r.status for r in counted_records(tmp_path)}
+    assert statuses.pop(BACKENDS[SERVICE]) in MEASURED
+    assert set(statuses.values()) == {Status.INFRA}
+
+
+def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
+    need(SERVICE)
+    name = f"kbm-test-other:{SERVICE}"
+    loaded = subprocess.run(["docker", "load"], input=empty_image(name, "s390x"), capture_output=True, check=False)
+    assert loaded.returncode == 0, loaded.stderr
+    matrix(tmp_path, [SERVICE], "mnist_mlp")
+    try:
+        done = run(tmp_path, "--images", "kbm-test-other")
+    finally:
+        docker("rmi", name)
+    assert done.returncode == 3
+    assert f"image_architecture: {name} is for s390x" in done.stdout
+
+
+def empty_image(name: str, architecture: str) -> bytes:
+    """An archive as `docker save` writes them: one empty layer, said to be for that processor."""
+    layer = archive({})
+    rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
+    config = {"architecture": architecture, "os": "linux", "config": {}, "rootfs": rootfs, "history": [{}]}
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    texts = {"config.json": json.dumps(config).encode(), "manifest.json": json.dumps(manifest).encode()}
+    return archive({**texts, "layer.tar": layer})
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    made = BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            tar.addfile(entry, BytesIO(content))
+    return made.getvalue()
+
+
+def test_a_gpu_that_is_not_there_is_told_once(tmp_path: Path) -> None:
+    need(SERVICE)
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("there is a GPU here")
+    name = f"kbm-test-gpu:{SERVICE.replace('cpu', 'gpu')}"
+    docker("tag", f"{IMAGES}:{SERVICE}", name)
+    matrix(tmp_path, [SERVICE], "mnist_mlp", device="gpu")
+    try:
+        done = run(tmp_path, "--images", "kbm-test-gpu")
+    finally:
+        docker("rmi", name)
+    assert done.returncode == 3
+    assert "no_gpu: the engine cannot give a container a GPU" in done.stdout
+
+
+def test_a_runner_that_was_killed_leaves_containers_that_the_next_one_removes(tmp_path: Path) -> None:
+    matrix(tmp_path, [SERVICE], "mnist_mlp", repeats=3, steps_per_epoch=20)
+    process = start(tmp_path)
+    while not published(tmp_path):
+        assert process.poll() is None
+        time.sleep(0.05)
+    wait_for_a_container(tmp_path, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = published(tmp_path)
+    assert left(tmp_path / "results") != []
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "continuing" in done.stdout
+    records = counted_records(tmp_path)
+    assert len(records) == 3
+    assert {name: kept for name, kept in published(tmp_path).items() if name in before} == before
+
+
+@pytest.mark.parametrize("start_", ["fresh", "warm"])
+def test_an_interrupt_ends_the_container_and_the_runner(tmp_path: Path, start_: str) -> None:
+    matrix(tmp_path, [SERVICE], "tests.workloads.misbehaving:hanging")
+    process = start(tmp_path, "--start", start_)
+    wait_for_a_container(tmp_path, process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert left(tmp_path / "results") == []
+    assert published(tmp_path) == {}
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command(folder, *arguments), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def published(folder: Path) -> dict[str, float]:
+    newest = Results(folder / "results").latest()
+    found = (newest.folder / "records").glob("*.json") if newest else []
+    return {path.name: path.stat().st_mtime for path in found}
+
+
+def wait_for_a_container(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    while not left(folder / "results"):
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+OTHER = 12345  # no user of this machine's
+
+
+def as_another(folder: Path, groups: list[int]) -> subprocess.CompletedProcess[str]:
+    """Run the runner as a user who is not root, in these groups beside its own."""
+    python = reachable_python()
+    if os.geteuid() != 0 or python is None:
+        pytest.skip("becoming another user needs root, and a Python that the other user may run")
+    for path in (folder, folder / "matrix.yaml"):
+        os.chown(path, OTHER, OTHER)
+    for parent in folder.parents:
+        if "pytest" in parent.name:  # pytest makes its folders for one user alone
+            parent.chmod(0o755)
+    return subprocess.run(
+        [python, *command(folder)[1:]],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": os.pathsep.join(map(str, PACKAGES))},
+        user=OTHER,
+        group=OTHER,
+        extra_groups=groups,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+PACKAGES = [ROOT, *(path for path in sys.path if path and not path.startswith(sys.base_prefix))]
+
+
+def reachable_python() -> str | None:
+    """Return a Python such as this one that others may run; the user's own may lie in a home that is shut."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
+        asked = [python, "-c", "import yaml; from docker import APIClient; from runner.cli import main"]
+        try:
+            done = subprocess.run(
+                asked,
+                env={"PYTHONPATH": os.pathsep.join(map(str, PACKAGES))},
+                user=OTHER,
+                group=OTHER,
+                extra_groups=[],
+                capture_output=True,
+                check=False,
+            )
+        except OSError:
+            continue
+        if done.returncode == 0:
+            return python
+    return None
+
+
+def test_a_user_who_is_not_root_measures_and_owns_what_was_found(tmp_path: Path) -> None:
+    matrix(tmp_path, [SERVICE], "mnist_mlp")
+    done = as_another(tmp_path, [Path("/var/run/docker.sock").stat().st_gid])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.lstat().st_uid for path in (tmp_path / "results").rglob("*")} == {OTHER}
+    assert left(tmp_path / "results") == []
+
+
+def test_a_user_without_a_right_to_the_socket_is_told_so(tmp_path: Path) -> None:
+    matrix(tmp_path, [SERVICE], "mnist_mlp")
+    done = as_another(tmp_path, [])
+    assert done.returncode == 3
+    assert "this user may not use it: add the user to the group docker" in done.stderr

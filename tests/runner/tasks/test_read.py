@@ -1,0 +1,192 @@
+"""`tasks` in a matrix file: strict, every problem with its line, and one cell for each point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from records.task import Compute, Goal, MetricAsked
+from runner.catalog import Catalog
+from runner.errors import MatrixError
+from runner.matrix import Cell, expand, parse
+from runner.overrides import Overrides
+from runner.plan import comparisons
+
+TASK = """\
+version: 1
+defaults: {repeats: 3}
+tasks:
+  - task: train
+    command: ["{python}", train.py, --batch, "{batch_size}"]
+"""
+
+
+def cells_of(text: str, overrides: Overrides | None = None) -> list[Cell]:
+    return expand(parse(Path("m.yaml"), text.encode(), Catalog({})), overrides)
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(MatrixError) as caught:
+        parse(Path("m.yaml"), text.encode(), Catalog({}))
+    return caught.value.problems
+
+
+def test_a_list_is_an_axis_and_its_values_stand_in_the_command() -> None:
+    found = cells_of(TASK + "    params: {batch_size: [8, 32]}\n")
+    assert [cell.task.command for cell in found if cell.task] == [
+        ["{python}", "train.py", "--batch", "8"],
+        ["{python}", "train.py", "--batch", "32"],
+    ]
+    assert [cell.settings.backend for cell in found] == ["batch_size=8", "batch_size=32"]
+    assert len({cell.cell_id for cell in found}) == 2
+    assert [cell.repeats for cell in found] == [3, 3]
+    assert len(comparisons(found)) == 1
+
+
+def test_backends_are_compared_and_other_axes_make_rows() -> None:
+    found = cells_of(TASK + "    params: {batch_size: [8, 32]}\n    backends: [torch, jax]\n")
+    assert [cell.settings.backend for cell in found] == ["torch", "jax", "torch", "jax"]
+    assert [cell.settings.params["batch_size"] for cell in found] == [8, 8, 32, 32]
+    assert len(comparisons(found)) == 2
+
+
+def test_another_axis_can_be_compared_than_the_backend() -> None:
+    text = TASK + "    params: {batch_size: [8, 32]}\n    backends: [torch, jax]\n    compare: batch_size\n"
+    found = cells_of(text)
+    assert {(cell.settings.backend, cell.settings.params["backend"]) for cell in found} == {
+        ("batch_size=8", "torch"),
+        ("batch_size=8", "jax"),
+        ("batch_size=32", "torch"),
+        ("batch_size=32", "jax"),
+    }
+
+
+def test_what_decides_what_is_measured_is_part_of_the_identity_and_limits_are_not() -> None:
+    alone = TASK.replace(', --batch, "{batch_size}"', "")
+    first = cells_of(alone)[0].cell_id
+    assert cells_of(alone + "    timeout_s: 5\n    repeats: 9\n")[0].cell_id == first
+    for more in ("environment: {A: b}", "metrics: {x: '(.)'}", "wrap: [nice]", "gpus: 1", "folder: x", "shell: false"):
+        same = more == "shell: false"
+        assert (cells_of(alone + f"    {more}\n")[0].cell_id == first) == same
+
+
+def test_metrics_are_read_with_their_defaults() -> None:
+    text = TASK.replace(', --batch, "{batch_size}"', "") + (
+        "    metrics:\n"
+        "      speed: {pattern: 'Speed: (\\S+)', unit: samples/s, compute: p50, goal: higher, discard: 2}\n"
+        "      loss: 'loss: (\\S+)'\n"
+        "      reported: {unit: ms}\n"
+    )
+    task = cells_of(text)[0].task
+    assert task is not None
+    assert task.primary == "speed"
+    assert task.metrics == [
+        MetricAsked("speed", r"Speed: (\S+)", "samples/s", Compute.P50, Goal.HIGHER, 2),
+        MetricAsked("loss", r"loss: (\S+)", None, Compute.AVERAGE, Goal.LOWER, 0),
+        MetricAsked("reported", None, "ms", Compute.AVERAGE, Goal.LOWER, 0),
+    ]
+
+
+def test_a_shell_reads_one_text_and_keeps_its_own_variables() -> None:
+    text = TASK.replace('["{python}", train.py, --batch, "{batch_size}"]', "'echo ${HOME} {n} | cat'")
+    task = cells_of(text + "    shell: true\n    params: {n: 3}\n")[0].task
+    assert task is not None
+    assert (task.command, task.shell) == (["echo ${HOME} 3 | cat"], True)
+
+
+def test_the_command_line_narrows_and_sets_a_task_too() -> None:
+    text = TASK + "    params: {batch_size: [8, 32], rate: [0.1, 0.2]}\n    environment: {RATE: '{rate}'}\n"
+    kept = cells_of(text, Overrides(backends=("batch_size=32",), filters=("rate=0.2",), repeats=1))
+    assert [(c.settings.backend, c.settings.params["rate"], c.repeats) for c in kept] == [("batch_size=32", 0.2, 1)]
+    assert {cell.settings.params["rate"] for cell in cells_of(text, Overrides(assignments={"rate": 0.5}))} == {0.5}
+
+
+COMMAND = "    command: [a]\n"
+WRONG = {
+    "no task": ("  - command: [a]\n", "4: tasks[0]: task is missing; give it a name"),
+    "no command": (
+        "  - task: a\n",
+        "4: tasks[0]: command is missing; write for example command: [python, train.py]",
+    ),
+    "a text without a shell": (
+        "  - task: a\n    command: a b\n",
+        "5: tasks[0].command: must be a list of words; a text needs shell: true, got 'a b'",
+    ),
+    "a number among the words": (
+        "  - task: a\n    command: [a, 4]\n",
+        '5: tasks[0].command[1]: must be text of at most 4096 characters, got 4; quote it: "4"',
+    ),
+    "an unknown key": (
+        f"  - task: a\n{COMMAND}    metric: {{}}\n",
+        "6: tasks[0].metric: unknown key, got 'metric'; did you mean metrics?",
+    ),
+    "an unknown way to compute": (
+        f"  - task: a\n{COMMAND}    metrics: {{x: {{pattern: (.), compute: avarage}}}}\n",
+        "6: tasks[0].metrics.x.compute: must be average, last, first, total, min, max, median, p50, p90, p99 or "
+        "average_aggregate, got 'avarage'; did you mean average?",
+    ),
+    "a pattern without a group": (
+        f"  - task: a\n{COMMAND}    metrics: {{x: 'a+'}}\n",
+        "6: tasks[0].metrics.x.pattern: must have one group, round the number, got none: 'a+'",
+    ),
+    "a pattern with two groups": (
+        f"  - task: a\n{COMMAND}    metrics: {{x: '(a)(b)'}}\n",
+        "6: tasks[0].metrics.x.pattern: must have one group, got 2; write (?: ) for those that only hold together: "
+        "'(a)(b)'",
+    ),
+    "a pattern that is none": (
+        f"  - task: a\n{COMMAND}    metrics: {{x: '('}}\n",
+        "6: tasks[0].metrics.x.pattern: must be a regular expression of Python's re, got '(': missing ), unterminated "
+        "subpattern at position 0",
+    ),
+    "a primary that is no metric": (
+        f"  - task: a\n{COMMAND}    metrics: {{speed: (.)}}\n    primary: sped\n",
+        "7: tasks[0].primary: must be one of its metrics (speed, uptime_in_seconds), got 'sped'; did you mean speed?",
+    ),
+    "a place that nothing fills": (
+        "  - task: a\n    command: [a, '{batchsize}']\n"
+        "    params: {batch_size: 1}\n    environment: {A: '{batch_size}'}\n",
+        "5: tasks[0].command: {batchsize} must be a parameter or one of gpus, outputs, python, task, workers; did you "
+        "mean batch_size?; in a shell write ${batchsize} for its own variables",
+    ),
+    "an axis that fills no place": (
+        f"  - task: a\n{COMMAND}    params: {{n: [1, 2]}}\n",
+        "6: tasks[0].params.n: must stand somewhere in the command or the environment, as {n}",
+    ),
+    "an axis that is none": (
+        f"  - task: a\n{COMMAND}    compare: n\n",
+        "6: tasks[0].compare: must be one of its axes (it has none), got 'n'",
+    ),
+    "a parameter of our name": (
+        f"  - task: a\n{COMMAND}    params: {{outputs: 1}}\n",
+        "6: tasks[0].params.outputs: must be a name in small letters that is none of ours, got 'outputs'",
+    ),
+    "a variable that is none": (
+        f"  - task: a\n{COMMAND}    environment: {{A-B: c}}\n",
+        "6: tasks[0].environment.A-B: must be the name of a variable, got 'A-B'",
+    ),
+    "no mapping": ("  - a\n", "4: tasks[0]: must be a mapping with a task and its command, got 'a'"),
+    "two of a name": (
+        f"  - task: a\n{COMMAND}  - task: a\n{COMMAND}",
+        "3: tasks: must not name a task twice, got task a",
+    ),
+    "the metric that every command has": (
+        f"  - task: a\n{COMMAND}    metrics: {{uptime_in_seconds: (.)}}\n",
+        "6: tasks[0].metrics.uptime_in_seconds: must be a name of at most 64 letters, digits and _.-, and not "
+        "uptime_in_seconds, got 'uptime_in_seconds'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_task_is_refused_in_these_words(case: str) -> None:
+    text, expected = WRONG[case]
+    assert [f"m.yaml:{expected}"] == problems_of("version: 1\ndefaults: {repeats: 1}\ntasks:\n" + text)
+
+
+def test_cells_still_ask_for_backends_and_a_file_for_something_to_do() -> None:
+    assert problems_of("version: 1\n") == [
+        "m.yaml:1: backends is missing; write for example backends: [tensorflow, jax, torch]",
+        "m.yaml:1: cells is missing; write at least one entry, for example - workload: mnist_mlp",
+    ]

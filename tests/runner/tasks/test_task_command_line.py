@@ -1,0 +1,186 @@
+"""Tasks through the whole command line, with pretended processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from records.schema import Record, Status
+from runner.cli.main import Seams, main
+from runner.executors import Outcome
+from runner.testing import FakeExecutor
+from tests.sessions import newest_records
+
+MATRIX = """\
+version: 1
+defaults: {repeats: 5}
+backends: [tensorflow, jax]
+cells:
+  - workload: mnist_mlp
+tasks:
+  - task: train
+    command: [train, "{word}", "--batch={batch_size}"]
+    params: {word: [a, aaaaaaaaaaaaaaaaaaaaaaaaaa], batch_size: [8, 32]}
+    compare: word
+    metrics:
+      speed: {pattern: 'speed (.)', unit: samples/s, goal: higher}
+      wait: {pattern: 'wait (.)', unit: ms}
+"""
+CFG = """\
+[train]
+patterns = ['speed (.)']
+metrics = ['speed']
+compute_method = ['average']
+command_to_execute = train --gpus 8
+num_gpus = 8
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
+    return main(list(arguments), Seams(executor=executor or FakeExecutor()))
+
+
+def tasks(folder: Path) -> list[Record]:
+    return [record for record in newest_records(folder) if record.task]
+
+
+def test_tasks_and_workloads_are_measured_together_and_each_repeat_has_a_record(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner() == 0
+    assert len(tasks(folder)) == 4 * 5
+    assert {record.status for record in newest_records(folder)} == {Status.OK}
+    printed = " ".join(capsys.readouterr().out.split())
+    long_word = "word=aaaaaaaaaaaaaaaaaaaaaaaaaa"
+    assert f"task train batch_size=8: {long_word} is best by speed: 1.2" in printed
+    assert "tensorflow is fastest" in printed
+    assert "geometric mean, league as_shipped" in printed
+    assert "league tasks" not in printed
+
+
+def test_the_page_tells_every_metric_and_the_command(folder: Path) -> None:
+    runner("--filter", "workload=task train")
+    page = (folder / "results" / "latest" / "report.html").read_text()
+    for words in (
+        "samples/s",
+        "best by speed",
+        '<span class="flag">best</span>',
+        "external command · train a",
+        "uptime_in_seconds",
+        "peak memory",
+    ):
+        assert words in page
+    assert "First epoch against steady" in page
+    assert '<th scope="row">time per step' not in page
+
+
+def test_a_goal_turns_the_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX.replace(", goal: higher", ""))
+    runner("--filter", "workload=task train")
+    assert "task train batch_size=8: word=a is best by speed" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_cell_is_shown_whole_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--filter", "workload=task train", "--filter", "batch_size=8", "--backend", "word=a")
+    capsys.readouterr()
+    assert main(["show", "train"]) == 0
+    shown = capsys.readouterr().out
+    assert "train a --batch=8" in shown
+    assert "repeat  status  speed  wait  uptime_in_seconds  peak memory" in shown
+
+
+def test_a_document_for_machines_tells_every_metric(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--filter", "workload=task train", "--filter", "batch_size=8", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    told = row["cells"]["word=a"]["metrics"]
+    assert [(one["name"], one["unit"], one["count"]) for one in told] == [
+        ("speed", "samples/s", 5),
+        ("wait", "ms", 5),
+        ("uptime_in_seconds", "s", 5),
+    ]
+
+
+def test_an_unfinished_run_is_continued(folder: Path) -> None:
+    chosen = ("--filter", "workload=task train", "--repeats", "2")
+    spoiled = FakeExecutor(behaviours={"task train": lambda job: Outcome(infrastructure="server: pretended")})
+    assert runner(*chosen, executor=spoiled) == 3
+    again = FakeExecutor()
+    assert runner(*chosen, executor=again) == 0
+    assert len(again.jobs) == 4 * 2
+    assert len(list((folder / "results").glob("2*"))) == 1
+
+
+def test_no_backend_is_missed_and_no_server_started_for_a_command(folder: Path) -> None:
+    assert runner("--filter", "workload=task train", executor=FakeExecutor(absent=frozenset({"word=a"}))) == 0
+
+
+def test_two_runs_of_a_task_are_compared_by_its_metric(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        runner("--filter", "workload=task train", "--new")
+    base, new = sorted(path.name for path in (folder / "results").glob("2*"))
+    capsys.readouterr()
+    assert main(["compare", base, new, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["comparisons"]
+    assert {one["figure"]["name"] for one in found} == {"speed"}
+    assert [one["new_figure"] / one["base_figure"] for one in found] == [1.0] * 4
+    assert [one["ratio"]["centre"] for one in found] == pytest.approx([1.0] * 4)
+
+
+def test_a_plan_tells_commands_as_any_cell(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--filter", "workload=task train"]) == 0
+    printed = capsys.readouterr().out
+    assert "4 cells, 20 processes" in printed
+    assert "task train batch_size=32" in printed
+    assert "definition" not in printed
+
+
+def test_the_result_file_has_the_keys_of_the_driver(folder: Path) -> None:
+    (folder / "task_config_template.cfg").write_text(CFG)
+    executor = FakeExecutor()
+    flags = ("--framework", "keras", "--metrics-suffix", "daily", "--num-gpus", "2")
+    assert runner("task", "--task-name", "train", *flags, executor=executor) == 0
+    assert executor.jobs[0].task is not None
+    assert (executor.jobs[0].task.command, executor.jobs[0].task.gpus) == (["train --gpus 2"], 2)
+    assert json.loads((folder / "dlbenchmark_result.json").read_text()) == {
+        "keras.train.speed.daily": 114.0,
+        "keras.train.uptime_in_seconds.daily": 1.14,
+        "keras.train.cpu_memory_usage.daily": 400 * 1024.0,
+    }
+
+
+def test_a_task_of_the_matrix_may_be_run_alone_and_its_cells_have_names(folder: Path) -> None:
+    assert runner("task", "--task-name", "train", "--repeats", "2") == 0
+    found = json.loads((folder / "dlbenchmark_result.json").read_text())
+    assert len([key for key in found if key.endswith(".speed")]) == 4
+    assert {key.split(".")[0] for key in found} == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--task-name", "trian"], "must be a task of matrix.yaml (train), got trian; did you mean train?"),
+        (["--config", "none.cfg"], "none.cfg: cannot be read (No such file or directory); name a file with --config"),
+        (["--config", "a", "--matrix", "b"], "--config, --matrix: name one file, not both"),
+        (["--epochs", "3"], "--epochs: belongs to a .cfg file; a matrix file has params in their place"),
+        (["--config", "x.cfg", "--num-gpus", "-1"], "--num-gpus: must be at least 0, got -1"),
+        (
+            ["--config", "x.cfg", "--metrics-policy", "a"],
+            "--metrics-policy, --command-to-execute: give both or neither",
+        ),
+    ],
+)
+def test_a_wrong_flag_is_refused_in_these_words(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    (folder / "x.cfg").write_text(CFG)
+    assert runner("task", *arguments) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""From what was seen of a command to its status."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from records.schema import Status, Surroundings
+from records.task import Metric, TaskRun
+from runner.executors import Outcome
+from runner.tasks.seen import TaskSeen
+from runner.tasks.verdict import judge_task
+
+RUN = TaskRun("t", ["true"], "speed", [Metric("speed", 3.0, "m/s"), Metric("loss", 0.5)])
+DONE = Outcome(exit_code=0, wall_time_s=1.0, task=TaskSeen(RUN))
+
+
+def without(problem: str) -> Outcome:
+    metrics = [Metric("speed", None, problem=problem), Metric("loss", 0.5)]
+    return replace(DONE, task=TaskSeen(replace(RUN, metrics=metrics)))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "reason"),
+    [
+        (DONE, Status.OK, None),
+        (replace(DONE, exit_code=1, output_tail="a\nwhy \n"), Status.ERROR, "exit code 1: why"),
+        (
+            replace(DONE, exit_code=None, signal=9, oom_kills=1),
+            Status.OOM_HOST,
+            "the kernel ended the process for memory",
+        ),
+        (
+            replace(DONE, exit_code=None, signal=15, deadline_exceeded=True),
+            Status.TIMEOUT,
+            "the time limit passed (timeout_s); the process was ended",
+        ),
+        (
+            replace(DONE, deadline_exceeded=True),
+            Status.TIMEOUT,
+            "the time limit passed (timeout_s); the process was ended",
+        ),
+        (replace(DONE, signal=15, task=TaskSeen(RUN, stopped="log_limit: so")), Status.ERROR, "log_limit: so"),
+        (Outcome(task=TaskSeen(RUN, never="command: none")), Status.ERROR, "command: none"),
+        (Outcome(task=TaskSeen(RUN, no_device="gpus: none")), Status.DEVICE_MISMATCH, "gpus: none"),
+        (Outcome(infrastructure="server: gone"), Status.INFRA, "server: gone"),
+        (Outcome(refused="not here"), Status.UNSUPPORTED, "not here"),
+        (without("no_match: none"), Status.ERROR, "metric speed: no_match: none"),
+        (without("not_finite: nan"), Status.DIVERGED, "metric speed: not_finite: nan"),
+        (
+            replace(DONE, task=TaskSeen(replace(RUN, metrics=[]))),
+            Status.ERROR,
+            "metric speed: no_match: the command reported no such metric",
+        ),
+    ],
+)
+def test_evidence_decides(outcome: Outcome, status: Status, reason: str | None) -> None:
+    verdict = judge_task(outcome)
+    assert (verdict.status, verdict.reason) == (status, reason)
+
+
+def test_what_is_doubtful_is_a_warning_with_advice() -> None:
+    missing = replace(RUN, outlived=2, metrics=[*RUN.metrics, Metric("wait", None, problem="no_match: none")])
+    outcome = replace(
+        DONE, task=TaskSeen(missing, doubts=("reports: bad",)), surroundings=Surroundings(steal_share=0.5)
+    )
+    assert [warning.partition(":")[0] for warning in judge_task(outcome).warnings] == [
+        "outlived",
+        "metric_missing",
+        "reports",
+        "steal",
+    ]
