@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis import parallel
+from analysis import parallel, primary
 from analysis.beside import NOTHING, Beside, same_work
 from analysis.changes import Assessment, Change, VersionChange
 from analysis.compare import CellSummary, Ratio, Row, suite, work_key
@@ -21,6 +21,8 @@ from analysis.statistics import Estimate
 from records.findings import Finding, Kind
 from records.schema import MEASURED
 from records.settings import BACKENDS
+from records.task import METRICS as TASK_METRICS
+from records.task import PREFIX
 
 STEP_TIME = "times.step_time_s"
 VERSIONS = {
@@ -68,7 +70,7 @@ def of_run(
         *(found for row in rows for found in _row(row, beside)),
         *_suites(rows),
         *_workers(rows, beside),
-        *(found for one in assessed for found in _history(one, run_id)),
+        *(found for one in assessed if not _is_task(one) for found in _history(one, run_id)),
     ]
     return sorted(told, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
 
@@ -128,15 +130,26 @@ def _made(base: Finding, kind: Kind, metric: str, method: str, **changes: Any) -
     return replace(base, kind=kind, metric=metric, method=method, method_version=VERSIONS[method], **changes)
 
 
+def _metric(cell: CellSummary) -> str:
+    """Return the name of the measurement that a cell is compared by: of an external command its primary metric."""
+    if cell.figure is primary.STEP_TIME:
+        return STEP_TIME
+    return f"{TASK_METRICS}.{cell.figure.name}"
+
+
+def _is_task(one: Assessment) -> bool:
+    return str(one.history.settings.get("workload", "")).startswith(PREFIX)
+
+
 def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
     statuses = sorted({record.status.value for record in cell.records if record.status not in MEASURED})
     yield _made(
         base,
         Kind.FIGURE,
-        STEP_TIME,
+        _metric(cell),
         "geometric mean over processes",
         **_interval(cell.step_time),
-        unit="s",
+        unit=cell.figure.unit or "1",
         smallest_difference=cell.smallest_difference,
         verdict=", ".join(statuses) if statuses else "ok",
         said="; ".join(f"{status}: {reason}" for status, reason in cell.failures) or None,
@@ -186,7 +199,7 @@ def _verdict(row: Row, beside: Beside) -> Finding:
     return _made(
         base,
         Kind.VERDICT,
-        STEP_TIME,
+        _metric(first),
         "Benjamini-Hochberg over the table",
         p_value=row.adjusted_p,
         verdict=word if len(row.cells) > 1 else "nothing to compare",
@@ -209,7 +222,7 @@ def _ratio(row: Row, ratio: Ratio, quickest: str | None) -> Finding:
     return _made(
         _of_cell(row, row.cells[ratio.backend]),
         Kind.RATIO,
-        STEP_TIME,
+        _metric(row.cells[ratio.backend]),
         "log ratio paired by block",
         **_interval(ratio.estimate),
         against=quickest,

@@ -16,6 +16,7 @@ PREFIX = "task "
 DEFINITION = "definition"
 ALONE = "command"  # in place of the axis, where nothing is compared
 UPTIME = "uptime_in_seconds"
+METRICS = "task.metrics"  # the path of a record's metrics; each has its name behind it
 
 
 class Goal(StrEnum):

@@ -100,7 +100,10 @@ class BigQueryWarehouse:
         staging = f"{self._staging}.{batch.table.name}_{batch.sha[:32]}"
         self._stage(batch, staging)
         sql = self._merge_sql(batch, staging)
-        merged = self._job(name, lambda job_id: self._client.query(sql, **_query(job_id)))
+        try:
+            merged = self._job(name, lambda job_id: self._client.query(sql, **_query(job_id)))
+        except RowsRefused as error:  # the rows were loaded: what is refused here is no row's fault
+            raise WarehouseFailure(f"{error}; the batch stays pending") from error
         self._ask(
             "drop the staging table",
             lambda: self._client.delete_table(staging, retry=None, timeout=TIMEOUT_S, not_found_ok=True),
@@ -201,9 +204,10 @@ class BigQueryWarehouse:
     def _job(self, name: str, start: Callable[[str], Any], holds: Callable[[], bool] = lambda: True) -> Any:
         """Bring the job of a name to its end, whoever started it; one that failed for now is followed by another.
 
-        `holds` says whether what the job made is still there: a staging table may have been dropped since.
+        `holds` says whether what the job made is still there: a staging table may have been dropped since. A refusal is
+        believed when a second job meets it too: uploaders that met at one table were refused for no row's fault.
         """
-        waits_s = self._patience.waits_s()
+        waits_s, believed = self._patience.waits_s(), False
         for number, wait_s in enumerate([*waits_s, 0.0]):
             job_id = f"{name}-{number}"
             try:
@@ -214,6 +218,11 @@ class BigQueryWarehouse:
             except Unreachable:
                 if number == len(waits_s):
                     raise
+                self._patience.sleep(wait_s)
+            except RowsRefused:
+                if believed:
+                    raise
+                believed = True
                 self._patience.sleep(wait_s)
         raise Unreachable(f"{name}: its staging table vanished {len(waits_s) + 1} times; push again later")
 

@@ -38,6 +38,8 @@ ADVICE: Mapping[str, tuple[type[WarehouseFailure], str]] = {
 }
 FOR_NOW_CODES = frozenset({408, 429, 500, 502, 503, 504})
 BY_CODE = {401: "authError", 403: "accessDenied", 404: "notFound", 400: "invalid"}
+# What BigQuery says, and the emulator, where two changes of a table met: neither is any row's fault.
+MEETING = ("Could not serialize access", "Failed to commit")
 MOST_TEXT = 400
 
 
@@ -73,7 +75,7 @@ def explained(doing: str, error: Exception) -> WarehouseFailure:
 def by_reason(doing: str, errors: Sequence[Any], code: int | None, message: str) -> WarehouseFailure:
     """Return our error for a reason of BigQuery's."""
     reasons = [str(one.get("reason")) for one in errors if isinstance(one, Mapping)]
-    if "serialize access" in message:
+    if any(words in message for words in MEETING):
         return Unreachable(f"{doing}: another change of the table came between: {_short(message)}")
     reason = next(iter(reasons), None) or BY_CODE.get(int(code or 0), "")
     told = f"{doing}: {_short(message)} ({reason or code})"

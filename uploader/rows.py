@@ -21,6 +21,7 @@ from typing import Any
 from records.codec import CodecError, decode, to_json
 from records.findings import Findings
 from records.schema import Machine, Record
+from records.task import METRICS
 from uploader.schema import CELLS, FINDINGS, MEASUREMENTS, RUNS, Column, Mode, Table, Type, metrics, unit_of
 
 HASH_BYTES = 5
@@ -169,6 +170,9 @@ def _measured(record: Record) -> Iterator[tuple[str, str, Values]]:
                 yield json.dumps(f"{metric[1:-1]}.{clean(name)}", ensure_ascii=False), unit, enumerate(series)
         else:
             yield metric, unit, ((None, found),)
+    for one in record.task.metrics if record.task else ():
+        name, unit = (clean(text) for text in (f"{METRICS}.{one.name}", one.unit or "1"))
+        yield json.dumps(name, ensure_ascii=False), json.dumps(unit, ensure_ascii=False), ((None, one.value),)
 
 
 def _value(found: Any) -> Any:

@@ -87,11 +87,12 @@ class Leaf:
 
 
 # Whose numbers are measurements; all other fields describe.
-MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "parallel")
+MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task")
 # Settings stand under their own names, other groups behind theirs.
 UNPREFIXED = "settings"
 LEFT_OUT = {
     ("parallel", "places"): "arrays of arrays; that they are right was proved before the record was published",
+    ("task", "metrics"): "each is a measurement, `task.metrics.NAME`, in the unit that the user gave it",
 }
 SCALARS = {str: Type.STRING, int: Type.INT64, float: Type.FLOAT64, bool: Type.BOOL}
 

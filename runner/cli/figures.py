@@ -20,6 +20,12 @@ def quantity(found: float | None, figure: Figure) -> str:
     return seconds(found) if figure.unit == "s" else f"{significant(found)} {figure.unit}".rstrip()
 
 
+def between(low: float, high: float, figure: Figure) -> str:
+    """Return an interval, a unit of the user's own once."""
+    first = seconds(low) if figure.unit == "s" else significant(low)
+    return f"{first} - {quantity(high, figure)}"
+
+
 def told(record: Record) -> str:
     """Return one attempt's figure for the progress line."""
     figure = figure_of([record])
@@ -29,7 +35,10 @@ def told(record: Record) -> str:
 def metric_lines(cell: CellSummary) -> list[str]:
     """Return a command's other metrics, a line each, for a cell of the table."""
     others = [one for one in metrics_over(cell.measured) if one.name != cell.figure.name]
-    shown = [f"{one.name} {quantity(one.value, Figure(one.name, one.unit, cell.figure.goal))}" for one in others]
+    shown = [
+        f"{one.name.removesuffix('_in_seconds')} {quantity(one.value, Figure(one.name, one.unit, cell.figure.goal))}"
+        for one in others
+    ]
     return [cell.figure.name, *shown[:METRICS_SHOWN], *(["..."] if len(shown) > METRICS_SHOWN else [])]
 
 

@@ -17,7 +17,7 @@ from records.codec import to_json
 from records.schema import MEASURED, Record
 from records.settings import Scalar
 from records.task import DEFINITION, PREFIX, TaskRun
-from runner.cli.figures import metric_lines, quantity, task_lines
+from runner.cli.figures import between, metric_lines, quantity, task_lines
 from runner.cli.format import columns, seconds, significant, size
 from runner.executors.output import printable
 
@@ -129,7 +129,7 @@ def _interval(cell: CellSummary) -> str:
     assert cell.step_time is not None
     if cell.step_time.low is None or cell.step_time.high is None:
         return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}"
-    return f"{quantity(cell.step_time.low, cell.figure)} - {quantity(cell.step_time.high, cell.figure)}"
+    return between(cell.step_time.low, cell.step_time.high, cell.figure)
 
 
 def _print_failures(console: Any, rows: Sequence[Row]) -> None:

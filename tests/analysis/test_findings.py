@@ -14,6 +14,7 @@ from analysis.history import histories
 from records.findings import Finding, Kind
 from records.past import read
 from records.schema import Record, Status
+from records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record, make_settings
 from tests.sessions import nights, run_name
 
@@ -123,3 +124,23 @@ def test_a_not_comparable_row_says_so() -> None:
     resolved = replace(other.resolved, parameters=2000) if other.resolved else None
     [verdict] = of(findings.of_run(table([one, replace(other, resolved=resolved)])), Kind.VERDICT)
     assert (verdict.verdict, verdict.backend) == ("not comparable", None)
+
+
+def test_a_command_is_told_by_its_primary_metric_and_has_no_history() -> None:
+    made = [
+        make_record(
+            None,
+            repeat,
+            settings=make_settings(workload="task t", backend=axis),
+            task=TaskRun("t", ["true"], "speed", [Metric("speed", speed + repeat / 100, "x/s", goal=Goal.HIGHER)]),
+        )
+        for axis, speed in (("jax", 4.0), ("torch", 2.0))
+        for repeat in range(5)
+    ]
+    found = findings.of_run(table(made))
+    assert {(one.kind, one.metric, one.unit) for one in found if one.kind is not Kind.SUITE} == {
+        (Kind.FIGURE, "task.metrics.speed", "x/s"),
+        (Kind.RATIO, "task.metrics.speed", "1"),
+        (Kind.VERDICT, "task.metrics.speed", "1"),
+    }
+    assert [one.backend for one in found if one.kind is Kind.VERDICT] == ["jax"]

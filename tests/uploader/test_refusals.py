@@ -37,8 +37,14 @@ def test_a_refusal_is_told_by_its_reason_and_else_by_its_status(
     assert str(found).startswith("load runs: a message (")
 
 
-def test_changes_that_meet_are_tried_again() -> None:
-    message = "Could not serialize access to table p:d.cells due to concurrent update"
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Could not serialize access to table p:d.cells due to concurrent update",
+        "Failed to commit DuckLake transaction: conflict",
+    ],
+)
+def test_changes_that_meet_are_tried_again(message: str) -> None:
     assert type(by_reason("merge", [{"reason": "invalidQuery"}], 400, message)) is Unreachable
 
 

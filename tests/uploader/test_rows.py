@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from records.findings import Findings
 from records.schema import Learning, Memory, Record, Surroundings, Times
+from records.task import Metric, TaskRun, Usage
 from tests.conftest import make_record, make_settings
 from tests.uploader.stored import found
 from uploader import rows
@@ -44,6 +45,21 @@ def test_what_was_not_measured_has_no_row_and_no_member() -> None:
     assert measurements(record) == []
     assert {name for name in cell(record) if name.startswith(("resolved_", "device_"))} == set()
     assert "null" not in next(iter(rows.of_record(record))).line
+
+
+def test_each_metric_of_an_external_command_is_a_measurement_in_its_own_unit() -> None:
+    metrics = [Metric("speed", 3.5, "samples/s"), Metric("loss", 0.5), Metric("lost", None, problem="no_match")]
+    record = make_record(None, task=TaskRun("t", ["true"], "speed", metrics, host_memory=Usage(2.0, 0.0, 3, 1)))
+    told = {row["metric"]: (row["value"], row["unit"]) for row in measurements(record)}
+    assert told == {
+        "task.metrics.speed": (3.5, "samples/s"),
+        "task.metrics.loss": (0.5, "1"),
+        "task.outlived": (0.0, "1"),
+        "task.host_memory.mean_bytes": (2.0, "B"),
+        "task.host_memory.std_bytes": (0.0, "B"),
+        "task.host_memory.max_bytes": (3.0, "B"),
+        "task.host_memory.samples": (1.0, "1"),
+    }
 
 
 def test_a_setting_of_several_types_is_told_as_people_write_it() -> None:
