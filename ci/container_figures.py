@@ -108,7 +108,10 @@ def _ratio(logs: Sequence[float]) -> str:
     from analysis.statistics import of_logs
 
     found = of_logs(list(logs))
-    return "-" if found is None else f"{found.centre:.3f} [{found.low:.3f} {found.high:.3f}]"
+    if found is None:
+        return "-"
+    interval = "" if found.low is None or found.high is None else f" [{found.low:.3f} {found.high:.3f}]"
+    return f"{found.centre:.3f}{interval}"
 
 
 def start(backends: Sequence[str], rounds: int) -> None:
