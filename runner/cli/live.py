@@ -43,11 +43,10 @@ class LiveView:
 
     def ended(self, step: Step, record: Record) -> None:
         """Let the attempt scroll by."""
-        if record.status is not Status.INFRA:
-            self._left.done(step)
+        counted = record.status is not Status.INFRA and self._left.done(step)
         colour = "red" if is_bad(record) else "yellow" if record.warnings or record.reason else "green"
         self._bar.console.print(f"[{colour}]{escape(label(step))}[/]: {escape(self._told.result(record))}")
-        self._bar.update(self._task, advance=record.status is not Status.INFRA)
+        self._bar.update(self._task, advance=counted)
 
     def _show(self, what: str) -> None:
         self._bar.update(self._task, description=escape(what), left=f"{duration(self._left.seconds())} left")

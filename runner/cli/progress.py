@@ -50,10 +50,15 @@ class TimeLeft:
         self._ahead_s = sum(estimates_s.get(step.cell.cell_id, 0.0) for step in steps)
         self._done_s = 0.0
         self._begun_s = time.perf_counter()
+        self._measured: set[tuple[str, str, int]] = set()
 
-    def done(self, step: Step) -> None:
-        """Count a repeat as done."""
+    def done(self, step: Step) -> bool:
+        """Count a repeat as done; return False where it was before, and has been measured again."""
+        if step.key in self._measured:
+            return False
+        self._measured.add(step.key)
         self._done_s += self._estimates_s.get(step.cell.cell_id, 0.0)
+        return True
 
     def seconds(self) -> float:
         """Return the seconds left, as far as can be told."""
@@ -84,7 +89,6 @@ class Lines:
         self._total = total
         self._done = done
         self._left = left
-        self._measured: set[tuple[str, str, int]] = set()
         self._told = Told()
 
     def calibrating(self, cell: Cell) -> None:
@@ -99,12 +103,10 @@ class Lines:
 
     def ended(self, step: Step, record: Record) -> None:
         """Print how an attempt ended."""
-        again = step.key in self._measured
-        if record.status is not Status.INFRA:
-            self._done += 1
-            self._left.done(step)
-            self._measured.add(step.key)
-        # Beyond what was planned are disturbed blocks and repeats that were added: how many more, nobody knows.
+        counted = record.status is not Status.INFRA and self._left.done(step)
+        self._done += counted
+        again = record.status is not Status.INFRA and not counted
+        # Beyond what was planned are repeats that were added: how many more, nobody knows.
         left = f"   ({duration(self._left.seconds())} left)" if self._done <= self._total else ""
         told = "   (measured again)" if again else left
         _say(f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {self._told.result(record)}{told}")
