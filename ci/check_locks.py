@@ -38,7 +38,8 @@ class Lock:
 LOCKS = (
     Lock("build", builds=True),
     Lock("host"),
-    Lock("cpu", ("tf-cpu", "jax-cpu", "torch-cpu"), ("dev",), torch_apart=True),
+    Lock("dashboard", ("dashboard", "bigquery")),
+    Lock("cpu", ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery"), ("dev",), torch_apart=True),
     Lock("tf-cpu", ("tf-cpu",)),
     Lock("tf-gpu", ("tf-gpu",)),
     Lock("jax-cpu", ("jax-cpu",)),

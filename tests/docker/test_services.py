@@ -120,9 +120,12 @@ def test_the_file_is_valid_and_every_service_shuts_what_need_not_be_open() -> No
         pytest.skip("no Compose plugin")
     assert done.returncode == 0, done.stderr
     services: dict[str, Any] = json.loads(done.stdout)["services"]
-    assert set(services) == {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu"}
+    assert set(services) == {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu", "dashboard"}
     for name, service in services.items():
-        assert service["environment"]["KERAS_BENCHMARK_DEVICE"] == name.rpartition("-")[2]
+        if name == "dashboard":
+            assert [port["host_ip"] for port in service["ports"]] == ["127.0.0.1"], "seen by this machine alone"
+        else:
+            assert service["environment"]["KERAS_BENCHMARK_DEVICE"] == name.rpartition("-")[2]
         assert service["build"]["args"]["SERVICE"] == name
         assert service["image"] == f"{IMAGES}:{name}"
         assert (service["read_only"], service["init"], service["cap_drop"]) == (True, True, ["ALL"])
