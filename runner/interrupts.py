@@ -1,4 +1,7 @@
-"""Signals to exceptions: the first asks the runner to stop cleanly, the second ends it at once."""
+"""Signals to exceptions: the first asks the runner to stop cleanly, the second ends it at once.
+
+`held` is for the few steps that must not be left half done, such as starting what has to be ended by its name.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,27 @@ from runner.errors import Interrupted
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class _Stop:
+    """The handler of the signals: what has come, and whether it has to wait."""
+
+    def __init__(self) -> None:
+        self.seen: Interrupted | None = None
+        self.holds = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.seen is not None:
+            os._exit(Interrupted.exit_code)
+        self.seen = Interrupted(
+            f"stopped by {signal.Signals(number).name}; what is finished is kept, the same command continues it"
+        )
+        if self.holds == 0:
+            raise self.seen
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Within, SIGINT, SIGTERM and SIGHUP raise `Interrupted`; a second one exits with 130 without more ado."""
-    seen: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if seen:
-            os._exit(Interrupted.exit_code)
-        seen.append(number)
-        raise Interrupted(
-            f"stopped by {signal.Signals(number).name}; what is finished is kept, the same command continues it"
-        )
-
+    stop = _Stop()
     # What the caller ignores, as nohup does SIGHUP, stays ignored.
     heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in heard}
@@ -34,3 +45,22 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Within, the first signal waits: it raises `Interrupted` at the end, in place of any error, which might be caught.
+
+    Without `interruptible`, and once a signal has been raised, nothing changes: stopping is not to be stopped again.
+    """
+    handlers = {signal.getsignal(number) for number in SIGNALS}
+    stops = [stop for stop in handlers if isinstance(stop, _Stop) and stop.seen is None]
+    for stop in stops:
+        stop.holds += 1
+    try:
+        yield
+    finally:
+        for stop in stops:
+            stop.holds -= 1
+            if stop.seen is not None and stop.holds == 0:
+                raise stop.seen

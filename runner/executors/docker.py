@@ -48,6 +48,7 @@ from runner.executors.environment import allowed_cpus, cell_environment, visible
 from runner.executors.inside import ROOT, WORK, Mount, job_inside, mounts, variables_inside
 from runner.executors.servers import Server, Servers
 from runner.executors.watch import Never, ServerGone, Watch
+from runner.interrupts import held
 from runner.surroundings.nvml import HeldClocks, opened
 from runner.tasks.start import Command, NotStarted, contained
 from runner.tasks.watch import TaskWatch, never
@@ -262,17 +263,23 @@ class DockerExecutor:
     def _begin(self, spec: Spec) -> Started:
         """Start a container, waiting for an engine that is away."""
         try:
-            started = self._engine.start(spec)
+            started = self._start_held(spec)
         except EngineGone as error:
             self._await_engine(error)
-            started = self._engine.start(spec)
-        self._live.add(started.container_id)
+            started = self._start_held(spec)
         if not is_here(started):
             self._remove(started.container_id)
             raise ExecutorError(
                 "--executor docker: the engine runs its containers on another machine, or in a virtual one; cells are "
                 "watched from here: use an engine of this machine (DOCKER_HOST)"
             )
+        return started
+
+    def _start_held(self, spec: Spec) -> Started:
+        """Start a container and note its name, whatever signal comes meanwhile: nothing else would end it."""
+        with held():
+            started = self._engine.start(spec)
+            self._live.add(started.container_id)
         return started
 
     def _await_engine(self, gone: EngineGone) -> None:

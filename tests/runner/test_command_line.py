@@ -537,17 +537,6 @@ def test_measuring_goes_on_when_nobody_reads(folder: Path, slow_runner: Callable
     assert len(newest_records(folder)) == 21
 
 
-def test_an_ignored_hangup_stays_ignored() -> None:
-    from runner.interrupts import interruptible
-
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with interruptible():
-            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
 def test_show_finds_a_cell_by_the_beginning_of_its_id(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner()
     name = newest_records(folder)[0].cell_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +16,22 @@ from records.schema import MEASURED, Status
 from records.store import Results
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
-from runner.errors import ExecutorError
+from runner.errors import ExecutorError, Interrupted
 from runner.executors.containers import number_inside, wait_status
 from runner.executors.docker import DockerExecutor, Place, end_leftovers, found_images, user_of
-from runner.executors.engine import CELL_LABEL, NO_GPU, RESULTS_LABEL, ContainerRefused, EngineGone, Image, Limits, Spec
+from runner.executors.engine import (
+    CELL_LABEL,
+    NO_GPU,
+    RESULTS_LABEL,
+    ContainerRefused,
+    EngineGone,
+    Image,
+    Limits,
+    Spec,
+    Started,
+)
 from runner.executors.inside import Mount, job_inside, mounts, variables_inside
+from runner.interrupts import interruptible
 from runner.testing_containers import KILLED, End, FakeContainer, FakeEngine, ending, hang, here, succeed
 from tests.conftest import make_settings
 from tests.sessions import newest_records
@@ -355,6 +367,25 @@ def test_leaving_a_block_half_done_removes_its_containers(tmp_path: Path) -> Non
     assert len(engine.containers) == 1
     made.close()
     assert engine.containers == {}
+
+
+def test_a_signal_while_a_container_is_being_started_leaves_none(tmp_path: Path) -> None:
+    engine = InterruptedEngine()
+    warm = executor(engine, warm=True)
+    with pytest.raises(Interrupted), interruptible():
+        warm.start(make_job(tmp_path), 60.0)
+    assert len(engine.containers) == 1
+    warm.close()
+    assert engine.containers == {}
+
+
+class InterruptedEngine(FakeEngine):
+    """A signal comes when a container is there and its name not yet told."""
+
+    def start(self, spec: Spec) -> Started:
+        started = super().start(spec)
+        signal.raise_signal(signal.SIGTERM)
+        return started
 
 
 def test_containers_whose_engine_is_gone_are_left_to_the_next_start(tmp_path: Path) -> None:
