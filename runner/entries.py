@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from records.settings import BACKENDS, Scalar
 from runner.catalog import Catalog, Workload, user_workload
+from runner.conflicts import Axes, Conflict, conflicts
 from runner.grammar import (
     DEFAULTS,
     LIMITS,
@@ -31,9 +32,7 @@ from runner.yaml_strict import MAX_PROBLEMS, REFUSED, Document, Path, Problem, S
 if TYPE_CHECKING:
     from runner.tasks.asked import TaskAsked
 
-Axes = dict[str, tuple[Scalar, ...]]
 MAX_EXCLUDES = 100  # each is tried on every point of its entry
-GPU_ONLY = ("clocks", "autotune")  # beyond their default
 _BACKEND = Rule(choices=BACKENDS)
 
 
@@ -53,15 +52,6 @@ class Entry:
     limits: dict[str, Scalar]
     excludes: tuple[Axes, ...] = ()
     task: TaskAsked | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """Two settings that cannot stand together: `key` is at fault given `other`."""
-
-    key: str
-    other: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,28 +90,6 @@ def read(document: Document, catalog: Catalog) -> Reading:
         with suppress(Stop):
             entries = reader.top(document.value)
     return Reading(tuple(entries), reader.whole, sorted(reader.problems, key=lambda problem: problem.line))
-
-
-def conflicts(axes: Axes, workload: Workload) -> list[Conflict]:
-    """Return the settings that cannot stand together."""
-    found = []
-    epochs = min(_numbers(axes["epochs"]))
-    if (discard := max(_numbers(axes["discard"]))) >= epochs:
-        found.append(Conflict("discard", "epochs", f"must be less than epochs ({epochs}), got {discard}"))
-    steps = _numbers(axes["steps_per_epoch"])
-    if steps and (calls := max(_numbers(axes["steps_per_execution"]))) > min(steps):
-        text = f"must be at most steps_per_epoch ({min(steps)}), got {calls}"
-        found.append(Conflict("steps_per_execution", "steps_per_epoch", text))
-    for key in GPU_ONLY:
-        usual, elsewhere = SETTINGS[key].default, [name for name in axes["device"] if name != "gpu"]
-        if elsewhere and (other := next((value for value in axes[key] if value != usual), None)):
-            text = f"must be {usual} on device {elsewhere[0]}, got {say(other)}; give GPU cells an entry of their own"
-            found.append(Conflict(key, "device", text))
-    for source in axes["data"]:
-        if source not in workload.data:
-            text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"
-            found.append(Conflict("data", "workload", text))
-    return found
 
 
 def workload_named(name: str, catalog: Catalog) -> Workload | str:
@@ -392,10 +360,6 @@ class Reader:
             return None
         assert isinstance(value, (bool, int, float, str))
         return rule.normal(value)
-
-
-def _numbers(values: tuple[Scalar, ...]) -> list[int]:
-    return [value for value in values if isinstance(value, int)]
 
 
 def _some(values: tuple[Scalar, ...]) -> str:

@@ -125,6 +125,14 @@ class Step:
     lockstep: Lockstep
 
 
+def taped_gradient(loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Return a loss and its gradient, by a tape that watches these weights alone."""
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(weights)
+        value = loss(weights)
+    return value, tape.gradient(value, weights)
+
+
 class TensorFlowWorker(Worker):
     """One worker of a traced step, within all or within its group."""
 
@@ -137,10 +145,7 @@ class TensorFlowWorker(Worker):
         return type(self)(self._rank, self._step, groups, self)
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(weights)
-            value = loss(weights)
-        return value, tape.gradient(value, weights)
+        return taped_gradient(loss, weights)
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         def combine(parts: list[Tensor], devices: list[str]) -> list[Tensor]:
@@ -198,7 +203,7 @@ class TensorFlowCrew:
         self._order = order
         self._devices = _devices(order)
         self._workers: Sequence[Worker | Stage] = []
-        self._weights = [self._variables(rank) for rank in range(order.task.workers)]
+        self._weights = self._laid_out()
         self._batches = [self._constants(rank) for rank in range(order.task.workers)]
         self._step = tf.function(self._traced, autograph=False)
         self._found: list[Any] = []
@@ -249,6 +254,10 @@ class TensorFlowCrew:
 
     def close(self) -> None:
         """There is nothing to end."""
+
+    def _laid_out(self) -> list[list[Any]]:
+        """Return each worker's variables, on its device."""
+        return [self._variables(rank) for rank in range(self._order.task.workers)]
 
     def _traced(self) -> list[Result]:
         """Every worker's step: its loss, and its gradients where they are kept."""

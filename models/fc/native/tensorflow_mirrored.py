@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from models.fc import layout
 from models.fc.crew import Order
-from models.fc.native.tensorflow import TensorFlowCrew
+from models.fc.native.tensorflow import TensorFlowCrew, taped_gradient
 from models.fc.programs import Result, program
 from models.fc.seam import Axis, Loss, Tensor, Worker
 from records.communication import Communication
@@ -22,10 +22,7 @@ class MirroredWorker(Worker):
         return self
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(weights)
-            value = loss(weights)
-        return value, tape.gradient(value, weights)
+        return taped_gradient(loss, weights)
 
     def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Sum all gradients in one call, as an optimizer under a strategy does; the strategy packs them as it likes."""
@@ -36,7 +33,7 @@ class MirroredWorker(Worker):
         return own, replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
 
     def _all_reduce(self, x: Tensor) -> Tensor:
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
+        raise NotImplementedError("a mirrored worker sums all its gradients at once")
 
     def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
         raise NotImplementedError("a mirrored worker holds all weights whole")
@@ -50,13 +47,6 @@ class MirroredCrew(TensorFlowCrew):
 
     def __init__(self, order: Order) -> None:
         super().__init__(order)
-        # The collective operations that it would take on a CPU can serve one strategy in the life of a process.
-        sums = tf.distribute.ReductionToOneDevice() if order.device == "cpu" else None
-        self._strategy = tf.distribute.MirroredStrategy(self._devices, sums)
-        with self._strategy.scope():
-            drawn = layout.weights_of(order.task, order.seed, 0)  # a replica has what any other has
-            self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
-        self._weights = [[own.values[rank] for own in self._mirrored] for rank in range(order.task.workers)]
         self._batch = self._strategy.experimental_distribute_values_from_function(
             lambda replica: self._batches[replica.replica_id_in_sync_group]
         )
@@ -64,6 +54,16 @@ class MirroredCrew(TensorFlowCrew):
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """The collectives are the strategy's own operations, which the profiler's names do not tell from others."""
         return None
+
+    def _laid_out(self) -> list[list[Any]]:
+        """Return each replica's part of the mirrored variables."""
+        # The collective operations that it would take on a CPU can serve one strategy in the life of a process.
+        sums = tf.distribute.ReductionToOneDevice() if self._order.device == "cpu" else None
+        self._strategy = tf.distribute.MirroredStrategy(self._devices, sums)
+        with self._strategy.scope():
+            drawn = layout.weights_of(self._order.task, self._order.seed, 0)  # a replica has what any other has
+            self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
+        return [[own.values[rank] for own in self._mirrored] for rank in range(self._order.task.workers)]
 
     def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
         task = self._order.task
