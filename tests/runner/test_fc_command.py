@@ -202,6 +202,25 @@ def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys
     assert "fc_data on jax: error: bad_result: it proves no layout" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"counted_bytes_per_step": 0}, "its workers communicated 0, not 16640 bytes a step"),
+        ({"places": []}, "it shows 0 workers, not 2"),
+    ],
+    ids=["bytes", "workers"],
+)
+def test_a_cell_whose_bytes_or_workers_are_not_its_tasks_is_an_error(
+    wrong: dict[str, Any], told: str, folder: Path
+) -> None:
+    right = FakeProbe().proof(Task("fc_data", workers=2, level=2, weight_size=32, batch_size=8)).parallel
+    arguments = ("--mode", "fc_data", "--num-workers", "2", "--backend", "jax", *SMALL)
+    assert runner(*arguments, executor=changed(parallel=right)) == 0
+    assert runner(*arguments, "--new", executor=changed(parallel=replace(right, **wrong))) == 1
+    (record,) = newest_records(folder)
+    assert (record.status, record.reason) == (Status.ERROR, f"bad_result: {told}")
+
+
 def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
     lost = changed(exception="models.fc.ranks.WorkerDied", message="rank 1 of 2 was ended by signal 9 (SIGKILL)")
     assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "torch", executor=lost) == 1
