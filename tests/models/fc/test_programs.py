@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from analysis.fc import proof_fault
-from records.fc import MODES, OVERLAPPING
+from records.fc import MODES, OVERLAPPING, Kind
 from records.settings import BACKENDS
 from runner.executors.probe import ProcessProbe
 from runner.fc import proof_tasks, prove
@@ -75,6 +75,17 @@ def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend:
     may = {f"{mode} {overlap}": overlap == "on" for mode in OVERLAPPING for overlap in ("on", "off")}
     # XLA makes one sum of all, which waits for the last gradient.
     assert found == may | ({"fc_data on": False} if backend == "jax" else {})
+
+
+@pytest.mark.process
+def test_each_worker_of_tensorflow_multiplies_on_its_own_device() -> None:
+    # Of three layers: three products forward, three for the weights' gradients, two for the inputs'.
+    forward, both = 3, 3 + 3 + 2
+    alike = {mode.name: both if mode.trains else forward for mode in MODES.values() if mode.kind is not Kind.SINGLE}
+    wanted = {name: {"device:CPU:0": count, "device:CPU:1": count} for name, count in alike.items()}
+    # Of four micro-batches: the first stage has one layer, whose input's gradient nobody needs; the last has two.
+    wanted["fc_pipeline"] = {"device:CPU:0": 4 * 2, "device:CPU:1": 4 * 6}
+    assert answered("placed.py", "tensorflow") == wanted | {"mirrored_strategy": wanted["fc_data"]}
 
 
 @pytest.mark.process
