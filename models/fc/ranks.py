@@ -1,11 +1,12 @@
 """One process a worker: forked, told what to do over a pipe each, and ended together.
 
 Promise: when one process dies or fails, the others are ended at once and the exception names its rank; when the process
-that forked them is gone, so are they. They meet at a file, so that no port can be taken.
+that forked them is gone, so are they, whatever they were doing. They meet at a file, so that no port can be taken.
 """
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import shutil
@@ -25,6 +26,7 @@ from records.communication import Communication, Method
 from records.fc import Place
 from records.traffic import Traffic, together
 
+PR_SET_PDEATHSIG = 1
 MEETING_LIMIT_S = 60.0
 # A worker whose neighbour was killed may tell of the broken connection before the death itself is seen.
 NEWS_OF_DEATH_S = 0.5
@@ -162,6 +164,7 @@ def _live(
     order: Order, rank: int, meeting: str, timeout_s: float, orders: Connection, not_mine: list[Connection]
 ) -> NoReturn:
     """Be a worker: meet the others, then do as told until there is nobody left to tell."""
+    _end_with_parent()
     for pipe in not_mine:
         pipe.close()
     try:
@@ -178,6 +181,16 @@ def _live(
         orders.poll(None)  # alive until it is ended, so that its end is not taken for the cause
     finally:
         sys.stderr.flush()
+        os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process with the thread that forked it: amid steps no pipe is looked at."""
+    parent = multiprocessing.parent_process()
+    refused = ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if refused:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
+    if parent is None or os.getppid() != parent.pid:  # it had gone before the kernel was told
         os._exit(0)
 
 

@@ -1,10 +1,13 @@
 """Run with KERAS_BACKEND=torch: two worker processes, one of which is lost in the way that the argument names.
 
-Prints the exception, the seconds from the loss to it, and whether any process is left.
+Prints the exception, the seconds from the loss to it, and whether any process is left. The way `orphaned` loses the
+process that forked the workers instead: nobody is left to raise anything.
 """
 
+import itertools
 import json
 import os
+import select
 import signal
 import sys
 import threading
@@ -82,11 +85,39 @@ def elsewhere() -> None:
     Ranks(replace(ORDER, namespaces=("kbm-net-never-0",) * 2))
 
 
+def orphaned() -> None:
+    from models.fc import programs
+
+    read, write = os.pipe()
+    forker = os.fork()
+    if forker == 0:
+        real, steps = programs.PROGRAMS["fc_data"], itertools.count()
+
+        def tells_when_it_is_well_under_way(*arguments):
+            if next(steps) == 3:
+                os.write(write, b"%d\n" % os.getpid())
+            return real(*arguments)
+
+        programs.PROGRAMS["fc_data"] = tells_when_it_is_well_under_way
+        Ranks(ORDER).run(1_000_000_000)
+    os.close(write)
+    with os.fdopen(read) as told:
+        ends = [os.pidfd_open(int(told.readline())) for _ in range(2)]
+    os.kill(forker, signal.SIGKILL)
+    LOST.append(time.perf_counter())
+    left = set(ends)
+    while left and (ended := select.select(left, [], [], 5.0)[0]):
+        left -= set(ended)
+    print(json.dumps({"left": [end in left for end in ends], "took_s": time.perf_counter() - LOST[0]}))
+    for end in left:
+        signal.pidfd_send_signal(end, signal.SIGKILL)
+
+
 LOST: list[float] = []
 
 if __name__ == "__main__":
     try:
-        WAYS = {way.__name__: way for way in (killed, raising, absent, ports, elsewhere)}
+        WAYS = {way.__name__: way for way in (killed, raising, absent, ports, elsewhere, orphaned)}
         WAYS[sys.argv[1]]()
     except (WorkerDied, WorkerFailed) as error:
         took_s = time.perf_counter() - LOST[0]

@@ -110,3 +110,10 @@ def test_when_a_worker_is_lost_the_others_end_and_the_message_names_it(loss: str
     assert (found["kind"], message in found["message"]) == (kind, True)
     assert found["took_s"] < (7.0 if loss == "absent" else 5.0)
     assert not any(found.get("left", []))
+
+
+@pytest.mark.process
+def test_workers_amid_their_steps_end_with_the_process_that_forked_them() -> None:
+    found = answered("lost_workers.py", "torch", "orphaned")
+    assert found["left"] == [False, False]
+    assert found["took_s"] < 5.0
