@@ -50,10 +50,11 @@ def proof_fault(proof: Proof) -> str | None:
     for what, error in (
         ("gradients", proof.gradient_error),
         ("weights", proof.weight_error),
+        ("updates of the weights", proof.update_error),
         ("loss", proof.loss_error),
     ):
         if error is not None and not error <= limit:
             return f"{what} are {error:.1e} from plain NumPy, limit {limit:.0e}"
-    if proof.gradient_error is None and fc.MODES[proof.task.mode].trains:
-        return "it shows no gradients"
+    if None in (proof.gradient_error, proof.update_error) and fc.MODES[proof.task.mode].trains:
+        return "it shows no gradients or no updates"
     return proof.layout_fault

@@ -20,13 +20,15 @@ class ProofOrder:
 class Proof:
     """How far a task's result is from plain NumPy in float64: max |difference| / max |reference|, the worst array.
 
-    None for the gradients of a mode that only goes forward. `layout_fault` says what of its layout or of its bytes is
-    not as it must be.
+    None for the gradients and the updates of a mode that only goes forward. An update is what all steps together
+    changed; its error is what rounding a weight at each step does not explain. `layout_fault` says what of its layout
+    or of its bytes is not as it must be.
     """
 
     task: Task
     gradient_error: float | None
     weight_error: float | None
+    update_error: float | None
     loss_error: float
     parallel: Parallel
     layout_fault: str | None

@@ -48,6 +48,20 @@ def error(found: Sequence[Sequence[layout.Array]], wanted: Sequence[Sequence[lay
     return max(errors, default=None)
 
 
+def update_error(task: Task, order: ProofOrder, found: Trained, wanted: Trained) -> float:
+    """Return the worst max |difference| / max |update| of any weight, an update being what all steps together changed.
+
+    That is a millionth of a weight, and each step rounds it to the weight's last digit: as much is no difference.
+    """
+    errors = []
+    for own, reference, start in zip(found.weights, wanted.weights, train(task, order.seed, 0).weights, strict=True):
+        for a, b, first in zip(own, reference, start, strict=True):
+            last_digit = np.spacing(np.maximum(np.abs(b), np.abs(first)).astype(layout.dtype(task)))
+            beyond = np.maximum(np.abs(a.astype(np.float64) - b) - order.steps * last_digit / 2, 0)
+            errors.append(float(np.max(beyond) / np.max(np.abs(b - first))))
+    return max(errors)
+
+
 def _configure(order: ProofOrder) -> None:
     if os.environ["KERAS_BACKEND"] == "jax" and any(task.precision == "float64" for task in order.tasks):
         import jax
@@ -63,6 +77,7 @@ def _proof(backend: str, task: Task, order: ProofOrder) -> Proof:
         task=task,
         gradient_error=error(trained.gradients, wanted.gradients),
         weight_error=error(trained.weights, wanted.weights),
+        update_error=update_error(task, order, trained, wanted) if MODES[task.mode].trains else None,
         loss_error=abs(trained.loss - wanted.loss) / abs(wanted.loss),
         parallel=parallel,
         layout_fault=layout_fault(task, parallel),

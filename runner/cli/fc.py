@@ -338,7 +338,8 @@ def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
     from analysis.fc import proof_fault
 
     own = [p for p in answer.proofs if (p.task.mode, p.task.precision) == (mode, precision)]
-    errors = [e for p in own for e in (p.gradient_error, p.weight_error, p.loss_error) if e is not None]
+    found = [e for p in own for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
+    errors = [error for error in found if error is not None]
     mark = "" if not any(map(proof_fault, own)) else " *"
     return f"{max(errors):.0e}{mark}"
 
@@ -358,8 +359,8 @@ def _claims(answers: Sequence[ProofAnswer]) -> list[str]:
     calls = sum(p.parallel.traffic.calls for p in silent)
     equal = sum(p.layout_fault is None for p in proofs)
     return [
-        "worst max |difference| / max |reference| of gradients, weights and loss after 5 steps, against plain NumPy in "
-        "float64",
+        "worst max |difference| / max |reference| of gradients, weights, their updates and loss after 5 steps, against "
+        "plain NumPy in float64",
         f"bytes and layout as the formulas say: {equal} of {len(proofs)} tasks",
         f"fc_phy with shared_ratio 0: {calls} collectives in {len(silent)} tasks",
     ]

@@ -50,8 +50,8 @@ class FakeProbe:
     def proof(self, task: Task) -> Proof:
         places = [fc.Place(k, f"fake:{k}", *fc.expected_shapes(task, k)) for k in range(task.workers)]
         parallel = fc.parallel_of(task, places, fc.traffic_per_step(task), [])
-        gradient_error = self.error if fc.MODES[task.mode].trains else None
-        return Proof(task, gradient_error, self.error, self.error, parallel, fc.layout_fault(task, parallel))
+        trained = self.error if fc.MODES[task.mode].trains else None
+        return Proof(task, trained, self.error, trained, self.error, parallel, fc.layout_fault(task, parallel))
 
 
 def runner(*arguments: str, executor: FakeExecutor | None = None, probe: FakeProbe | None = None) -> int:
@@ -291,7 +291,11 @@ def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pyte
 def test_a_proof_without_gradients_or_with_a_wrong_layout_does_not_hold() -> None:
     proof = FakeProbe().proof(Task(mode="fc_data"))
     assert proof_fault(proof) is None
-    assert proof_fault(replace(proof, gradient_error=None)) == "it shows no gradients"
+    assert proof_fault(replace(proof, gradient_error=None)) == "it shows no gradients or no updates"
+    assert proof_fault(replace(proof, update_error=None)) == "it shows no gradients or no updates"
+    assert proof_fault(replace(proof, update_error=1.0)) == (
+        "updates of the weights are 1.0e+00 from plain NumPy, limit 1e-05"
+    )
     assert proof_fault(replace(proof, layout_fault="worker 1 is elsewhere")) == "worker 1 is elsewhere"
     assert proof_fault(replace(proof, weight_error=float("nan"))) is not None
 
