@@ -1,0 +1,69 @@
+"""What a cell of the FC modes cannot be here is `unsupported`, with the reason, before anything is allocated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from records.settings import BACKENDS
+
+# Pretends that there are three GPUs, and then that 1 MiB of memory is free; prints why each cell is refused.
+ASKED = """
+import importlib, json, os, sys
+from runner.cell import fc
+from runner.cell.backends import Unsupported
+from runner.cell.job import Job
+from tests.conftest import make_settings
+
+def refused(backend, free_bytes, **changes):
+    fc.memory.available_bytes = lambda: free_bytes
+    params = {"mode": "fc_data", "workers": 4, "level": 2, "weight_size": 512}
+    settings = make_settings(workload="fc", backend=backend, params=params, batch_size=128, **changes)
+    try:
+        fc.measure_fc(Job("nonce", "cell", 0, 0, settings, 1, ".", [], None, None), 0.0, "fresh")
+    except Unsupported as reason:
+        return str(reason)
+
+def assemble(*arguments, **named):
+    raise AssertionError("workers were made")
+
+fc.assemble = assemble
+backend = os.environ["KERAS_BACKEND"]
+three = lambda *arguments: ["gpu"] * 3
+if backend == "torch":
+    importlib.import_module("torch").cuda.device_count = lambda: 3
+elif backend == "jax":
+    importlib.import_module("jax").devices = three
+else:
+    importlib.import_module("tensorflow").config.list_physical_devices = three
+print(json.dumps([refused(backend, 1 << 40, device="gpu"), refused(backend, 1 << 20)]))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_more_workers_than_gpus_and_more_memory_than_is_free_are_refused_with_what_to_do(backend: str) -> None:
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    command = [sys.executable, "-c", ASKED]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    devices, memory = json.loads(done.stdout)
+    instead = {
+        "tensorflow": "workers get logical devices",
+        "jax": "workers get virtual devices",
+        "torch": "workers are processes",
+    }
+    told = "workers: must be at most the devices there are (3), got 4; on device: cpu"
+    assert devices == f"{told} {instead[backend]}"
+    # Weights and gradients of two layers of 512 x 512 and one of 512, four times; three layers' inputs of 128 x 512.
+    needed = (2 * 4 * (2 * 512**2 + 512) + 3 * 128 * 512) * 4
+    assert memory == (
+        f"weight_size: 512 at level 2 and batch_size 128 needs at least {needed / 2**30:.1f} GiB in fc_data with 4 "
+        "workers, and 0.0 GiB are free; lower weight_size, level or workers"
+    )
