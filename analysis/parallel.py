@@ -121,7 +121,7 @@ def _duels(
 def _figure(cell: CellSummary, share: Share | None, alone: CellSummary | None) -> Figure:
     assert cell.step_time is not None
     task, step_time_s = fc.task_of(cell.settings), cell.step_time.centre
-    peaks = [r.parallel.peak_worker_memory_bytes for r in cell.measured if r.parallel]
+    peaks = [_peaks_bytes(record) for record in cell.measured]
     spent = _spent(cell.measured)
     return Figure(
         cell_id=cell.cell_id,
@@ -139,6 +139,14 @@ def _figure(cell: CellSummary, share: Share | None, alone: CellSummary | None) -
         worker_memory_bytes=max((peak for own in peaks for peak in own), default=None),
         processes=max((len(own) for own in peaks), default=1) or 1,
     )
+
+
+def _peaks_bytes(record: Record) -> list[int]:
+    """Return the peak of each process that holds workers; Keras's own path has one, the cell's."""
+    if record.parallel is not None:
+        return record.parallel.peak_worker_memory_bytes
+    own = record.memory.peak_host_memory_bytes
+    return [] if own is None else [own]
 
 
 def _silent(records: Sequence[Record]) -> bool:

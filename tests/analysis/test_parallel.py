@@ -14,7 +14,7 @@ from analysis.roofline import Share
 from records import fc
 from records.communication import Communication, Method
 from records.fc import Task
-from records.schema import Record
+from records.schema import Memory, Record
 from tests.fc_made_up import fc_cells, fc_records
 
 
@@ -113,6 +113,18 @@ def test_memory_is_the_largest_workers() -> None:
     ]
     found = figure([summarise(records)])
     assert (found.worker_memory_bytes, found.processes) == (310, 2)
+
+
+def test_the_memory_of_keras_own_path_is_that_of_its_process() -> None:
+    keras = Task(mode="fc_keras")
+    records = [
+        replace(r, parallel=None, memory=Memory(peak_host_memory_bytes=peak))
+        for r, peak in zip(fc_records(keras, "torch", [0.5, 0.5]), (300, 310), strict=True)
+    ]
+    found = figure([summarise(records)], "fc_keras", 1)
+    assert (found.worker_memory_bytes, found.processes) == (310, 1)
+    untold = [replace(record, memory=Memory()) for record in records]
+    assert figure([summarise(untold)], "fc_keras", 1).worker_memory_bytes is None
 
 
 def duel_of(*tasks: tuple[Task, Sequence[float]]) -> list[tuple[float, bool]]:
