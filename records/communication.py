@@ -6,6 +6,10 @@ import statistics
 from dataclasses import dataclass
 from enum import StrEnum
 
+# After everything timed so many epochs are watched, of at most so long each where a step is shorter.
+WATCHED_EPOCHS = 5
+WATCHED_EPOCH_S = 0.3
+
 
 class Method(StrEnum):
     """How the time of collectives was found.

@@ -7,16 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from analysis import changes, epochs, flops, gate, history, kinds, parity, processes, roofline, same_work
+from analysis import changes, epochs, fc, flops, gate, history, kinds, parity, processes, roofline, same_work, shortfall
 from analysis import statistics as figures
 from analysis.sequential import LOOKS, PRECISION_TARGET
 from analysis.surroundings import activity, disturbance, gpu, resolution, setting
 from analysis.surroundings.findings import Limit
+from models.fc.layout import BATCH_SCALE
+from models.fc.ranks import MEETING_LIMIT_S
+from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
+from records.fc import LEARNING_RATE
 from runner import campaign, judge
+from runner.fc import GROUP
 
 DOCS = Path(__file__).parent.parent / "docs"
 TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times"}
 NUMBERS = {3: "three", 5: "five", 6: "six", 10: "ten"}
+QUARTERS = {0.75: "three quarters"}
+MINUTES = {60.0: "a minute"}
 OFTEN = figures.MIN_BLOCKS
 
 
@@ -40,6 +47,10 @@ def number(cell: str) -> float:
 
 def percent(share: float) -> str:
     return f"{share * 100:g} %"
+
+
+def short(power: float) -> str:
+    return f"{power:.0e}".replace("e-0", "e-")
 
 
 @pytest.mark.parametrize(
@@ -135,6 +146,14 @@ STATED = [
     ("parity.md", f"it is at most {parity.ROUNDING_FACTOR:g} times what *each*"),
     ("parity.md", f"it is at most {parity.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
     ("parity.md", f"FLOPs by more than {percent(same_work.FLOPS_TOLERANCE)}, the comparison is"),
+    ("fc.md", f"Limits: {short(fc.LIMITS['float64'])} and {short(fc.LIMITS['float32'])}."),
+    ("fc.md", f"One learning rate, {short(LEARNING_RATE)}, for all"),
+    ("fc.md", f"one batch, N(0, {BATCH_SCALE**2:g}), drawn from the seed"),
+    ("fc.md", f"are timed in epochs of {NUMBERS[GROUP]}"),
+    ("fc.md", f"take more than {shortfall.NOTABLE_GAP:g} times the step of the native loop"),
+    ("fc.md", f"stays below {QUARTERS[shortfall.FAR_BELOW]} of the machine's best"),
+    ("fc.md", f"takes {NUMBERS[WATCHED_EPOCHS]} more epochs (of at most {WATCHED_EPOCH_S:g} s each where a step is"),
+    ("fc.md", f"Workers that have not all met within {MINUTES[MEETING_LIMIT_S]} are an error"),
     ("matrix.md", f"`unstable` (the second epoch took over {judge.SECOND_EPOCH_LIMIT:g} times the later ones)"),
     ("matrix.md", f"tried {NUMBERS[campaign.INFRA_ATTEMPTS]} times, then pending"),
     ("matrix.md", f"| `precision_target` | {PRECISION_TARGET:g} |"),

@@ -1,8 +1,8 @@
 """Which worker holds what: the arrays of a task, drawn from its seed, and how they are cut.
 
 Promise: the same seed gives the same weights and batch in every mode, backend and process. Weights are N(0, 1 / size),
-so that a batch keeps its scale through the stack; the batch is N(0, 0.1) and its labels are 0. Random numbers are drawn
-layer by layer: a worker that needs a piece of a layer never holds more than that layer whole.
+so that a batch keeps its scale through the stack; the batch is N(0, 0.01) and its labels are 0. Random numbers are
+drawn layer by layer: a worker that needs a piece of a layer never holds more than that layer whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from records.fc import Kind, Task
 
 Array = np.ndarray[Any, np.dtype[Any]]
-BATCH_SCALE = 0.1
+BATCH_SCALE = 0.1  # a standard deviation
 
 
 def dtype(task: Task) -> type[np.floating[Any]]:

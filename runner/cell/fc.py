@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from models.fc.crew import Crew, NoSuchDevices, Order, assemble, reserve
 from records import fc, network
-from records.communication import Communication
+from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
 from runner.cell import backends, memory
@@ -32,10 +32,6 @@ from runner.cell.measure import (
     with_start,
 )
 from runner.cell.turns import Turns
-
-# Collectives are watched after everything timed: five epochs, of at most so long each where a step is shorter.
-WATCHED_EPOCHS = 5
-WATCHED_EPOCH_S = 0.3
 
 
 def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
