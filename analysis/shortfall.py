@@ -2,7 +2,7 @@
 
 Promise: pure; said only of what was measured in the run itself, between cells of one backend whose settings are
 otherwise equal. Which part of Keras's step a gap lies in is known as far as `fit`'s own time an epoch; the parts of
-the rest were measured apart (docs/fc.md).
+the rest are measured apart, by `ci/fc_figures.py layers`, and stand in docs/fc.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from records.codec import canonical
 NOTABLE_GAP = 1.05  # Keras's step over the native one
 FAR_BELOW = 0.75  # a backend's own product over the machine's best
 LAYERS = "fc_keras"
+SECTION = "Where Keras's layers lose"  # of docs/fc.md
 NATIVE = ("fc_data", "fc_single_manual")  # automatic gradients first, as Keras's are
 
 
@@ -82,7 +83,7 @@ def _gap_line(gap: Gap) -> str:
         f"{backend}: Keras's layers take {gap.ratio.centre:.2f}x{bounds} the step of {gap.native.task.mode}, "
         f"{task.weight_size} wide, batch {task.batch_size}"
     )
-    where = "in the step itself: update of the weights, metrics, fit's calls (docs/fc.md)"
+    where = f"in the step itself: layers, update of the weights, metrics, fit's calls (docs/fc.md: {SECTION})"
     if gap.fixed_share is None:
         return f"{told}; it lies {where}, or in fit's own time an epoch, which was not measured"
     return f"{told}: {gap.fixed_share:.1%} of it is fit's own time an epoch, the rest lies {where}"

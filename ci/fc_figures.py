@@ -1,11 +1,13 @@
-"""How much of its own matrix products' rate a step of the FC modes reaches: the figures that docs/fc.md states.
+"""How much of its own matrix products' rate a step of the FC modes reaches, and where Keras's layers lose against it:
+the figures that docs/fc.md states.
 
-    .venv/bin/python ci/fc_figures.py [--backend NAME] [--weight-size N] [--batch-size N] [--dtype NAME] [--rounds N]
+    .venv/bin/python ci/fc_figures.py [steps] [--backend NAME] [--weight-size N] [--batch-size N] [--dtype NAME]
+    .venv/bin/python ci/fc_figures.py layers [--backend NAME] [--weight-size N] [--batch-size N] [--rounds N]
 
-Per backend one child process, in which the arms take turns, a step at a time, in an order that rotates: the products
-alone (every product of a step, on arrays of its own, each waited for), the update of the weights alone (which only
-moves bytes), the manual step, the automatic step. Ratios are of neighbours in a round; intervals are Student's over
-rounds.
+Per backend one child process, in which the arms take turns in an order that rotates. Of `steps`, a step at a time: the
+products alone (every product of a step, on arrays of its own, each waited for), the update of the weights alone (which
+only moves bytes), the manual step, the automatic step. Of `layers`: see fc_layers.py. Ratios are of neighbours in a
+round; intervals are Student's over rounds.
 Nothing here is a test: run it on a quiet machine.
 """
 
@@ -21,39 +23,56 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from records.fc import Task
 
 ROOT = Path(__file__).parent.parent
 BACKENDS = ("tensorflow", "jax", "torch")
 LEVEL = 10
 STEPS = ("fc_single_manual", "fc_data")
 RATE = 1e-6
+# Runs once and returns the seconds that counts.
+Arm = Callable[[], float]
 
 
-def child(backend: str, weight_size: int, batch_size: int, dtype: str, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each arm in each round."""
+def arms(backend: str, task: Task) -> dict[str, Arm]:
+    """Return the products, the update, and a step of each mode."""
     from models.fc.crew import Order, assemble, reserve
-    from records.fc import Task
 
     reserve(backend, 1, "cpu")
-    arms: dict[str, Callable[[], object]] = {
-        "products": products(weight_size, batch_size, dtype),
-        "update": UPDATES[backend](weight_size, dtype),
+    made: dict[str, Arm] = {
+        "products": clocked(products(task.weight_size, task.batch_size, task.precision)),
+        "update": clocked(UPDATES[backend](task.weight_size, task.precision)),
     }
     for mode in STEPS:
-        task = Task(mode, level=LEVEL, weight_size=weight_size, batch_size=batch_size, precision=dtype)
-        crew = assemble(backend, Order(task, 0))
-        arms[mode] = lambda crew=crew: crew.run(1)  # type: ignore[misc]
-    for arm in arms.values():
-        arm(), arm()
+        made[mode] = clocked(partial(assemble(backend, Order(task.changed(mode=mode), 0)).run, 1))
+    return made
+
+
+def clocked(run: Callable[[], object]) -> Arm:
+    """Return what runs this and returns the seconds it took."""
+
+    def arm() -> float:
+        begun_s = time.perf_counter()
+        run()
+        return time.perf_counter() - begun_s
+
+    return arm
+
+
+def turns(arms: dict[str, Arm], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each arm in each round; the order rotates, and two rounds before do not count."""
     taken: dict[str, list[float]] = {name: [] for name in arms}
-    for turn in range(rounds):
-        names = list(arms)
+    names = list(arms)
+    for turn in range(-2, rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            begun_s = time.perf_counter()
-            arms[name]()
-            taken[name].append(time.perf_counter() - begun_s)
+            seconds = arms[name]()
+            if turn >= 0:
+                taken[name].append(seconds)
     return taken
 
 
@@ -132,17 +151,25 @@ def tensorflow_update(size: int, dtype: str) -> Callable[[], None]:
 UPDATES = {"tensorflow": tensorflow_update, "jax": jax_update, "torch": torch_update}
 
 
-def told(backend: str, taken: dict[str, list[float]], flops: int) -> str:
-    """Return a row of the table: the products' rate, and what each step reaches of it, alone and with the update."""
+HEAD = (
+    "products, GFLOP/s",
+    *("of it: manual", "autodiff", "with the update: manual", "autodiff", "manual / autodiff, time"),
+)
+
+
+def told(taken: dict[str, list[float]], task: Task) -> list[str]:
+    """Return the cells of a row: the products' rate, and what each step reaches of it, alone and with the update."""
+    from records.fc import flops_per_step
+
     centre = statistics.median(taken["products"])
     both = [sum(pair) for pair in zip(taken["products"], taken["update"], strict=True)]
-    cells = [backend, f"{flops / centre / 1e9:.0f}"]
-    cells += [_share(whole, taken[mode]) for whole in (taken["products"], both) for mode in STEPS]
-    cells.append(_share(taken["fc_single_manual"], taken["fc_data"]))
-    return f"| {' | '.join(cells)} | {len(taken['products'])} |"
+    cells = [f"{flops_per_step(task) / centre / 1e9:.0f}"]
+    cells += [share(whole, taken[mode]) for whole in (taken["products"], both) for mode in STEPS]
+    return [*cells, share(taken["fc_single_manual"], taken["fc_data"])]
 
 
-def _share(these: list[float], those: list[float]) -> str:
+def share(these: list[float], those: list[float]) -> str:
+    """Return the ratio of two arms' times, with its interval."""
     from analysis.statistics import of_logs
 
     found = of_logs([math.log(a / b) for a, b in zip(these, those, strict=True)])
@@ -152,33 +179,49 @@ def _share(these: list[float], those: list[float]) -> str:
 
 def main() -> None:
     """Measure the backends named and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", choices=BACKENDS, action="append")
-    parser.add_argument("--weight-size", type=int, default=2048)
-    parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--rounds", type=int, default=18)
-    parser.add_argument("--child", choices=BACKENDS, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    sizes = (args.weight_size, args.batch_size, args.dtype, args.rounds)
-    if args.child:
-        print(json.dumps(child(args.child, *sizes)))
-        return
-    from records.fc import Task, flops_per_step
+    import fc_layers
 
-    flops = flops_per_step(Task(level=LEVEL, weight_size=args.weight_size, batch_size=args.batch_size))
-    print(
-        "| backend | products, GFLOP/s | of it: manual | autodiff | with the update: manual | autodiff "
-        "| manual / autodiff | rounds |"
+    from analysis.statistics import MIN_BLOCKS
+    from records.fc import Task
+
+    # Of each table: its arms, the heads of its columns, the cells of a row; and what is measured unless it is said.
+    tables = {
+        "steps": (arms, HEAD, told, (2048, 512, 18)),
+        "layers": (fc_layers.arms, fc_layers.HEAD, fc_layers.told, (1024, 128, 40)),
+    }
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=tables, nargs="?", default="steps")
+    parser.add_argument("--backend", choices=BACKENDS, action="append")
+    parser.add_argument("--weight-size", type=int)
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    made, head, row, default = tables[args.table]
+    size, batch, rounds = (
+        given or other for given, other in zip((args.weight_size, args.batch_size, args.rounds), default, strict=True)
     )
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    if rounds < MIN_BLOCKS:
+        parser.error(f"--rounds: must be at least {MIN_BLOCKS}, of fewer there is no interval, got {rounds}")
+    task = Task(level=LEVEL, weight_size=size, batch_size=batch, precision=args.dtype)
+    if args.child:
+        print(json.dumps(turns(made(args.backend[-1], task), rounds)))
+        return
+    print(f"{size} wide, batch {batch}, {args.dtype}\n| backend | {' | '.join(head)} | rounds |")
+    print("|---|" + "---:|" * (len(head) + 1))
     for backend in args.backend or BACKENDS:
-        command = [sys.executable, __file__, "--child", backend, "--weight-size", str(sizes[0])]
-        command += ["--batch-size", str(sizes[1]), "--dtype", sizes[2], "--rounds", str(sizes[3])]
-        found = subprocess.run(
-            command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "KERAS_BACKEND": backend}
-        )
-        print(told(backend, json.loads(found.stdout.splitlines()[-1]), flops), flush=True)
+        taken = in_child(backend, [*sys.argv[1:], "--child"])
+        print(f"| {' | '.join([backend, *row(taken, task)])} | {rounds} |", flush=True)
+
+
+def in_child(backend: str, arguments: list[str]) -> dict[str, list[float]]:
+    """Return what this script measures of a backend in a process of its own."""
+    command = [sys.executable, __file__, *arguments, "--backend", backend]
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
+    taken: dict[str, list[float]] = json.loads(found.stdout.splitlines()[-1])
+    return taken
 
 
 if __name__ == "__main__":

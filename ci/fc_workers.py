@@ -18,9 +18,10 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fc_figures import LEVEL, products
+from fc_figures import LEVEL, Arm, clocked, products, turns
 
 if TYPE_CHECKING:
     from records.communication import Communication
@@ -40,16 +41,16 @@ def gain(weight_size: int, batch_size: int, rounds: int) -> None:
 
     every = os.sched_getaffinity(0)
     reserve("torch", 2, "cpu")
-    arms: dict[str, Callable[[], object]] = {}
+    arms: dict[str, Arm] = {}
     for mode in GAINING:
         for workers in (1, 2):
             # A worker has as many threads as CPUs: one of them for one worker, one each for two.
             os.sched_setaffinity(0, {max(every)} if workers == 1 else every)
             task = Task(mode, workers=workers, level=LEVEL, weight_size=weight_size, batch_size=batch_size)
             crew = assemble("torch", Order(task, 0), apart=True)
-            arms[f"{mode} {workers}"] = lambda crew=crew: crew.run(1)  # type: ignore[misc]
+            arms[f"{mode} {workers}"] = clocked(partial(crew.run, 1))
     os.sched_setaffinity(0, every)
-    arms |= {f"products {threads}": _products_on(threads, weight_size, batch_size) for threads in (1, 2)}
+    arms |= {f"products {threads}": clocked(_products_on(threads, weight_size, batch_size)) for threads in (1, 2)}
     taken = turns(arms, rounds)
     print(f"{weight_size} wide, {batch_size} samples, {rounds} rounds; gain of two over one, 95 % interval over rounds")
     print("| | gain | of what the products gain |\n|---|---:|---:|")
@@ -70,19 +71,6 @@ def _products_on(threads: int, weight_size: int, batch_size: int) -> Callable[[]
         run()
 
     return arm
-
-
-def turns(arms: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each arm in each round; the order rotates, and two rounds before do not count."""
-    taken: dict[str, list[float]] = {name: [] for name in arms}
-    names = list(arms)
-    for turn in range(-2, rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            begun_s = time.perf_counter()
-            arms[name]()
-            if turn >= 0:
-                taken[name].append(time.perf_counter() - begun_s)
-    return taken
 
 
 def _told(logs: list[float]) -> str:

@@ -151,6 +151,7 @@ STATED = [
     ("fc.md", f"one batch, N(0, {BATCH_SCALE**2:g}), drawn from the seed"),
     ("fc.md", f"are timed in epochs of {NUMBERS[GROUP]}"),
     ("fc.md", f"take more than {shortfall.NOTABLE_GAP:g} times the step of the native loop"),
+    ("fc.md", f"## {shortfall.SECTION} "),
     ("fc.md", f"stays below {QUARTERS[shortfall.FAR_BELOW]} of the machine's best"),
     ("fc.md", f"takes {NUMBERS[WATCHED_EPOCHS]} more epochs (of at most {WATCHED_EPOCH_S:g} s each where a step is"),
     ("fc.md", f"Workers that have not all met within {MINUTES[MEETING_LIMIT_S]} are an error"),
