@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from analysis.fc import proof_fault
-from records.fc import MODES, OVERLAPPING, Kind
+from records.fc import DIVIDERS, MODES, OVERLAPPING, Kind, Task
 from records.settings import BACKENDS
 from runner.executors.probe import ProcessProbe
 from runner.fc import proof_tasks, prove
@@ -41,6 +41,36 @@ def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_for
     assert {p.parallel.traffic.calls for p in silent} == {0}
     apart = [p for p in answer.proofs if (p.task.mode, p.task.overlap) == ("fc_data", "off")]
     assert {p.parallel.traffic.calls for p in apart} == {6}  # a sum for each layer
+
+
+def other_tasks(**changes: Any) -> list[Task]:
+    """Every mode that divides, in each way it can be told to, in sizes that three workers divide as well as two."""
+    sizes = Task(level=5, weight_size=48, batch_size=48, shared_ratio=0.3, **changes)
+    tasks = [sizes.changed(mode=mode.name) for mode in MODES.values() if mode.kind is not Kind.SINGLE]
+    divided = [sizes.changed(mode=mode, partition=name) for name, (_, modes) in DIVIDERS.items() for mode in modes]
+    # Of an odd number the default is a mesh one wide: all rows. And one that is all columns.
+    return [*tasks, *divided, sizes.changed(mode="fc_hybrid", model_workers=sizes.workers)]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_three_workers_compute_and_communicate_what_they_must(backend: str) -> None:
+    tasks = other_tasks(workers=3, precision="float64")
+    (answer,), refused = prove(ProcessProbe(), [backend], tasks, lambda line: None)
+    assert refused == {}
+    assert {proof.task.data_size for proof in answer.proofs if proof.task.mode == "fc_hybrid"} == {3, 1}
+    assert [(proof.task, fault) for proof in answer.proofs if (fault := proof_fault(proof))] == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_in_bfloat16_layout_and_bytes_are_as_the_formulas_say(backend: str) -> None:
+    tasks = other_tasks(workers=2, precision="bfloat16")
+    (answer,), refused = prove(ProcessProbe(), [backend], tasks, lambda line: None)
+    assert refused == {}
+    assert [(proof.task, proof.layout_fault) for proof in answer.proofs if proof.layout_fault] == []
+    # Three digits, of which six layers leave two: a sum or a gradient that is missing would be off by half or all.
+    assert max(proof.gradient_error for proof in answer.proofs if proof.gradient_error is not None) < 0.2
 
 
 @pytest.mark.process
