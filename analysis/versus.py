@@ -17,7 +17,7 @@ from analysis.kinds import Facets, Pair, facets
 from analysis.same_work import losses_apart, mixed
 from analysis.statistics import MIN_BLOCKS, Estimate, paired_logs
 from analysis.suite import SuiteRatio, per_group
-from records.schema import Record
+from records.schema import Record, Status
 
 Across = Callable[[Sequence[Record], Sequence[Record]], Estimate | None]
 """From the measured records of a cell in two sessions to the ratio new / base with its interval, if it has one."""
@@ -213,11 +213,18 @@ def _comparison(
 
 
 def _doubts(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...]:
-    """Return what is doubtful about the two sides beside each other."""
+    """Return what is doubtful about the two sides beside each other, then about each."""
     if base is None or new is None:
         return ()
-    doubted = losses_apart({"base": base.measured, "new": new.measured})
-    return (doubted,) if doubted else ()
+    sides = {"base": base, "new": new}
+    doubted = losses_apart({name: cell.measured for name, cell in sides.items()})
+    own = [f"{name}: {doubt}" for name, cell in sides.items() for doubt in (*_unstable(cell), *cell.doubts)]
+    return (*([doubted] if doubted else []), *own)
+
+
+def _unstable(cell: CellSummary) -> tuple[str, ...]:
+    found = [record for record in cell.measured if record.status is Status.UNSTABLE]
+    return (f"unstable in {len(found)} of {len(cell.measured)} processes: {found[0].reason}",) if found else ()
 
 
 def _too_few(ends: tuple[CellSummary | None, CellSummary | None], blocks: int) -> str:

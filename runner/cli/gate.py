@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--also",
         metavar="NAMES",
         default="",
-        help="fail on these too, beside slower steps: first-epoch, scatter, recompiles, with commas",
+        help="fail on these too, beside slower steps: first-epoch, scatter, unstable, recompiles, with commas",
     )
     parser.set_defaults(repeats="auto")
 

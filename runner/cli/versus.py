@@ -21,7 +21,9 @@ from runner.cli.present import usual_values
 from runner.executors.output import printable
 
 Names = Mapping[str, str]
-FACETS = ["workload", "backend", "first epoch", "scatter between", "scatter within", "recompiles", "forward FLOPs"]
+FACETS = ["workload", "backend", "first epoch", "scatter between", "scatter within"]
+FACETS += ["unstable", "recompiles", "forward FLOPs"]
+DOUBTS_SHOWN = 12
 ACROSS_ADVICE = (
     f"an interval across sessions takes {LEAST_PROCESSES} processes on each side and {LEAST_SESSIONS} other stored "
     "sessions of the cell; what decides soonest is to measure both in turn: --base-env"
@@ -122,7 +124,8 @@ def _facet_rows(found: Versus, names: Names) -> list[list[str]]:
     for one in found.comparisons:
         if (facets := one.facets) is not None:
             scatters = [_times(verdict.estimate) for verdict in (facets.scatter, facets.scatter_within)]
-            counted = [_against(counts) for counts in (facets.recompiles, facets.forward_flops)]
+            counts = (facets.unstable_processes, facets.recompiles, facets.forward_flops)
+            counted = [_against(one) for one in counts]
             first = " ".join(_ratio(facets.first_epoch.estimate)).replace(" none", "")
             rows.append([names[one.cell_id], one.either.settings.backend, first, *scatters, *counted])
     return rows
@@ -179,11 +182,13 @@ def _remarks(found: Versus, names: Names) -> list[str]:
     ]
     if found.changed:
         lines.append(f"changed: {', '.join(found.changed)}")
-    lines += [
-        f"doubt: {names[one.cell_id]} on {one.either.settings.backend}: {doubt}"
-        for one in found.comparisons
-        for doubt in one.doubts
-    ]
+    lines += _shortened(
+        [
+            f"doubt: {names[one.cell_id]} on {one.either.settings.backend}: {doubt}"
+            for one in found.comparisons
+            for doubt in one.doubts
+        ]
+    )
     if not found.paired:
         lines.append("base and new are of two sessions: intervals hold the spread between sessions, where it is known")
     if any(one.reason == ACROSS_UNKNOWN for one in found.comparisons):
@@ -192,6 +197,11 @@ def _remarks(found: Versus, names: Names) -> list[str]:
         lines.append("base {}, new {}".format(*found.runs))
     lines += found.notes
     return lines
+
+
+def _shortened(doubts: Sequence[str]) -> list[str]:
+    more = len(doubts) - DOUBTS_SHOWN
+    return [*doubts[:DOUBTS_SHOWN], *([f"and {more} more doubts: --json tells of each"] if more > 0 else [])]
 
 
 def _cell(text: str) -> str:
