@@ -2,7 +2,8 @@
 
 Cells of one session were measured in turn and are paired by block; then the interval is over blocks. Cells of two
 sessions differ by boot, driver and hour too: their interval needs the spread between sessions that stored history
-knows, and without it there is none. What did not do the same work, on the same machine, is not compared, and says why.
+knows, and without it there is none. What did not do the same work, on the same machine, is not compared, and says why;
+what fails more often in new than in base was not measured, however its other processes did.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.compare import CellSummary, all_data, by_repeat, incomparable, summarise
+from analysis.failing import failing, more_often
 from analysis.gate import Outcome, Rule, Verdict, judge, overall
 from analysis.kinds import Facets, Pair, facets
 from analysis.same_work import losses_apart, mixed
@@ -30,8 +32,8 @@ class Comparison:
     """One cell in base and new. `ratio` is new / base of the mean step time; `reason` says why there is none.
 
     `logs` are the log ratios by block; empty where base and new are of two sessions. `facets` is what else differs;
-    None where there is a `reason`. `all_data` counts the blocks that were disturbed and measured again too; None where
-    there were none.
+    None where the two cannot be compared. `all_data` counts the blocks that were disturbed and measured again too; None
+    where there were none. `failures` say in how many repeats a side that has figures ended without one, and why.
     """
 
     cell_id: str
@@ -46,6 +48,7 @@ class Comparison:
     facets: Facets | None = None
     doubts: tuple[str, ...] = ()
     all_data: Estimate | None = None
+    failures: tuple[str, ...] = ()
 
     @property
     def either(self) -> CellSummary:
@@ -90,7 +93,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
         else:
             verdict = judged[cell]
         comparisons.append(_comparison(cell, ends, logs[cell], verdict, reasons[cell]))
-    comparisons = _with_facets(comparisons, rule, paired=not apart)
+    comparisons = [_with_failures(one, apart) for one in _with_facets(comparisons, rule, paired=not apart)]
     by_backend, whole = per_group(_grouped(comparisons), rule.looks)
     return Versus(
         tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
@@ -115,6 +118,20 @@ def _with_facets(comparisons: Sequence[Comparison], rule: Rule, *, paired: bool)
     }
     found = facets(pairs, rule)
     return [replace(one, facets=found.get(one.cell_id)) for one in comparisons]
+
+
+def _with_failures(one: Comparison, apart: bool) -> Comparison:
+    """Return the comparison with what failed in part; where new fails more often, only a regression still holds."""
+    if not (one.base and one.new and one.base.measured and one.new.measured):
+        return one
+    sides = {"base": one.base.records, "new": one.new.records}
+    common = None if apart else {r.repeat for r in one.base.records} & {r.repeat for r in one.new.records}
+    found = failing(sides, common)
+    told = replace(one, failures=tuple(f"{way}: {way.reason}" for way in found))
+    worse = more_often(found, "new")
+    if worse is None or one.outcome in (Outcome.REGRESSED, Outcome.NOT_MEASURED):
+        return told
+    return replace(told, outcome=Outcome.NOT_MEASURED, more_blocks=None, reason=f"not measured in {worse}")
 
 
 def _outcome(comparisons: Sequence[Comparison], rule: Rule) -> Outcome:
@@ -236,11 +253,12 @@ def _too_few(ends: tuple[CellSummary | None, CellSummary | None], blocks: int) -
 
 
 def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:
-    """Return backend -> cell -> block -> log ratio, for the geometric means."""
+    """Return backend -> cell -> block -> log ratio, for the geometric means; none where new fails more often."""
     found: dict[str, dict[str, dict[int, float]]] = {}
     for one in comparisons:
         if one.logs and one.base and one.new:
-            logs = paired_logs(by_repeat(one.new), by_repeat(one.base))
+            failed = one.failures and one.outcome is Outcome.NOT_MEASURED
+            logs = {} if failed else paired_logs(by_repeat(one.new), by_repeat(one.base))
             found.setdefault(one.either.settings.backend, {})[one.cell_id] = dict(logs)
     return found
 

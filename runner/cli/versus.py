@@ -99,6 +99,7 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "kinds": [str(kind) for kind in one.facets.kinds] if one.facets else [],
         "facets": to_json(one.facets) if one.facets else None,
         "doubts": list(one.doubts),
+        "failures": list(one.failures),
         "log_ratios": list(one.logs),
         "all_data": to_json(one.all_data) if one.all_data else None,
     }
@@ -179,6 +180,11 @@ def _remarks(found: Versus, names: Names) -> list[str]:
         + " ".join(_ratio(one.all_data)).replace(" none", "")
         for one in found.comparisons
         if one.all_data
+    ]
+    lines += [
+        f"failed: {names[one.cell_id]} on {one.either.settings.backend}: {failure}"
+        for one in found.comparisons
+        for failure in one.failures
     ]
     if found.changed:
         lines.append(f"changed: {', '.join(found.changed)}")

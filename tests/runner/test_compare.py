@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from analysis.gate import Rule
-from records.schema import Record
+from records.schema import Record, Status
 from runner.cli.compare import _also
 from runner.cli.main import main
 from runner.cli.progress import result
@@ -82,6 +82,57 @@ def test_a_time_that_no_clock_measured_is_passed_over_aloud(
     assert len(found["comparisons"][0]["log_ratios"]) == 5
     (note,) = found["notes"]
     assert note.startswith(f"new: 1 file of {run_name(1)} passed over, first {path.name}: times.step_time_s must be")
+
+
+def failing(well: int, count: int = 9, status: Status = Status.CRASH) -> list[Record]:
+    """Records of a cell that fails after so many repeats."""
+    return [*processes(0.01, count=well), *(make_record(None, repeat, status) for repeat in range(well, count))]
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "code"),
+    [
+        (failing(9), failing(5), 1),
+        (failing(9), failing(8), 1),
+        (failing(8), failing(7), 1),
+        (failing(7, status=Status.TIMEOUT), failing(7), 1),  # as often, but in another way
+        (failing(7), failing(7), 0),
+        (failing(5), failing(9), 0),
+        (failing(9), failing(7, status=Status.INFRA), 0),  # no fault of the cell
+        (failing(7, count=9), failing(7, count=8), 0),  # a run that is not finished
+    ],
+)
+def test_a_cell_that_fails_in_more_of_its_repeats_than_before_has_not_passed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: list[Record], new: list[Record], code: int
+) -> None:
+    assert told(pair(tmp_path, base, new), capsys)[0] == code
+
+
+def test_what_fails_in_part_is_told_and_its_ratio_stands_beside_it_in_no_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = processes(0.01, count=9, **OTHER)
+    flags = pair(tmp_path, [*failing(9), *whole], [*failing(5), *whole])
+    code, printed = told([*flags, "--markdown", str(tmp_path / "page.md")], capsys)
+    assert code == 1
+    assert "failed: mnist_mlp batch_size=32 on jax: new: crash in 4 of 9 repeats: a reason" in printed
+    assert "failed: mnist_mlp" in (tmp_path / "page.md").read_text()
+    found = document(flags, capsys)
+    by_outcome = {one["outcome"]: one for one in found["comparisons"]}
+    failed = by_outcome["not measured"]
+    assert failed["failures"] == ["new: crash in 4 of 9 repeats: a reason"]
+    assert failed["reason"] == "not measured in new: crash in 4 of 9 repeats"
+    assert failed["ratio"]["high"] < 1.05
+    assert found["whole"]["workloads"] == [f"jax {by_outcome['no worse']['cell_id']}"]
+    assert found["whole"]["estimate"]["count"] == 9
+
+
+def test_a_slowdown_of_what_is_left_is_a_regression_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = [*processes(0.02, count=11), make_record(None, 11, Status.CRASH)]
+    code, printed = told(pair(tmp_path, processes(0.01, count=12), slow), capsys)
+    assert (code, "new: crash in 1 of 12 repeats" in printed) == (4, True)
 
 
 OTHER = {"settings": make_settings(batch_size=64)}
