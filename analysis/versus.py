@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 from analysis.compare import CellSummary, all_data, by_repeat, incomparable, summarise
 from analysis.failing import failing, more_often
 from analysis.gate import Outcome, Rule, Verdict, judge, overall
+from analysis.history import SessionRatio
 from analysis.kinds import Facets, Pair, facets
 from analysis.same_work import losses_apart, mixed
-from analysis.statistics import MIN_BLOCKS, Estimate, paired_logs
+from analysis.statistics import MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values, paired_logs
 from analysis.suite import SuiteRatio, per_group
 from records.schema import Record, Status
 
-Across = Callable[[Sequence[Record], Sequence[Record]], Estimate | None]
-"""From the measured records of a cell in two sessions to the ratio new / base with its interval, if it has one."""
+Across = Callable[[Sequence[Record], Sequence[Record]], SessionRatio | None]
+"""From the records of a cell in two sessions, those that ended ok, to the ratio new / base, if it has one."""
 
 ACROSS_UNKNOWN = "undecided: no interval across these sessions"
 
@@ -49,6 +50,17 @@ class Comparison:
     doubts: tuple[str, ...] = ()
     all_data: Estimate | None = None
     failures: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """Return the verdict in words: why there is none, or what would decide it."""
+        if self.reason is not None or self.outcome is not Outcome.UNDECIDED:
+            return self.reason or str(self.outcome)
+        if self.more_blocks:
+            return f"undecided: about {self.more_blocks} more repeat{'s'[: self.more_blocks > 1]} would decide it"
+        if self.logs:
+            return f"undecided: so near the threshold that {MOST_BLOCKS:,} repeats do not tell; set another --threshold"
+        return str(self.outcome)
 
     @property
     def either(self) -> CellSummary:
@@ -81,18 +93,14 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
     cells = list(dict.fromkeys([*sides["base"], *sides["new"]]))
     apart = across is not None
     reasons = {cell: _reason(sides["base"].get(cell), sides["new"].get(cell), apart) for cell in cells}
-    logs = {cell: () if reasons[cell] or across else _logs(sides["base"][cell], sides["new"][cell]) for cell in cells}
-    judged = judge({cell: found for cell, found in logs.items() if not reasons[cell]}, rule).verdicts
+    able = {cell: (sides["base"][cell], sides["new"][cell]) for cell in cells if not reasons[cell]}
+    logs = {} if across else {cell: _logs(*ends) for cell, ends in able.items()}
+    judged = _across(across, able, rule) if across else judge(logs, rule).verdicts
     comparisons = []
     for cell in cells:
         ends = sides["base"].get(cell), sides["new"].get(cell)
-        if reasons[cell]:
-            verdict = Verdict(Outcome.NOT_MEASURED, None, None)
-        elif across:
-            verdict = _across(across, ends, rule)
-        else:
-            verdict = judged[cell]
-        comparisons.append(_comparison(cell, ends, logs[cell], verdict, reasons[cell]))
+        verdict = judged.get(cell, Verdict(Outcome.NOT_MEASURED, None, None))
+        comparisons.append(_comparison(cell, ends, logs.get(cell, ()), verdict, reasons[cell]))
     comparisons = [_with_failures(one, apart) for one in _with_facets(comparisons, rule, paired=not apart)]
     by_backend, whole = per_group(_grouped(comparisons), rule.looks)
     return Versus(
@@ -189,17 +197,30 @@ def _logs(base: CellSummary, new: CellSummary) -> tuple[float, ...]:
     return tuple(paired_logs(by_repeat(new), by_repeat(base)).values())
 
 
-def _across(across: Across, ends: tuple[CellSummary | None, CellSummary | None], rule: Rule) -> Verdict:
-    """Judge two sessions by the interval alone: there are no blocks whose signs could be counted."""
-    base, new = ends
-    assert base is not None
-    assert new is not None
-    ratio = across(base.measured, new.measured)
-    if ratio is None or ratio.low is None or ratio.high is None:
+def _across(across: Across, cells: Mapping[str, tuple[CellSummary, CellSummary]], rule: Rule) -> dict[str, Verdict]:
+    """Judge cells of two sessions by Student's p-values: there are no blocks whose signs could be counted.
+
+    Only processes that ended ok count, as in the history from which the spread between sessions is known.
+    """
+    found = {cell: across(_ok(base), _ok(new)) for cell, (base, new) in cells.items()}
+    beyond = {cell: one.p_above(1 + rule.threshold) for cell, one in found.items() if one}
+    p = {cell: value for cell, value in beyond.items() if value is not None}
+    adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
+    return {cell: _verdict_across(one, adjusted.get(cell), rule) for cell, one in found.items()}
+
+
+def _ok(cell: CellSummary) -> list[Record]:
+    return [record for record in cell.records if record.status is Status.OK]
+
+
+def _verdict_across(found: SessionRatio | None, adjusted_p: float | None, rule: Rule) -> Verdict:
+    ratio = found.estimate if found else None
+    if ratio is None or ratio.low is None or ratio.high is None or adjusted_p is None:
         return Verdict(Outcome.UNDECIDED, ratio, None)
     if ratio.high <= 1 + rule.threshold:
-        return Verdict(Outcome.NO_WORSE, ratio, None)
-    return Verdict(Outcome.REGRESSED if ratio.low > 1 + rule.threshold else Outcome.UNDECIDED, ratio, None)
+        return Verdict(Outcome.NO_WORSE, ratio, adjusted_p)
+    regressed = ratio.low > 1 + rule.threshold and adjusted_p <= rule.level
+    return Verdict(Outcome.REGRESSED if regressed else Outcome.UNDECIDED, ratio, adjusted_p)
 
 
 def _comparison(

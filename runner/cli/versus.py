@@ -23,11 +23,16 @@ from runner.executors.output import printable
 Names = Mapping[str, str]
 FACETS = ["workload", "backend", "first epoch", "scatter between", "scatter within"]
 FACETS += ["unstable", "recompiles", "forward FLOPs"]
-DOUBTS_SHOWN = 12
+SOONEST = "; what decides soonest is to measure both in turn: --base-env"
 ACROSS_ADVICE = (
     f"an interval across sessions takes {LEAST_PROCESSES} processes on each side and {LEAST_SESSIONS} other stored "
-    "sessions of the cell; what decides soonest is to measure both in turn: --base-env"
+    f"sessions of the cell{SOONEST}"
 )
+ACROSS_WIDE = (
+    "the interval across these sessions is too wide to decide; more stored sessions of the cell narrow it, no further "
+    f"than sessions differ{SOONEST}"
+)
+DOUBTS_SHOWN = 12
 HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "blocks", "verdict"]
 
 
@@ -111,7 +116,7 @@ def _rows(found: Versus, names: Names) -> list[list[str]]:
         title = names[one.cell_id]
         figures = [quantity(_centre(one, side), one.either.figure) for side in ("base", "new")]
         blocks = str(len(one.logs)) if found.paired else "-"
-        rows.append([title, one.either.settings.backend, *figures, *_ratio(one.ratio), blocks, _verdict(one)])
+        rows.append([title, one.either.settings.backend, *figures, *_ratio(one.ratio), blocks, one.said])
     for backend, suite in found.by_backend.items():
         rows.append(_suite_row("geometric mean", backend, suite))
     if found.whole and len(found.by_backend) > 1:
@@ -154,14 +159,6 @@ def _ratio(ratio: Estimate | None) -> list[str]:
     return [percent(ratio.centre), interval]
 
 
-def _verdict(one: Comparison) -> str:
-    if one.reason:
-        return one.reason
-    if one.outcome is Outcome.UNDECIDED and one.more_blocks:
-        return f"undecided: about {one.more_blocks} more repeats would decide it"
-    return str(one.outcome)
-
-
 def _centre(one: Comparison, side: str) -> float | None:
     cell = one.base if side == "base" else one.new
     return cell.step_time.centre if cell and cell.step_time else None
@@ -172,37 +169,34 @@ def _remarks(found: Versus, names: Names) -> list[str]:
     counts = {outcome: sum(one.outcome is outcome for one in found.comparisons) for outcome in Outcome}
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     lines = [f"{found.outcome} ({told or 'nothing in common'})"]
-    for one in found.comparisons:
-        if one.facets and one.facets.said:
-            lines.append(f"{names[one.cell_id]} on {one.either.settings.backend}: {one.facets.said}")
+    cells = [(f"{names[one.cell_id]} on {one.either.settings.backend}", one) for one in found.comparisons]
+    lines += [f"{name}: {one.facets.said}" for name, one in cells if one.facets and one.facets.said]
     lines += [
-        f"{names[one.cell_id]} on {one.either.settings.backend}: with the disturbed blocks, too: "
-        + " ".join(_ratio(one.all_data)).replace(" none", "")
-        for one in found.comparisons
+        f"{name}: with the disturbed blocks, too: " + " ".join(_ratio(one.all_data)).replace(" none", "")
+        for name, one in cells
         if one.all_data
     ]
-    lines += [
-        f"failed: {names[one.cell_id]} on {one.either.settings.backend}: {failure}"
-        for one in found.comparisons
-        for failure in one.failures
-    ]
+    lines += [f"failed: {name}: {failure}" for name, one in cells for failure in one.failures]
     if found.changed:
         lines.append(f"changed: {', '.join(found.changed)}")
-    lines += _shortened(
-        [
-            f"doubt: {names[one.cell_id]} on {one.either.settings.backend}: {doubt}"
-            for one in found.comparisons
-            for doubt in one.doubts
-        ]
-    )
+    lines += _shortened([f"doubt: {name}: {doubt}" for name, one in cells for doubt in one.doubts])
     if not found.paired:
-        lines.append("base and new are of two sessions: intervals hold the spread between sessions, where it is known")
-    if any(one.reason == ACROSS_UNKNOWN for one in found.comparisons):
-        lines.append(ACROSS_ADVICE)
+        lines += [
+            "base and new are of two sessions: intervals hold the spread between sessions, where it is known",
+            *_advice(found),
+        ]
     if found.runs:
         lines.append("base {}, new {}".format(*found.runs))
     lines += found.notes
     return lines
+
+
+def _advice(found: Versus) -> list[str]:
+    """Return what would decide what is undecided across sessions; of a paired comparison its own verdict says it."""
+    undecided = [one for one in found.comparisons if one.outcome is Outcome.UNDECIDED]
+    if not undecided:
+        return []
+    return [ACROSS_ADVICE if any(one.reason == ACROSS_UNKNOWN for one in undecided) else ACROSS_WIDE]
 
 
 def _shortened(doubts: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from analysis.gate import Outcome, Rule
+from analysis.history import SessionRatio
 from analysis.sequential import FIXED
 from analysis.statistics import Estimate
 from analysis.versus import Versus, versus
@@ -98,7 +99,7 @@ def test_nothing_at_all_is_a_failure() -> None:
 
 
 def test_two_sessions_without_a_known_spread_are_undecided_and_have_no_interval() -> None:
-    found = versus(side(1.0, 0), side(2.0, 1), RULE, lambda base, new: Estimate(2.0, None, None, 12))
+    found = versus(side(1.0, 0), side(2.0, 1), RULE, lambda base, new: SessionRatio(Estimate(2.0, None, None, 12)))
 
     assert (found.outcome, found.paired) == (Outcome.UNDECIDED, False)
     assert "two sessions" in text(found, names(found))
