@@ -99,7 +99,8 @@ class Ratio:
 class Row:
     """One piece of work on several backends, and the verdict; `adjusted_p` is over the table, None without one.
 
-    `doubts` say what speaks against comparing these cells without forbidding it; `looks` are those of the run.
+    `doubts` say what speaks against comparing these cells without forbidding it; `looks` are those of the run;
+    `quickest` is the backend that the ratios are to, None without any.
     """
 
     title: str
@@ -110,6 +111,7 @@ class Row:
     adjusted_p: float | None = None
     doubts: tuple[str, ...] = ()
     looks: Looks = FIXED
+    quickest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,8 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     ratios = tuple(replace(r, all_data=all_data(running[r.backend], running[quickest])) for r in ratios)
     doubted = losses_apart({backend: cell.measured for backend, cell in running.items()})
     verdict = _open_verdict(quickest, ratios, len(running) - 1)
-    return Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else (), looks=looks)
+    row = Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else (), looks=looks)
+    return replace(row, quickest=quickest if ratios else None)
 
 
 def all_data(one: CellSummary, other: CellSummary) -> Estimate | None:
@@ -257,7 +260,8 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
     row = replace(row, adjusted_p=adjusted_p)
     if any((ratio.estimate.low or 0) <= 1 for ratio in row.ratios):
         return row
-    quickest = _quickest({backend: cell for backend, cell in row.cells.items() if cell.step_time})
+    quickest = row.quickest
+    assert quickest is not None
     if adjusted_p > LEVEL:
         told = ", ".join(_interval(ratio) for ratio in row.ratios)
         return replace(
