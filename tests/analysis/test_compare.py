@@ -319,6 +319,7 @@ def test_float64_of_one_backend_under_two_labels_is_compared() -> None:
     [
         ("jit_compile", False, True, "compile modes"),
         ("image_data_format", "channels_first", "channels_last", "image data formats"),
+        ("intra_op_threads", 1, 2, "threads of an operation"),
     ],
 )
 def test_what_a_backend_chooses_by_itself_may_differ_as_shipped_and_not_matched(
@@ -335,3 +336,14 @@ def test_what_a_backend_chooses_by_itself_may_differ_as_shipped_and_not_matched(
     assert only_row(records_of(APART, league="matched")).fastest == "tensorflow"
     assert row("as_shipped").fastest == "tensorflow"
     assert row("matched").verdict.startswith(f"not comparable: {told} differ")
+
+
+def test_a_backend_that_does_not_tell_its_threads_is_matched_all_the_same() -> None:
+    told = {"tensorflow": None, "jax": None, "torch": 2}
+    records = records_of(APART, league="matched")
+    found = [
+        replace(r, resolved=replace(r.resolved, intra_op_threads=told[r.settings.backend]))
+        for r in records
+        if r.resolved
+    ]
+    assert only_row(found).fastest == "tensorflow"
