@@ -11,7 +11,7 @@ from analysis import whole
 from analysis.compare import Row, table
 from analysis.sequential import LOOKS
 from analysis.statistics import blocks_needed
-from records.schema import Harness, Record
+from records.schema import Harness, Record, Status, Times
 from tests.analysis.test_compare import APART, records_of
 
 WALL_S, IMPORT_S = 9.0, 1.0
@@ -31,6 +31,30 @@ def _imported(record: Record) -> Record:
 def test_what_these_blocks_would_have_shown_is_counted() -> None:
     assert whole.detectable(rows(noise=0.001), 0.05) == whole.Share(2, 2)
     assert whole.detectable(rows(noise=0.2), 0.05) == whole.Share(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "of", "remark"), [(Status.CRASH, 4, " (1 not compared)"), (Status.UNSUPPORTED, 3, "")]
+)
+def test_what_failed_counts_as_not_shown_and_what_a_backend_cannot_do_does_not_count(
+    status: Status, of: int, remark: str
+) -> None:
+    failed = [
+        replace(r, status=status, reason="a reason", times=Times()) if r.settings.backend == "torch" else r
+        for r in records_of(APART, noise=0.001, workload="gru", harness=Harness(wall_time_s=WALL_S))
+    ]
+    both = [*rows(noise=0.001), *table(failed)]
+    assert whole.detectable(both, 0.05) == whole.Share(3, of)
+    assert whole.projected(both, 1e9) == whole.Share(3, of)
+    assert whole.lines(both)[-1] == f"a difference of 5 % would have shown in 3 of {of} comparisons{remark}"
+
+
+def test_rows_that_are_not_comparable_count_as_not_shown() -> None:
+    elsewhere = [
+        replace(r, machine=replace(r.machine, host_id=f"{len(r.settings.backend):016}")) for r in records_of(APART)
+    ]
+    assert whole.detectable(table(elsewhere), 0.05) == whole.Share(0, 2)
+    assert whole.lines(table(elsewhere)) == []
 
 
 def test_a_budget_reaches_a_comparison_exactly_where_it_pays_for_its_look() -> None:
