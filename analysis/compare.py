@@ -48,6 +48,7 @@ class CellSummary:
 
     `records` are the attempts that count, `superseded` the measured ones whose block was disturbed and measured again.
     Of an external command `step_time` holds its primary metric, in its own unit; `figure` says which.
+    `step_time_median` and `step_time_p95` are of the processes' figures too, interpolated; None below two processes.
     """
 
     cell_id: str
@@ -55,6 +56,8 @@ class CellSummary:
     records: tuple[Record, ...]
     superseded: tuple[Record, ...]
     step_time: Estimate | None
+    step_time_median: float | None
+    step_time_p95: float | None
     spread: float | None
     smallest_difference: float | None
     samples_per_s: float | None
@@ -176,6 +179,8 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         records=kept,
         superseded=tuple(r for r in records if r.status in MEASURED and r not in kept),
         step_time=geometric(step_times),
+        step_time_median=statistics.median(step_times) if len(step_times) > 1 else None,
+        step_time_p95=_p95(step_times),
         spread=spread(step_times),
         # The cell's own scatter holds what pairing takes out, so a ratio's smallest difference is often smaller.
         smallest_difference=_smallest_difference(spread(step_times), len(step_times)),
@@ -370,6 +375,10 @@ def cost_of(cell: CellSummary) -> float:
 def _median(values: Iterable[float | None]) -> float | None:
     found = [value for value in values if value is not None]
     return statistics.median(found) if found else None
+
+
+def _p95(values: Sequence[float]) -> float | None:
+    return statistics.quantiles(values, n=20, method="inclusive")[-1] if len(values) > 1 else None
 
 
 def _maximum(values: Iterable[int | None]) -> int | None:

@@ -1,7 +1,7 @@
-"""What the kept epochs of one process show: their distribution, outliers, and whether they still drift.
+"""What the kept epochs of one process show beside their mean: outliers, and whether they still drift.
 
-Promise: an outlier is shown and counted, never dropped; the mean is over all kept epochs. The discarded epochs, the
-first above all, are no business of this module: the record keeps them apart.
+Promise: an outlier is shown and counted, never dropped. Mean, median and p95, over all kept epochs, are the record's
+own; the discarded epochs, the first above all, are no business of this module: the record keeps them apart.
 
 It does not know other processes: what differs between them is the business of analysis/processes.py.
 
@@ -51,12 +51,9 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class EpochSummary:
-    """The kept epochs of one process, in the unit of the given times. `trend` is None for fewer than 8 epochs."""
+    """The kept epochs of one process. `trend` is None for fewer than 8 of them."""
 
     count: int
-    mean: float
-    median: float
-    p95: float
     outliers: tuple[int, ...]
     trend: Trend | None
     drift: Drift | None
@@ -79,9 +76,6 @@ def summarise_epochs(times: Sequence[float], discarded: int = 1) -> EpochSummary
     kind, more = _drift(values, found)
     return EpochSummary(
         count=len(values),
-        mean=float(values.mean()),
-        median=float(np.median(values)),
-        p95=float(np.quantile(values, 0.95)),
         outliers=outliers(values),
         trend=found,
         drift=kind,

@@ -21,7 +21,7 @@ from runner.cli.present import usual_values
 from runner.executors.output import printable
 
 Names = Mapping[str, str]
-FACETS = ["workload", "backend", "first epoch", "scatter between", "scatter within"]
+FACETS = ["workload", "backend", "median", "p95", "first epoch", "scatter between", "scatter within"]
 FACETS += ["unstable", "recompiles", "forward FLOPs"]
 SOONEST = "; what decides soonest is to measure both in turn: --base-env"
 ACROSS_ADVICE = (
@@ -94,6 +94,10 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "figure": to_json(figure),
         "base_step_time_s": _centre(one, "base") if figure == STEP_TIME else None,
         "new_step_time_s": _centre(one, "new") if figure == STEP_TIME else None,
+        "base_median": one.base.step_time_median if one.base else None,
+        "base_p95": one.base.step_time_p95 if one.base else None,
+        "new_median": one.new.step_time_median if one.new else None,
+        "new_p95": one.new.step_time_p95 if one.new else None,
         "base_figure": _centre(one, "base"),
         "new_figure": _centre(one, "new"),
         "ratio": to_json(one.ratio) if one.ratio else None,
@@ -132,9 +136,16 @@ def _facet_rows(found: Versus, names: Names) -> list[list[str]]:
             scatters = [_times(verdict.estimate) for verdict in (facets.scatter, facets.scatter_within)]
             counts = (facets.unstable_processes, facets.recompiles, facets.forward_flops)
             counted = [_against(one) for one in counts]
+            step = [_moved(one, "step_time_median"), _moved(one, "step_time_p95")]
             first = " ".join(_ratio(facets.first_epoch.estimate)).replace(" none", "")
-            rows.append([names[one.cell_id], one.either.settings.backend, first, *scatters, *counted])
+            rows.append([names[one.cell_id], one.either.settings.backend, *step, first, *scatters, *counted])
     return rows
+
+
+def _moved(one: Comparison, name: str) -> str:
+    """Return how a quantile of the processes' step times moved: told beside the mean, without a verdict."""
+    base, new = getattr(one.base, name), getattr(one.new, name)
+    return percent(new / base) if base and new and one.either.figure == STEP_TIME else "-"
 
 
 def _times(ratio: Estimate | None) -> str:

@@ -6,9 +6,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis.compare import Row, incomparable, suite, summarise, table
+from analysis.primary import beside_mean
 from analysis.sequential import LOOKS
 from analysis.statistics import minimum_detectable_effect, spread
 from records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
@@ -102,6 +104,22 @@ def test_other_settings_in_force_are_no_comparison(field: str, value: Any, reaso
     resolved = replace(Resolved(50, 32, "fork", "float32", parameters=1000), **{field: value})
     row = only_row(records_of({"torch": 0.04}) + records_of({"jax": 0.01}, resolved=resolved))
     assert row.verdict.startswith(f"not comparable: {reason} differ")
+
+
+def test_median_and_p95_of_the_processes_stand_beside_their_mean() -> None:
+    figures = [0.010, 0.011, 0.012, 0.013, 0.024]
+    cell = summarise([make_record(figure, repeat) for repeat, figure in enumerate(figures)])
+    assert (cell.step_time_median, cell.step_time_p95) == pytest.approx((0.012, np.quantile(figures, 0.95)))
+    alone = summarise([make_record(0.01)])
+    assert (alone.step_time_median, alone.step_time_p95) == (None, None)
+
+
+def test_median_and_p95_of_a_process_are_those_of_its_epochs_a_step() -> None:
+    times = Times(epoch_time_median_s=1.0, epoch_time_p95_s=3.0, step_time_s=0.03)
+    record = replace(make_record(), times=times)
+    assert beside_mean(record) == pytest.approx((0.02, 0.06))
+    assert beside_mean(replace(record, resolved=None)) == (None, None)
+    assert beside_mean(make_record(None, status=Status.CRASH)) == (None, None)
 
 
 def test_other_hosts_are_no_comparison() -> None:

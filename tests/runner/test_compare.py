@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +170,29 @@ def test_the_document_keeps_base_and_new_apart(tmp_path: Path, capsys: pytest.Ca
     assert (one["base_step_time_s"], one["new_step_time_s"]) == pytest.approx((0.01, 0.02), rel=1e-4)
     assert one["ratio"]["centre"] == pytest.approx(2.0)
     assert one["log_ratios"] == pytest.approx([math.log(2)] * 5)
+
+
+def test_median_and_p95_are_told_beside_the_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, new = processes(0.01, scatter=0.0, count=5), processes(0.01, scatter=0.0, count=5)
+    new[4] = make_record(0.02, 4, versions=new[4].versions)
+    flags = pair(tmp_path, base, new)
+    (found,) = document(flags, capsys)["comparisons"]
+    assert (found["base_median"], found["new_median"]) == pytest.approx((0.01, 0.01))
+    assert (found["base_p95"], found["new_p95"]) == pytest.approx((0.01, 0.018))
+    (line,) = (line for line in told(flags, capsys)[1].splitlines() if " : " in line)
+    assert line.split()[:7] == ["mnist_mlp", "jax", "+0.0", "%", "+80.0", "%", "-"]
+
+
+def test_show_tells_median_and_p95_of_each_process_and_of_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside = {"epoch_time_median_s": 1.0, "epoch_time_p95_s": 3.0}
+    records = [replace(r, times=replace(r.times, **beside)) for r in processes(0.03, scatter=0.1)]
+    store_session(tmp_path, run_name(0), records)
+    assert main(["show", "jax:mnist_mlp", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"ms +20\.0 ms +60\.0 ms", printed)) == 3
+    assert re.search(r"median, p95 of processes +30\.0 ms, 32\.7 ms", printed)
 
 
 @pytest.mark.parametrize(
