@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.doubts import doubts
@@ -340,17 +340,27 @@ def _smallest_difference(scatter: float | None, count: int) -> float | None:
 
 def titles(works: Sequence[Settings], usual: Usual) -> list[str]:
     """Name each work by its workload, by what is unusual about it, and by what tells it from the workload's others."""
-    return [_title(one, [w for w in works if w.workload == one.workload], usual.get(one.workload)) for one in works]
+    flat = [_flat(one) for one in works]
+    seen: dict[str, list[dict[str, Scalar]]] = {}
+    for one, values in zip(works, flat, strict=True):
+        seen.setdefault(one.workload, []).append(values)
+    varying = {workload: _varying(several) for workload, several in seen.items()}
+    return [
+        " ".join([one.workload, *_details(values, varying[one.workload], usual.get(one.workload, {}))])
+        for one, values in zip(works, flat, strict=True)
+    ]
 
 
-def _title(settings: Settings, same: Sequence[Settings], usual: Mapping[str, Scalar] | None) -> str:
-    details = []
-    for key, value in _flat(settings).items():
-        varies = any(_flat(other).get(key) != value for other in same)
-        unusual = usual is not None and key in usual and usual[key] != value
-        if varies or unusual:
-            details.append(f"{key}={value}")
-    return " ".join([settings.workload, *details])
+def _varying(several: Sequence[Mapping[str, Scalar]]) -> set[str]:
+    """Return the keys whose values are not the same, or not there, in all of them."""
+    keys = dict.fromkeys(key for values in several for key in values)
+    return {key for key in keys if len({values.get(key) for values in several}) > 1}
+
+
+def _details(values: Mapping[str, Scalar], varying: Collection[str], usual: Mapping[str, Scalar]) -> list[str]:
+    return [
+        f"{key}={value}" for key, value in values.items() if key in varying or (key in usual and usual[key] != value)
+    ]
 
 
 def _flat(settings: Settings) -> dict[str, Scalar]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
     count = len(values)
     if count < MIN_TREND_EPOCHS:
         return None
-    earlier, later = np.triu_indices(count, 1)
+    earlier, later = _pairs(count)
     steps = values[later] - values[earlier]
     score = float(np.sign(steps).sum())
     _, tied = np.unique(values, return_counts=True)
@@ -116,6 +117,15 @@ def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
     distance = max(abs(score) - 1, 0.0) / variance**0.5 if variance else 0.0
     slope = float(np.median(steps / (later - earlier)))
     return Trend(float(2 * ndtr(-distance)), slope * (count - 1) / float(np.median(values)))
+
+
+@lru_cache(maxsize=8)
+def _pairs(count: int) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
+    """Return the places of every pair, the earlier and the later: the same for all processes of a cell."""
+    import numpy as np
+
+    earlier, later = np.triu_indices(count, 1)
+    return earlier, later
 
 
 def _pairs_variance(count: int) -> int:
