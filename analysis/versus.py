@@ -94,7 +94,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
     apart = across is not None
     reasons = {cell: _reason(sides["base"].get(cell), sides["new"].get(cell), apart) for cell in cells}
     able = {cell: (sides["base"][cell], sides["new"][cell]) for cell in cells if not reasons[cell]}
-    logs = {} if across else {cell: _logs(*ends) for cell, ends in able.items()}
+    logs: dict[str, tuple[float, ...]] = {} if across else {cell: _logs(*ends) for cell, ends in able.items()}
     judged = _across(across, able, rule) if across else judge(logs, rule).verdicts
     comparisons = []
     for cell in cells:

@@ -186,8 +186,10 @@ def test_median_and_p95_are_told_beside_the_mean(tmp_path: Path, capsys: pytest.
 def test_show_tells_median_and_p95_of_each_process_and_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    beside = {"epoch_time_median_s": 1.0, "epoch_time_p95_s": 3.0}
-    records = [replace(r, times=replace(r.times, **beside)) for r in processes(0.03, scatter=0.1)]
+    records = [
+        replace(r, times=replace(r.times, epoch_time_median_s=1.0, epoch_time_p95_s=3.0))
+        for r in processes(0.03, scatter=0.1)
+    ]
     store_session(tmp_path, run_name(0), records)
     assert main(["show", "jax:mnist_mlp", "--results", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
