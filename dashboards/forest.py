@@ -107,7 +107,7 @@ def _line(one: Comparison, title: str, axis: Axis | None) -> Line:
     name = f"{title} on {settings.backend}"
     if axis is None or one.ratio is None:
         return Line(name, one.said, slot, False)
-    said = f"{_told(one.ratio)}: {one.said}"
+    said = "; ".join([f"{_told(one.ratio)}: {one.said}", *one.failures])
     if one.all_data:
         said += f"; with the disturbed blocks, too: {_told(one.all_data)}"
     marks = [

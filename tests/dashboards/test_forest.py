@@ -123,6 +123,14 @@ def test_the_result_with_disturbed_blocks_stands_beside_that_without() -> None:
     assert "disturbed" not in text(calm, names(calm))
 
 
+def test_what_failed_in_part_stands_beside_its_ratio() -> None:
+    new = [*side(2.0, 1)[:11], make_record(None, 11, Status.CRASH)]
+    found = versus(side(1.0, 0), new, RULE)
+
+    assert found.outcome is Outcome.REGRESSED
+    assert ": regressed; new: crash in 1 of 12 repeats: a reason" in page(found)
+
+
 def test_a_pipe_in_a_name_does_not_break_the_markdown_table() -> None:
     found = versus(side(1.0, 0), side(1.0, 1), RULE)
     renamed = dict.fromkeys(names(found), "a | b")

@@ -137,6 +137,12 @@ def test_every_workload_backend_and_verdict_is_there(made_up: Any) -> None:
         assert f">{backend}</th>" in made_up.html
 
 
+def test_median_and_p95_of_the_processes_stand_beneath_their_mean(made_up: Any) -> None:
+    text = Page(made_up.html).text
+    assert re.search(r"median of processes , ms [0-9.]+", text)
+    assert re.search(r"p95 of processes , ms [0-9.]+", text)
+
+
 def test_the_fastest_is_marked_where_a_row_names_one_and_nowhere_else(made_up: Any) -> None:
     named = [row for row in made_up.rows if row.fastest]
     assert 0 < len(named) < len(made_up.rows)
