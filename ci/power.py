@@ -37,8 +37,8 @@ BLOCKS = {"quiet": 16, "loaded": 12}
 STEPS = {"tensorflow": 5, "jax": 6, "torch": 2}
 # Extra work that makes a step about 5 % slower: what it did is in the recording, and stands in the tables.
 PLANTED = {"tensorflow": "slower:0.12", "jax": "slower:0.1", "torch": "slower:0.1"}
-# As many as make a block's measuring last about as long as its starting; where epochs scatter more, as many again.
-EPOCHS = {"quiet": 33, "loaded": 63}
+# As many as make a block's measuring last about as long as its starting.
+EPOCHS = 33
 # PyTorch's optimiser gives back as much memory as the model has weights in every step (docs/noise.md).
 FREED = {"tensorflow": "returned", "jax": "returned", "torch": "kept"}
 DISCARD = 3  # PyTorch's first epochs of so few steps are its warm-up
@@ -80,7 +80,7 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
         matrix = Path(temporary) / "matrix.yaml"
         matrix.write_text(
             f"version: 1\nbackends: [{backend}]\ncells:\n  - workload: mnist_mlp\n    threads: 1\n"
-            f"    epochs: {EPOCHS[condition]}\n    discard: {DISCARD}\n    freed_memory: {FREED[backend]}\n"
+            f"    epochs: {EPOCHS}\n    discard: {DISCARD}\n    freed_memory: {FREED[backend]}\n"
             f"    steps_per_epoch: {STEPS[backend]}\n    repeats: {blocks}\n"
         )
         given = ["selftest", "--matrix", str(matrix), "--results", str(folder / condition), "--new"]
