@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis import whole
@@ -13,6 +16,7 @@ from analysis.sequential import LOOKS
 from analysis.statistics import blocks_needed
 from records.schema import Harness, Record, Status, Times
 from tests.analysis.test_compare import APART, records_of
+from tests.conftest import make_record, make_settings
 
 WALL_S, IMPORT_S = 9.0, 1.0
 
@@ -92,3 +96,24 @@ def test_the_lines_tell_the_night_only_where_it_brings_more() -> None:
     assert "in 2 after --repeats auto --budget 7200" in whole.lines(rows())[-1]
     assert whole.lines(rows(noise=0.001))[-1] == "a difference of 5 % would have shown in 2 of 2 comparisons"
     assert whole.lines([]) == []
+
+
+def test_the_statistics_of_a_hundred_thousand_epochs_take_at_most_a_second_of_cpu_time() -> None:
+    """A hundred works of one workload, on two backends, in five processes of a hundred epochs each."""
+    noise = np.random.default_rng(1)
+    made = []
+    for size in range(1, 101):
+        for backend in ("jax", "torch"):
+            settings = make_settings(backend=backend, batch_size=size)
+            for repeat in range(5):
+                epochs_s = noise.lognormal(0, 0.02, 100).tolist()
+                record = make_record(fmean(epochs_s) / 50, repeat, settings=settings)
+                made.append(replace(record, times=replace(record.times, epoch_times_s=epochs_s)))
+    table(made[:10])  # what is imported late is not the statistics
+    begun_s = time.process_time()
+    rows = table(made)
+    told = whole.lines(rows)
+    taken_s = time.process_time() - begun_s
+    assert (len(rows), sum(len(r.times.epoch_times_s) for r in made)) == (100, 100_000)
+    assert told[-1].endswith("of 100 comparisons")
+    assert taken_s <= 1.0
