@@ -2,8 +2,8 @@
 
 A comparison is drawn only between cells that did the same work in the same league. The fastest is named only where the
 ratios to every other, paired by block, are told from 1, and the row is a discovery among the table's rows (Benjamini
-and Hochberg 1995, at 5 %). The p-values are Student's, and know neither of looks nor of slow processes: by simulation 3
-to 9 % of the names are wrong where nothing differs (docs/statistics.md). To be faster than all others, the quickest
+and Hochberg 1995, at 5 %). The p-values are Student's, doubled where one looked more than once; by simulation at most
+about 5 % of tables in which nothing differs name one (docs/statistics.md). To be faster than all others, the quickest
 must be faster than each; so a row's p-value is the largest of its ratios' (Berger, "Multiparameter hypothesis testing
 and acceptance sampling", Technometrics 24 (1982)). Otherwise the row says that it does not separate them.
 """
@@ -245,7 +245,9 @@ def _ratio(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
     assert estimate is not None
     scatter = statistics.stdev(logs) if len(logs) > 1 else None
     detectable = None if scatter is None else minimum_detectable_effect(scatter, len(logs))
-    return Ratio(backend, estimate, p_value(logs), detectable, scatter=scatter)
+    by_chance = p_value(logs)
+    spent = None if by_chance is None else min(1.0, looks.p_factor * by_chance)
+    return Ratio(backend, estimate, spent, detectable, scatter=scatter)
 
 
 def _judged(rows: Sequence[Row]) -> list[Row]:

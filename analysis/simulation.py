@@ -144,9 +144,8 @@ def false_names(scenario: Scenario, noise: float, tables: int, seed: int) -> Fal
     found = stopped(scenario.draw(generator, (tables * NAMED_ROWS, LOOKS.blocks[-1]), noise))
     widths = {at: t_quantile(at - 1, LOOKS.confidence(at)) for at in LOOKS.blocks}
     error = found.half / np.array([widths[int(count)] for count in found.count])
-    p_values = np.where(
-        np.abs(found.centre) > found.half, 2 * stdtr(found.count - 1, -np.abs(found.centre) / error), 1.0
-    )
+    by_chance = LOOKS.p_factor * 2 * stdtr(found.count - 1, -np.abs(found.centre) / error)
+    p_values = np.where(np.abs(found.centre) > found.half, np.minimum(by_chance, 1.0), 1.0)
     named = sum(min(adjusted_p_values(row.tolist())) <= LEVEL for row in p_values.reshape(tables, NAMED_ROWS))
     return FalseNames(named / tables, tables)
 

@@ -129,8 +129,7 @@ def test_a_simulated_table_names_a_fastest_where_the_table_does(seed: int, names
 
 
 @EQUAL
-def test_a_table_of_equal_backends_names_a_fastest_about_as_often_as_is_stated(scenario: Scenario) -> None:
-    """3 to 9 % are stated; two standard errors of 400 tables are 3 more."""
+def test_a_table_of_equal_backends_names_a_fastest_no_more_often_than_is_stated(scenario: Scenario) -> None:
+    """5 % at most are stated; two standard errors of 400 tables are 2 more."""
     shares = [false_names(scenario, level, 400, seed=1).share for level in (0.01, 0.03, 0.1)]
-    assert min(shares) >= 0.005
-    assert max(shares) <= 0.12
+    assert max(shares) <= 0.07
