@@ -72,12 +72,11 @@ def cells_of(backends: Sequence[str], repeats: int) -> list[Cell]:
 
 
 def epochs(backends: Sequence[str], repeats: int) -> None:
-    """Print epoch times in containers against the host's, per backend and workload."""
-    rows = [["backend", "workload", "host, a step", "container / host", "without seccomp / host", "blocks"]]
+    """Print epoch times in containers against the host's, per backend and workload; a backend as soon as it is done."""
+    head = ["backend", "workload", "host, a step", "container / host", "without seccomp / host", "blocks"]
     for backend in backends:
         with tempfile.TemporaryDirectory(prefix="container-figures-") as folder:
-            rows += _epochs(Path(folder), cells_of([backend], repeats))
-    print("\n".join(columns(rows)))
+            print("\n".join(columns([head, *_epochs(Path(folder), cells_of([backend], repeats))])), flush=True)
 
 
 def _epochs(folder: Path, cells: Sequence[Cell]) -> list[list[str]]:

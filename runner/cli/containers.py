@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,6 +95,8 @@ def _seccomp(args: argparse.Namespace) -> Seccomp | None:
         return Seccomp("unconfined", "unconfined")
     path = Path(args.seccomp)
     try:
-        return Seccomp(path.name, path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        profile = path.read_text(encoding="utf-8")
+        json.loads(profile)
+        return Seccomp(path.name, profile)
+    except (OSError, ValueError) as error:  # the engine would refuse each container by itself
         raise UsageError(f"--seccomp: must be a profile's file or unconfined, got {args.seccomp!r}: {error}") from error

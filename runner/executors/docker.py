@@ -204,14 +204,13 @@ class DockerExecutor:
             mounts=(*block.mounts, Mount(str(home), HOME, writable=True)),
             labels=self._labels("server"),
         )
-        with listening(home) as listener:
-            give(home, spec.user)
-            try:
-                started = self._begin(spec)
-            except BaseException:
-                shutil.rmtree(home, ignore_errors=True)
-                raise
-            return ContainerServer(self._keeper(spec), started, home, listener)
+        try:
+            with listening(home) as listener:
+                give(home, spec.user)
+                return ContainerServer(self._keeper(spec), self._begin(spec), home, listener)
+        except BaseException:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
 
     # One external command.
 
@@ -350,8 +349,11 @@ def _refused(settings: Settings) -> str | None:
 def _looked_up(engine: Engine, name: str) -> Image | str:
     found = engine.image(name)
     if found is None:
-        service = name.rpartition(":")[2]
-        return f"image_missing: {name} is not here, and none is pulled; build it with: docker compose build {service}"
+        repository, _, service = name.rpartition(":")
+        having = f"build it with: docker compose build {service}"
+        if repository != IMAGES:
+            having = f"get it with: docker pull {name}"
+        return f"image_missing: {name} is not here, and none is pulled; {having}"
     here = ARCHITECTURES.get(platform.machine(), platform.machine())
     if found.architecture != here:
         return f"image_architecture: {name} is for {found.architecture}, this machine is {here}; build it here"

@@ -21,6 +21,7 @@ from runner.executors.inside import Mount
 
 if TYPE_CHECKING:
     from docker import APIClient
+    from docker.errors import APIError
 
 PREFIX = "keras-benchmark"
 NO_GPU = "no_gpu"
@@ -147,7 +148,7 @@ class DockerEngine:
                 asked = configuration(self._client, spec)
                 made = self._client.create_container_from_config(asked, spec.name)["Id"]  # type: ignore[no-untyped-call]
             except APIError as error:
-                raise ContainerRefused(_refusal(error, spec)) from error
+                raise ContainerRefused(refusal(error, spec)) from error
             try:
                 output = self._client.attach(made, stdout=True, stderr=True, stream=True)
                 self._client.start(made)
@@ -156,7 +157,7 @@ class DockerEngine:
                 with contextlib.suppress(APIError):
                     self._client.remove_container(made, force=True)
                 if isinstance(error, APIError):
-                    raise ContainerRefused(_refusal(error, spec)) from error
+                    raise ContainerRefused(refusal(error, spec)) from error
                 raise
         return Started(made, pid, output)
 
@@ -205,18 +206,35 @@ class DockerEngine:
 def connect() -> DockerEngine:
     """Return Docker's engine, once it has answered. Raises `ExecutorError`."""
     import docker
+    from docker.context import ContextAPI
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env
 
     place = kwargs_from_env()
+    if "base_url" not in place:  # where the command `docker` finds it: `docker context use`
+        place = ContextAPI.kwargs_from_context() | place
     address = place.get("base_url") or USUAL_ADDRESS
     try:
         _knock(address)
         client = docker.APIClient(**place, timeout=ANSWER_LIMIT_S)
-        client.ping()
+        about: Mapping[str, Any] = client.info()
     except (DockerException, OSError) as error:
         raise ExecutorError(_unreachable(address, error)) from error
+    if fault := foreign_users(about):
+        raise ExecutorError(fault)
     return DockerEngine(client, address)
+
+
+def foreign_users(about: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with an engine whose containers' users are not this machine's; None of any other."""
+    marks = {str(option).partition(",")[0] for option in about.get("SecurityOptions") or ()}
+    for mark, name in (("name=rootless", "rootless"), ("name=userns", "with userns-remap")):
+        if mark in marks:
+            return (
+                f"--executor docker: the engine runs {name}: users in its containers are others here, who may not "
+                "write a cell's results; use one without (docker context use, DOCKER_HOST), or docker compose run"
+            )
+    return None
 
 
 def _knock(address: str) -> None:
@@ -277,9 +295,10 @@ def _well_if(*status_codes: int) -> Iterator[None]:
             raise
 
 
-def _refusal(error: Any, spec: Spec) -> str:
+def refusal(error: APIError, spec: Spec) -> str:
+    """Return why the engine would not make or start a container, by the reason's name, and what to do."""
     said = str(error.explanation or error)
-    if spec.gpu is not None and ("device driver" in said or "nvidia" in said.lower()):
+    if spec.gpu is not None and any(word in said.lower() for word in ("device driver", "nvidia", "gpu vendor")):
         return (
             f"{NO_GPU}: the engine cannot give a container a GPU ({said}); install the driver and the NVIDIA Container "
             "Toolkit, or measure on device: cpu"
@@ -294,7 +313,7 @@ def _refusal(error: Any, spec: Spec) -> str:
 def _unreachable(place: str, error: BaseException) -> str:
     advice = {
         errno.EACCES: "this user may not use it: add the user to the group docker and log in again",
-        errno.ENOENT: "is the engine installed and started? systemctl start docker",
+        errno.ENOENT: "is the engine installed and started? systemctl start docker; DOCKER_HOST names one elsewhere",
         errno.ECONNREFUSED: "is the engine started? systemctl start docker",
     }
     cause = _cause(error)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import APIError
 
 from records.schema import MEASURED, Status
 from records.store import Results
@@ -29,6 +30,8 @@ from runner.executors.engine import (
     Limits,
     Spec,
     Started,
+    foreign_users,
+    refusal,
 )
 from runner.executors.inside import Mount, job_inside, mounts, variables_inside
 from runner.interrupts import interruptible
@@ -417,6 +420,80 @@ def test_the_images_of_a_run_are_told_by_their_digests() -> None:
         found_images(engine, "keras-benchmark-matrix", [make_settings()])
 
 
+# What an engine says.
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'could not select device driver "" with capabilities: [[gpu]]',
+        "nvidia-container-cli: initialization error: nvml error: driver not loaded",
+        "failed to discover GPU vendor from CDI: no known GPU vendor found",
+    ],
+)
+def test_every_engines_way_to_say_that_it_has_no_gpu_is_understood(tmp_path: Path, said: str) -> None:
+    spec = replace(container(tmp_path), gpu="0")
+    assert refusal(explained(said), spec).startswith(f"{NO_GPU}: the engine cannot give a container a GPU ({said})")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("mkdir /var/lib/engine/overlay2/x: no space left on device", "no_space: the engine has no room"),
+        ("No such image: sha256:abc", "image_missing: it was removed while the run went on"),
+        ("invalid CPU list", "refused: the engine would not start the container: invalid CPU list"),
+    ],
+)
+def test_what_an_engine_refuses_has_a_name(tmp_path: Path, said: str, told: str) -> None:
+    assert refusal(explained(said), container(tmp_path)).startswith(told)
+
+
+def explained(said: str) -> APIError:
+    return APIError("500 Server Error", explanation=said)
+
+
+def container(tmp_path: Path) -> Spec:
+    engine = FakeEngine()
+    running = executor(engine).start(make_job(tmp_path), 60.0)
+    running.finish()
+    return engine.specs[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["name=seccomp,profile=default", "name=rootless"], "the engine runs rootless: "),
+        (["name=userns"], "the engine runs with userns-remap: "),
+    ],
+)
+def test_an_engine_whose_users_are_others_is_refused(options: list[str], told: str) -> None:
+    assert told in (foreign_users({"SecurityOptions": options}) or "")
+
+
+def test_an_engine_with_this_machines_users_is_taken() -> None:
+    assert foreign_users({"SecurityOptions": ["name=seccomp,profile=default", "name=cgroupns"]}) is None
+    assert foreign_users({}) is None
+
+
+def test_the_engine_is_where_the_current_context_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(
+        "docker.context.ContextAPI.kwargs_from_context", lambda: {"base_url": "unix:///elsewhere/engine.sock"}
+    )
+    assert main(["--executor", "docker"]) == 3
+    assert "no engine answers at unix:///elsewhere/engine.sock: No such file" in capsys.readouterr().err
+
+
+def test_an_image_of_another_name_is_to_be_pulled(folder: Path) -> None:
+    assert runner(FakeEngine(images={}), "--images", "registry.example/kbm", "--backend", "jax") == 3
+    assert {(r.reason or "").partition(" is not")[0] for r in newest_records(folder)} == {
+        "image_missing: registry.example/kbm:jax-cpu"
+    }
+    assert "get it with: docker pull registry.example/kbm:jax-cpu" in newest_records(folder)[0].reason
+
+
 # The flags.
 
 
@@ -426,6 +503,10 @@ def test_the_images_of_a_run_are_told_by_their_digests() -> None:
         (["--start", "fork"], "--start: must be fresh or warm with --executor docker, got fork"),
         (["--memory", "lots"], "--memory, --shm-size: must be a size such as 512m or 8g, got 'lots'"),
         (["--seccomp", "nowhere.json"], "--seccomp: must be a profile's file or unconfined, got 'nowhere.json'"),
+        (
+            ["--seccomp", "matrix.yaml"],
+            "--seccomp: must be a profile's file or unconfined, got 'matrix.yaml': Expecting",
+        ),
     ],
 )
 def test_flags_of_containers_that_cannot_be_used_are_refused(

@@ -24,8 +24,9 @@ class Plug:
                 f"steps_per_execution: Keras on PyTorch runs one step at a time, got {settings.steps_per_execution}"
             )
         compiled = settings.jit is True or settings.league == "matched"
-        if compiled and settings.device == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
-            raise Unsupported("jit: torch.compile needs a C++ compiler on a CPU, and none was found")
+        if compiled and (lacking := _lacking_compiler(settings.device)):
+            place = settings.device.upper()
+            raise Unsupported(f"jit: torch.compile needs a {lacking} compiler on a {place}, and none was found")
         if compile_cache_dir is not None:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = compile_cache_dir
         if settings.threads != "all":
@@ -93,3 +94,11 @@ def _counters() -> Any:
     """Return what torch.compile counts, without importing it where nothing was compiled."""
     module = sys.modules.get("torch._dynamo.utils")
     return module.counters if module else {"frames": {"total": 0}, "graph_break": {}}
+
+
+def _lacking_compiler(device: str) -> str | None:
+    """Return the language torch.compile lacks a compiler for: on a CPU it writes C++, on a GPU Triton's launcher C."""
+    language, variable, names = ("C++", "CXX", ("c++", "g++", "clang++"))
+    if device == "gpu":
+        language, variable, names = ("C", "CC", ("cc", "gcc", "clang"))
+    return None if any(map(shutil.which, (os.environ.get(variable, ""), *names))) else language
