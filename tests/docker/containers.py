@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,22 @@ def docker(*arguments: str, timeout_s: float = 300, **options: object) -> subpro
     return subprocess.run(
         ["docker", *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, **options
     )
+
+
+def compose(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Compose on this project's file with another folder's matrix and results, as a project of that folder's."""
+    return docker(*composing(project), *arguments, timeout_s=600, env={**os.environ, **environment})
+
+
+def composing(project: Path) -> list[str]:
+    """Return what `docker` is told before Compose's own command."""
+    places = ["--file", str(ROOT / "compose.yaml"), "--project-directory", str(project)]
+    return ["compose", "--project-name", project_name(project), *places]
+
+
+def project_name(project: Path) -> str:
+    """Return the name by which Compose knows a folder here: no user's containers are those of a test."""
+    return "kbm-" + re.sub(r"[^a-z0-9]+", "-", project.name.lower())
 
 
 @cache

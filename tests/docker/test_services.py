@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from records.schema import MEASURED
-from tests.docker.containers import BACKENDS, IMAGES, ROOT, SERVICES, docker, need
+from tests.docker.containers import BACKENDS, IMAGES, SERVICES, compose, docker, need
 from tests.sessions import counted_records
 
 pytestmark = pytest.mark.docker
@@ -33,11 +32,6 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "results").mkdir()
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     return tmp_path
-
-
-def compose(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    files = ["--file", str(ROOT / "compose.yaml"), "--project-directory", str(project)]
-    return docker("compose", *files, *arguments, timeout_s=600, env={**os.environ, **environment})
 
 
 def run(project: Path, service: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -112,25 +106,6 @@ def test_two_runs_of_a_service_are_of_one_host(project: Path) -> None:
         assert run(project, SERVICES[0], "--filter", "mnist_mlp", "--new").returncode == 0
         hosts |= {record.machine.host_id for record in counted_records(project)}
     assert len(hosts) == 1
-
-
-def test_the_file_is_valid_and_every_service_shuts_what_need_not_be_open() -> None:
-    done = compose(ROOT, "config", "--format", "json")
-    if done.returncode != 0 and "unknown command" in done.stderr + done.stdout:
-        pytest.skip("no Compose plugin")
-    assert done.returncode == 0, done.stderr
-    services: dict[str, Any] = json.loads(done.stdout)["services"]
-    assert set(services) == {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu", "dashboard"}
-    for name, service in services.items():
-        if name == "dashboard":
-            assert [port["host_ip"] for port in service["ports"]] == ["127.0.0.1"], "seen by this machine alone"
-        else:
-            assert service["environment"]["KERAS_BENCHMARK_DEVICE"] == name.rpartition("-")[2]
-        assert service["build"]["args"]["SERVICE"] == name
-        assert service["image"] == f"{IMAGES}:{name}"
-        assert (service["read_only"], service["init"], service["cap_drop"]) == (True, True, ["ALL"])
-        gpus = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
-        assert bool(gpus) == name.endswith("-gpu")
 
 
 @pytest.mark.parametrize("service", SERVICES[:1])
