@@ -210,6 +210,20 @@ def test_nothing_of_the_callers_environment_gets_in(tmp_path: Path, monkeypatch:
     }
 
 
+def test_a_gpu_cell_gets_the_hosts_gpu_that_the_caller_may_see_and_knows_it_as_its_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
+    engine = FakeEngine(images={"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]})
+    spec = started(tmp_path, engine, settings={"device": "gpu"})
+    assert spec.gpu == "5"
+    assert dict(spec.environment)["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_a_cpu_cell_gets_no_gpu(tmp_path: Path) -> None:
+    assert started(tmp_path).gpu is None
+
+
 def test_a_container_is_labelled_with_its_results_folder_and_its_cell(tmp_path: Path) -> None:
     labels = dict(started(tmp_path).labels)
     assert (labels[RESULTS_LABEL], labels[CELL_LABEL]) == ("/results", f"{'c' * 16}.0.0")
