@@ -18,7 +18,12 @@ NETWORKS = {"dashboard": "bridge", "jax-tpu": "host"}
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
     """Every service, by its name."""
-    done = compose(ROOT, "--profile", "*", "config", "--format", "json")
+    return active("*")
+
+
+def active(*profiles: str) -> dict[str, Any]:
+    """The services of these profiles and of none, as Compose reads them."""
+    done = compose(ROOT, *(f"--profile={profile}" for profile in profiles), "config", "--format", "json")
     if done.returncode != 0 and "unknown command" in done.stderr + done.stdout:
         pytest.skip("no Compose plugin")
     assert done.returncode == 0, done.stderr
@@ -34,6 +39,15 @@ def test_every_backend_and_device_is_a_service_with_an_image_of_its_own(services
     assert {name: service["build"]["args"]["SERVICE"] for name, service in services.items()} == {
         name: name for name in services
     }
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu", "tpu"])
+def test_a_service_that_measures_is_in_the_profile_of_its_device(device: str) -> None:
+    assert {*active(device)} == {"dashboard", *(name for name in MEASURING if name.endswith(f"-{device}"))}
+
+
+def test_nothing_that_is_not_named_is_built_or_started_but_the_dashboard() -> None:
+    assert {*active()} == {"dashboard"}
 
 
 @pytest.mark.parametrize("name", sorted(MEASURING))
