@@ -72,7 +72,7 @@ def test_a_service_shuts_what_need_not_be_open(services: dict[str, Any], name: s
     service = services[name]
     assert (service["read_only"], service["init"]) == (True, True)
     assert service["cap_drop"] == ["ALL"]
-    assert sorted(service["cap_add"]) == ["CHOWN", "KILL", "SETGID", "SETUID"]
+    assert sorted(service["cap_add"]) == ["CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service.get("privileged", False) is (name == "jax-tpu")
     assert service["network_mode"] == NETWORKS.get(name, "none")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from records.schema import MEASURED
-from tests.docker.containers import BACKENDS, IMAGES, SERVICES, compose, docker, need
+from tests.docker.containers import BACKENDS, IMAGES, ROOT, SERVICES, compose, docker, need
 from tests.sessions import counted_records
 
 pytestmark = pytest.mark.docker
@@ -34,9 +35,16 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, service: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(project: Path, service: str, *arguments: str, mounts: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     need(service)
-    return compose(project, "run", "--rm", "-T", service, *arguments)
+    return compose(project, "run", "--rm", "-T", *mounts, service, *arguments)
+
+
+def misbehave(project: Path, workload: str) -> list[str]:
+    """Have the matrix hold this workload alone; return what mounts it."""
+    cell = f"  - workload: tests.workloads.misbehaving:{workload}\n"
+    (project / "matrix.yaml").write_text(MATRIX.partition("  - workload")[0] + cell)
+    return ["--volume", f"{ROOT}/tests/workloads:/work/tests/workloads:ro"]
 
 
 def owners(folder: Path) -> set[tuple[int, int]]:
@@ -44,11 +52,11 @@ def owners(folder: Path) -> set[tuple[int, int]]:
     return {(path.lstat().st_uid, path.lstat().st_gid) for path in found}
 
 
-def give(project: Path, *names: str) -> None:
+def give(project: Path, *names: str, owner: int = OTHER) -> None:
     if os.geteuid() != 0:
         pytest.skip("giving a folder to another user needs root")
     for name in names:
-        os.chown(project / name, OTHER, OTHER)
+        os.chown(project / name, owner, owner)
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -80,6 +88,24 @@ def test_the_records_are_the_owners_of_the_folder(project: Path) -> None:
     done = run(project, SERVICES[0], "--filter", "mnist_mlp")
     assert done.returncode == 0, done.stdout + done.stderr
     assert owners(project / "results") == {(OTHER, OTHER)}
+
+
+@pytest.mark.parametrize("owner", [OTHER, 0])
+def test_a_cell_of_a_service_may_do_nothing_that_it_need_not_whoever_owns_the_results(
+    project: Path, owner: int
+) -> None:
+    give(project, "matrix.yaml", "results", owner=owner)
+    run(project, SERVICES[0], mounts=misbehave(project, "confined"))
+    (record,) = counted_records(project)
+    assert json.loads((record.reason or "").partition(": ")[2]) == {
+        "capabilities": 0,
+        "no_new_privileges": 1,
+        "root_user": owner == 0,
+        "networks": ["lo"],
+        "writable": [],
+        "writes_import_root": False,
+        "writes_scratch": True,
+    }
 
 
 def test_a_folder_that_the_engine_makes_goes_to_who_owns_the_matrix(project: Path) -> None:
