@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,12 @@ from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.errors import ExecutorError, Interrupted
 from runner.executors.containers import number_inside, wait_status
-from runner.executors.docker import DockerExecutor, Place, end_leftovers, found_images, user_of
+from runner.executors.docker import DockerExecutor, Place, end_leftovers, user_of
 from runner.executors.engine import (
     CELL_LABEL,
     NO_GPU,
     RESULTS_LABEL,
     ContainerRefused,
-    EngineGone,
     Image,
     Limits,
     Spec,
@@ -425,13 +425,29 @@ def test_a_process_has_the_number_its_own_namespace_gives_it() -> None:
     assert number_inside(1 << 22) is None
 
 
-def test_the_images_of_a_run_are_told_by_their_digests() -> None:
-    engine = FakeEngine()
-    found = found_images(engine, "keras-benchmark-matrix", [make_settings(backend="jax"), make_settings(device="gpu")])
-    assert list(found) == ["image keras-benchmark-matrix:jax-cpu"]
-    engine.silent = 1
-    with pytest.raises(EngineGone):
-        found_images(engine, "keras-benchmark-matrix", [make_settings()])
+class RebuildingEngine(FakeEngine):
+    """Has another image under a name each time it is asked."""
+
+    digests = map("sha256:{:012}".format, count())
+
+    def image(self, name: str) -> Image | None:
+        found = super().image(name)
+        return found and replace(found, image_id=next(self.digests))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--start", "warm"]])
+def test_an_image_that_is_built_while_a_run_goes_on_is_not_that_runs(folder: Path, arguments: list[str]) -> None:
+    assert runner(RebuildingEngine(), *arguments) == 0
+    newest = Results(folder / "results").latest()
+    assert newest is not None
+    told = {r.container.image: r.container.image_id for r in newest_records(folder)}
+    assert len({r.container.image_id for r in newest_records(folder)}) == 3
+    assert newest.about()["versions"] == {f"image {name}": image_id for name, image_id in told.items()}
+
+
+def test_an_engine_that_goes_away_before_anything_is_made_ends_the_runner(folder: Path) -> None:
+    assert runner(FakeEngine(silent=1)) == 3
+    assert not (folder / "results").exists()
 
 
 # What an engine says.
