@@ -32,13 +32,13 @@ DOCUMENT = ROOT / "docs" / "power.md"
 BEGIN, END = "<!-- power: begin -->", "<!-- power: end -->"
 RECORDINGS = ROOT / "recordings"
 BACKENDS = ("tensorflow", "jax", "torch")
-BLOCKS = {"quiet": 24, "loaded": 12}
+BLOCKS = {"quiet": 16, "loaded": 12}
 # About a tenth of a second an epoch on one CPU of the machine the recordings come from: arms take turns so often.
 STEPS = {"tensorflow": 5, "jax": 6, "torch": 2}
 # Extra work that makes a step about 5 % slower: what it did is in the recording, and stands in the tables.
 PLANTED = {"tensorflow": "slower:0.12", "jax": "slower:0.1", "torch": "slower:0.1"}
-# As many kept epochs as make a block's measuring last about as long as its starting.
-EPOCHS = {"tensorflow": 33, "jax": 33, "torch": 33}
+# As many as make a block's measuring last about as long as its starting.
+EPOCHS = 33
 # PyTorch's optimiser gives back as much memory as the model has weights in every step (docs/noise.md).
 FREED = {"tensorflow": "returned", "jax": "returned", "torch": "kept"}
 DISCARD = 3  # PyTorch's first epochs of so few steps are its warm-up
@@ -80,7 +80,7 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
         matrix = Path(temporary) / "matrix.yaml"
         matrix.write_text(
             f"version: 1\nbackends: [{backend}]\ncells:\n  - workload: mnist_mlp\n    threads: 1\n"
-            f"    epochs: {EPOCHS[backend]}\n    discard: {DISCARD}\n    freed_memory: {FREED[backend]}\n"
+            f"    epochs: {EPOCHS}\n    discard: {DISCARD}\n    freed_memory: {FREED[backend]}\n"
             f"    steps_per_epoch: {STEPS[backend]}\n    repeats: {blocks}\n"
         )
         given = ["selftest", "--matrix", str(matrix), "--results", str(folder / condition), "--new"]

@@ -40,6 +40,8 @@ TARGET_EPOCH_S = 0.5
 TARGET_MARGIN = 1.1
 INFRA_ATTEMPTS = 3
 MOST_REPLACEMENTS = 1
+# Of a session's blocks: where more are disturbed, that is what the machine is like, and each would only cost twice.
+REPLACED_SHARE, SURELY_REPLACED = 0.25, 2
 # What a process may come to need beyond its own size so far, before another is started beside it.
 ROOM_FACTOR = 2
 
@@ -131,6 +133,8 @@ class _Campaign:
             self._next_attempt.update({(name, r.cell_id, r.repeat): r.attempt + 1 for r in arm.run.load()[0]})
         self._tried: Counter[tuple[str, str, int]] = Counter()
         self._disturbed: set[tuple[str, str, int]] = set()
+        self._compared = 0
+        self._replaced = 0
 
     def block(self, steps: Sequence[Step]) -> None:
         """Measure one block, comparison after comparison."""
@@ -141,6 +145,7 @@ class _Campaign:
             arm.executor.await_block()
         for _, group in itertools.groupby(steps, key=lambda step: calibration_group(step.cell.settings)):
             comparison = list(group)
+            self._compared += 1
             self.compare(comparison)
             self._replace_disturbed(comparison)
 
@@ -150,8 +155,10 @@ class _Campaign:
         The disturbed attempts stay in the store; of each repeat the latest attempt counts.
         """
         for _ in range(MOST_REPLACEMENTS):
-            if not any(step.key in self._disturbed for step in steps):
+            spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
+            if spent or not any(step.key in self._disturbed for step in steps):
                 return
+            self._replaced += 1
             self._disturbed -= {step.key for step in steps}
             for step in steps:
                 self._tried[step.key] = 0

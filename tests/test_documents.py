@@ -16,7 +16,7 @@ from runner import campaign, judge
 
 DOCS = Path(__file__).parent.parent / "docs"
 TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times"}
-NUMBERS = {3: "three", 5: "five", 6: "six", 10: "ten"}
+NUMBERS = {2: "two", 3: "three", 5: "five", 6: "six", 10: "ten"}
 OFTEN = figures.MIN_BLOCKS
 
 
@@ -108,6 +108,8 @@ STATED = [
     ("comparing.md", f"{LOOKED_AT[-1]} blocks are the most"),
     ("comparing.md", f"(less than {TIMES[campaign.ROOM_FACTOR]} the largest one is free)"),
     ("comparing.md", f"is measured again, {TIMES[campaign.MOST_REPLACEMENTS]}."),
+    ("comparing.md", f"for {NUMBERS[campaign.SURELY_REPLACED]} blocks of a session"),
+    ("comparing.md", f"beyond them for {percent(campaign.REPLACED_SHARE)} of its blocks"),
     ("comparing.md", f"{NUMBERS[history.LEAST_SESSIONS]} other sessions of the cell"),
     ("comparing.md", f"{NUMBERS[history.LEAST_PROCESSES]} processes on each side"),
     ("comparing.md", f"is a discovery among the run's comparisons at {percent(gate.LEVEL)}"),

@@ -4,7 +4,7 @@
     seam.py        what a program asks of a backend: collectives, hand-overs and gradients, counted
     native/        each backend's workers, and how a step is built and run;  stages.py several stages in one process
     crew.py        all workers of a task; ranks.py where they are processes, network.py where those have networks
-    apart.py       how long the collectives of a compiled step take
+    profiled.py    how long the collectives of a compiled step take, as the backend's own profiler sees it
     layout.py      which worker holds what;  reference.py the same in plain NumPy;  prove.py compares the two
 
 What a task is, computes and communicates by formula is in `records.fc`. The workload below is the same stack as Keras
@@ -12,6 +12,10 @@ layers: the mode `fc_keras`, trained by `fit`; from it the catalog and the other
 """
 
 from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from models.registry import Built, Param, Request, workload
 from records.fc import LEARNING_RATE, MODES, PARTITIONS, Task
@@ -44,7 +48,7 @@ def fc(request: Request) -> Built:
     from models.layers import heads
 
     size, level = request.integer("weight_size"), request.integer("level")
-    initial = keras.initializers.RandomNormal(stddev=size**-0.5)
+    initial = _normal(size**-0.5)
     inputs = x = keras.Input((size,))
     for width in [size] * level + [1]:
         x = layers.Dense(width, use_bias=False, kernel_initializer=initial)(x)
@@ -54,3 +58,13 @@ def fc(request: Request) -> Built:
     model.compile(optimizer=keras.optimizers.SGD(LEARNING_RATE), loss=loss)
     stack = Task(mode="fc_keras", level=level, weight_size=size)
     return Built(model, lambda count, seed: draw_batch(stack.changed(batch_size=count), seed))
+
+
+def _normal(stddev: float) -> Callable[..., Any]:
+    """Return an initializer whose numbers, given Python's own seed, are the same on every backend."""
+    import numpy as np
+
+    def drawn(shape: Sequence[int], dtype: Any = None) -> Any:
+        return np.random.default_rng(random.getrandbits(64)).standard_normal(shape, np.float32) * np.float32(stddev)
+
+    return drawn

@@ -45,6 +45,12 @@ def test_every_workload_trains_on_a_backend_that_need_not_compile(backend, polic
 
 
 @pytest.mark.process
+def test_the_stack_of_layers_of_the_fc_modes_begins_with_the_same_weights_on_every_backend():
+    losses = [trained(backend, "float32", ["fc"])["fc"]["loss"] for backend in ("tensorflow", "jax", "torch")]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+
+
+@pytest.mark.process
 def test_a_recurrent_layer_with_bfloat16_weights_is_unsupported_and_says_what_to_use():
     seen = trained("torch", "bfloat16", ["lstm", "mnist_mlp"])
     assert "use mixed_bfloat16. Received: precision 'bfloat16'" in seen["lstm"]["unsupported"]

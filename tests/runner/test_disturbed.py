@@ -13,7 +13,7 @@ import pytest
 from analysis.surroundings.disturbance import OwnUse, Stretch, Watched
 from records.identity import cell_id
 from records.store import Results
-from runner.campaign import MOST_REPLACEMENTS
+from runner.campaign import MOST_REPLACEMENTS, REPLACED_SHARE, SURELY_REPLACED
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
@@ -48,10 +48,10 @@ class Watching(FakeExecutor):
 
 
 def run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, sees: Callable[[Job], Watched], device: str = "cpu"
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sees: Callable[[Job], Watched], device: str = "cpu", repeats: int = 5
 ) -> Counter[tuple[str, int, int]]:
     monkeypatch.chdir(folder)
-    (folder / "matrix.yaml").write_text(MATRIX)
+    (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 5", f"repeats: {repeats}"))
     executor = Watching()
     executor.sees = sees
     assert main(["--matrix", "matrix.yaml", "--set", f"device={device}"], Seams(executor=executor)) == 0
@@ -68,9 +68,10 @@ def test_what_is_measured_again_is_no_progress(
 ) -> None:
     run(tmp_path, monkeypatch, lambda job: STOLEN if job.attempt == 0 else CALM)
     printed = [line for line in capsys.readouterr().out.splitlines() if " a step" in line and "/" in line]
-    assert ["(measured again)" in line for line in printed] == [False, False, True, True] * 5
-    counts = [line.split()[0] for line in printed]
-    assert counts == [f"{n}/10" for block in range(5) for n in (2 * block + 1, *[2 * block + 2] * 3)]
+    again = [["(measured again)" in line for line in printed[at : at + 4]] for at in (0, 4)]
+    assert again == [[False, False, True, True]] * SURELY_REPLACED
+    counts = [line.split()[0] for line in printed[:8]]
+    assert counts == [f"{n}/10" for block in range(2) for n in (2 * block + 1, *[2 * block + 2] * 3)]
 
 
 def test_a_calm_machine_repeats_no_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +107,16 @@ def test_a_block_is_judged_as_a_whole_and_not_by_its_worst_arm(
 def test_a_block_is_measured_again_only_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(tmp_path, monkeypatch, lambda job: STOLEN)
     assert max(attempt for _, _, attempt in found) == MOST_REPLACEMENTS == 1
+
+
+def test_on_a_machine_that_is_always_disturbed_a_quarter_of_the_blocks_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run(tmp_path, monkeypatch, lambda job: STOLEN, repeats=16)
+    again = sorted({repeat for _, repeat, attempt in found if attempt})
+    # The first two; then whenever a quarter of what was measured is more than what was measured again.
+    assert again == [0, 1, 8, 12]
+    assert len(again) == REPLACED_SHARE * 16
 
 
 def test_of_a_process_only_its_kept_epochs_are_watched(tmp_path: Path) -> None:
