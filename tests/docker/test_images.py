@@ -50,6 +50,11 @@ def test_an_image_lists_what_it_holds(service: str) -> None:
     assert {"keras", "keras-benchmark-matrix", "libc6", "python3"} <= names
 
 
+def test_an_images_python_is_the_documented_one(service: str) -> None:
+    version = ".".join(said(service, "python3", "--version").removeprefix("Python ").split(".")[:2])
+    assert f"Python in the images: Debian 12's {version}." in (ROOT / "docs" / "compatibility.md").read_text()
+
+
 def test_no_image_holds_a_compiler(service: str) -> None:
     asked = "for name in cc c++ gcc g++ clang clang++ tcc; do command -v $name; done; echo asked"
     assert said(service, "sh", "-c", asked) == "asked\n"
