@@ -57,6 +57,12 @@ def need(service: str) -> None:
         pytest.skip(reason)
 
 
+def containers_of(project: Path) -> list[str]:
+    """Return the containers that there are of a folder's services."""
+    label = f"label=com.docker.compose.project={project_name(project)}"
+    return docker("ps", "--all", "--quiet", "--filter", label).stdout.split()
+
+
 def left(results: Path) -> list[str]:
     """Return the containers that there are of a results folder."""
     label = f"label=keras-benchmark.results={results.resolve()}"

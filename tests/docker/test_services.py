@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import signal
 import subprocess
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from records.schema import MEASURED
-from tests.docker.containers import BACKENDS, IMAGES, ROOT, SERVICES, compose, docker, need
-from tests.sessions import counted_records
+from records.store import Results
+from tests.docker.containers import (
+    BACKENDS,
+    IMAGES,
+    ROOT,
+    SERVICES,
+    compose,
+    composing,
+    containers_of,
+    docker,
+    need,
+)
+from tests.sessions import counted_records, newest_records
 
 pytestmark = pytest.mark.docker
 MATRIX = """\
@@ -24,6 +40,8 @@ cells:
   - workload: gru
 """
 OTHER = 12345  # no user of this machine's
+# As engines of different ages say that they have none to give.
+GPU_REFUSALS = ("could not select device driver", "nvidia-container-cli", "GPU vendor")
 
 
 @pytest.fixture
@@ -45,6 +63,45 @@ def misbehave(project: Path, workload: str) -> list[str]:
     cell = f"  - workload: tests.workloads.misbehaving:{workload}\n"
     (project / "matrix.yaml").write_text(MATRIX.partition("  - workload")[0] + cell)
     return ["--volume", f"{ROOT}/tests/workloads:/work/tests/workloads:ro"]
+
+
+@contextlib.contextmanager
+def hanging(project: Path, stream: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[bytes]]:
+    """Give a service that measures a cell which never ends, at a terminal or at none."""
+    need(SERVICES[0])
+    usual = ["run", "--rm", *(["-T"] if stream == subprocess.DEVNULL else [])]
+    command = ["docker", *composing(project), *usual, *misbehave(project, "hanging"), SERVICES[0]]
+    process = subprocess.Popen(command, stdin=stream, stdout=stream, stderr=stream)
+    try:
+        while Results(project / "results").latest() is None:
+            assert process.poll() is None
+            time.sleep(0.05)
+        yield process
+    finally:
+        for container in containers_of(project):
+            docker("rm", "--force", container)
+        process.wait(60)
+
+
+@contextlib.contextmanager
+def terminal() -> Iterator[tuple[int, int]]:
+    """Give a terminal's two ends: where keys are pressed, and where a program reads and writes."""
+    ours, theirs = pty.openpty()
+    reading = threading.Thread(target=read_all, args=(ours,), daemon=True)
+    reading.start()
+    try:
+        yield ours, theirs
+    finally:
+        os.close(theirs)
+        reading.join(60)
+        os.close(ours)
+
+
+def read_all(descriptor: int) -> None:
+    """Read until the other end is closed, which a terminal tells as an error."""
+    with contextlib.suppress(OSError):
+        while os.read(descriptor, 4096):
+            pass
 
 
 def owners(folder: Path) -> set[tuple[int, int]]:
@@ -114,6 +171,44 @@ def test_a_folder_that_the_engine_makes_goes_to_who_owns_the_matrix(project: Pat
     done = run(project, SERVICES[0], "--filter", "mnist_mlp")
     assert done.returncode == 0, done.stdout + done.stderr
     assert owners(project / "results") == {(OTHER, OTHER)}
+
+
+def test_a_gpu_service_where_there_is_no_gpu_is_refused_and_measures_nothing(project: Path) -> None:
+    service = SERVICES[0]
+    need(service)
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("there is a GPU here")
+    gpu_service = service.replace("cpu", "gpu")
+    override = project / "override.yaml"  # the CPU's image in its place: the engine refuses before anything runs
+    override.write_text(f"services: {{{gpu_service}: {{image: '{IMAGES}:{service}'}}}}\n")
+    done = compose(project, "--file", str(override), "run", "--rm", "-T", gpu_service)
+    assert done.returncode != 0
+    assert any(word in done.stderr for word in GPU_REFUSALS), done.stderr
+    assert list((project / "results").iterdir()) == []
+
+
+def test_an_interrupt_ends_a_service_and_nothing_half_made_is_published(project: Path) -> None:
+    with hanging(project) as process:
+        # Not SIGINT: what starts tests in the background may have it ignored, and children inherit that.
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 130
+        assert containers_of(project) == []
+    assert newest_records(project) == []
+
+
+def test_a_key_at_the_terminal_interrupts_a_service(project: Path) -> None:
+    with terminal() as (keys, screen), hanging(project, screen) as process:
+        os.write(keys, b"\x03")
+        assert process.wait(60) == 130
+        assert containers_of(project) == []
+    assert newest_records(project) == []
+
+
+def test_a_second_service_on_the_same_results_is_told_that_one_measures_there(project: Path) -> None:
+    with hanging(project):
+        second = run(project, SERVICES[0], "--filter", "mnist_mlp")
+        assert second.returncode == 3
+        assert "another runner measures into this folder" in second.stderr
 
 
 def test_an_image_started_by_hand_says_that_it_may_not_write_the_folder(project: Path) -> None:
