@@ -21,9 +21,10 @@ def services() -> dict[str, Any]:
     return active("*")
 
 
-def active(*profiles: str) -> dict[str, Any]:
+def active(*profiles: str, **environment: str) -> dict[str, Any]:
     """The services of these profiles and of none, as Compose reads them."""
-    done = compose(ROOT, *(f"--profile={profile}" for profile in profiles), "config", "--format", "json")
+    asked = [f"--profile={profile}" for profile in profiles]
+    done = compose(ROOT, *asked, "config", "--format", "json", **environment)
     if done.returncode != 0 and "unknown command" in done.stderr + done.stdout:
         pytest.skip("no Compose plugin")
     assert done.returncode == 0, done.stderr
@@ -62,9 +63,17 @@ def test_backend_and_device_are_in_a_services_environment_so_that_no_argument_lo
 
 @pytest.mark.parametrize("name", sorted(MEASURING))
 def test_a_gpu_service_reserves_one_gpu_and_no_other_service_any(services: dict[str, Any], name: str) -> None:
-    reserved = services[name].get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
-    found = [(one["driver"], one["count"], one["capabilities"]) for one in reserved]
-    assert found == ([("nvidia", 1, ["gpu"])] if name.endswith("-gpu") else [])
+    assert reserved(services[name]) == ([("nvidia", ["0"], ["gpu"])] if name.endswith("-gpu") else [])
+
+
+def reserved(service: dict[str, Any]) -> list[tuple[str, list[str], list[str]]]:
+    """The devices that a service asks for."""
+    found = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+    return [(one["driver"], one["device_ids"], one["capabilities"]) for one in found]
+
+
+def test_the_caller_says_which_gpu() -> None:
+    assert reserved(active("gpu", GPU="1")["torch-gpu"]) == [("nvidia", ["1"], ["gpu"])]
 
 
 @pytest.mark.parametrize("name", sorted({*MEASURING, "dashboard"}))
