@@ -71,7 +71,7 @@ def hanging(project: Path, stream: int = subprocess.DEVNULL) -> Iterator[subproc
     need(SERVICES[0])
     usual = ["run", "--rm", *(["-T"] if stream == subprocess.DEVNULL else [])]
     command = ["docker", *composing(project), *usual, *misbehave(project, "hanging"), SERVICES[0]]
-    process = subprocess.Popen(command, stdin=stream, stdout=stream, stderr=stream)
+    process = subprocess.Popen(command, stdin=stream, stdout=stream, stderr=stream, process_group=0)
     try:
         while Results(project / "results").latest() is None:
             assert process.poll() is None
@@ -189,8 +189,9 @@ def test_a_gpu_service_where_there_is_no_gpu_is_refused_and_measures_nothing(pro
 
 def test_an_interrupt_ends_a_service_and_nothing_half_made_is_published(project: Path) -> None:
     with hanging(project) as process:
-        # Not SIGINT: what starts tests in the background may have it ignored, and children inherit that.
-        process.send_signal(signal.SIGTERM)
+        # To the group, as a terminal does: `docker` keeps it from the plugin. And not SIGINT: what starts tests in the
+        # background may have it ignored, and children inherit that.
+        os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(60) == 130
         assert containers_of(project) == []
     assert newest_records(project) == []
