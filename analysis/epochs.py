@@ -1,7 +1,7 @@
-"""What the kept epochs of one process show: their distribution, outliers, and whether they still drift.
+"""What the kept epochs of one process show beside their mean: outliers, and whether they still drift.
 
-Promise: an outlier is shown and counted, never dropped; the mean is over all kept epochs. The discarded epochs, the
-first above all, are no business of this module: the record keeps them apart.
+Promise: an outlier is shown and counted, never dropped. Mean, median and p95, over all kept epochs, are the record's
+own; the discarded epochs, the first above all, are no business of this module: the record keeps them apart.
 
 It does not know other processes: what differs between them is the business of analysis/processes.py.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,12 +52,9 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class EpochSummary:
-    """The kept epochs of one process, in the unit of the given times. `trend` is None for fewer than 8 epochs."""
+    """The kept epochs of one process. `trend` is None for fewer than 8 of them."""
 
     count: int
-    mean: float
-    median: float
-    p95: float
     outliers: tuple[int, ...]
     trend: Trend | None
     drift: Drift | None
@@ -79,9 +77,6 @@ def summarise_epochs(times: Sequence[float], discarded: int = 1) -> EpochSummary
     kind, more = _drift(values, found)
     return EpochSummary(
         count=len(values),
-        mean=float(values.mean()),
-        median=float(np.median(values)),
-        p95=float(np.quantile(values, 0.95)),
         outliers=outliers(values),
         trend=found,
         drift=kind,
@@ -114,7 +109,7 @@ def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
     count = len(values)
     if count < MIN_TREND_EPOCHS:
         return None
-    earlier, later = np.triu_indices(count, 1)
+    earlier, later = _pairs(count)
     steps = values[later] - values[earlier]
     score = float(np.sign(steps).sum())
     _, tied = np.unique(values, return_counts=True)
@@ -122,6 +117,15 @@ def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
     distance = max(abs(score) - 1, 0.0) / variance**0.5 if variance else 0.0
     slope = float(np.median(steps / (later - earlier)))
     return Trend(float(2 * ndtr(-distance)), slope * (count - 1) / float(np.median(values)))
+
+
+@lru_cache(maxsize=8)
+def _pairs(count: int) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
+    """Return the places of every pair, the earlier and the later: the same for all processes of a cell."""
+    import numpy as np
+
+    earlier, later = np.triu_indices(count, 1)
+    return earlier, later
 
 
 def _pairs_variance(count: int) -> int:

@@ -209,15 +209,11 @@ def _verdict(row: Row, beside: Beside) -> Finding:
 
 
 def _ratios(row: Row) -> Iterator[Finding]:
-    if not row.ratios:
-        return
-    others = {ratio.backend for ratio in row.ratios}
-    quickest = min((name for name, cell in row.cells.items() if cell.step_time and name not in others), default=None)
     for ratio in row.ratios:
-        yield _ratio(row, ratio, quickest)
+        yield _ratio(row, ratio)
 
 
-def _ratio(row: Row, ratio: Ratio, quickest: str | None) -> Finding:
+def _ratio(row: Row, ratio: Ratio) -> Finding:
     apart = (ratio.estimate.low or 0.0) > 1
     return _made(
         _of_cell(row, row.cells[ratio.backend]),
@@ -225,7 +221,7 @@ def _ratio(row: Row, ratio: Ratio, quickest: str | None) -> Finding:
         _metric(row.cells[ratio.backend]),
         "log ratio paired by block",
         **_interval(ratio.estimate),
-        against=quickest,
+        against=row.quickest,
         p_value=ratio.p_value,
         smallest_difference=ratio.smallest_difference,
         verdict="slower" if apart and row.fastest else "open",

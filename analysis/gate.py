@@ -113,8 +113,13 @@ def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> Re
 
 def spent_p(logs: Sequence[float], rule: Rule) -> float:
     """Return the signed-rank p-value beyond the threshold, divided by the share of the level its look may spend."""
-    share = spending(len(logs), rule)
-    return min(1.0, signed_rank_p(logs, math.log1p(rule.threshold)) / share) if share else 1.0
+    return spent(signed_rank_p(logs, math.log1p(rule.threshold)), len(logs), rule)
+
+
+def spent(p: float, count: int, rule: Rule) -> float:
+    """Return a p-value from `count` blocks, divided by the share of the level that their look may spend."""
+    share = spending(count, rule)
+    return min(1.0, p / share) if share else 1.0
 
 
 def spending(count: int, rule: Rule) -> float:

@@ -77,6 +77,22 @@ class SessionSpread:
     sessions: int
 
 
+@dataclass(frozen=True, slots=True)
+class SessionRatio:
+    """New / base of two sessions: its estimate, and the standard errors of its logarithm with their degrees of freedom.
+
+    The widest of the errors makes the interval and the p-value; there is none where there is no interval.
+    """
+
+    estimate: Estimate
+    errors: tuple[tuple[float, float], ...] = ()
+
+    def p_above(self, ratio: float) -> float | None:
+        """Return the one-sided p-value of Student's test that the ratio lies above this one; None without an error."""
+        distance = math.log(self.estimate.centre / ratio)
+        return max((_tail(distance, error, degrees) for error, degrees in self.errors), default=None)
+
+
 def histories(past: Past) -> list[History]:
     """Return the history of every cell, host and device, sorted by workload, backend, cell, host and device."""
     groups: dict[tuple[str, str], dict[str, list[Attempt]]] = {}
@@ -108,7 +124,7 @@ def session_spread(sessions: Sequence[Session]) -> SessionSpread | None:
 
 def across_sessions(
     base_s: Sequence[float], new_s: Sequence[float], spread: SessionSpread | None, confidence: float = CONFIDENCE
-) -> Estimate | None:
+) -> SessionRatio | None:
     """Return the ratio new / base of step times measured in different sessions, with its interval.
 
     Each argument holds one step time a process, all of one session. Both sessions are drawn from the same spread. No
@@ -120,28 +136,36 @@ def across_sessions(
         return None
     ratio, count = math.exp(new[0] - base[0]), min(len(base_s), len(new_s))
     if spread is None or base[1] is None or new[1] is None or count < LEAST_PROCESSES:
-        return Estimate(ratio, None, None, count)
-    parts = [(base[1] ** 2, len(base_s) - 1), (new[1] ** 2, len(new_s) - 1)]
-    half = _half_width(parts, spread, confidence)
-    return Estimate(ratio, ratio * math.exp(-half), ratio * math.exp(half), count)
+        return SessionRatio(Estimate(ratio, None, None, count))
+    errors = _errors([(base[1] ** 2, len(base_s) - 1), (new[1] ** 2, len(new_s) - 1)], spread)
+    half = max(_quantile(degrees, confidence) * error for error, degrees in errors)
+    return SessionRatio(Estimate(ratio, ratio * math.exp(-half), ratio * math.exp(half), count), errors)
 
 
-def _half_width(within: list[tuple[float, int]], spread: SessionSpread, confidence: float) -> float:
+def _errors(within: list[tuple[float, int]], spread: SessionSpread) -> tuple[tuple[float, float], ...]:
+    """Return the standard errors of a log ratio across sessions that count, each with its degrees of freedom."""
     parts = [*within, (2 * spread.between_log**2, spread.sessions - 1)]
     variance = sum(part for part, _ in parts)
-    summed = 0.0
-    if variance > 0:
-        degrees = variance**2 / sum(part**2 / free for part, free in parts)
-        summed = _quantile(degrees, confidence) * math.sqrt(variance)
     # Few sessions often give a variance between them that is too small, and then the sum covers 92.5 %. What two values
     # like those of the history differ by is exact where they have as many processes: never narrower than that.
-    return max(summed, _quantile(spread.sessions - 1, confidence) * math.sqrt(2) * spread.total_log)
+    of_values = (math.sqrt(2) * spread.total_log, float(spread.sessions - 1))
+    if variance == 0:
+        return (of_values,)
+    return (math.sqrt(variance), variance**2 / sum(part**2 / free for part, free in parts)), of_values
 
 
 def _quantile(degrees: float, confidence: float) -> float:
     from scipy.special import stdtrit  # the whole of scipy.stats takes ten times as long to import
 
     return float(stdtrit(degrees, 0.5 + confidence / 2))
+
+
+def _tail(distance: float, error: float, degrees: float) -> float:
+    from scipy.special import stdtr
+
+    if error == 0:
+        return 0.0 if distance > 0 else 1.0
+    return float(stdtr(degrees, -distance / error))
 
 
 def _log_mean(values: Sequence[float]) -> tuple[float, float | None] | None:

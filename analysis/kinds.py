@@ -7,6 +7,9 @@
                                   deviations of the logarithms beyond 1 + `SCATTER_TOLERANCE`, and new's at least
                                   `LEAST_SCATTER`
   recompiles in the timed region  more programs traced or compiled during the kept epochs than in the base: a count
+  unstable processes              more blocks in which new alone was still warming up after the discard (status
+                                  `unstable`) than base alone, by the exact sign test over them (McNemar, Psychometrika
+                                  12 (1947)), a discovery like the figures below
 
 Each of the two figures with an interval has a rule like the gate's: the interval lies beyond the tolerance, and the
 comparison is a discovery at the rule's level, among the run's comparisons in the same figure (Benjamini and Hochberg),
@@ -17,7 +20,7 @@ of (s - mean s) * d, with s the sum and d the difference of a block's two log st
 (Biometrika 31 (1939)) that the covariance of sum and difference is the difference of the variances. It is blunt where
 the means differ much: a lone scatter is what it is for.
 
-It does not know the cause. Two sessions have no blocks: of these, counts alone are compared.
+It does not know the cause. Two sessions have no blocks: of these, recompiles alone are compared.
 """
 
 from __future__ import annotations
@@ -29,10 +32,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from analysis.gate import Outcome, Rule, Verdict, spent_p
+from analysis.gate import Outcome, Rule, Verdict, spent, spent_p
 from analysis.processes import scatter_ratio
-from analysis.statistics import MIN_BLOCKS, Estimate, adjusted_p_values, of_logs, paired_logs, spread
-from records.schema import Record
+from analysis.statistics import (
+    MIN_BLOCKS,
+    Estimate,
+    adjusted_p_values,
+    of_logs,
+    paired_logs,
+    signed_rank_p,
+    spread,
+)
+from records.schema import Record, Status
 
 FIRST_EPOCH_TOLERANCE = 0.10
 SCATTER_TOLERANCE = 0.25
@@ -47,16 +58,22 @@ class Kind(StrEnum):
     """What got worse. A closed set; the first found in this order is the one to look at first."""
 
     RECOMPILES = "recompiles in the timed region"
+    UNSTABLE = "unstable processes"
     STEPS = "slower steps"
     FIRST_EPOCH = "slower first epoch"
     SCATTER = "more scatter"
 
 
 # What a gate may be asked to fail on beside slower steps.
-ALSO = {"first-epoch": Kind.FIRST_EPOCH, "scatter": Kind.SCATTER, "recompiles": Kind.RECOMPILES}
+ALSO = {
+    "first-epoch": Kind.FIRST_EPOCH,
+    "scatter": Kind.SCATTER,
+    "unstable": Kind.UNSTABLE,
+    "recompiles": Kind.RECOMPILES,
+}
 
-# Those of them that can be false alarms; a count cannot.
-TESTED = frozenset({Kind.FIRST_EPOCH, Kind.SCATTER})
+# Those of them that can be false alarms; the count of recompiles cannot.
+TESTED = frozenset({Kind.FIRST_EPOCH, Kind.SCATTER, Kind.UNSTABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +93,15 @@ class Counts:
 class Facets:
     """One comparison beside its step time. Ratios are new / base; scatter is that of standard deviations.
 
-    `recompiles` sums over the repeats that both sides have, `forward_flops` is of one batch. `said` is the whole in
-    words; empty when nothing got worse.
+    `recompiles` and `unstable_processes` sum over the repeats that both sides have, `forward_flops` is of one batch.
+    `said` is the whole in words; empty when nothing got worse.
     """
 
     first_epoch: Verdict
     scatter: Verdict
     scatter_within: Verdict
+    unstable: Verdict
+    unstable_processes: Counts
     recompiles: Counts
     forward_flops: Counts
     kinds: tuple[Kind, ...] = ()
@@ -114,12 +133,15 @@ def facets(pairs: Mapping[str, Pair], rule: Rule) -> dict[str, Facets]:
     scatter = _judged(
         {(n, within): _scatter(p, rule, within) for n, p in pairs.items() for within in (False, True)}, rule
     )
+    unstable = _instability(pairs, rule)
     found = {}
     for name, pair in pairs.items():
         plain = Facets(
             first_epoch=first[name],
             scatter=scatter[name, False],
             scatter_within=scatter[name, True],
+            unstable=unstable[name],
+            unstable_processes=_unstable(pair),
             recompiles=_recompiles(pair),
             forward_flops=Counts(_any(pair.base, "forward_flops"), _any(pair.new, "forward_flops")),
         )
@@ -192,11 +214,46 @@ def _verdict(claim: _Claim, adjusted_p: float | None, rule: Rule) -> Verdict:
     return Verdict(Outcome.NO_WORSE if found.high <= 1 + claim.tolerance else Outcome.UNDECIDED, found, adjusted_p)
 
 
+def _instability(pairs: Mapping[str, Pair], rule: Rule) -> dict[str, Verdict]:
+    """Return the verdicts on how often processes were unstable, over the blocks in which one side alone was."""
+    p = {name: _unstable_p(pair, rule) for name, pair in pairs.items() if pair.paired and _blocks(pair)}
+    adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
+    found = {}
+    for name, pair in pairs.items():
+        if name not in adjusted:
+            outcome = Outcome.NOT_MEASURED
+        elif adjusted[name] <= rule.level:
+            outcome = Outcome.REGRESSED
+        else:
+            outcome = Outcome.UNDECIDED if _unstable(pair).more else Outcome.NO_WORSE
+        found[name] = Verdict(outcome, None, adjusted.get(name))
+    return found
+
+
+def _unstable_p(pair: Pair, rule: Rule) -> float:
+    """Return the sign test's p-value: which side of a block was unstable is a coin's toss where nothing changed."""
+    signs = [float(_is_unstable(pair.new[b])) - _is_unstable(pair.base[b]) for b in _blocks(pair)]
+    return spent(signed_rank_p([sign for sign in signs if sign]), len(signs), rule)
+
+
+def _unstable(pair: Pair) -> Counts:
+    return Counts(*(sum(_is_unstable(side[block]) for block in _blocks(pair)) for side in (pair.base, pair.new)))
+
+
+def _is_unstable(record: Record) -> bool:
+    return record.status is Status.UNSTABLE
+
+
+def _blocks(pair: Pair) -> list[int]:
+    return sorted(pair.base.keys() & pair.new.keys())
+
+
 def _kinds(found: Facets, steps: Verdict) -> tuple[Kind, ...]:
     slower = steps.outcome is Outcome.REGRESSED
     first = found.first_epoch.outcome is Outcome.REGRESSED and not (slower and _explained(found.first_epoch, steps))
     worse = {
         Kind.RECOMPILES: found.recompiles.more,
+        Kind.UNSTABLE: found.unstable.outcome is Outcome.REGRESSED,
         Kind.STEPS: slower,
         Kind.FIRST_EPOCH: first,
         Kind.SCATTER: Outcome.REGRESSED in (found.scatter.outcome, found.scatter_within.outcome),
@@ -214,6 +271,7 @@ def _explained(first_epoch: Verdict, steps: Verdict) -> bool:
 def _said(found: Facets, steps: Verdict) -> str:
     told = {
         Kind.RECOMPILES: f"{found.recompiles.new} against {found.recompiles.base or 0}",
+        Kind.UNSTABLE: f"{found.unstable_processes.new} against {found.unstable_processes.base}",
         Kind.STEPS: _steps_said(found, steps),
         Kind.FIRST_EPOCH: _changed(found.first_epoch.estimate),
         Kind.SCATTER: _scatter_said(found),
@@ -256,7 +314,7 @@ def _percent(ratio: float) -> str:
 
 def _recompiles(pair: Pair) -> Counts:
     """Return the sums over the repeats that both sides have: of one process more, more is no finding."""
-    both = pair.base.keys() & pair.new.keys()
+    both = _blocks(pair)
     return Counts(*(_sum({repeat: side[repeat] for repeat in both}) for side in (pair.base, pair.new)))
 
 

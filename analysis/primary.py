@@ -46,6 +46,14 @@ def told(record: Record) -> float | None:
     return found.value if found and found.value is not None and found.value > 0 else None
 
 
+def beside_mean(record: Record) -> tuple[float | None, float | None]:
+    """Return median and 95th percentile, over the kept epochs, of a step's time in seconds; None where not timed."""
+    steps = record.resolved.steps_per_epoch if record.resolved else 0
+    epochs_s = (record.times.epoch_time_median_s, record.times.epoch_time_p95_s)
+    median_s, p95_s = (found / steps if found is not None and steps else None for found in epochs_s)
+    return median_s, p95_s
+
+
 def cost(record: Record) -> float | None:
     """Return the figure turned so that less is better."""
     found = told(record)

@@ -47,6 +47,10 @@ MATCHED_FACTS: dict[str, Callable[[Record], object]] = {
     "compile modes": lambda record: record.resolved and record.resolved.jit_compile,
     "image data formats": lambda record: record.resolved and record.resolved.image_data_format,
 }
+# As above, within that league: JAX does not tell its threads, TensorFlow only those it was given by number.
+MATCHED_TOLD: dict[str, Callable[[Record], object]] = {
+    "threads of an operation": lambda record: record.resolved and record.resolved.intra_op_threads,
+}
 FIGURES: dict[str, tuple[Callable[[Record], Any], float]] = {
     "learning rates": (lambda record: record.resolved and record.resolved.learning_rate, RATE_TOLERANCE),
 }
@@ -65,10 +69,13 @@ def differing(cells: Cells, apart: bool = False) -> str | None:
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
     found_anew = apart and all(record.settings.steps_per_epoch == "auto" for record in everyone)
-    for name, fact in (FACTS | TOLD | (MATCHED_FACTS if matched else {})).items():
+    told_of = TOLD | MATCHED_TOLD if matched else TOLD
+    for name, fact in (FACTS | told_of | (MATCHED_FACTS if matched else {})).items():
         if found_anew and name == STEPS:
             continue
-        values = {cell: "/".join(map(_word, _values(fact, records, name in TOLD))) for cell, records in cells.items()}
+        values = {
+            cell: "/".join(map(_word, _values(fact, records, name in told_of))) for cell, records in cells.items()
+        }
         told = {cell: text for cell, text in values.items() if text}
         if len(set(told.values())) > 1:
             return _told(name, told)

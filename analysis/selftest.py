@@ -98,6 +98,22 @@ def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[Fin
     return [_finding(name, len(sessions), comparisons) for name, comparisons in named.items() if comparisons]
 
 
+def pooled(sessions: Iterable[Labelled]) -> list[str]:
+    """Return what the sessions that are told together differ in: machines and versions, a line each."""
+    facts: dict[str, set[str]] = {}
+    for record in (record for session in sessions for side in session for record in side):
+        facts.setdefault("machines", set()).add(record.machine.host_id)
+        for name in ("keras", record.settings.backend):
+            if name in record.versions:
+                facts.setdefault(f"{name} versions", set()).add(record.versions[name])
+    return [
+        f"{name} differ among these sessions ({len(found) if name == 'machines' else ', '.join(sorted(found))}): "
+        "the rates are of all of them together"
+        for name, found in facts.items()
+        if len(found) > 1
+    ]
+
+
 def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
     """Return in how many sessions a gate over all cells, all their blocks, said regressed."""
     outcomes = []

@@ -43,10 +43,11 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """At how many blocks one looks, and with which confidence each interval is made."""
+    """At how many blocks one looks, with which confidence each interval is made, and what p-values are multiplied by."""
 
     blocks: tuple[int, ...]
     confidences: tuple[float, ...]
+    p_factor: float = 1.0
 
     def confidence(self, count: int) -> float:
         """Return the confidence of an interval over `count` blocks: of the look there, else of the last one.
@@ -60,7 +61,8 @@ class Looks:
         return next((at for at in self.blocks if at > count), None)
 
 
-LOOKS = Looks((5, 8, 12, 18, 27, 40), (0.9461, 0.9826, 0.9812, 0.9721, 0.9849, 0.9535))
+# With p-values doubled, at most 5 % of tables of equal backends name a fastest, by simulation (docs/statistics.md).
+LOOKS = Looks((5, 8, 12, 18, 27, 40), (0.9461, 0.9826, 0.9812, 0.9721, 0.9849, 0.9535), p_factor=2.0)
 # A number of blocks fixed beforehand: no look but the last, the plain interval.
 FIXED = Looks((), (CONFIDENCE,))
 

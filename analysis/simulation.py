@@ -16,9 +16,10 @@ from scipy.special import stdtr
 from analysis.gate import Rule, spending
 from analysis.noise import Array, Scenario
 from analysis.sequential import LOOKS, PRECISION_TARGET, Looks
-from analysis.statistics import adjusted_p_values, signed_rank_chances, t_quantile
+from analysis.statistics import LEVEL, adjusted_p_values, signed_rank_chances, t_quantile
 
 COMPARISONS = 300
+NAMED_ROWS = 20
 # The threshold 0 is the hardest: any tolerance only takes alarms away.
 NO_TOLERANCE = Rule(threshold=0.0, looks=LOOKS)
 UNTIL_DECIDED = Rule(threshold=0.0)
@@ -65,6 +66,17 @@ class UntilDecided:
 
     passed: float
     alarmed: float
+
+
+@dataclass(frozen=True, slots=True)
+class FalseNames:
+    """The share of tables, of `NAMED_ROWS` rows of two truly equal backends each, in which any row names a fastest.
+
+    Where nothing is true every name is wrong, so this is also the expected share of wrong names among a table's.
+    """
+
+    share: float
+    tables: int
 
 
 def stopped(logs: Array, target: float = PRECISION_TARGET, looks: Looks = LOOKS) -> Stopped:
@@ -124,6 +136,18 @@ def until_decided(scenario: Scenario, noise: float, runs: int, seed: int, rule: 
         passed += well
         alarmed += _alarms(p_values, size, rule)
     return UntilDecided(passed / (runs * COMPARISONS), alarmed / runs)
+
+
+def false_names(scenario: Scenario, noise: float, tables: int, seed: int) -> FalseNames:
+    """Return how often a table of equal backends names a fastest, each comparison stopped by its own rule."""
+    generator = np.random.default_rng(seed)
+    found = stopped(scenario.draw(generator, (tables * NAMED_ROWS, LOOKS.blocks[-1]), noise))
+    widths = {at: t_quantile(at - 1, LOOKS.confidence(at)) for at in LOOKS.blocks}
+    error = found.half / np.array([widths[int(count)] for count in found.count])
+    by_chance = LOOKS.p_factor * 2 * stdtr(found.count - 1, -np.abs(found.centre) / error)
+    p_values = np.where(np.abs(found.centre) > found.half, np.minimum(by_chance, 1.0), 1.0)
+    named = sum(min(adjusted_p_values(row.tolist())) <= LEVEL for row in p_values.reshape(tables, NAMED_ROWS))
+    return FalseNames(named / tables, tables)
 
 
 def _decide_all(

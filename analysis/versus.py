@@ -2,7 +2,8 @@
 
 Cells of one session were measured in turn and are paired by block; then the interval is over blocks. Cells of two
 sessions differ by boot, driver and hour too: their interval needs the spread between sessions that stored history
-knows, and without it there is none. What did not do the same work, on the same machine, is not compared, and says why.
+knows, and without it there is none. What did not do the same work, on the same machine, is not compared, and says why;
+what fails more often in new than in base was not measured, however its other processes did.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.compare import CellSummary, all_data, by_repeat, incomparable, summarise
+from analysis.failing import failing, more_often
 from analysis.gate import Outcome, Rule, Verdict, judge, overall
+from analysis.history import SessionRatio
 from analysis.kinds import Facets, Pair, facets
 from analysis.same_work import losses_apart, mixed
-from analysis.statistics import MIN_BLOCKS, Estimate, paired_logs
+from analysis.statistics import MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values, paired_logs
 from analysis.suite import SuiteRatio, per_group
-from records.schema import Record
+from records.schema import Record, Status
 
-Across = Callable[[Sequence[Record], Sequence[Record]], Estimate | None]
-"""From the measured records of a cell in two sessions to the ratio new / base with its interval, if it has one."""
+Across = Callable[[Sequence[Record], Sequence[Record]], SessionRatio | None]
+"""From the records of a cell in two sessions, those that ended ok, to the ratio new / base, if it has one."""
 
 ACROSS_UNKNOWN = "undecided: no interval across these sessions"
 
@@ -30,8 +33,8 @@ class Comparison:
     """One cell in base and new. `ratio` is new / base of the mean step time; `reason` says why there is none.
 
     `logs` are the log ratios by block; empty where base and new are of two sessions. `facets` is what else differs;
-    None where there is a `reason`. `all_data` counts the blocks that were disturbed and measured again too; None where
-    there were none.
+    None where the two cannot be compared. `all_data` counts the blocks that were disturbed and measured again too; None
+    where there were none. `failures` say in how many repeats a side that has figures ended without one, and why.
     """
 
     cell_id: str
@@ -46,6 +49,18 @@ class Comparison:
     facets: Facets | None = None
     doubts: tuple[str, ...] = ()
     all_data: Estimate | None = None
+    failures: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """Return the verdict in words: why there is none, or what would decide it."""
+        if self.reason is not None or self.outcome is not Outcome.UNDECIDED:
+            return self.reason or str(self.outcome)
+        if self.more_blocks:
+            return f"undecided: about {self.more_blocks} more repeat{'s'[: self.more_blocks > 1]} would decide it"
+        if self.logs:
+            return f"undecided: so near the threshold that {MOST_BLOCKS:,} repeats do not tell; set another --threshold"
+        return str(self.outcome)
 
     @property
     def either(self) -> CellSummary:
@@ -78,19 +93,15 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
     cells = list(dict.fromkeys([*sides["base"], *sides["new"]]))
     apart = across is not None
     reasons = {cell: _reason(sides["base"].get(cell), sides["new"].get(cell), apart) for cell in cells}
-    logs = {cell: () if reasons[cell] or across else _logs(sides["base"][cell], sides["new"][cell]) for cell in cells}
-    judged = judge({cell: found for cell, found in logs.items() if not reasons[cell]}, rule).verdicts
+    able = {cell: (sides["base"][cell], sides["new"][cell]) for cell in cells if not reasons[cell]}
+    logs: dict[str, tuple[float, ...]] = {} if across else {cell: _logs(*ends) for cell, ends in able.items()}
+    judged = _across(across, able, rule) if across else judge(logs, rule).verdicts
     comparisons = []
     for cell in cells:
         ends = sides["base"].get(cell), sides["new"].get(cell)
-        if reasons[cell]:
-            verdict = Verdict(Outcome.NOT_MEASURED, None, None)
-        elif across:
-            verdict = _across(across, ends, rule)
-        else:
-            verdict = judged[cell]
-        comparisons.append(_comparison(cell, ends, logs[cell], verdict, reasons[cell]))
-    comparisons = _with_facets(comparisons, rule, paired=not apart)
+        verdict = judged.get(cell, Verdict(Outcome.NOT_MEASURED, None, None))
+        comparisons.append(_comparison(cell, ends, logs.get(cell, ()), verdict, reasons[cell]))
+    comparisons = [_with_failures(one, apart) for one in _with_facets(comparisons, rule, paired=not apart)]
     by_backend, whole = per_group(_grouped(comparisons), rule.looks)
     return Versus(
         tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
@@ -115,6 +126,20 @@ def _with_facets(comparisons: Sequence[Comparison], rule: Rule, *, paired: bool)
     }
     found = facets(pairs, rule)
     return [replace(one, facets=found.get(one.cell_id)) for one in comparisons]
+
+
+def _with_failures(one: Comparison, apart: bool) -> Comparison:
+    """Return the comparison with what failed in part; where new fails more often, only a regression still holds."""
+    if not (one.base and one.new and one.base.measured and one.new.measured):
+        return one
+    sides = {"base": one.base.records, "new": one.new.records}
+    common = None if apart else {r.repeat for r in one.base.records} & {r.repeat for r in one.new.records}
+    found = failing(sides, common)
+    told = replace(one, failures=tuple(f"{way}: {way.reason}" for way in found))
+    worse = more_often(found, "new")
+    if worse is None or one.outcome in (Outcome.REGRESSED, Outcome.NOT_MEASURED):
+        return told
+    return replace(told, outcome=Outcome.NOT_MEASURED, more_blocks=None, reason=f"not measured in {worse}")
 
 
 def _outcome(comparisons: Sequence[Comparison], rule: Rule) -> Outcome:
@@ -172,17 +197,30 @@ def _logs(base: CellSummary, new: CellSummary) -> tuple[float, ...]:
     return tuple(paired_logs(by_repeat(new), by_repeat(base)).values())
 
 
-def _across(across: Across, ends: tuple[CellSummary | None, CellSummary | None], rule: Rule) -> Verdict:
-    """Judge two sessions by the interval alone: there are no blocks whose signs could be counted."""
-    base, new = ends
-    assert base is not None
-    assert new is not None
-    ratio = across(base.measured, new.measured)
-    if ratio is None or ratio.low is None or ratio.high is None:
+def _across(across: Across, cells: Mapping[str, tuple[CellSummary, CellSummary]], rule: Rule) -> dict[str, Verdict]:
+    """Judge cells of two sessions by Student's p-values: there are no blocks whose signs could be counted.
+
+    Only processes that ended ok count, as in the history from which the spread between sessions is known.
+    """
+    found = {cell: across(_ok(base), _ok(new)) for cell, (base, new) in cells.items()}
+    beyond = {cell: one.p_above(1 + rule.threshold) for cell, one in found.items() if one}
+    p = {cell: value for cell, value in beyond.items() if value is not None}
+    adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
+    return {cell: _verdict_across(one, adjusted.get(cell), rule) for cell, one in found.items()}
+
+
+def _ok(cell: CellSummary) -> list[Record]:
+    return [record for record in cell.records if record.status is Status.OK]
+
+
+def _verdict_across(found: SessionRatio | None, adjusted_p: float | None, rule: Rule) -> Verdict:
+    ratio = found.estimate if found else None
+    if ratio is None or ratio.low is None or ratio.high is None or adjusted_p is None:
         return Verdict(Outcome.UNDECIDED, ratio, None)
     if ratio.high <= 1 + rule.threshold:
-        return Verdict(Outcome.NO_WORSE, ratio, None)
-    return Verdict(Outcome.REGRESSED if ratio.low > 1 + rule.threshold else Outcome.UNDECIDED, ratio, None)
+        return Verdict(Outcome.NO_WORSE, ratio, adjusted_p)
+    regressed = ratio.low > 1 + rule.threshold and adjusted_p <= rule.level
+    return Verdict(Outcome.REGRESSED if regressed else Outcome.UNDECIDED, ratio, adjusted_p)
 
 
 def _comparison(
@@ -213,11 +251,18 @@ def _comparison(
 
 
 def _doubts(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...]:
-    """Return what is doubtful about the two sides beside each other."""
+    """Return what is doubtful about the two sides beside each other, then about each."""
     if base is None or new is None:
         return ()
-    doubted = losses_apart({"base": base.measured, "new": new.measured})
-    return (doubted,) if doubted else ()
+    sides = {"base": base, "new": new}
+    doubted = losses_apart({name: cell.measured for name, cell in sides.items()})
+    own = [f"{name}: {doubt}" for name, cell in sides.items() for doubt in (*_unstable(cell), *cell.doubts)]
+    return (*([doubted] if doubted else []), *own)
+
+
+def _unstable(cell: CellSummary) -> tuple[str, ...]:
+    found = [record for record in cell.measured if record.status is Status.UNSTABLE]
+    return (f"unstable in {len(found)} of {len(cell.measured)} processes: {found[0].reason}",) if found else ()
 
 
 def _too_few(ends: tuple[CellSummary | None, CellSummary | None], blocks: int) -> str:
@@ -229,11 +274,12 @@ def _too_few(ends: tuple[CellSummary | None, CellSummary | None], blocks: int) -
 
 
 def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:
-    """Return backend -> cell -> block -> log ratio, for the geometric means."""
+    """Return backend -> cell -> block -> log ratio, for the geometric means; none where new fails more often."""
     found: dict[str, dict[str, dict[int, float]]] = {}
     for one in comparisons:
         if one.logs and one.base and one.new:
-            logs = paired_logs(by_repeat(one.new), by_repeat(one.base))
+            failed = one.failures and one.outcome is Outcome.NOT_MEASURED
+            logs = {} if failed else paired_logs(by_repeat(one.new), by_repeat(one.base))
             found.setdefault(one.either.settings.backend, {})[one.cell_id] = dict(logs)
     return found
 

@@ -11,10 +11,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.compare import Row, suite
+from analysis.compare import CellSummary, Row, suite
 from analysis.sequential import LOOKS
 from analysis.statistics import blocks_needed
 from analysis.suite import SuiteRatio
+from records.schema import Status
 
 NOTABLE = 0.05  # the relative difference of which a run tells whether it would have shown
 NIGHT_S = 7200.0
@@ -22,7 +23,7 @@ NIGHT_S = 7200.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many of the comparisons of a run."""
+    """So many of the comparisons of a run: each cell of a row against its quickest, drawn or not."""
 
     able: int
     of: int
@@ -34,9 +35,12 @@ def lines(rows: Sequence[Row]) -> list[str]:
     for one in suite(rows):
         ratios = ", ".join(f"{ratio.estimate.centre:.2f}x {name}{_bounds(ratio)}" for name, ratio in one.ratios.items())
         told.append(f"geometric mean, league {one.league}: {ratios} against {one.against}")
-    now = detectable(rows, NOTABLE)
-    if now.of:
-        told.append(f"a difference of {NOTABLE * 100:.0f} % would have shown in {now.able} of {now.of} comparisons")
+    now, drawn = detectable(rows, NOTABLE), sum(len(row.ratios) for row in rows)
+    if not drawn:
+        return told
+    told.append(f"a difference of {NOTABLE * 100:.0f} % would have shown in {now.able} of {now.of} comparisons")
+    if drawn < now.of:
+        told[-1] += f" ({now.of - drawn} not compared)"
     if (night := projected(rows, NIGHT_S)) is not None and night.able > now.able:
         told[-1] += (
             f"; in {night.able} after --repeats auto --budget {NIGHT_S:.0f}, if they go on to scatter as they did"
@@ -47,7 +51,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
 def detectable(rows: Sequence[Row], effect: float) -> Share:
     """Return how many of the comparisons would have shown a relative difference of `effect`."""
     known = [ratio.smallest_difference for row in rows for ratio in row.ratios]
-    return Share(sum(found is not None and found <= effect for found in known), len(known))
+    return Share(sum(found is not None and found <= effect for found in known), _expected(rows))
 
 
 def projected(rows: Sequence[Row], budget_s: float, effect: float = NOTABLE) -> Share | None:
@@ -64,7 +68,20 @@ def projected(rows: Sequence[Row], budget_s: float, effect: float = NOTABLE) -> 
         longest = max(most_blocks, blocks)
         if spent_s + cost_s + longest * servers_s <= budget_s:
             spent_s, most_blocks, able = spent_s + cost_s, longest, able + count
-    return Share(able, sum(len(row.ratios) for row in compared))
+    return Share(able, _expected(rows))
+
+
+def _expected(rows: Sequence[Row]) -> int:
+    """Return how many comparisons a run of these rows should hold: what failed or did other work has shown nothing.
+
+    What a backend cannot do at all is none.
+    """
+    able = [[cell for cell in row.cells.values() if not _unsupported(cell)] for row in rows]
+    return sum(max(0, len(cells) - 1) for cells in able)
+
+
+def _unsupported(cell: CellSummary) -> bool:
+    return all(record.status is Status.UNSUPPORTED for record in cell.records)
 
 
 def _wanted(row: Row, effect: float) -> tuple[float, int, int]:

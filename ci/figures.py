@@ -4,6 +4,7 @@
     .venv/bin/python ci/figures.py plan         a plan of 100,000 cells: seconds and memory
     .venv/bin/python ci/figures.py overhead     our timed epochs against bare `model.fit`, alternating in one process
     .venv/bin/python ci/figures.py spread       forked against fresh processes: centre and spread, interleaved
+    .venv/bin/python ci/figures.py statistics FOLDER   CPU time of the table of 100,000 epochs, from a stored run
     .venv/bin/python ci/figures.py run FOLDER   wall time, import time saved, parent's CPU, from a stored run
 
 Nothing here is a test: figures belong to a machine and a day.
@@ -15,11 +16,13 @@ import argparse
 import json
 import math
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +168,28 @@ def run(folder: Path, wall_s: float | None) -> None:
     print(f"parent's CPU: median {statistics.median(shares):.3%} of a core, max {max(shares):.3%}")
 
 
+def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
+    """Print the CPU seconds of a stored run's table, its processes' epochs drawn again until all have `epochs`."""
+    from analysis import whole
+    from analysis.compare import table
+    from records.store import Run
+
+    draws = random.Random(0)
+    kept = [record for record in Run(folder).load()[0] if record.times.epoch_times_s]
+    each = -(-epochs // len(kept))
+    records = [
+        replace(one, times=replace(one.times, epoch_times_s=draws.choices(one.times.epoch_times_s, k=each)))
+        for one in kept
+    ]
+    taken_s = []
+    for _ in range(runs + 1):
+        begun_s = time.process_time()
+        whole.lines(table(records))
+        taken_s.append(time.process_time() - begun_s)
+    told = f"median {statistics.median(taken_s[1:]):.2f} s, the first {taken_s[0]:.2f} s"
+    print(f"{len(kept)} processes of {each} epochs: {told} of CPU time, n={runs}")
+
+
 def main() -> None:
     """Run the measurement that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -173,12 +198,15 @@ def main() -> None:
         commands.add_parser(name)
     commands.add_parser("overhead").add_argument("--limit-s", type=float, default=400.0, help="seconds a comparison")
     commands.add_parser("spread").add_argument("--processes", type=int, default=30)
+    commands.add_parser("statistics").add_argument("folder", type=Path)
     stored = commands.add_parser("run")
     stored.add_argument("folder", type=Path)
     stored.add_argument("--wall-s", type=float)
     args = parser.parse_args()
     if args.command == "run":
         run(args.folder, args.wall_s)
+    elif args.command == "statistics":
+        of_epochs(args.folder)
     elif args.command == "spread":
         spread(args.processes)
     elif args.command == "overhead":

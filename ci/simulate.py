@@ -41,6 +41,7 @@ def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
         found["coverage", scenario.name, level] = partial(simulation.coverage, scenario, level, runs, own)
         if scenario is not noise.LIMIT:
             found["alarms", scenario.name, level] = partial(simulation.false_alarms, scenario, level, runs, own)
+            found["names", scenario.name, level] = partial(simulation.false_names, scenario, level, runs // 10, own)
             found["decided", scenario.name, level] = partial(simulation.until_decided, scenario, level, runs // 10, own)
         for most in BUDGETS:
             job = partial(simulation.coverage, scenario, level, runs, own, most)
@@ -67,6 +68,7 @@ def tables(found: Found, runs: int, seed: int, taken_s: float) -> Iterator[str]:
     yield from coverage_table(found)
     yield from budget_table(found)
     yield from decided_table(found)
+    yield from names_table(found)
     yield from order_table(found)
     yield from detectable_table(found)
     yield from looks_lines(runs)
@@ -109,6 +111,16 @@ def decided_table(found: Found) -> Iterator[str]:
         figures = [found["decided", scenario.name, level] for level in NOISES]
         shares = ([one.passed * 100 for one in figures], [one.alarmed * 100 for one in figures])
         yield f"| {scenario.name} | " + " | ".join(f"{min(s):.2f}-{max(s):.2f}" for s in shares) + " |"
+
+
+def names_table(found: Found) -> Iterator[str]:
+    """Yield how often a table of equal backends names a fastest, at each level of noise."""
+    yield from head(
+        f"tables of {simulation.NAMED_ROWS} equal rows that name a fastest, %", *(f"noise {n:.0%}" for n in NOISES)
+    )
+    for scenario in noise.SCENARIOS:
+        shares = [found["names", scenario.name, level].share * 100 for level in NOISES]
+        yield f"| {scenario.name} | " + " | ".join(f"{share:.1f}" for share in shares) + " |"
 
 
 def order_table(found: Found) -> Iterator[str]:

@@ -204,6 +204,8 @@ def _lines(row: Row, columns: Sequence[Column], beside: Beside, parallel: Mappin
     lines = [
         Line(step, "ms", [_step_value(row, name, cell, beside) for name, cell in columns], primary=True),
         Line("against the quickest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),
+        Line("median of processes", "ms", _plain(columns, lambda c: c.step_time_median, MILLISECOND)),
+        Line("p95 of processes", "ms", _plain(columns, lambda c: c.step_time_p95, MILLISECOND)),
         Line("throughput", "samples/s", _plain(columns, lambda c: c.samples_per_s)),
         Line("first epoch", "s", _plain(columns, lambda c: c.first_epoch_time_s)),
         Line("steady epoch", "s", _plain(columns, lambda c: c.epoch_time_s)),

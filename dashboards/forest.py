@@ -106,10 +106,8 @@ def _line(one: Comparison, title: str, axis: Axis | None) -> Line:
     slot = slot_of(settings.backend)
     name = f"{title} on {settings.backend}"
     if axis is None or one.ratio is None:
-        return Line(name, one.reason or str(one.outcome), slot, False)
-    said = f"{_told(one.ratio)}: {one.reason or one.outcome}"
-    if one.outcome is Outcome.UNDECIDED and one.more_blocks:
-        said += f"; about {plural(one.more_blocks, 'more repeat')} would decide it"
+        return Line(name, one.said, slot, False)
+    said = "; ".join([f"{_told(one.ratio)}: {one.said}", *one.failures])
     if one.all_data:
         said += f"; with the disturbed blocks, too: {_told(one.all_data)}"
     marks = [

@@ -224,7 +224,7 @@ def _add_repeat(lane: Lane, record: Record, y: float, axis: Axis) -> None:
         return
     if figure := told(record):
         at = axis.place(figure)
-        tip = f"{name}: {'median ' if record.task is None else ''}{quantity(figure, axis.unit)}"
+        tip = f"{name}: {'mean ' if record.task is None else ''}{quantity(figure, axis.unit)}"
         lane.strokes.append(Stroke(at, at, y - 7, y + 7, lane.slot, tip))
     for index, dot in enumerate(_per_step(record)):
         epoch = "" if record.task else f", epoch {record.settings.discard + index + 1}"

@@ -27,7 +27,8 @@ from records.task import Task
 from runner import catalog as catalogs
 from runner import yaml_strict
 from runner.catalog import Catalog
-from runner.entries import Axes, Entry, read
+from runner.conflicts import Axes
+from runner.entries import Entry, read
 from runner.errors import MatrixError
 from runner.grammar import SETTINGS
 from runner.overrides import Overrides, overridden

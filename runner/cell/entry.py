@@ -115,6 +115,10 @@ def main() -> None:
         code = run_job(Path(sys.argv[1]), None, "fresh")
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
+    except CodecError as error:
+        print(f"job: {error}: it is from another version of the runner; build the image again", file=sys.stderr)
+    except BaseException:  # noqa: BLE001 - nothing is told any more once the process has left
+        traceback.print_exc()
     finally:
         leave(code)
 

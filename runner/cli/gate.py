@@ -6,7 +6,7 @@ regressed (exit 4): the interval of new / base lies beyond the threshold, and th
 run's; with --also, other figures that got worse fail it too, but never keep it undecided. no worse (exit 0): every
 interval ends within the threshold. undecided (exit 5): neither; it says how many more repeats would probably decide it;
 unless --repeats says otherwise, they are added until it is decided, within --budget. Nothing measured, or a cell that
-failed, is exit 1: what did not run has not passed.
+fails in more of its repeats in new than in base, is exit 1: what did not run has not passed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--also",
         metavar="NAMES",
         default="",
-        help="fail on these too, beside slower steps: first-epoch, scatter, recompiles, with commas",
+        help="fail on these too, beside slower steps: first-epoch, scatter, unstable, recompiles, with commas",
     )
     parser.set_defaults(repeats="auto")
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.changes import USUAL_RUN_LENGTH, Assessment, assess
-from analysis.history import across_sessions, histories
+from analysis.history import SessionRatio, across_sessions, histories
 from analysis.primary import cost
-from analysis.statistics import Estimate
 from records import past
 from records.annotations import in_force, load
 from records.past import Past
@@ -31,7 +30,7 @@ def assessed(found: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LEN
 
 def across_stored(
     roots: Sequence[Path], compared: Collection[str], cells: Collection[str]
-) -> Callable[[Sequence[Record], Sequence[Record]], Estimate | None]:
+) -> Callable[[Sequence[Record], Sequence[Record]], SessionRatio | None]:
     """Return how a cell's records of two sessions compare, given the spread that these folders know.
 
     `cells` are those that will be asked for. The runs that are compared themselves do not count for the spread: a
@@ -43,7 +42,7 @@ def across_stored(
         (one.history.cell_id, one.history.host_id, one.history.device): one.spread for one in assessed(others, roots)
     }
 
-    def ratio(base: Sequence[Record], new: Sequence[Record]) -> Estimate | None:
+    def ratio(base: Sequence[Record], new: Sequence[Record]) -> SessionRatio | None:
         base_s, new_s = ([found for r in side if (found := cost(r))] for side in (base, new))
         places = {_place(record) for record in (*base, *new)}
         return across_sessions(base_s, new_s, spreads.get(places.pop()) if len(places) == 1 else None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import shortfall, whole
 from analysis.beside import Beside, cell_doubts, same_work
 from analysis.compare import CellSummary, Row, in_order
-from analysis.primary import STEP_TIME, metrics_over
+from analysis.primary import STEP_TIME, beside_mean, metrics_over
 from analysis.statistics import MIN_BLOCKS
 from records.codec import to_json
 from records.schema import MEASURED, Record
@@ -246,7 +246,9 @@ def _process_lines(cell: CellSummary) -> list[str]:
         "first step",
         "first epoch",
         "kept epochs",
-        "step",
+        "step: mean",
+        "median",
+        "p95",
         "fixed/epoch",
         "seed's total",
     ]
@@ -255,7 +257,7 @@ def _process_lines(cell: CellSummary) -> list[str]:
         t = record.times
         kept = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
         figures = (t.build_time_s, t.first_step_time_s, t.first_epoch_time_s)
-        tail = (t.step_time_s, t.fixed_time_per_epoch_s, t.seed_total_time_s)
+        tail = (t.step_time_s, *beside_mean(record), t.fixed_time_per_epoch_s, t.seed_total_time_s)
         rows.append([str(record.repeat), record.status, *map(seconds, figures), kept, *map(seconds, tail)])
     return ["  " + line for line in columns(rows)]
 
@@ -279,6 +281,9 @@ def _summary_lines(cell: CellSummary) -> list[str]:
     pairs = {
         cell.figure.name: quantity(cell.step_time.centre, cell.figure),
         "95 % interval": _interval(cell),
+        "median, p95 of processes": ", ".join(
+            quantity(found, cell.figure) for found in (cell.step_time_median, cell.step_time_p95)
+        ),
         "spread between processes": "-" if cell.spread is None else f"{cell.spread:.1%}",
         "smallest difference seen": "-" if cell.smallest_difference is None else f"{cell.smallest_difference:.1%}",
         **(timed if cell.figure == STEP_TIME else {}),

@@ -105,13 +105,14 @@ def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
 
 def _document(sessions: Sequence[Labelled], args: argparse.Namespace) -> dict[str, Any]:
     from analysis.gate import Rule
-    from analysis.selftest import findings, gate_alarms, named
+    from analysis.selftest import findings, gate_alarms, named, pooled
     from analysis.sequential import FIXED
 
     return {
         "version": 1,
         "planted": args.plant,
         "sessions": len(sessions),
+        "notes": pooled(sessions),
         "findings": [_finding_json(one) for one in findings(sessions)],
         "gate_regressed": _rate_json(gate_alarms(sessions, Rule(threshold=0.0, looks=FIXED))),
         "named": {
@@ -171,6 +172,7 @@ def _text(document: dict[str, Any]) -> str:
     gate = document["gate_regressed"]
     lines = [
         f"{plural(document['sessions'], 'session')} of the matrix against itself, {planted or 'nothing'} planted",
+        *document["notes"],
         "",
         *columns(rows),
         "",

@@ -21,11 +21,18 @@ from runner.cli.present import usual_values
 from runner.executors.output import printable
 
 Names = Mapping[str, str]
-FACETS = ["workload", "backend", "first epoch", "scatter between", "scatter within", "recompiles", "forward FLOPs"]
+FACETS = ["workload", "backend", "median", "p95", "first epoch", "scatter between", "scatter within"]
+FACETS += ["unstable", "recompiles", "forward FLOPs"]
+SOONEST = "; what decides soonest is to measure both in turn: --base-env"
 ACROSS_ADVICE = (
     f"an interval across sessions takes {LEAST_PROCESSES} processes on each side and {LEAST_SESSIONS} other stored "
-    "sessions of the cell; what decides soonest is to measure both in turn: --base-env"
+    f"sessions of the cell{SOONEST}"
 )
+ACROSS_WIDE = (
+    "the interval across these sessions is too wide to decide; more stored sessions of the cell narrow it, no further "
+    f"than sessions differ{SOONEST}"
+)
+DOUBTS_SHOWN = 12
 HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "blocks", "verdict"]
 
 
@@ -87,6 +94,10 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "figure": to_json(figure),
         "base_step_time_s": _centre(one, "base") if figure == STEP_TIME else None,
         "new_step_time_s": _centre(one, "new") if figure == STEP_TIME else None,
+        "base_median": one.base.step_time_median if one.base else None,
+        "base_p95": one.base.step_time_p95 if one.base else None,
+        "new_median": one.new.step_time_median if one.new else None,
+        "new_p95": one.new.step_time_p95 if one.new else None,
         "base_figure": _centre(one, "base"),
         "new_figure": _centre(one, "new"),
         "ratio": to_json(one.ratio) if one.ratio else None,
@@ -97,6 +108,7 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "kinds": [str(kind) for kind in one.facets.kinds] if one.facets else [],
         "facets": to_json(one.facets) if one.facets else None,
         "doubts": list(one.doubts),
+        "failures": list(one.failures),
         "log_ratios": list(one.logs),
         "all_data": to_json(one.all_data) if one.all_data else None,
     }
@@ -108,7 +120,7 @@ def _rows(found: Versus, names: Names) -> list[list[str]]:
         title = names[one.cell_id]
         figures = [quantity(_centre(one, side), one.either.figure) for side in ("base", "new")]
         blocks = str(len(one.logs)) if found.paired else "-"
-        rows.append([title, one.either.settings.backend, *figures, *_ratio(one.ratio), blocks, _verdict(one)])
+        rows.append([title, one.either.settings.backend, *figures, *_ratio(one.ratio), blocks, one.said])
     for backend, suite in found.by_backend.items():
         rows.append(_suite_row("geometric mean", backend, suite))
     if found.whole and len(found.by_backend) > 1:
@@ -122,10 +134,18 @@ def _facet_rows(found: Versus, names: Names) -> list[list[str]]:
     for one in found.comparisons:
         if (facets := one.facets) is not None:
             scatters = [_times(verdict.estimate) for verdict in (facets.scatter, facets.scatter_within)]
-            counted = [_against(counts) for counts in (facets.recompiles, facets.forward_flops)]
+            counts = (facets.unstable_processes, facets.recompiles, facets.forward_flops)
+            counted = [_against(one) for one in counts]
+            step = [_moved(one, "step_time_median"), _moved(one, "step_time_p95")]
             first = " ".join(_ratio(facets.first_epoch.estimate)).replace(" none", "")
-            rows.append([names[one.cell_id], one.either.settings.backend, first, *scatters, *counted])
+            rows.append([names[one.cell_id], one.either.settings.backend, *step, first, *scatters, *counted])
     return rows
+
+
+def _moved(one: Comparison, name: str) -> str:
+    """Return how a quantile of the processes' step times moved: told beside the mean, without a verdict."""
+    base, new = getattr(one.base, name), getattr(one.new, name)
+    return percent(new / base) if base and new and one.either.figure == STEP_TIME else "-"
 
 
 def _times(ratio: Estimate | None) -> str:
@@ -150,14 +170,6 @@ def _ratio(ratio: Estimate | None) -> list[str]:
     return [percent(ratio.centre), interval]
 
 
-def _verdict(one: Comparison) -> str:
-    if one.reason:
-        return one.reason
-    if one.outcome is Outcome.UNDECIDED and one.more_blocks:
-        return f"undecided: about {one.more_blocks} more repeats would decide it"
-    return str(one.outcome)
-
-
 def _centre(one: Comparison, side: str) -> float | None:
     cell = one.base if side == "base" else one.new
     return cell.step_time.centre if cell and cell.step_time else None
@@ -168,30 +180,39 @@ def _remarks(found: Versus, names: Names) -> list[str]:
     counts = {outcome: sum(one.outcome is outcome for one in found.comparisons) for outcome in Outcome}
     told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     lines = [f"{found.outcome} ({told or 'nothing in common'})"]
-    for one in found.comparisons:
-        if one.facets and one.facets.said:
-            lines.append(f"{names[one.cell_id]} on {one.either.settings.backend}: {one.facets.said}")
+    cells = [(f"{names[one.cell_id]} on {one.either.settings.backend}", one) for one in found.comparisons]
+    lines += [f"{name}: {one.facets.said}" for name, one in cells if one.facets and one.facets.said]
     lines += [
-        f"{names[one.cell_id]} on {one.either.settings.backend}: with the disturbed blocks, too: "
-        + " ".join(_ratio(one.all_data)).replace(" none", "")
-        for one in found.comparisons
+        f"{name}: with the disturbed blocks, too: " + " ".join(_ratio(one.all_data)).replace(" none", "")
+        for name, one in cells
         if one.all_data
     ]
+    lines += [f"failed: {name}: {failure}" for name, one in cells for failure in one.failures]
     if found.changed:
         lines.append(f"changed: {', '.join(found.changed)}")
-    lines += [
-        f"doubt: {names[one.cell_id]} on {one.either.settings.backend}: {doubt}"
-        for one in found.comparisons
-        for doubt in one.doubts
-    ]
+    lines += _shortened([f"doubt: {name}: {doubt}" for name, one in cells for doubt in one.doubts])
     if not found.paired:
-        lines.append("base and new are of two sessions: intervals hold the spread between sessions, where it is known")
-    if any(one.reason == ACROSS_UNKNOWN for one in found.comparisons):
-        lines.append(ACROSS_ADVICE)
+        lines += [
+            "base and new are of two sessions: intervals hold the spread between sessions, where it is known",
+            *_advice(found),
+        ]
     if found.runs:
         lines.append("base {}, new {}".format(*found.runs))
     lines += found.notes
     return lines
+
+
+def _advice(found: Versus) -> list[str]:
+    """Return what would decide what is undecided across sessions; of a paired comparison its own verdict says it."""
+    undecided = [one for one in found.comparisons if one.outcome is Outcome.UNDECIDED]
+    if not undecided:
+        return []
+    return [ACROSS_ADVICE if any(one.reason == ACROSS_UNKNOWN for one in undecided) else ACROSS_WIDE]
+
+
+def _shortened(doubts: Sequence[str]) -> list[str]:
+    more = len(doubts) - DOUBTS_SHOWN
+    return [*doubts[:DOUBTS_SHOWN], *([f"and {more} more doubts: --json tells of each"] if more > 0 else [])]
 
 
 def _cell(text: str) -> str:

@@ -6,9 +6,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from analysis.compare import Row, incomparable, suite, summarise, table
+from analysis.compare import Row, incomparable, suite, summarise, table, titles
+from analysis.primary import beside_mean
 from analysis.sequential import LOOKS
 from analysis.statistics import minimum_detectable_effect, spread
 from records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
@@ -102,6 +104,36 @@ def test_other_settings_in_force_are_no_comparison(field: str, value: Any, reaso
     resolved = replace(Resolved(50, 32, "fork", "float32", parameters=1000), **{field: value})
     row = only_row(records_of({"torch": 0.04}) + records_of({"jax": 0.01}, resolved=resolved))
     assert row.verdict.startswith(f"not comparable: {reason} differ")
+
+
+def test_median_and_p95_of_the_processes_stand_beside_their_mean() -> None:
+    figures = [0.010, 0.011, 0.012, 0.013, 0.024]
+    cell = summarise([make_record(figure, repeat) for repeat, figure in enumerate(figures)])
+    assert (cell.step_time_median, cell.step_time_p95) == pytest.approx((0.012, np.quantile(figures, 0.95)))
+    alone = summarise([make_record(0.01)])
+    assert (alone.step_time_median, alone.step_time_p95) == (None, None)
+
+
+def test_median_and_p95_of_a_process_are_those_of_its_epochs_a_step() -> None:
+    times = Times(epoch_time_median_s=1.0, epoch_time_p95_s=3.0, step_time_s=0.03)
+    record = replace(make_record(), times=times)
+    assert beside_mean(record) == pytest.approx((0.02, 0.06))
+    assert beside_mean(replace(record, resolved=None)) == (None, None)
+    assert beside_mean(make_record(None, status=Status.CRASH)) == (None, None)
+
+
+def test_a_title_names_what_tells_a_work_from_others_of_its_workload_only() -> None:
+    works = [
+        make_settings(workload="gru", batch_size=8, params={"units": 4}),
+        make_settings(workload="gru", batch_size=8),
+        make_settings(workload="lstm", batch_size=16),
+    ]
+    assert titles(works, {}) == ["gru units=4", "gru", "lstm"]
+    assert titles(works, {"lstm": {"batch_size": 32}, "gru": {"batch_size": 8}}) == [
+        "gru units=4",
+        "gru",
+        "lstm batch_size=16",
+    ]
 
 
 def test_other_hosts_are_no_comparison() -> None:
@@ -319,6 +351,7 @@ def test_float64_of_one_backend_under_two_labels_is_compared() -> None:
     [
         ("jit_compile", False, True, "compile modes"),
         ("image_data_format", "channels_first", "channels_last", "image data formats"),
+        ("intra_op_threads", 1, 2, "threads of an operation"),
     ],
 )
 def test_what_a_backend_chooses_by_itself_may_differ_as_shipped_and_not_matched(
@@ -335,3 +368,14 @@ def test_what_a_backend_chooses_by_itself_may_differ_as_shipped_and_not_matched(
     assert only_row(records_of(APART, league="matched")).fastest == "tensorflow"
     assert row("as_shipped").fastest == "tensorflow"
     assert row("matched").verdict.startswith(f"not comparable: {told} differ")
+
+
+def test_a_backend_that_does_not_tell_its_threads_is_matched_all_the_same() -> None:
+    told = {"tensorflow": None, "jax": None, "torch": 2}
+    records = records_of(APART, league="matched")
+    found = [
+        replace(r, resolved=replace(r.resolved, intra_op_threads=told[r.settings.backend]))
+        for r in records
+        if r.resolved
+    ]
+    assert only_row(found).fastest == "tensorflow"

@@ -56,6 +56,17 @@ def test_a_ratio_is_the_rows_own_and_names_what_it_divides_by(rows: list[Row]) -
     }
 
 
+def test_a_ratio_is_against_the_quickest_though_another_has_no_repeat_in_common_with_it() -> None:
+    step_times_s = {"torch": 0.010, "tensorflow": 0.020, "jax": 0.040}
+    made = [
+        make_record(base, repeat + 5 * (backend == "jax"), settings=make_settings(backend=backend))
+        for backend, base in step_times_s.items()
+        for repeat in range(5)
+    ]
+    (found,) = of(findings.of_run(table(made)), Kind.RATIO)
+    assert (found.backend, found.against, found.estimate) == ("tensorflow", "torch", pytest.approx(2.0))
+
+
 def test_the_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) -> None:
     found = findings.of_run(rows)
     [verdict] = of(found, Kind.VERDICT)

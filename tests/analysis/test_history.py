@@ -12,12 +12,19 @@ import pytest
 from scipy.special import stdtrit
 
 from analysis.history import LEAST_SESSIONS, History, SessionSpread, across_sessions, histories, session_spread
+from analysis.statistics import Estimate
 from records.past import read
 from records.schema import DeviceProof, Record, Status
 from tests.conftest import MACHINE, make_record
 from tests.sessions import nights, processes, run_name, store_session
 
 STATUSES = [status for status in Status if status is not Status.OK]
+
+
+def ratio_across(base: list[float], new: list[float], spread: SessionSpread | None) -> Estimate:
+    found = across_sessions(base, new, spread)
+    assert found is not None
+    return found.estimate
 
 
 def only(root: Path) -> History:
@@ -113,15 +120,13 @@ def test_sessions_no_further_apart_than_their_processes_explain_have_no_spread_o
 
 
 def test_without_a_known_spread_a_ratio_across_sessions_has_no_interval() -> None:
-    found = across_sessions([0.01] * 5, [0.02] * 5, None)
-    assert found is not None
+    found = ratio_across([0.01] * 5, [0.02] * 5, None)
     assert (found.centre, found.low, found.high) == (pytest.approx(2.0), None, None)
 
 
 @pytest.mark.parametrize(("base", "new"), [([0.01, 0.01], [0.01] * 3), ([0.01] * 3, [0.02])])
 def test_too_few_processes_give_no_interval(base: list[float], new: list[float]) -> None:
-    found = across_sessions(base, new, SessionSpread(0.01, 0.01, 10))
-    assert found is not None
+    found = ratio_across(base, new, SessionSpread(0.01, 0.01, 10))
     assert found.low is None
 
 
@@ -131,30 +136,44 @@ def test_without_a_value_there_is_no_ratio(base: list[float], new: list[float]) 
 
 
 def test_equal_processes_leave_the_spread_of_two_sessions() -> None:
-    found = across_sessions([0.01] * 3, [0.01] * 3, SessionSpread(0.02, 0.02, 9))
-    assert found is not None
+    found = ratio_across([0.01] * 3, [0.01] * 3, SessionSpread(0.02, 0.02, 9))
     assert found.high is not None
     assert math.log(found.high) == pytest.approx(float(stdtrit(8, 0.975)) * 0.02 * math.sqrt(2))
 
 
 def test_processes_that_scatter_more_than_the_history_widen_the_interval() -> None:
     spread = SessionSpread(0.01, 0.01, 20)
-    quiet = across_sessions([0.01] * 3, [0.01] * 3, spread)
-    noisy = across_sessions([0.008, 0.01, 0.0125], [0.01] * 3, spread)
-    assert quiet is not None
-    assert noisy is not None
+    quiet = ratio_across([0.01] * 3, [0.01] * 3, spread)
+    noisy = ratio_across([0.008, 0.01, 0.0125], [0.01] * 3, spread)
     assert (noisy.high or 0) > (quiet.high or 9)
 
 
 def test_the_variance_across_sessions_is_that_of_both_means_and_twice_that_between_sessions() -> None:
     base, spread = [0.008, 0.010, 0.0125], SessionSpread(0.02, 0.02, 9)
-    found = across_sessions(base, [0.01] * 3, spread)
+    found = ratio_across(base, [0.01] * 3, spread)
     own, between = statistics.variance(map(math.log, base)) / 3, 2 * 0.02**2
     degrees = (own + between) ** 2 / (own**2 / 2 + between**2 / 8)
-    assert found is not None
     assert found.high is not None
     half = float(stdtrit(degrees, 0.975)) * math.sqrt(own + between)
     assert math.log(found.high / found.centre) == pytest.approx(half)
+
+
+def test_the_p_value_of_a_ratio_across_sessions_is_that_of_its_interval() -> None:
+    for base in ([0.008, 0.010, 0.0125], [0.01] * 3):
+        found = across_sessions(base, [0.013] * 3, SessionSpread(0.02, 0.02, 9))
+        assert found is not None
+        assert found.estimate.low is not None
+        assert found.p_above(found.estimate.low) == pytest.approx(0.025)
+        assert found.p_above(found.estimate.centre) == pytest.approx(0.5)
+
+
+def test_without_an_interval_or_without_any_scatter_a_p_value_is_none_or_certain() -> None:
+    unknown = across_sessions([0.01] * 3, [0.02] * 3, None)
+    certain = across_sessions([0.01] * 3, [0.02] * 3, SessionSpread(0.0, 0.0, 9))
+    assert unknown is not None
+    assert certain is not None
+    assert unknown.p_above(1.0) is None
+    assert (certain.p_above(1.9), certain.p_above(2.1)) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("between", [0.0, 0.02])
@@ -171,8 +190,7 @@ def test_the_interval_across_sessions_covers_what_it_says(between: float) -> Non
         total = statistics.variance(map(statistics.fmean, logs))
         within = statistics.fmean(statistics.variance(one) / 3 for one in logs)
         spread = SessionSpread(math.sqrt(max(0.0, total - within)), math.sqrt(total), 8)
-        found = across_sessions(session(), session(), spread)
-        assert found is not None
+        found = ratio_across(session(), session(), spread)
         assert found.low is not None
         assert found.high is not None
         covered += found.low <= 1 <= found.high

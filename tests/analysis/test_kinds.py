@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from analysis.gate import Outcome, Rule, sharing
 from analysis.kinds import ALSO, Kind
 from analysis.sequential import FIXED
 from analysis.versus import Comparison, Versus, versus
-from records.schema import Record, Resolved, Times
+from records.schema import Record, Resolved, Status, Times
 from tests.conftest import make_record, make_settings
 
 RULE = Rule(looks=FIXED)
@@ -50,6 +50,16 @@ def side(
         plain = Resolved(50, 32, "fork", "float32", parameters=1000, **resolved)
         made.append(replace(make_record(repeat=repeat, resolved=plain), times=times))
     return made
+
+
+def unstable(records: list[Record], repeats: Collection[int]) -> list[Record]:
+    """The same records, those of these repeats still warming up after the discard."""
+    return [
+        replace(record, status=Status.UNSTABLE, reason="still_warming_up: set discard")
+        if record.repeat in repeats
+        else record
+        for record in records
+    ]
 
 
 def compared(base: list[Record], new: list[Record], rule: Rule = RULE) -> Versus:
@@ -143,6 +153,40 @@ def test_one_process_more_is_no_recompile_more() -> None:
     assert said(side(), side(seed=1, recompiles_timed=2))[1] == "recompiles in the timed region: 24 against 0"
 
 
+@pytest.mark.parametrize(
+    ("base", "new", "kinds"),
+    [
+        (range(0), range(12), (Kind.UNSTABLE,)),
+        (range(5), range(12), (Kind.UNSTABLE,)),  # seven blocks in which new alone is
+        (range(6), range(12), ()),
+        (range(12), range(12), ()),
+        (range(6), range(6, 12), ()),
+        (range(12), range(0), ()),
+    ],
+)
+def test_processes_that_are_unstable_in_new_alone_are_named_from_seven_blocks_on(
+    base: range, new: range, kinds: tuple[Kind, ...]
+) -> None:
+    found, told = said(unstable(side(), base), unstable(side(seed=1), new))
+    assert found == kinds
+    assert told == (f"unstable processes: {len(new)} against {len(base)}" if kinds else "")
+
+
+def test_a_few_unstable_processes_are_no_finding_and_a_doubt_with_advice() -> None:
+    one = only(compared(side(), unstable(side(seed=1), range(3))))
+    assert one.facets is not None
+    assert (one.facets.unstable.outcome, one.facets.kinds) == (Outcome.UNDECIDED, ())
+    assert one.doubts == ("new: unstable in 3 of 12 processes: still_warming_up: set discard",)
+
+
+def test_more_unstable_cells_are_needed_among_many() -> None:
+    """Seven blocks say 1 in 128: enough for one comparison at 1 %, not for two."""
+    settings = make_settings(batch_size=64)
+    other = [replace(r, settings=settings, cell_id=make_record(settings=settings).cell_id) for r in side(seed=2)]
+    found = compared([*side(), *other], [*unstable(side(seed=1), range(7)), *other])
+    assert [one.facets.kinds for one in found.comparisons if one.facets] == [(), ()]
+
+
 def test_scatter_too_small_to_matter_is_not_named() -> None:
     assert said(side(within=always(0.0001)), side(within=always(0.003), seed=1))[0] == ()
 
@@ -163,8 +207,9 @@ def test_too_few_blocks_name_nothing_but_counts(count: int) -> None:
     assert said(side(count=count), new)[0] == (Kind.RECOMPILES,)
 
 
-def test_two_sessions_compare_counts_alone() -> None:
-    found = versus(side(), side(first=always(2.0), seed=1, recompiles_timed=1), RULE, lambda base, new: None)
+def test_two_sessions_compare_recompiles_alone() -> None:
+    new = unstable(side(first=always(2.0), seed=1, recompiles_timed=1), range(12))
+    found = versus(side(), new, RULE, lambda base, new: None)
     facets = only(found).facets
     assert facets is not None
     assert facets.kinds == (Kind.RECOMPILES,)
@@ -182,6 +227,7 @@ def test_a_gate_fails_on_what_it_was_asked_to_and_on_nothing_else(name: str) -> 
     sides = {
         "first-epoch": side(first=always(2.0), seed=1),
         "scatter": side(within=always(0.1), seed=1),
+        "unstable": unstable(side(seed=1), range(12)),
         "recompiles": side(seed=1, recompiles_timed=1),
     }
     base = side(within=always(0.01))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from analysis.gate import Rule
-from analysis.selftest import Labelled, Rate, cut, findings, gate_alarms
-from tests.conftest import make_record, make_settings
+from analysis.selftest import Labelled, Rate, cut, findings, gate_alarms, pooled
+from tests.conftest import MACHINE, make_record, make_settings
 
 
 def session(blocks: int, slower: float = 1.0, scatter: float = 0.01, seed: int = 0) -> Labelled:
@@ -41,6 +42,20 @@ def test_a_planted_slowdown_is_found_in_every_comparison_that_is_precise_enough(
     everything = findings([session(50, slower=1.1)])[-1]
 
     assert (everything.slower.count, everything.slower.of) == (20, 20)
+
+
+def test_sessions_of_other_machines_or_versions_are_told_together_and_said_to_be() -> None:
+    def of(host: str, keras: str) -> Labelled:
+        machine, versions = replace(MACHINE, host_id=host * 16), {"keras": keras, "jax": "0.10.0"}
+        return [make_record(machine=machine, versions=versions)], [make_record(machine=machine, versions=versions)]
+
+    assert pooled([of("0", "3.14.0"), of("0", "3.14.0")]) == []
+    assert pooled([of("0", "3.14.0"), of("1", "3.14.0")]) == [
+        "machines differ among these sessions (2): the rates are of all of them together"
+    ]
+    assert pooled([of("0", "3.14.0"), of("0", "3.15.1")]) == [
+        "keras versions differ among these sessions (3.14.0, 3.15.1): the rates are of all of them together"
+    ]
 
 
 @pytest.mark.parametrize(("slower", "alarms"), [(1.0, 0), (1.2, 4)])

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from analysis import calibration, noise, simulation
+from analysis.compare import table
 from analysis.gate import Outcome, Rule, judge
 from analysis.noise import SCENARIOS, Scenario
 from analysis.sequential import LOOKS, Looks, Why, decide
-from analysis.simulation import COMPARISONS, NO_TOLERANCE, coverage, false_alarms, stopped, until_decided
+from analysis.simulation import COMPARISONS, NO_TOLERANCE, coverage, false_alarms, false_names, stopped, until_decided
+from tests.conftest import make_record, make_settings
 
 RUNS = 2000
 EQUAL = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -102,3 +104,32 @@ def test_a_simulated_gate_says_what_the_gate_says(shift: float, alarm: bool) -> 
 def test_the_same_seed_gives_the_same_figures() -> None:
     first, second = (simulation.coverage(SCENARIOS[1], 0.03, 100, seed=7) for _ in range(2))
     assert first == second
+
+
+def named(scenario: Scenario, tables: int, seed: int) -> int:
+    """Count the tables in which `analysis.compare` names a fastest, over the same draws as the simulation."""
+    logs = scenario.draw(np.random.default_rng(seed), (tables * simulation.NAMED_ROWS, LOOKS.blocks[-1]), 0.03)
+    counts = stopped(logs).count.reshape(tables, -1)
+    found = 0
+    for number, rows in enumerate(logs.reshape(tables, simulation.NAMED_ROWS, -1)):
+        made = [
+            make_record(step_time_s, repeat, settings=make_settings(backend=backend, batch_size=place + 1))
+            for place, row in enumerate(rows)
+            for repeat, log in enumerate(row[: counts[number, place]])
+            for backend, step_time_s in (("jax", 0.01), ("torch", 0.01 * math.exp(log)))
+        ]
+        found += any(row.fastest for row in table(made, looks=LOOKS))
+    return found
+
+
+@pytest.mark.parametrize(("seed", "names"), [(1, 0), (5, 2)])
+def test_a_simulated_table_names_a_fastest_where_the_table_does(seed: int, names: int) -> None:
+    near_modes = SCENARIOS[-1]
+    assert round(false_names(near_modes, 0.03, 3, seed).share * 3) == named(near_modes, 3, seed) == names
+
+
+@EQUAL
+def test_a_table_of_equal_backends_names_a_fastest_no_more_often_than_is_stated(scenario: Scenario) -> None:
+    """5 % at most are stated; two standard errors of 400 tables are 2 more."""
+    shares = [false_names(scenario, level, 400, seed=1).share for level in (0.01, 0.03, 0.1)]
+    assert max(shares) <= 0.07

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis import whole
 from analysis.compare import Row, table
 from analysis.sequential import LOOKS
 from analysis.statistics import blocks_needed
-from records.schema import Harness, Record
+from records.schema import Harness, Record, Status, Times
 from tests.analysis.test_compare import APART, records_of
+from tests.conftest import make_record, make_settings
 
 WALL_S, IMPORT_S = 9.0, 1.0
 
@@ -31,6 +35,30 @@ def _imported(record: Record) -> Record:
 def test_what_these_blocks_would_have_shown_is_counted() -> None:
     assert whole.detectable(rows(noise=0.001), 0.05) == whole.Share(2, 2)
     assert whole.detectable(rows(noise=0.2), 0.05) == whole.Share(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "of", "remark"), [(Status.CRASH, 4, " (1 not compared)"), (Status.UNSUPPORTED, 3, "")]
+)
+def test_what_failed_counts_as_not_shown_and_what_a_backend_cannot_do_does_not_count(
+    status: Status, of: int, remark: str
+) -> None:
+    failed = [
+        replace(r, status=status, reason="a reason", times=Times()) if r.settings.backend == "torch" else r
+        for r in records_of(APART, noise=0.001, workload="gru", harness=Harness(wall_time_s=WALL_S))
+    ]
+    both = [*rows(noise=0.001), *table(failed)]
+    assert whole.detectable(both, 0.05) == whole.Share(3, of)
+    assert whole.projected(both, 1e9) == whole.Share(3, of)
+    assert whole.lines(both)[-1] == f"a difference of 5 % would have shown in 3 of {of} comparisons{remark}"
+
+
+def test_rows_that_are_not_comparable_count_as_not_shown() -> None:
+    elsewhere = [
+        replace(r, machine=replace(r.machine, host_id=f"{len(r.settings.backend):016}")) for r in records_of(APART)
+    ]
+    assert whole.detectable(table(elsewhere), 0.05) == whole.Share(0, 2)
+    assert whole.lines(table(elsewhere)) == []
 
 
 def test_a_budget_reaches_a_comparison_exactly_where_it_pays_for_its_look() -> None:
@@ -68,3 +96,24 @@ def test_the_lines_tell_the_night_only_where_it_brings_more() -> None:
     assert "in 2 after --repeats auto --budget 7200" in whole.lines(rows())[-1]
     assert whole.lines(rows(noise=0.001))[-1] == "a difference of 5 % would have shown in 2 of 2 comparisons"
     assert whole.lines([]) == []
+
+
+def test_the_statistics_of_a_hundred_thousand_epochs_take_at_most_a_second_of_cpu_time() -> None:
+    """A hundred works of one workload, on two backends, in five processes of a hundred epochs each."""
+    noise = np.random.default_rng(1)
+    made = []
+    for size in range(1, 101):
+        for backend in ("jax", "torch"):
+            settings = make_settings(backend=backend, batch_size=size)
+            for repeat in range(5):
+                epochs_s = noise.lognormal(0, 0.02, 100).tolist()
+                record = make_record(fmean(epochs_s) / 50, repeat, settings=settings)
+                made.append(replace(record, times=replace(record.times, epoch_times_s=epochs_s)))
+    table(made[:10])  # what is imported late is not the statistics
+    begun_s = time.process_time()
+    rows = table(made)
+    told = whole.lines(rows)
+    taken_s = time.process_time() - begun_s
+    assert (len(rows), sum(len(r.times.epoch_times_s) for r in made)) == (100, 100_000)
+    assert told[-1].endswith("of 100 comparisons")
+    assert taken_s <= 1.0

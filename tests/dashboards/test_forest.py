@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from analysis.gate import Outcome, Rule
+from analysis.history import SessionRatio
 from analysis.sequential import FIXED
 from analysis.statistics import Estimate
 from analysis.versus import Versus, versus
@@ -98,7 +99,7 @@ def test_nothing_at_all_is_a_failure() -> None:
 
 
 def test_two_sessions_without_a_known_spread_are_undecided_and_have_no_interval() -> None:
-    found = versus(side(1.0, 0), side(2.0, 1), RULE, lambda base, new: Estimate(2.0, None, None, 12))
+    found = versus(side(1.0, 0), side(2.0, 1), RULE, lambda base, new: SessionRatio(Estimate(2.0, None, None, 12)))
 
     assert (found.outcome, found.paired) == (Outcome.UNDECIDED, False)
     assert "two sessions" in text(found, names(found))
@@ -120,6 +121,14 @@ def test_the_result_with_disturbed_blocks_stands_beside_that_without() -> None:
     assert '"all_data": {' in as_json(found, RULE.threshold)
     assert calm.comparisons[0].all_data is None
     assert "disturbed" not in text(calm, names(calm))
+
+
+def test_what_failed_in_part_stands_beside_its_ratio() -> None:
+    new = [*side(2.0, 1)[:11], make_record(None, 11, Status.CRASH)]
+    found = versus(side(1.0, 0), new, RULE)
+
+    assert found.outcome is Outcome.REGRESSED
+    assert ": regressed; new: crash in 1 of 12 repeats: a reason" in page(found)
 
 
 def test_a_pipe_in_a_name_does_not_break_the_markdown_table() -> None:

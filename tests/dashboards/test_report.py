@@ -16,9 +16,11 @@ import pytest
 
 from analysis.beside import Beside
 from analysis.compare import table
+from analysis.statistics import MIN_BLOCKS
 from dashboards import findings, pictures, report, troubles
 from records.schema import Evidence, Memory, Record, Status, Surroundings, Times
 from records.settings import BACKENDS
+from tests.conftest import make_record
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 ALLOWED_TAGS = frozenset(
@@ -133,6 +135,12 @@ def test_every_workload_backend_and_verdict_is_there(made_up: Any) -> None:
         assert row.verdict in text
     for backend in BACKENDS:
         assert f">{backend}</th>" in made_up.html
+
+
+def test_median_and_p95_of_the_processes_stand_beneath_their_mean(made_up: Any) -> None:
+    text = Page(made_up.html).text
+    assert re.search(r"median of processes , ms [0-9.]+", text)
+    assert re.search(r"p95 of processes , ms [0-9.]+", text)
 
 
 def test_the_fastest_is_marked_where_a_row_names_one_and_nowhere_else(made_up: Any) -> None:
@@ -284,3 +292,16 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     with pytest.raises(OSError, match=r"report\.html"):
         report.write(tmp_path / "report.html", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_the_figure_of_a_process_is_drawn_and_told_as_the_mean_of_its_kept_epochs() -> None:
+    record = make_record()
+    assert record.resolved is not None
+    mean_s = 2.0 / record.resolved.steps_per_epoch
+    times = Times(epoch_times_s=[1.0, 1.0, 4.0], epoch_time_median_s=1.0, step_time_s=mean_s)
+    (picture,) = pictures.epoch_pictures(table([replace(record, times=times)]))
+    (stroke,) = picture.lanes[0].strokes
+    assert stroke.tip == "jax, repeat 1: mean 40.0\u00a0ms"
+    reading = (report.TEMPLATES / "reading.html").read_text(encoding="utf-8")
+    assert "one process gives one figure, the mean of its kept epochs" in reading
+    assert (MIN_BLOCKS, "Fewer than five processes give none" in reading) == (5, True)

@@ -303,6 +303,18 @@ def test_a_selftest_tells_of_every_stored_session_of_its_kind(folder: Path, caps
     assert [one["outside"]["of"] for one in document["findings"]] == [4, 4, 8]
 
 
+def test_a_selftest_over_the_sessions_of_two_machines_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert runner("selftest", "--repeats", "5", "--new", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
+    assert "machines differ" not in capsys.readouterr().out
+    for path in sorted((folder / "results").glob("2*"))[0].glob("records/*.json"):
+        record = json.loads(path.read_text())
+        record["machine"]["host_id"] = "1" * 16
+        path.write_text(json.dumps(record))
+    assert runner("selftest", "--stored") == 0
+    assert "machines differ among these sessions (2): the rates are of all" in capsys.readouterr().out
+
+
 def test_repeats_that_are_added_are_not_told_to_be_measured_again(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

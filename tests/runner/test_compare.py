@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from analysis.gate import Rule
-from records.schema import Record
+from records.schema import Record, Status
 from runner.cli.compare import _also
 from runner.cli.main import main
 from runner.cli.progress import result
@@ -84,6 +85,57 @@ def test_a_time_that_no_clock_measured_is_passed_over_aloud(
     assert note.startswith(f"new: 1 file of {run_name(1)} passed over, first {path.name}: times.step_time_s must be")
 
 
+def failing(well: int, count: int = 9, status: Status = Status.CRASH) -> list[Record]:
+    """Records of a cell that fails after so many repeats."""
+    return [*processes(0.01, count=well), *(make_record(None, repeat, status) for repeat in range(well, count))]
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "code"),
+    [
+        (failing(9), failing(5), 1),
+        (failing(9), failing(8), 1),
+        (failing(8), failing(7), 1),
+        (failing(7, status=Status.TIMEOUT), failing(7), 1),  # as often, but in another way
+        (failing(7), failing(7), 0),
+        (failing(5), failing(9), 0),
+        (failing(9), failing(7, status=Status.INFRA), 0),  # no fault of the cell
+        (failing(7, count=9), failing(7, count=8), 0),  # a run that is not finished
+    ],
+)
+def test_a_cell_that_fails_in_more_of_its_repeats_than_before_has_not_passed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: list[Record], new: list[Record], code: int
+) -> None:
+    assert told(pair(tmp_path, base, new), capsys)[0] == code
+
+
+def test_what_fails_in_part_is_told_and_its_ratio_stands_beside_it_in_no_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = processes(0.01, count=9, **OTHER)
+    flags = pair(tmp_path, [*failing(9), *whole], [*failing(5), *whole])
+    code, printed = told([*flags, "--markdown", str(tmp_path / "page.md")], capsys)
+    assert code == 1
+    assert "failed: mnist_mlp batch_size=32 on jax: new: crash in 4 of 9 repeats: a reason" in printed
+    assert "failed: mnist_mlp" in (tmp_path / "page.md").read_text()
+    found = document(flags, capsys)
+    by_outcome = {one["outcome"]: one for one in found["comparisons"]}
+    failed = by_outcome["not measured"]
+    assert failed["failures"] == ["new: crash in 4 of 9 repeats: a reason"]
+    assert failed["reason"] == "not measured in new: crash in 4 of 9 repeats"
+    assert failed["ratio"]["high"] < 1.05
+    assert found["whole"]["workloads"] == [f"jax {by_outcome['no worse']['cell_id']}"]
+    assert found["whole"]["estimate"]["count"] == 9
+
+
+def test_a_slowdown_of_what_is_left_is_a_regression_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = [*processes(0.02, count=11), make_record(None, 11, Status.CRASH)]
+    code, printed = told(pair(tmp_path, processes(0.01, count=12), slow), capsys)
+    assert (code, "new: crash in 1 of 12 repeats" in printed) == (4, True)
+
+
 OTHER = {"settings": make_settings(batch_size=64)}
 
 
@@ -118,6 +170,31 @@ def test_the_document_keeps_base_and_new_apart(tmp_path: Path, capsys: pytest.Ca
     assert (one["base_step_time_s"], one["new_step_time_s"]) == pytest.approx((0.01, 0.02), rel=1e-4)
     assert one["ratio"]["centre"] == pytest.approx(2.0)
     assert one["log_ratios"] == pytest.approx([math.log(2)] * 5)
+
+
+def test_median_and_p95_are_told_beside_the_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, new = processes(0.01, scatter=0.0, count=5), processes(0.01, scatter=0.0, count=5)
+    new[4] = make_record(0.02, 4, versions=new[4].versions)
+    flags = pair(tmp_path, base, new)
+    (found,) = document(flags, capsys)["comparisons"]
+    assert (found["base_median"], found["new_median"]) == pytest.approx((0.01, 0.01))
+    assert (found["base_p95"], found["new_p95"]) == pytest.approx((0.01, 0.018))
+    (line,) = (line for line in told(flags, capsys)[1].splitlines() if " : " in line)
+    assert line.split()[:7] == ["mnist_mlp", "jax", "+0.0", "%", "+80.0", "%", "-"]
+
+
+def test_show_tells_median_and_p95_of_each_process_and_of_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [
+        replace(r, times=replace(r.times, epoch_time_median_s=1.0, epoch_time_p95_s=3.0))
+        for r in processes(0.03, scatter=0.1)
+    ]
+    store_session(tmp_path, run_name(0), records)
+    assert main(["show", "jax:mnist_mlp", "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"ms +20\.0 ms +60\.0 ms", printed)) == 3
+    assert re.search(r"median, p95 of processes +30\.0 ms, 32\.7 ms", printed)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from records.annotations import Annotation, append
-from records.schema import Record
+from records.schema import Record, Status
 from runner.cli.main import main
 from runner.cli.past import across_stored
 from tests.conftest import MACHINE
@@ -23,8 +23,9 @@ def width(roots: list[Path], base: list[Record], new: list[Record], compared: se
     """The interval's upper end over its lower one; None without an interval."""
     found = across_stored(roots, compared or set(), {CELL})(base, new)
     assert found is not None
-    assert found.centre == pytest.approx(1.2)
-    return found.high / found.low if found.low is not None and found.high is not None else None
+    ratio = found.estimate
+    assert ratio.centre == pytest.approx(1.2)
+    return ratio.high / ratio.low if ratio.low is not None and ratio.high is not None else None
 
 
 def test_five_stored_sessions_give_the_ratio_an_interval_and_four_do_not(tmp_path: Path) -> None:
@@ -76,12 +77,29 @@ def test_compare_gives_stored_runs_the_interval_that_history_knows(
 
 
 @pytest.mark.parametrize(("new_s", "code"), [(0.0120, 4), (0.0104, 5), (0.0100, 0)])
-def test_a_gate_over_two_stored_sessions_says_where_their_interval_lies(
+def test_a_gate_over_two_stored_sessions_says_where_their_interval_lies_and_what_would_decide(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], new_s: float, code: int
 ) -> None:
     names = nights(tmp_path, [*noisy(0.01, 10), 0.0100, new_s])
     assert main(["gate", names[-2], names[-1], "--results", str(tmp_path)]) == code
+    printed = capsys.readouterr().out
+    assert ("too wide to decide; more stored sessions" in printed) is (code == 5)
+    assert ("measure both in turn: --base-env" in printed) is (code == 5)
+
+
+def test_only_processes_that_ended_ok_are_compared_across_sessions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights(tmp_path, noisy(0.01, 10))
+    slow = [replace(r, repeat=r.repeat + 3, status=Status.UNSTABLE) for r in processes(0.02)]
+    store_session(tmp_path, run_name(10), [*processes(0.01), *slow])
+    nights(tmp_path, [0.01], first=11)
+    flags = [run_name(10), run_name(11), "--results", str(tmp_path)]
+    assert main(["gate", *flags]) == 0
     capsys.readouterr()
+    main(["compare", *flags, "--json"])
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert found["ratio"]["centre"] == pytest.approx(1.0)
 
 
 def test_the_other_arm_of_a_compared_run_does_not_count_for_the_spread_either(

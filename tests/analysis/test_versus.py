@@ -1,0 +1,83 @@
+"""The verdict on base against new, where it is of two sessions and where nothing decides it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from analysis.gate import Outcome, Rule
+from analysis.history import SessionRatio, SessionSpread, across_sessions
+from analysis.sequential import FIXED
+from analysis.versus import Comparison, versus
+from records.schema import Record, Status
+from tests.conftest import make_record, make_settings
+
+SPREAD = SessionSpread(0.01, 0.01, 10)
+
+
+def times_s(records: Sequence[Record]) -> list[float]:
+    return [record.times.step_time_s for record in records if record.times.step_time_s]
+
+
+def across(base: Sequence[Record], new: Sequence[Record]) -> SessionRatio | None:
+    return across_sessions(times_s(base), times_s(new), SPREAD)
+
+
+def session(levels: Sequence[float]) -> list[Record]:
+    """One cell for each level, of three processes."""
+    return [
+        make_record(0.01 * level * (1 + 0.001 * repeat), repeat, settings=make_settings(batch_size=size))
+        for size, level in enumerate(levels, 1)
+        for repeat in range(3)
+    ]
+
+
+def above(comparisons: Sequence[Comparison]) -> set[int]:
+    """The cells whose interval lies above 1."""
+    return {one.either.settings.batch_size for one in comparisons if one.ratio and (one.ratio.low or 0) > 1}
+
+
+def test_of_many_equal_cells_in_two_sessions_none_regresses_by_chance_and_what_is_far_off_does() -> None:
+    """An interval of 95 % lies above 1 for one equal cell in forty: such a cell is no discovery among them."""
+    levels = [*[1.0] * 39, 1.035, 1.3]
+    found = versus(session([1.0] * 41), session(levels), Rule(threshold=0.0, looks=FIXED), across).comparisons
+    assert {40, 41} == above(found)
+    assert [one.either.settings.batch_size for one in found if one.outcome is Outcome.REGRESSED] == [41]
+    (by_chance,) = (one for one in found if one.either.settings.batch_size == 40)
+    assert (by_chance.outcome, by_chance.adjusted_p) == (Outcome.UNDECIDED, pytest.approx(0.38, abs=0.1))
+
+
+def test_the_gate_on_equal_cells_of_two_sessions_rarely_alarms() -> None:
+    """30 runs of 30 cells: 1 % of the runs by right, where plain intervals of 95 % alarm in a third of them."""
+    noise = random.Random(5)
+    rule, alarms, plain = Rule(threshold=0.0, looks=FIXED), 0, 0
+    for _ in range(30):
+        levels = [[math.exp(noise.gauss(0, 0.01)) for _ in range(30)] for _ in range(2)]
+        found = versus(session(levels[0]), session(levels[1]), rule, across).comparisons
+        alarms += any(one.outcome is Outcome.REGRESSED for one in found)
+        plain += bool(above(found))
+    assert plain > 5
+    assert alarms <= 1
+
+
+def test_of_two_sessions_every_repeat_counts_for_what_fails() -> None:
+    new = [
+        *session([1.0]),
+        *(make_record(None, 3 + n, Status.TIMEOUT, settings=make_settings(batch_size=1)) for n in (0, 1)),
+    ]
+    (one,) = versus(session([1.0]), new, Rule(), across).comparisons
+    assert (one.outcome, one.reason) == (Outcome.NOT_MEASURED, "not measured in new: timeout in 2 of 5 repeats")
+
+
+def test_a_ratio_at_the_threshold_says_that_repeats_do_not_decide_it() -> None:
+    base = [make_record(0.01 * (1 + 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
+    new = [make_record(0.01 * (1 - 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
+    (one,) = versus(base, new, Rule(threshold=0.0, looks=FIXED)).comparisons
+    assert (one.outcome, one.more_blocks) == (Outcome.UNDECIDED, None)
+    assert one.said == "undecided: so near the threshold that 10,000 repeats do not tell; set another --threshold"
+    nearer = replace(one, more_blocks=1)
+    assert nearer.said == "undecided: about 1 more repeat would decide it"
