@@ -1,4 +1,6 @@
-"""Writes docs/compatibility.md: which backend, CUDA, driver and Python each image has, as read from the locks.
+"""Writes docs/compatibility.md: which backend, CUDA, driver and Python each image has.
+
+Read from the locks and, what Python the images have, from the Dockerfile.
 
 python ci/compatibility.py           print it
 python ci/compatibility.py --write   put it in its place; a test holds it current
@@ -20,12 +22,15 @@ RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 # The least driver for any release of a major version of CUDA (minor version compatibility, from CUDA 11 on).
 # Source: NVIDIA, CUDA Compatibility, table 1 of "Minor Version Compatibility", and CUDA 12's release notes.
 DRIVERS = {"12": "525.60.13", "13": "580"}
+# Debian's releases and the Python that each has as `python3`; the tests of the images hold this to what they say.
+DEBIANS = {"bookworm": ("Debian 12", "3.11")}
+BASE = re.compile(r"^ARG BASE=debian:(\w+)", re.MULTILINE)
 HEAD = """\
 # What works with what
 
-Written by `ci/compatibility.py` from `locks/`; a test holds it current. Each service of `compose.yaml` is an image of
-its own: the GPU builds of two frameworks bring CUDA and cuDNN in different versions, and in one environment the last
-one installed breaks the other.
+Written by `ci/compatibility.py` from `locks/` and `docker/Dockerfile`; a test holds it current. Each service of
+`compose.yaml` is an image of its own: the GPU builds of two frameworks bring CUDA and cuDNN in different versions, and
+in one environment the last one installed breaks the other.
 
 | service | backend | Keras | CUDA | cuDNN | NCCL | driver of the host |
 |---|---|---|---|---|---|---|
@@ -35,7 +40,7 @@ CUDA, cuDNN and NCCL come with the wheels; of the host only the NVIDIA driver an
 needed. The last column names the least driver for any release of that major version of CUDA; a newer one serves too,
 and a feature of a newer minor version may need it.
 
-Python in the images: Debian 12's 3.11. Outside of them the locks hold for Python {pythons}, with one version
+Python in the images: {debian}'s {python}. Outside of them the locks hold for Python {pythons}, with one version
 of everything; the exception is PyTorch's CPU build, whose wheel is another file in each index and is locked without a
 hash (`locks/torch-build-cpu.txt`).
 
@@ -83,6 +88,13 @@ def row(service: str, pinned: dict[str, str]) -> Row:
     return found
 
 
+def image_python(dockerfile: str) -> tuple[str, str]:
+    """The system that images are made from and its Python. Raises `KeyError` for one whose Python is not known here."""
+    base = BASE.search(dockerfile)
+    assert base is not None, "docker/Dockerfile: no ARG BASE=debian:RELEASE"
+    return DEBIANS[base.group(1)]
+
+
 def document(root: Path = ROOT) -> str:
     """The whole document."""
     rows = []
@@ -94,7 +106,9 @@ def document(root: Path = ROOT) -> str:
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
     told = f"{', '.join(pythons[:-1])} and {pythons[-1]}"
-    return HEAD + "\n".join(rows) + "\n" + TAIL.format(pythons=told)
+    debian, python = image_python((root / "docker" / "Dockerfile").read_text(encoding="utf-8"))
+    assert python in pythons, f"the locks do not hold for the images' Python {python}"
+    return HEAD + "\n".join(rows) + "\n" + TAIL.format(pythons=told, debian=debian, python=python)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from runner.errors import UsageError
 if TYPE_CHECKING:
     from records.store import Run
     from runner.executors.docker import DockerExecutor
-    from runner.executors.engine import Engine, Limits, Seccomp
+    from runner.executors.engine import Engine, Image, Limits, Seccomp
     from runner.matrix import Cell
 
 FLAGS = ("images", "memory", "shm_size", "seccomp")
@@ -43,19 +43,17 @@ def engine_of(args: argparse.Namespace) -> Engine:
 
 def images_here(args: argparse.Namespace, cells: Sequence[Cell]) -> dict[str, str]:
     """Return the digests of the images that these cells need and that are here: the software of a run in containers."""
-    from runner.executors.docker import found_images
+    from runner.executors.engine import Image
 
-    engine = engine_of(args)
-    found = found_images(engine, _images(args), [cell.settings for cell in cells if cell.task is None])
-    own = dict.fromkeys(cell.task.image for cell in cells if cell.task and cell.task.image)
-    return found | {f"image {name}": image.image_id for name in own if (image := engine.image(name)) is not None}
+    found = {name: _found(args, name) for name in _names(args, cells)}
+    return {f"image {name}": image.image_id for name, image in found.items() if isinstance(image, Image)}
 
 
 def executor(args: argparse.Namespace, run: Run) -> DockerExecutor:
-    """Return what runs a run's cells in containers."""
+    """Return what runs a run's cells in containers, of the images that were found when it began."""
     from runner.executors.docker import DockerExecutor, Place
 
-    place = Place(str(args.results.resolve()), run.run_id, _images(args))
+    place = Place(str(args.results.resolve()), run.run_id, _images(args), _all_found(args))
     return DockerExecutor(engine_of(args), place, limits(args), warm=start_of(args) == "warm")
 
 
@@ -78,6 +76,30 @@ def limits(args: argparse.Namespace) -> Limits:
         raise UsageError("--memory: must be given, since this machine does not tell how much it has")
     usual = Limits(memory)
     return Limits(memory, args.shm_size or usual.shared_memory_bytes, usual.processes, _seccomp(args))
+
+
+def _names(args: argparse.Namespace, cells: Sequence[Cell]) -> list[str]:
+    """Return the names of the images that these cells need."""
+    from runner.executors.docker import image_name
+
+    own = [cell.task.image for cell in cells if cell.task and cell.task.image]
+    measured = [cell.settings for cell in cells if cell.task is None]
+    return [*dict.fromkeys([image_name(_images(args), one.backend, one.device) for one in measured] + own)]
+
+
+def _found(args: argparse.Namespace, name: str) -> Image | str:
+    """Return what the engine said of an image when it was first asked for it."""
+    from runner.executors.docker import looked_up
+
+    found = _all_found(args)
+    if name not in found:
+        found[name] = looked_up(engine_of(args), name)
+    return found[name]
+
+
+def _all_found(args: argparse.Namespace) -> dict[str, Image | str]:
+    found: dict[str, Image | str] = vars(args).setdefault("found_images", {})
+    return found
 
 
 def _images(args: argparse.Namespace) -> str:

@@ -2,7 +2,8 @@
 
 By default each repeat is one container and one fresh interpreter. `warm` keeps one container a backend and block, with
 the fork server in it, as `runner.executors.process` keeps servers. Either way a cell has no network, a root it cannot
-write, no capability, and of the host only its scratch folder; it takes turns over the same two pipes, which lie there.
+write, no capability, and of the host what `inside.mounts` names: its scratch folder first, warm those of all the run's
+cells; it takes turns over the same two pipes, which lie there.
 
 Promise: no container of a run outlives the runner's hold on it by more than the next start on the same results folder.
 Not known here: an engine on another machine, whose processes this one does not see; it is refused.
@@ -17,8 +18,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from records import cpu_list, fc
@@ -66,23 +67,20 @@ WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a run's containers are made from and marked with: its images, its results folder, its name."""
+    """What a run's containers are made from and marked with: its images, its results folder, its name.
+
+    `found` holds what names of images stood for when the run began, as `looked_up` told it.
+    """
 
     results: str
     run_id: str = ""
     images: str = IMAGES
+    found: Mapping[str, Image | str] = field(default_factory=dict)
 
 
 def image_name(images: str, backend: str, device: str) -> str:
     """Return the name of the image for a backend and device, as compose.yaml gives it."""
     return f"{images}:{SHORT[backend]}-{device}"
-
-
-def found_images(engine: Engine, images: str, settings: Iterable[Settings]) -> dict[str, str]:
-    """Return the digests of those images that cells with these settings need and that are here, by `image NAME`."""
-    names = dict.fromkeys(image_name(images, one.backend, one.device) for one in settings)
-    found = {name: engine.image(name) for name in names}
-    return {f"image {name}": image.image_id for name, image in found.items() if image is not None}
 
 
 def end_leftovers(engine: Engine, results: str, but: Iterable[str] = ()) -> int:
@@ -108,7 +106,7 @@ class DockerExecutor:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._engine, self._place, self._limits, self._warm, self._sleep = engine, place, limits, warm, sleep
-        self._images: dict[str, Image | str] = {}
+        self._images = dict(place.found)
         self._live: set[str] = set()
         self._servers: Servers[Spec] = Servers(self._launch)
         self._clocks = HeldClocks(lambda: opened(visible_gpu()))
@@ -310,7 +308,7 @@ class DockerExecutor:
     def _image(self, name: str) -> Image | str:
         """Return the image of a name, the same one throughout a run, or why there is none."""
         if name not in self._images:
-            self._images[name] = _looked_up(self._engine, name)
+            self._images[name] = looked_up(self._engine, name)
         return self._images[name]
 
 
@@ -346,7 +344,8 @@ def _refused(settings: Settings) -> str | None:
     return None
 
 
-def _looked_up(engine: Engine, name: str) -> Image | str:
+def looked_up(engine: Engine, name: str) -> Image | str:
+    """Return the image that a name stands for now, or why it cannot be used and what to do."""
     found = engine.image(name)
     if found is None:
         repository, _, service = name.rpartition(":")

@@ -40,6 +40,12 @@ def test_a_cuda_whose_drivers_are_unknown_is_an_error(compatibility: ModuleType)
         row.text()
 
 
+def test_the_images_python_is_that_of_the_debian_they_are_made_from(compatibility: ModuleType) -> None:
+    assert compatibility.image_python("# x\nARG BASE=debian:bookworm-slim\nFROM ${BASE}\n") == ("Debian 12", "3.11")
+    with pytest.raises(KeyError):
+        compatibility.image_python("ARG BASE=debian:unheard-of\n")
+
+
 def test_every_service_of_compose_has_its_row(compatibility: ModuleType) -> None:
     services = [line[2:-1] for line in (ROOT / "compose.yaml").read_text().splitlines() if line.startswith("  ")]
     named = {service for service in services if service.endswith(("-cpu", "-gpu", "-tpu"))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,22 @@ def docker(*arguments: str, timeout_s: float = 300, **options: object) -> subpro
     )
 
 
+def compose(project: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Compose on this project's file with another folder's matrix and results, as a project of that folder's."""
+    return docker(*composing(project), *arguments, timeout_s=600, env={**os.environ, **environment})
+
+
+def composing(project: Path) -> list[str]:
+    """Return what `docker` is told before Compose's own command."""
+    places = ["--file", str(ROOT / "compose.yaml"), "--project-directory", str(project)]
+    return ["compose", "--project-name", project_name(project), *places]
+
+
+def project_name(project: Path) -> str:
+    """Return the name by which Compose knows a folder here: no user's containers are those of a test."""
+    return "kbm-" + re.sub(r"[^a-z0-9]+", "-", project.name.lower())
+
+
 @cache
 def why_not(service: str) -> str | None:
     """Return why a service cannot be tried here, None where it can."""
@@ -38,6 +55,12 @@ def need(service: str) -> None:
     """Skip the test where the service cannot be tried."""
     if reason := why_not(service):
         pytest.skip(reason)
+
+
+def containers_of(project: Path) -> list[str]:
+    """Return the containers that there are of a folder's services."""
+    label = f"label=com.docker.compose.project={project_name(project)}"
+    return docker("ps", "--all", "--quiet", "--filter", label).stdout.split()
 
 
 def left(results: Path) -> list[str]:

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,12 @@ from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.errors import ExecutorError, Interrupted
 from runner.executors.containers import number_inside, wait_status
-from runner.executors.docker import DockerExecutor, Place, end_leftovers, found_images, user_of
+from runner.executors.docker import DockerExecutor, Place, end_leftovers, user_of
 from runner.executors.engine import (
     CELL_LABEL,
     NO_GPU,
     RESULTS_LABEL,
     ContainerRefused,
-    EngineGone,
     Image,
     Limits,
     Spec,
@@ -208,6 +208,20 @@ def test_nothing_of_the_callers_environment_gets_in(tmp_path: Path, monkeypatch:
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TMPDIR": "/cell/work/cell/tmp",
     }
+
+
+def test_a_gpu_cell_gets_the_hosts_gpu_that_the_caller_may_see_and_knows_it_as_its_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
+    engine = FakeEngine(images={"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]})
+    spec = started(tmp_path, engine, settings={"device": "gpu"})
+    assert spec.gpu == "5"
+    assert dict(spec.environment)["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_a_cpu_cell_gets_no_gpu(tmp_path: Path) -> None:
+    assert started(tmp_path).gpu is None
 
 
 def test_a_container_is_labelled_with_its_results_folder_and_its_cell(tmp_path: Path) -> None:
@@ -411,13 +425,29 @@ def test_a_process_has_the_number_its_own_namespace_gives_it() -> None:
     assert number_inside(1 << 22) is None
 
 
-def test_the_images_of_a_run_are_told_by_their_digests() -> None:
-    engine = FakeEngine()
-    found = found_images(engine, "keras-benchmark-matrix", [make_settings(backend="jax"), make_settings(device="gpu")])
-    assert list(found) == ["image keras-benchmark-matrix:jax-cpu"]
-    engine.silent = 1
-    with pytest.raises(EngineGone):
-        found_images(engine, "keras-benchmark-matrix", [make_settings()])
+class RebuildingEngine(FakeEngine):
+    """Has another image under a name each time it is asked."""
+
+    digests = map("sha256:{:012}".format, count())
+
+    def image(self, name: str) -> Image | None:
+        found = super().image(name)
+        return found and replace(found, image_id=next(self.digests))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--start", "warm"]])
+def test_an_image_that_is_built_while_a_run_goes_on_is_not_that_runs(folder: Path, arguments: list[str]) -> None:
+    assert runner(RebuildingEngine(), *arguments) == 0
+    newest = Results(folder / "results").latest()
+    assert newest is not None
+    told = {r.container.image: r.container.image_id for r in newest_records(folder)}
+    assert len({r.container.image_id for r in newest_records(folder)}) == 3
+    assert newest.about()["versions"] == {f"image {name}": image_id for name, image_id in told.items()}
+
+
+def test_an_engine_that_goes_away_before_anything_is_made_ends_the_runner(folder: Path) -> None:
+    assert runner(FakeEngine(silent=1)) == 3
+    assert not (folder / "results").exists()
 
 
 # What an engine says.

@@ -1,0 +1,57 @@
+"""What GitHub runs: every change of what an image holds builds it anew, and every change passes what `.ci/run` has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+UNVERIFIED = {"jax-tpu"}
+STARTS = True  # what YAML 1.1 reads for the key `on`
+
+
+def read(path: str) -> dict[Any, Any]:
+    found: dict[Any, Any] = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+    return found
+
+
+def commands(workflow: dict[Any, Any]) -> set[str]:
+    """The commands of the jobs that every change starts."""
+    always = [job for job in workflow["jobs"].values() if "if" not in job]
+    return {step["run"] for job in always for step in job["steps"] if "run" in step}
+
+
+def in_the_images() -> list[str]:
+    """What goes to the engine when an image is built."""
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix("!") for line in lines if line.startswith("!")]
+
+
+@pytest.mark.parametrize("name", [*in_the_images(), ".dockerignore", "compose.yaml", ".github/workflows/images.yml"])
+def test_a_change_of_what_goes_into_an_image_builds_the_images(name: str) -> None:
+    asked = f"{name}/**" if (ROOT / name).is_dir() else name
+    assert asked in read(".github/workflows/images.yml")[STARTS]["push"]["paths"]
+
+
+def test_every_services_image_is_pushed() -> None:
+    pushed = read(".github/workflows/images.yml")["jobs"]["image"]["strategy"]["matrix"]["service"]
+    assert {*pushed} | UNVERIFIED == {*read("compose.yaml")["services"]}
+    assert {*pushed} & UNVERIFIED == set()
+
+
+def test_an_images_name_is_in_lower_case_in_every_job_that_uses_it() -> None:
+    """A registry refuses another, and a repository's owner may be called otherwise."""
+    workflow = read(".github/workflows/images.yml")
+    assert "IMAGE" not in workflow["env"]
+    for name in ("image", "tag"):
+        steps = [str(step.get("run")) for step in workflow["jobs"][name]["steps"]]
+        assert 'echo "IMAGE=ghcr.io/${GITHUB_REPOSITORY,,}" >>"$GITHUB_ENV"' in steps, name
+
+
+def test_every_change_passes_what_must_be_passed() -> None:
+    asked = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    stages = {line.removeprefix("stage ") for line in asked if line.startswith("stage ")}
+    assert stages <= commands(read(".github/workflows/ci.yml"))

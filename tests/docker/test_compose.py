@@ -1,0 +1,99 @@
+"""compose.yaml as Compose reads it: what each service is, what it may do and what it cannot lose. Needs no engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.docker.containers import IMAGES, ROOT, compose
+
+pytestmark = pytest.mark.docker
+BACKENDS = {"tf": "tensorflow", "jax": "jax", "torch": "torch"}
+MEASURING = {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu"}
+NETWORKS = {"dashboard": "bridge", "jax-tpu": "host"}
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    """Every service, by its name."""
+    return active("*")
+
+
+def active(*profiles: str, **environment: str) -> dict[str, Any]:
+    """The services of these profiles and of none, as Compose reads them."""
+    asked = [f"--profile={profile}" for profile in profiles]
+    done = compose(ROOT, *asked, "config", "--format", "json", **environment)
+    if done.returncode != 0 and "unknown command" in done.stderr + done.stdout:
+        pytest.skip("no Compose plugin")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)["services"]
+    return found
+
+
+def test_every_backend_and_device_is_a_service_with_an_image_of_its_own(services: dict[str, Any]) -> None:
+    assert set(services) == {*MEASURING, "dashboard"}
+    assert {name: service["image"] for name, service in services.items()} == {
+        name: f"{IMAGES}:{name}" for name in services
+    }
+    assert {name: service["build"]["args"]["SERVICE"] for name, service in services.items()} == {
+        name: name for name in services
+    }
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu", "tpu"])
+def test_a_service_that_measures_is_in_the_profile_of_its_device(device: str) -> None:
+    assert {*active(device)} == {"dashboard", *(name for name in MEASURING if name.endswith(f"-{device}"))}
+
+
+def test_nothing_that_is_not_named_is_built_or_started_but_the_dashboard() -> None:
+    assert {*active()} == {"dashboard"}
+
+
+@pytest.mark.parametrize("name", sorted(MEASURING))
+def test_backend_and_device_are_in_a_services_environment_so_that_no_argument_loses_them(
+    services: dict[str, Any], name: str
+) -> None:
+    short, _, device = name.partition("-")
+    environment = services[name]["environment"]
+    assert environment["KERAS_BENCHMARK_BACKENDS"] == BACKENDS[short]
+    assert environment["KERAS_BENCHMARK_DEVICE"] == device
+
+
+@pytest.mark.parametrize("name", sorted(MEASURING))
+def test_a_gpu_service_reserves_one_gpu_and_no_other_service_any(services: dict[str, Any], name: str) -> None:
+    assert reserved(services[name]) == ([("nvidia", ["0"], ["gpu"])] if name.endswith("-gpu") else [])
+
+
+def reserved(service: dict[str, Any]) -> list[tuple[str, list[str], list[str]]]:
+    """The devices that a service asks for."""
+    found = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
+    return [(one["driver"], one["device_ids"], one["capabilities"]) for one in found]
+
+
+def test_the_caller_says_which_gpu() -> None:
+    assert reserved(active("gpu", GPU="1")["torch-gpu"]) == [("nvidia", ["1"], ["gpu"])]
+
+
+@pytest.mark.parametrize("name", sorted({*MEASURING, "dashboard"}))
+def test_a_service_shuts_what_need_not_be_open(services: dict[str, Any], name: str) -> None:
+    service = services[name]
+    assert (service["read_only"], service["init"]) == (True, True)
+    assert service["cap_drop"] == ["ALL"]
+    assert sorted(service["cap_add"]) == ["CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service.get("privileged", False) is (name == "jax-tpu")
+    assert service["network_mode"] == NETWORKS.get(name, "none")
+    assert (service["pids_limit"], service["shm_size"]) == (4096, str(1 << 30))
+    assert service["tmpfs"] == ["/tmp:rw,nosuid,nodev,size=1g"]
+    assert {one["target"] for one in service["volumes"] if not one.get("read_only")} == {"/work/results"}
+    assert {one["target"] for one in service["volumes"] if one.get("read_only")} == {
+        "/work/matrix.yaml",
+        "/work/matrices",
+    }
+
+
+def test_only_this_machine_sees_the_dashboard(services: dict[str, Any]) -> None:
+    opened = {name: [port["host_ip"] for port in service.get("ports", [])] for name, service in services.items()}
+    assert opened == {name: [] for name in MEASURING} | {"dashboard": ["127.0.0.1"]}

@@ -1,0 +1,43 @@
+"""The stage `dev` as `.devcontainer/` opens it: a place to work in that leaves the machine's own environment alone."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docker.containers import ROOT, docker, need, project_name
+
+pytestmark = pytest.mark.docker
+USER = "1000:1000"  # of a developer's machine; the image's own is another
+
+Work = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Work]:
+    """Run a command of the shell in the place to work in, over a copy of the project that holds nothing yet."""
+    need("dev")
+    place = tmp_path / ".devcontainer"
+    place.mkdir()
+    (place / "compose.yaml").write_text((ROOT / ".devcontainer" / "compose.yaml").read_text(encoding="utf-8"))
+    (tmp_path / ".venv").mkdir()  # as devcontainer.json has it made before anything starts
+    compose = ["compose", "--project-name", project_name(tmp_path), "--file", str(place / "compose.yaml")]
+    yield lambda script: docker(*compose, "run", "--rm", "-T", "--user", USER, "dev", "sh", "-c", script)
+    docker(*compose, "down", "--volumes")
+
+
+def test_a_workplace_has_an_environment_of_its_own_that_its_user_may_make(tmp_path: Path, work: Work) -> None:
+    (tmp_path / ".venv" / "the machine's own").touch()
+    done = work("python3 -m venv --clear .venv && .venv/bin/python --version && ls -A .venv")
+    assert done.returncode == 0, done.stderr
+    assert "pyvenv.cfg" in done.stdout
+    assert "the machine's own" not in done.stdout
+    assert [path.name for path in (tmp_path / ".venv").iterdir()] == ["the machine's own"]
+
+
+def test_a_workplace_has_what_the_project_is_made_with(work: Work) -> None:
+    done = work("git --version && make --version && g++ --version")
+    assert done.returncode == 0, done.stderr
