@@ -43,7 +43,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """At how many blocks one looks, with which confidence each interval is made, and what p-values are multiplied by."""
+    """At how many blocks one looks, how confident each interval is, and what p-values are multiplied by."""
 
     blocks: tuple[int, ...]
     confidences: tuple[float, ...]

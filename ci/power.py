@@ -32,7 +32,7 @@ DOCUMENT = ROOT / "docs" / "power.md"
 BEGIN, END = "<!-- power: begin -->", "<!-- power: end -->"
 RECORDINGS = ROOT / "recordings"
 BACKENDS = ("tensorflow", "jax", "torch")
-BLOCKS = {"quiet": 20, "loaded": 12}
+BLOCKS = {"quiet": 16, "loaded": 12}
 # About a tenth of a second an epoch on one CPU of the machine the recordings come from: arms take turns so often.
 STEPS = {"tensorflow": 5, "jax": 6, "torch": 2}
 # Extra work that makes a step about 5 % slower: what it did is in the recording, and stands in the tables.
@@ -41,8 +41,6 @@ PLANTED = {"tensorflow": "slower:0.12", "jax": "slower:0.1", "torch": "slower:0.
 EPOCHS = 33
 # PyTorch's optimiser gives back as much memory as the model has weights in every step (docs/noise.md).
 FREED = {"tensorflow": "returned", "jax": "returned", "torch": "kept"}
-# Each process of JAX compiles for four seconds, which are spared where what it compiled is kept.
-COMPILED = {"tensorflow": "cold", "jax": "warm", "torch": "cold"}
 DISCARD = 3  # PyTorch's first epochs of so few steps are its warm-up
 BUDGETS_S = {"quiet": 120.0, "loaded": 300.0}
 SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.10)
@@ -83,7 +81,6 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
         matrix.write_text(
             f"version: 1\nbackends: [{backend}]\ncells:\n  - workload: mnist_mlp\n    threads: 1\n"
             f"    epochs: {EPOCHS}\n    discard: {DISCARD}\n    freed_memory: {FREED[backend]}\n"
-            f"    compile_cache: {COMPILED[backend]}\n"
             f"    steps_per_epoch: {STEPS[backend]}\n    repeats: {blocks}\n"
         )
         given = ["selftest", "--matrix", str(matrix), "--results", str(folder / condition), "--new"]
