@@ -24,6 +24,7 @@ def work(tmp_path: Path) -> Iterator[Work]:
     place.mkdir()
     (place / "compose.yaml").write_text((ROOT / ".devcontainer" / "compose.yaml").read_text(encoding="utf-8"))
     (tmp_path / ".venv").mkdir()  # as devcontainer.json has it made before anything starts
+    tmp_path.chmod(0o755)  # pytest makes its folders for one user alone
     compose = ["compose", "--project-name", project_name(tmp_path), "--file", str(place / "compose.yaml")]
     yield lambda script: docker(*compose, "run", "--rm", "-T", "--user", USER, "dev", "sh", "-c", script)
     docker(*compose, "down", "--volumes")
