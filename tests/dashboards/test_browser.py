@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.browser
+from tests.dashboards import chromium
+from tests.dashboards.chromium import LOGS
 
-SWITCHES = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
-LOGS = {"browser": "ALL", "performance": "ALL"}
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    binary = next((found for name in names if (found := shutil.which(name))), None)
-    driver = shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("Chromium or chromedriver is not installed: ci/browser installs them")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for switch in (*SWITCHES.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(switch)
-    options.set_capability("goog:loggingPrefs", LOGS)
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    with warnings.catch_warnings():
-        # Selenium leaves its connection to the driver for the collector to close.
-        warnings.simplefilter("ignore", ResourceWarning)
-        started.quit()
+    if reason := chromium.missing():
+        pytest.skip(reason)
+    with chromium.started(tmp_path_factory.mktemp("profile")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +105,8 @@ def test_hostile_names_create_no_element_and_run_nothing(browser: Any, page: Pat
 def test_every_dot_has_a_size_and_lies_within_its_picture(browser: Any, page: Path, made_up: Any, width: int) -> None:
     look(browser, page, width=width)
     dots = browser.execute_script(
-        "return [...document.querySelectorAll('#epochs .plot use')].map(e => {"
-        "const d = e.getBoundingClientRect(), p = e.ownerSVGElement.getBoundingClientRect();"
+        "return [...document.querySelectorAll('#epochs .plot use[x]')].map(e => {"
+        "const d = e.getBoundingClientRect(), p = e.closest('.plot').getBoundingClientRect();"
         "return d.width > 4 && d.left >= p.left && d.right <= p.right && "
         "d.top >= p.top - 1 && d.bottom <= p.bottom + 1;"
         "})"
