@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from dashboards.app import serve
+from dashboards.app.application import Application
 from records import findings
 from records.store import Results
 from runner.cli.main import Seams, main
@@ -13,6 +16,7 @@ from runner.testing import FakeExecutor
 from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
 from uploader.verify import verify
+from uploader.warehouse import Warehouse
 
 MATRIX = """\
 version: 1
@@ -87,6 +91,49 @@ def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published
     (run.folder / findings.FILE).unlink()
     runner("report", "--publish", "site")
     assert findings.load(run) is not None
+
+
+def test_a_run_that_cannot_be_read_is_left_out_of_the_site_and_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner()
+    runner("--new")
+    first, second = Results(folder / "results").runs()
+    record = next((first.folder / "records").glob("*.json"))
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"schema_version": 99}))
+    (first.folder / "report.html").unlink()
+    capsys.readouterr()
+    assert runner("report", "--publish", "site") == 1
+    told = capsys.readouterr().out
+    assert f"left out: {record}" in told
+    assert [path.stem for path in (folder / "site" / "runs").iterdir()] == [second.run_id]
+
+
+def test_a_run_whose_json_does_not_say_what_was_planned_has_a_page(folder: Path) -> None:
+    runner()
+    [run] = Results(folder / "results").runs()
+    about = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps({"run_id": about["run_id"]}))
+    assert runner("report") == 0
+    assert "<b>0</b> pending" in (run.folder / "report.html").read_text()
+
+
+def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "results").mkdir()
+    pages: list[str] = []
+
+    def looked_at(warehouse: Warehouse, host: str, port: int) -> None:
+        [body] = Application(warehouse)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
+        pages.append(body.decode())
+
+    monkeypatch.setattr(serve, "serve", looked_at)
+    assert runner("dashboard") == 0
+    status, page = pages
+    assert status == "200 OK"
+    assert "Nothing has been measured yet" in page
+    assert "<section" not in page
 
 
 @pytest.mark.parametrize(
