@@ -55,9 +55,12 @@ class Batch:
         return f"{self.table.name}-{self.sha}"
 
     def lines(self) -> list[str]:
-        """Return its rows as they were sealed. Raises `OutboxFailure`."""
+        """Return its rows as they were sealed. Raises `OutboxFailure` where they are no more."""
         with _explained(self.path, "cannot be read"):
-            return self.path.read_text(encoding="utf-8").splitlines()
+            raw = self.path.read_bytes()
+        if hashlib.sha256(raw).hexdigest() != self.sha:
+            raise OutboxFailure(f"{self.path}: is not what was sealed; remove it: what was in it is sent again")
+        return raw.decode().split("\n")[:-1]
 
     def values(self) -> Iterator[dict[str, Any]]:
         """Yield its rows."""

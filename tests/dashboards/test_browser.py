@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.dashboards import chromium
-from tests.dashboards.chromium import LOGS
+from tests.dashboards.chromium import LOGS, serious_faults, smallest_letters
 
 pytestmark = pytest.mark.browser
 
@@ -113,6 +113,48 @@ def test_every_dot_has_a_size_and_lies_within_its_picture(browser: Any, page: Pa
     )
     assert len(dots) == sum(len(record.times.epoch_times_s) for record in made_up.records)
     assert all(dots)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_the_report_is_legible_and_without_serious_faults_of_access(
+    browser: Any, page: Path, scheme: str, width: int
+) -> None:
+    look(browser, page, scheme, width)
+    browser.execute_script("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    assert serious_faults(browser) == []
+    assert smallest_letters(browser) >= 9
+
+
+def test_the_rules_of_an_axis_lie_behind_every_lane_where_its_scale_has_its_ticks(browser: Any, page: Path) -> None:
+    look(browser, page)
+    seen = browser.execute_script(
+        "return [...document.querySelectorAll('#epochs figure, #memory figure')].map(f => {"
+        "const of = e => { const r = e.getBoundingClientRect(); return [Math.round(r.left), Math.round(r.right)] };"
+        "const scale = f.querySelector('.scale') || document.querySelector('#memory .scale');"
+        "const ticks = scale.querySelectorAll('.tick'), ends = [of(ticks[0])[0], of(ticks[ticks.length - 1])[1]];"
+        "return [...f.querySelectorAll('.plot use:not([x])')].every(e => "
+        "Math.abs(of(e)[0] - ends[0]) < 2 && Math.abs(of(e)[1] - ends[1]) < 2 && e.getBoundingClientRect().height > 20)"
+        "})"
+    )
+    assert len(seen) > 10
+    assert all(seen)
+
+
+def test_links_and_what_opens_are_reached_by_keyboard_and_show_it(browser: Any, page: Path) -> None:
+    from selenium import webdriver
+    from selenium.webdriver.common import keys
+
+    look(browser, page)
+    reached = set()
+    for _ in range(40):
+        webdriver.ActionChains(browser).send_keys(keys.Keys.TAB).perform()
+        name, outline = browser.execute_script(
+            "const e = document.activeElement; return [e.tagName, getComputedStyle(e).outlineStyle]"
+        )
+        reached.add(name)
+        assert outline == "solid"
+    assert {"A", "SUMMARY"} <= reached
 
 
 def test_the_output_of_a_failure_opens_by_hand(browser: Any, page: Path) -> None:

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -18,6 +25,7 @@ from uploader.local import LocalWarehouse
 from uploader.verify import verify
 from uploader.warehouse import Warehouse
 
+ROOT = Path(__file__).parents[2]
 MATRIX = """\
 version: 1
 backends: [tensorflow, jax, torch]
@@ -65,6 +73,23 @@ def test_an_upload_that_fails_is_told_and_fails_no_measurement(
     told = capsys.readouterr().err
     assert "the upload did not succeed, the measurement did" in told
     assert "later: uploader push --to local --results results" in told
+
+
+def test_without_credentials_the_measurement_is_kept_and_the_upload_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google = pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    from google.auth.exceptions import DefaultCredentialsError
+
+    def none(**given: object) -> object:
+        raise DefaultCredentialsError("Your default credentials were not found.")
+
+    monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
+    monkeypatch.setattr(google, "default", none)
+    assert runner("--upload", "bigquery://some-project.data") == 0
+    told = capsys.readouterr().err
+    assert "the upload did not succeed, the measurement did: connect to project some-project: no usable cred" in told
+    assert len(Results(folder / "results").runs()) == 1
 
 
 def test_an_address_that_is_none_is_refused_before_anything_is_measured(
@@ -134,6 +159,34 @@ def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
     assert status == "200 OK"
     assert "Nothing has been measured yet" in page
     assert "<section" not in page
+
+
+@pytest.mark.process
+def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
+    pytest.importorskip("waitress", reason="waitress is not installed: extra `dashboard`")
+    runner()
+    command = [sys.executable, "-m", "runner", "dashboard", "--listen", "127.0.0.1:0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        told = process.stdout.readline()
+        [url] = re.findall(r"http://127\.0\.0\.1:[0-9]+/", told)
+        pages = {}
+        for path in ("", "health", "cell?id=nothing"):
+            try:
+                with urllib.request.urlopen(url + path, timeout=60) as answer:
+                    pages[path] = (answer.status, answer.read().decode())
+            except urllib.error.HTTPError as error:
+                with error:
+                    pages[path] = (error.code, "")
+    finally:
+        # Not SIGINT: what starts tests in the background may have it ignored, and children inherit that.
+        process.terminate()
+        process.communicate(timeout=60)
+    assert [status for status, _ in pages.values()] == [200, 200, 404]
+    assert "tensorflow is fastest" in pages[""][1]
+    assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(
