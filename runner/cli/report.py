@@ -54,7 +54,7 @@ def _publish(args: argparse.Namespace) -> int:
     """Bring the local warehouse up to date and write the site from it."""
     from dashboards import site
     from records.store import Results
-    from runner.cli.sending import send
+    from runner.cli import sending
     from runner.cli.stored import chosen_run
 
     chosen_run(args)  # complains where there is none
@@ -62,8 +62,9 @@ def _publish(args: argparse.Namespace) -> int:
         raise UsageError(f"--last: must be 1 or more, got {args.last}")
     results = Results(args.results)
     told = [(run, _unreadable(run)) for run in results.runs()[-args.last :]]
-    send("local", args.results)
-    pages = site.publish(args.publish, args.results, [run for run, problem in told if problem is None])
+    with sending.explained():
+        sending.send("local", args.results)
+        pages = site.publish(args.publish, args.results, [run for run, problem in told if problem is None])
     print(f"{pages} pages: {args.publish / 'index.html'}")
     problems = [problem for _, problem in told if problem is not None]
     for problem in problems:

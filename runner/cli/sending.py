@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from runner.errors import UsageError
+from runner.errors import InfrastructureError, UsageError
 
 
 def check(address: str) -> None:
@@ -29,6 +31,18 @@ def after_run(address: str, results: Path) -> None:
             f"runner: nothing is lost; later: uploader push --to {address} --results {results}",
             file=sys.stderr,
         )
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise an error of the uploader as one of the runner's: `UsageError` or `InfrastructureError`."""
+    from uploader.errors import UploadError
+
+    try:
+        yield
+    except UploadError as error:
+        kind = UsageError if error.exit_code == UsageError.exit_code else InfrastructureError
+        raise kind(str(error)) from error
 
 
 def send(address: str, results: Path) -> None:

@@ -118,6 +118,17 @@ def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published
     assert findings.load(run) is not None
 
 
+@pytest.mark.parametrize("arguments", [["report", "--publish", "site"], ["dashboard"]])
+def test_a_warehouse_that_cannot_be_written_is_told_and_ends_with_3(
+    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner()
+    (folder / "results" / "warehouse").write_text("in the way")
+    capsys.readouterr()
+    assert runner(*arguments) == 3
+    assert "results/warehouse: cannot be written: " in capsys.readouterr().err
+
+
 def test_a_run_that_cannot_be_read_is_left_out_of_the_site_and_told(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
