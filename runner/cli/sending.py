@@ -25,9 +25,11 @@ def after_run(address: str, results: Path) -> None:
 
     try:
         send(address, results)
-    except (UploadError, StoreFailure, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the measurement is done and must not be lost to it
+        known = isinstance(error, UploadError | StoreFailure | OSError)
         print(
-            f"runner: the upload did not succeed, the measurement did: {error}\n"
+            f"runner: the upload did not succeed, the measurement did: {'' if known else type(error).__name__ + ': '}"
+            f"{error}\n"
             f"runner: nothing is lost; later: uploader push --to {address} --results {results}",
             file=sys.stderr,
         )

@@ -18,6 +18,7 @@ from dashboards.app import serve
 from dashboards.app.application import Application
 from records import findings
 from records.store import Results
+from runner.cli import sending
 from runner.cli.main import Seams, main
 from runner.testing import FakeExecutor
 from uploader.cli.main import main as uploader
@@ -90,6 +91,17 @@ def test_without_credentials_the_measurement_is_kept_and_the_upload_told(
     told = capsys.readouterr().err
     assert "the upload did not succeed, the measurement did: connect to project some-project: no usable cred" in told
     assert len(Results(folder / "results").runs()) == 1
+
+
+def test_no_fault_of_the_uploader_itself_costs_the_measurement(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(address: str, results: Path) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(sending, "send", broken)
+    assert runner("--upload", "local") == 0
+    assert "the measurement did: RuntimeError: a fault of ours\n" in capsys.readouterr().err
 
 
 def test_an_address_that_is_none_is_refused_before_anything_is_measured(
