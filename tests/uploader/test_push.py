@@ -18,7 +18,7 @@ from tests.sessions import run_name, store_session
 from tests.uploader.stored import Killed, dying_at, found, full_at, results_with, store_run
 from uploader import outbox as outbox_module
 from uploader.errors import OutboxFailure, QuotaSpent, Unreachable
-from uploader.outbox import Outbox
+from uploader.outbox import Contents, Outbox
 from uploader.push import Pushed, push
 from uploader.schema import LONGEST_ROW_BYTES
 from uploader.testing import FakeWarehouse
@@ -213,6 +213,21 @@ def test_what_is_no_batch_or_no_mark_is_told_by_its_path(results: Results, outbo
     (outbox.folder / "pending" / "notes-1.ndjson").write_text("{}\n")
     with pytest.raises(OutboxFailure, match=r"notes-1.ndjson: is no batch of this outbox; move it away"):
         push(results, FakeWarehouse(), outbox)
+
+
+@pytest.mark.parametrize("name", ["plain", 'a,"metric":b', "}", '{"day":1}', "x}"])
+def test_what_a_batch_holds_is_what_each_of_its_rows_says(tmp_path: Path, outbox: Outbox, name: str) -> None:
+    settings = make_settings(workload=name, params={name: name, "metric": 1})
+    for number in range(2):
+        store_run(tmp_path / "results", number, settings=settings)
+    with pytest.raises(Unreachable):
+        push(Results(tmp_path / "results"), FakeWarehouse(failures=[(Unreachable("down"), False)]), outbox)
+    assert len(outbox.pending()) == 4
+    for batch in outbox.pending():
+        rows = list(batch.values())
+        days = sorted(row["day"] for row in rows)
+        items = frozenset(outbox_module.item_of(batch.table, row) for row in rows)
+        assert batch.contents() == Contents(len(rows), (days[0], days[-1]), items)
 
 
 LINE_ENDS = "a\x0b\x0c\x1c\x85\u2028\u2029b"
