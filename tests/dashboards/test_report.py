@@ -28,7 +28,7 @@ ALLOWED_TAGS = frozenset(
         r"\w+",
         "html head meta title link style body header main nav section article h1 h2 h3 p a b i ul li dl dt dd div span "
         "small table thead tbody tr th td figure figcaption details summary pre "
-        "svg defs circle path rect line text use",
+        "svg defs g circle path rect line text use",
     )
 )
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import pytest
 from records.schema import MEASURED
 from tests.docker.containers import BACKENDS, IMAGES, ROOT, SERVICES, docker, need
 from tests.sessions import counted_records
+from tests.uploader.stored import results_with
 
 pytestmark = pytest.mark.docker
 MATRIX = """\
@@ -115,22 +121,99 @@ def test_two_runs_of_a_service_are_of_one_host(project: Path) -> None:
 
 
 def test_the_file_is_valid_and_every_service_shuts_what_need_not_be_open() -> None:
-    done = compose(ROOT, "config", "--format", "json")
+    done = compose(ROOT, "--profile", "*", "config", "--format", "json")
     if done.returncode != 0 and "unknown command" in done.stderr + done.stdout:
         pytest.skip("no Compose plugin")
     assert done.returncode == 0, done.stderr
     services: dict[str, Any] = json.loads(done.stdout)["services"]
-    assert set(services) == {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu", "dashboard"}
+    measuring = {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu"}
+    assert set(services) == measuring | {"dashboard", "bigquery"}
     for name, service in services.items():
-        if name == "dashboard":
-            assert [port["host_ip"] for port in service["ports"]] == ["127.0.0.1"], "seen by this machine alone"
-        else:
+        assert service["profiles"] == ["measure" if name in measuring else name], "`up` starts what is asked for alone"
+        if name in measuring:
             assert service["environment"]["KERAS_BENCHMARK_DEVICE"] == name.rpartition("-")[2]
+        else:
+            assert {port["host_ip"] for port in service["ports"]} == {"127.0.0.1"}, "seen by this machine alone"
         assert service["build"]["args"]["SERVICE"] == name
         assert service["image"] == f"{IMAGES}:{name}"
         assert (service["read_only"], service["init"], service["cap_drop"]) == (True, True, ["ALL"])
         gpus = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices")
         assert bool(gpus) == name.endswith("-gpu")
+
+
+def free_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+@pytest.fixture
+def emulator(project: Path) -> Iterator[dict[str, str]]:
+    """The service of the profile `bigquery`, with an empty volume; yields what an uploader needs to know of it."""
+    need("bigquery")
+    http, grpc = free_port(), free_port()
+    ports = {"BIGQUERY_PORT": http, "BIGQUERY_GRPC_PORT": grpc, "COMPOSE_PROJECT_NAME": f"kbm-test-{os.getpid()}"}
+    try:
+        started = compose(project, "--profile", "bigquery", "up", "--detach", "--wait", **ports)
+        assert started.returncode == 0, started.stderr
+        yield {
+            "BIGQUERY_EMULATOR_HOST": f"http://127.0.0.1:{http}",
+            "BIGQUERY_EMULATOR_GRPC": f"127.0.0.1:{grpc}",
+            "NO_GCE_CHECK": "true",
+        }
+    finally:
+        compose(project, "--profile", "bigquery", "down", "--volumes", **ports)
+
+
+def uploader(told: dict[str, str], *arguments: str) -> str:
+    """Run the uploader against the emulator; it must end well."""
+    command = [sys.executable, "-m", "uploader", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **told}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_profile_bigquery_is_an_emulator_that_takes_each_row_once(emulator: dict[str, str], tmp_path: Path) -> None:
+    results = str(results_with(tmp_path / "measured", runs=1).root)
+    for dataset, flags in (("merged", []), ("appended", ["--storage-write"])):
+        to = ["--to", f"bigquery://emulated-project.{dataset}"]
+        made = uploader(emulator, "init", *to, *(["--append-only"] if flags else []))
+        assert f"dataset emulated-project.{dataset}" in made
+        uploader(emulator, "push", *to, "--results", results, *flags)
+        verified = uploader(emulator, "verify", *to, "--results", results, *(["--append-only"] if flags else []))
+        assert "0 lost, 0 doubled" in verified
+    again = uploader(emulator, "push", "--to", "bigquery://emulated-project.merged", "--results", results)
+    assert "0 new rows" in again
+
+
+def test_the_service_dashboard_shows_what_the_results_folder_holds(project: Path) -> None:
+    need("dashboard")
+    results_with(project / "results", runs=1)
+    named = {"COMPOSE_PROJECT_NAME": f"kbm-test-{os.getpid()}"}
+    command = ["run", "--rm", "--detach", "--publish", f"127.0.0.1:{free_port()}:8080", "dashboard"]
+    started = compose(project, *command, **named)
+    assert started.returncode == 0, started.stderr
+    container = started.stdout.split()[-1]
+    try:
+        address = docker("port", container, "8080").stdout.split()[0]
+        page = answered(f"http://{address}/", container)
+    finally:
+        docker("rm", "--force", container)
+        compose(project, "down", **named)
+    assert "mnist_mlp" in page
+    assert 'id="matrix"' in page
+
+
+def answered(url: str, container: str) -> str:
+    """Return what a server in a container says, once it does."""
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            assert docker("ps", "--quiet", "--no-trunc", "--filter", f"id={container}").stdout, "it ended"
+            time.sleep(0.1)
+    raise AssertionError("no answer within a minute")
 
 
 @pytest.mark.parametrize("service", SERVICES[:1])
