@@ -143,14 +143,24 @@ def report_page(folder: Path) -> None:
     times_ms = []
     with chromium.started(folder / "profile") as browser:
         browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": READY})
+        browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
         for _ in range(WARM + 1):
             browser.get("about:blank")
+            before_ms = _main_thread_ms(browser)
             browser.get(path.as_uri())
-            times_ms.append(browser.execute_async_script(ANSWER))
+            wall_ms = browser.execute_async_script(ANSWER)
+            times_ms.append([*wall_ms, _main_thread_ms(browser) - before_ms])
         nodes = browser.execute_script("return document.querySelectorAll('*').length")
-    ready, parsed = (sorted(one[which] for one in times_ms[1:]) for which in (0, 1))
+    ready, parsed, spent = (sorted(one[which] for one in times_ms[1:]) for which in (0, 1, 2))
     print(f"parsed after {statistics.median(parsed):.0f} ms ({parsed[0]:.0f}-{parsed[-1]:.0f}), {nodes:,} elements")
     print(f"first frame, and free for input, after {statistics.median(ready):.0f} ms ({ready[0]:.0f}-{ready[-1]:.0f})")
+    print(f"CPU time of its main thread until then {statistics.median(spent):.0f} ms ({spent[0]:.0f}-{spent[-1]:.0f})")
+
+
+def _main_thread_ms(browser: Any) -> float:
+    """Return the CPU time that the page's main thread has used."""
+    told = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return 1e3 * next(float(one["value"]) for one in told if one["name"] == "TaskDuration")
 
 
 def emulator(folder: Path) -> None:
