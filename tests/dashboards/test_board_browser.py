@@ -125,7 +125,7 @@ def test_every_dot_lies_within_its_picture_and_no_word_is_smaller_than_nine_pixe
 ) -> None:
     look(browser, whole, width=width)
     dots = browser.execute_script(
-        "return [...document.querySelectorAll('.plot use[x]')].map(e => {"
+        "return [...document.querySelectorAll('.plot :is(circle, rect:not([width]), use[x])')].map(e => {"
         "const d = e.getBoundingClientRect(), p = e.closest('.plot').getBoundingClientRect();"
         "return d.width > 4 && d.left >= p.left - 1 && d.right <= p.right + 1;})"
     )
