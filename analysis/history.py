@@ -1,8 +1,9 @@
 """Many sessions of one cell on one machine: one value a session, and how far sessions lie apart.
 
 The hierarchy is epoch < process < session < host. A session is one run on one host; its value is the geometric mean
-over its processes of the step time. Only processes that ended ok enter: failed and unstable ones are counted beside it,
-never averaged in. Histories of different hosts or devices are never joined.
+over its processes of the step time, of an external command of its primary metric. Only processes that ended ok enter:
+failed and unstable ones are counted beside it, never averaged in. Histories of different hosts or devices are never
+joined.
 
 Results of two sessions differ by boot, driver and hour, so the interval of their ratio holds the variance between
 sessions, known from the sessions since the last change; where it is not known there is no interval.
@@ -18,9 +19,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from analysis.primary import STEP_TIME, Figure
 from analysis.statistics import CONFIDENCE, Estimate, geometric
 from records.past import Attempt, Past
 from records.schema import Status
@@ -31,7 +33,9 @@ LEAST_PROCESSES = 3
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One cell in one session. `step_time` is None where no process ended ok; `left_out` counts the others by status.
+    """One cell in one session. `step_time`, of a command its primary metric, is None where no process ended ok.
+
+    `left_out` counts the others by status.
 
     `se_log` is the standard error of the logarithm of the value, from its processes; None below two of them.
     """
@@ -45,13 +49,17 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One cell on one host and device: its sessions, oldest first. `settings` are as they were stored."""
+    """One cell on one host and device: its sessions, oldest first. `settings` are as they were stored.
+
+    `figure` is what its sessions tell, in its unit.
+    """
 
     cell_id: str
     host_id: str
     device: tuple[str, str] | None
     settings: Mapping[str, Any]
     sessions: tuple[Session, ...]
+    figure: Figure = STEP_TIME
 
     @property
     def valued(self) -> tuple[Session, ...]:
@@ -101,11 +109,16 @@ def histories(past: Past) -> list[History]:
             cell = groups.setdefault((attempt.cell_id, attempt.host_id), {})
             cell.setdefault(run.run_id, []).append(attempt)
     found = [
-        _history(cell_id, host_id, device, past.settings.get(cell_id, {}), runs)
+        replace(_history(cell_id, host_id, device, past.settings.get(cell_id, {}), runs), figure=_figure(past, cell_id))
         for (cell_id, host_id), runs in groups.items()
         for device in _devices(runs)
     ]
     return sorted(found, key=_order)
+
+
+def _figure(past: Past, cell_id: str) -> Figure:
+    metric = past.primaries.get(cell_id)
+    return STEP_TIME if metric is None else Figure(metric.name, metric.unit or "", metric.goal)
 
 
 def session_spread(sessions: Sequence[Session]) -> SessionSpread | None:
@@ -203,16 +216,16 @@ def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
     latest: dict[int, Attempt] = {}
     for attempt in sorted(attempts, key=lambda one: one.attempt):
         latest[attempt.repeat] = attempt
-    ok = [a for a in latest.values() if a.status is Status.OK and a.step_time_s is not None]
-    step_times_s = [a.step_time_s for a in ok if a.step_time_s is not None]
-    mean = _log_mean(step_times_s)
-    left_out = Counter(_why(a) for a in latest.values() if a.status is not Status.OK or a.step_time_s is None)
+    ok = [a for a in latest.values() if a.status is Status.OK and a.value is not None]
+    values = [a.value for a in ok if a.value is not None]
+    mean = _log_mean(values)
+    left_out = Counter(_why(a) for a in latest.values() if a.status is not Status.OK or a.value is None)
     facts = dict((ok or list(latest.values()))[0].facts)
-    return Session(run_id, geometric(step_times_s), mean[1] if mean else None, dict(sorted(left_out.items())), facts)
+    return Session(run_id, geometric(values), mean[1] if mean else None, dict(sorted(left_out.items())), facts)
 
 
 def _why(attempt: Attempt) -> str:
-    return str(attempt.status) if attempt.status is not Status.OK else "ok without a step time"
+    return str(attempt.status) if attempt.status is not Status.OK else "ok without a value"
 
 
 def _order(history: History) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class Looks:
         return next((at for at in self.blocks if at > count), None)
 
 
-# With p-values doubled, about 5 % at most of tables of equal backends name a fastest by simulation (docs/statistics.md).
+# With p-values doubled, about 5 % at most of tables of equal backends name a fastest (simulated: docs/statistics.md).
 LOOKS = Looks((5, 8, 12, 18, 27, 40), (0.9461, 0.9826, 0.9812, 0.9721, 0.9849, 0.9535), p_factor=2.0)
 # A number of blocks fixed beforehand: no look but the last, the plain interval.
 FIXED = Looks((), (CONFIDENCE,))

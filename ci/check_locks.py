@@ -1,7 +1,8 @@
 """Checks, without a network, that the locks fit pyproject.toml.
 
 Promise: each lock pins every direct requirement of what it serves exactly once, within its bounds, for each supported
-Python; every pin but the CPU build of torch carries a hash; no lock names a file, an address or an index.
+Python (the emulator's for its own); every pin but the CPU build of torch carries a hash; no lock names a file, an
+address or an index.
 Not known here: whether the indirect requirements are complete. `pip check` says so at the end of ci/setup.
 """
 
@@ -25,7 +26,7 @@ NOT_PORTABLE = re.compile(r"^\s*-|\S+://|^\s*[./]")
 class Lock:
     """What one file in locks/ serves: optional extras and dependency groups beside the project's own dependencies.
 
-    Or, where it `builds`, what the wheel is built with.
+    Or, where it `builds`, what the wheel is built with; or, apart from the project, what a file in docker/ `lists`.
     """
 
     name: str
@@ -33,6 +34,8 @@ class Lock:
     groups: tuple[str, ...] = ()
     torch_apart: bool = False
     builds: bool = False
+    lists: str = ""
+    pythons: tuple[str, ...] = PYTHONS
 
 
 LOCKS = (
@@ -47,11 +50,15 @@ LOCKS = (
     Lock("jax-tpu", ("jax-tpu",)),
     Lock("torch-cpu", ("torch-cpu",), torch_apart=True),
     Lock("torch-gpu", ("torch-gpu",)),
+    Lock("bigquery", lists="emulator.in", pythons=("3.13",)),
 )
 
 
 def required(pyproject: dict[str, Any], lock: Lock) -> list[Requirement]:
     """The direct requirements that the lock must satisfy."""
+    if lock.lists:
+        lines = (ROOT / "docker" / lock.lists).read_text().splitlines()
+        return [Requirement(line) for line in lines if line and not line.startswith("#")]
     if lock.builds:
         return [Requirement(text) for text in pyproject["build-system"]["requires"]]
     project = pyproject["project"]
@@ -106,7 +113,7 @@ def problems_of(lock: Lock, pyproject: dict[str, Any], texts: dict[str, str]) ->
     parsed = [pins(texts.get(name, "")) for name in names]
     pinned = [pin for found, _ in parsed for pin in found]
     problems = [problem for _, wrong in parsed for problem in wrong]
-    misfits = (misfit(wanted, pinned, python) for wanted in required(pyproject, lock) for python in PYTHONS)
+    misfits = (misfit(wanted, pinned, python) for wanted in required(pyproject, lock) for python in lock.pythons)
     return [f"locks/{lock.name}.txt: {problem}" for problem in dict.fromkeys([*problems, *filter(None, misfits)])]
 
 

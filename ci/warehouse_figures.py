@@ -1,8 +1,9 @@
-"""What the uploader and the local warehouse reach on this machine: rows/s sealed and merged, queries over a million.
+"""What uploader, local warehouse and pages reach on this machine: rows/s, queries over a million, a thousand cells.
 
     python ci/warehouse_figures.py sealing            serialising and sealing, on one core
     python ci/warehouse_figures.py local [RUNS]       every dashboard query over 5,000 runs of 200 measurements, warm
-    ci/emulator run -- python ci/warehouse_figures.py emulator     a push of 100,000 rows against a bare load job
+    python ci/warehouse_figures.py report             a report of a thousand cells: its size, and when Chromium is ready
+    ci/emulator run -- python ci/warehouse_figures.py emulator   pushes of 100,000 rows against bare load jobs, in turn
 
 Prints one line a figure. docs/figures.md holds what it printed, with the machine.
 """
@@ -11,13 +12,16 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -34,16 +38,18 @@ from uploader.outbox import Outbox, seal_all
 from uploader.push import Pushed, send
 from uploader.rows import Row
 
+ROOT = Path(__file__).parent.parent
 REPEATS = 4
-EPOCHS = 15
 WARM = 5
+ROWS = 100_000
+ROUNDS = 7
 
 
 def main() -> None:
     """Measure what is asked for."""
     what = sys.argv[1] if len(sys.argv) > 1 else "sealing"
     with tempfile.TemporaryDirectory() as folder:
-        {"sealing": sealing, "local": local, "emulator": emulator}[what](Path(folder))
+        {"sealing": sealing, "local": local, "report": report_page, "emulator": emulator}[what](Path(folder))
 
 
 def sealing(folder: Path) -> None:
@@ -75,14 +81,11 @@ def local(folder: Path) -> None:
             send(warehouse, outbox, done, lambda text: None)
     print(f"filled in {time.perf_counter() - began:.0f} s")
     warehouse.close()
-    began = time.perf_counter()
-    warehouse = LocalWarehouse(folder / "warehouse")
-    count = warehouse.query("SELECT COUNT(*) AS n FROM measurements").rows[0][0]
-    print(f"opened and counted {count:,} measurements in {time.perf_counter() - began:.2f} s")
+    opening(folder / "warehouse")
     files = sum(1 for _ in (folder / "warehouse").rglob("*.parquet"))
     size = sum(path.stat().st_size for path in (folder / "warehouse").rglob("*.parquet"))
     print(f"{files} files, {size / 2**20:.0f} MiB")
-    cell = cell_id(settings(0, "jax"))
+    cell, warehouse = cell_id(settings(0, "jax")), LocalWarehouse(folder / "warehouse")
     for name, question in questions().items():
         choice = Choice(cell=cell) if name == "trend" else Choice()
         times_s, rows_found = [], 0
@@ -93,28 +96,112 @@ def local(folder: Path) -> None:
         print(f"{name}: {statistics.median(times_s[1:]) * 1e3:.0f} ms warm, {rows_found} rows")
 
 
+# A process of its own, since the first one to open it pays for the imports.
+OPEN = """
+import sys, time
+began = time.perf_counter()
+from pathlib import Path
+from uploader.local import LocalWarehouse
+warehouse = LocalWarehouse(Path(sys.argv[1]))
+warehouse._opened()
+opened = time.perf_counter()
+[(count,)] = warehouse.query("SELECT COUNT(*) AS n FROM measurements").rows
+print(opened - began, time.perf_counter() - opened, count)
+"""
+
+
+def opening(folder: Path) -> None:
+    """Open a warehouse in new processes, and count its measurements."""
+    command = [sys.executable, "-c", OPEN, str(folder)]
+    told = [subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(WARM)]
+    for what, place in (("opened", 0), ("first query after it", 1)):
+        times_s = sorted(float(line.split()[place]) for line in told)
+        print(f"{what}: {statistics.median(times_s):.2f} s ({times_s[0]:.2f}-{times_s[-1]:.2f}), a new process each")
+    print(f"{int(told[0].split()[2]):,} measurements")
+
+
+# What a page is asked from outside: when its first frame after parsing was drawn and the thread was free again.
+READY = (
+    "addEventListener('DOMContentLoaded', () => requestAnimationFrame(() => setTimeout(() => "
+    "{ window.readyAfterMs = performance.now() })))"
+)
+ANSWER = "const done = arguments[arguments.length - 1]; const look = () => window.readyAfterMs ? done([readyAfterMs, "
+ANSWER += "performance.getEntriesByType('navigation')[0].domInteractive]) : setTimeout(look, 10); look()"
+
+
+def report_page(folder: Path) -> None:
+    """Open a report of a thousand cells, from disk, in a browser of its own."""
+    from dashboards import report
+    from tests.dashboards import chromium, thousand
+
+    path = folder / "report.html"
+    report.write(path, thousand.page())
+    print(f"a report of {thousand.CELLS:,} cells: {path.stat().st_size / 1e6:.2f} MB")
+    if reason := chromium.missing():
+        print(f"not opened: {reason}")
+        return
+    times_ms = []
+    with chromium.started(folder / "profile") as browser:
+        browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": READY})
+        browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+        for _ in range(WARM + 1):
+            browser.get("about:blank")
+            before_ms = _main_thread_ms(browser)
+            browser.get(path.as_uri())
+            wall_ms = browser.execute_async_script(ANSWER)
+            times_ms.append([*wall_ms, _main_thread_ms(browser) - before_ms])
+        nodes = browser.execute_script("return document.querySelectorAll('*').length")
+    ready, parsed, spent = (sorted(one[which] for one in times_ms[1:]) for which in (0, 1, 2))
+    print(f"parsed after {statistics.median(parsed):.0f} ms ({parsed[0]:.0f}-{parsed[-1]:.0f}), {nodes:,} elements")
+    print(f"first frame, and free for input, after {statistics.median(ready):.0f} ms ({ready[0]:.0f}-{ready[-1]:.0f})")
+    print(f"CPU time of its main thread until then {statistics.median(spent):.0f} ms ({spent[0]:.0f}-{spent[-1]:.0f})")
+
+
+def _main_thread_ms(browser: Any) -> float:
+    """Return the CPU time that the page's main thread has used."""
+    told = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return 1e3 * next(float(one["value"]) for one in told if one["name"] == "TaskDuration")
+
+
 def emulator(folder: Path) -> None:
-    """Push 100,000 measurements, and load the same files with bare load jobs."""
+    """Push 100,000 measurements and load the same file with a bare load job, in turn, ROUNDS times."""
     from uploader.connect import connect
     from uploader.warehouse import Options
 
-    project = os.environ["BIGQUERY_EMULATOR_PROJECT"]
-    warehouse = connect(project, "figures", Options())
+    warehouse = connect(os.environ["BIGQUERY_EMULATOR_PROJECT"], "figures", Options())
     warehouse.create()
-    lines = [row for run in range(600) for row in rows_of(run) if row.table.name == "measurements"][:100_000]
-    outbox, done = Outbox(folder), Pushed()
+    pairs = [_round(warehouse, Outbox(folder / str(number)), number) for number in range(ROUNDS)]
+    warehouse.close()
+    bare, pushed = ([ROWS / pair[which] for pair in pairs] for which in ("bare", "push"))
+    shares = sorted(pair["bare"] / pair["push"] for pair in pairs)
+    for name, rates in (("bare load jobs", bare), ("push", pushed)):
+        print(f"{name}: {statistics.median(rates):,.0f} rows/s ({min(rates):,.0f}-{max(rates):,.0f})")
+    print(f"push reaches {statistics.median(shares):.0%} of the bare load ({shares[0]:.0%}-{shares[-1]:.0%})")
+
+
+def _round(warehouse: Any, outbox: Outbox, number: int) -> dict[str, float]:
+    """Return the seconds of a bare load job and of a push of the same rows; every other round begins with the push."""
+    runs = range(number * 600, number * 600 + 600)
+    lines = [row for run in runs for row in rows_of(run) if row.table.name == "measurements"][:ROWS]
     with outbox.locked():
         seal_all(lines, outbox)
-        began = time.perf_counter()
-        for batch in outbox.pending():
-            warehouse._load(batch, f"bare-{batch.sha}", f"{warehouse._staging}.bare_{batch.sha[:8]}", "WRITE_TRUNCATE")
-        bare_s = time.perf_counter() - began
-        began = time.perf_counter()
-        send(warehouse, outbox, done, lambda text: None)
-        pushed_s = time.perf_counter() - began
-    warehouse.close()
-    print(f"bare load jobs: {len(lines) / bare_s:,.0f} rows/s; push: {len(lines) / pushed_s:,.0f} rows/s")
-    print(f"push reaches {bare_s / pushed_s:.0%} of the bare load ({done.new:,} new rows)")
+        [batch] = outbox.pending()
+        batch = replace(
+            batch, path=Path(shutil.copy(batch.path, outbox.folder / "bare.ndjson"))
+        )  # a push removes its own
+        target, done = f"{warehouse._staging}.bare_{batch.sha[:8]}", Pushed()
+        ways: dict[str, Callable[[], object]] = {
+            "bare": lambda: warehouse._load(batch, f"bare-{batch.sha}", target, "WRITE_TRUNCATE"),
+            "push": lambda: send(warehouse, outbox, done, lambda text: None),
+        }
+        taken_s = {}
+        for name in sorted(ways, reverse=number % 2 == 1):
+            began = time.perf_counter()
+            ways[name]()
+            taken_s[name] = time.perf_counter() - began
+    assert done.new == ROWS
+    warehouse._client.delete_table(target)
+    return taken_s
 
 
 def rows_of(run: int) -> Iterator[Row]:

@@ -10,12 +10,23 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from dashboards import panels, report
+from dashboards.format import plural
 from dashboards.panels import Panel
 from dashboards.questions import Choice, Question, answer
 from uploader.errors import UploadError
 from uploader.warehouse import Warehouse
 
 SELF = "'self'"
+# Dashboards show findings: a run that has none stands under few questions, and a page that is empty must say why.
+STANDING = """
+SELECT COUNT(*) AS runs, SUM(IF(f.run_id IS NULL, 1, 0)) AS without_findings
+FROM (SELECT DISTINCT run_id FROM cells WHERE source IS NULL) AS c
+LEFT JOIN (SELECT DISTINCT run_id FROM findings) AS f ON f.run_id = c.run_id
+"""
+EMPTY = (
+    "Nothing has been measured yet, or nothing was pushed here: `runner --matrix matrix.yaml` measures, "
+    "`uploader push` sends it."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,25 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """How many runs a warehouse holds, those of others not counted, and how many of them have no finding."""
+
+    runs: int
+    without_findings: int
+
+    def notices(self) -> list[str]:
+        """Return what a reader must know before anything is shown."""
+        if not self.runs:
+            return [EMPTY]
+        if not self.without_findings:
+            return []
+        return [
+            f"Of {plural(self.runs, 'run')} {self.without_findings:,} came without findings and stand only under "
+            "failures, machines and runs: `runner report --run RUN` makes them, then `uploader push` sends them."
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """What stands around the panels: words, and where links lead; `run_link` gives '' where a run has no page."""
 
@@ -36,8 +66,15 @@ class Frame:
     link: Callable[[str], str]
     run_link: Callable[[str], str] = lambda run_id: ""
     home: str = ""
+    notices: Sequence[str] = ()
     form: Form | None = None
     choice: Choice = Choice()
+
+
+def standing(warehouse: Warehouse) -> Standing:
+    """Return what a warehouse holds. Raises `WarehouseFailure`."""
+    [(runs, without)] = warehouse.query(STANDING).rows
+    return Standing(int(runs), int(without or 0))
 
 
 def ask(warehouse: Warehouse, questions: Iterable[Question], choice: Choice) -> list[Panel]:
@@ -68,6 +105,7 @@ def render(shown: Sequence[Panel], frame: Frame) -> str:
         heading=frame.heading,
         lead=frame.lead,
         home=frame.home,
+        notices=frame.notices,
         form=frame.form,
         choice=frame.choice,
         link=frame.link,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from analysis.beside import NOTHING, Beside, SameWork, Standing, cell_doubts, same_work
 from analysis.compare import CellSummary, Row, cost_of, in_order
@@ -76,6 +76,9 @@ class Value:
     mark: str = ""
     link: str = ""
     flag: str = "fastest"
+
+
+NOT_MEASURED = Value(DASH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +249,7 @@ def _metric_value(
 ) -> Value:
     one = found.get(column, {}).get(name)
     if one is None or one.value is None:
-        return Value(DASH, hint=one.problem or "not measured") if one else _missing(cell)
+        return Value(DASH, hint=one.problem or "") if one else NOT_MEASURED
     return Value(number(one.value), f"{plural(one.count, 'process', 'processes')}", hint=one.problem or "")
 
 
@@ -260,7 +263,7 @@ def _parallel_lines(columns: Sequence[tuple[CellSummary | None, Figure | None]])
         ("memory of a worker", "MiB", _worker_memory),
     )
     return [
-        Line(name, unit, [(figure and value(figure)) or _missing(cell) for cell, figure in columns])
+        Line(name, unit, [(figure and value(figure)) or NOT_MEASURED for _, figure in columns])
         for name, unit, value in kinds
     ]
 
@@ -299,6 +302,7 @@ def _worker_memory(figure: Figure) -> Value | None:
 
 
 def _missing(cell: CellSummary | None) -> Value:
+    """Return a dash that says why; of a cell that was not measured every other line has a plain one."""
     if cell is None:
         return Value(DASH, hint="no record: not planned, or still pending")
     reasons = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
@@ -334,22 +338,21 @@ def _ratio_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
         return Value(number(estimate.centre), told)
     if row.ratios and backend in _quickest(row):
         return Value("1", hint="the quickest: the others are divided by it")
-    return _missing(cell)
+    return NOT_MEASURED
 
 
 def _plain(
     columns: Sequence[Column], figure: Callable[[CellSummary], float | None], unit: Unit = SECOND
 ) -> list[Value]:
-    found = [(cell, figure(cell) if cell else None) for _, cell in columns]
-    return [_missing(cell) if value is None else Value(number(value, unit.size)) for cell, value in found]
+    found = [figure(cell) if cell else None for _, cell in columns]
+    return [NOT_MEASURED if value is None else Value(number(value, unit.size)) for value in found]
 
 
 def _share_value(cell: CellSummary | None, beside: Beside) -> Value:
     """Return the share of the machine's best measured peak, with what was reached beside it."""
     share = beside.shares.get(cell.cell_id) if cell else None
     if share is None or share.share_of_peak is None or share.achieved_flop_per_s is None:
-        found = _missing(cell)
-        return replace(found, hint=(share.note if share else None) or found.hint)
+        return Value(DASH, hint=(share.note if share else None) or "")
     hint = f"of {number(share.peak_flop_per_s, GIGA)} GFLOP/s, the machine's best measured product"
     return Value(number(share.share_of_peak * 100), f"{number(share.achieved_flop_per_s, GIGA)} GFLOP/s", hint=hint)
 
@@ -357,7 +360,7 @@ def _share_value(cell: CellSummary | None, beside: Beside) -> Value:
 def _same_work_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:
     """Return how far a backend's twin is from the others'; a dash where the row has nothing to say of it."""
     if cell is None or cell.step_time is None:
-        return _missing(cell)
+        return NOT_MEASURED
     found = same_work(beside.parity, row, backend)
     if found.standing is Standing.NOT_CHECKED:
         return Value(DASH, hint="not checked")
@@ -367,14 +370,14 @@ def _same_work_value(row: Row, backend: str, cell: CellSummary | None, beside: B
 
 def _difference_value(cell: CellSummary | None) -> Value:
     if cell is None or cell.smallest_difference is None:
-        return _missing(cell)
+        return NOT_MEASURED
     hint = f"scatter between processes {share(cell.spread)}"
     return Value(number(cell.smallest_difference * 100), hint=hint)
 
 
 def _endings_value(cell: CellSummary | None) -> Value:
     if cell is None:
-        return _missing(cell)
+        return NOT_MEASURED
     counted = Counter(record.status for record in cell.records)
     told = ", ".join(f"{counted[status]} {status}" for status in Status if counted[status])
     return Value(told, bad=any(status not in HARMLESS for status in counted))

@@ -15,6 +15,7 @@ from dashboards import axes, report
 from dashboards.axes import EDGE, Axis
 from dashboards.format import Unit, plural, quantity, unit_for
 from dashboards.pictures import Mark, Stroke, Word, slot_of
+from records.task import Goal
 
 HEIGHT = 230
 LABELS_HEIGHT = 34
@@ -94,8 +95,9 @@ def picture(one: Assessment, title: str) -> Picture:
     earlier = max(0, len(valued) - MOST_DRAWN)
     shown = valued[earlier:]
     values = [value for session in shown for value in _ends(session)]
-    unit = unit_for([sorted(values)[len(values) // 2]])
-    axis = axes.fitted(values, f"time per step, {unit.name}", unit)
+    figure = one.history.figure
+    unit = unit_for([sorted(values)[len(values) // 2]]) if figure.unit == "s" else Unit(figure.unit, 1.0)
+    axis = axes.fitted(values, f"{figure.name}, {unit.name}".removesuffix(", "), unit)
     slot = slot_of(str(one.history.settings.get("backend")))
     drawn = _Drawing(axis, slot, len(shown), earlier)
     found = Picture(
@@ -113,7 +115,7 @@ def picture(one: Assessment, title: str) -> Picture:
     for index, session in enumerate(shown):
         drawn.add_session(found, session, index)
     drawn.add_levels(found, one)
-    drawn.add_events(found, one.changes)
+    drawn.add_events(found, one)
     found.empty.extend(drawn.without_value(one, shown))
     return found
 
@@ -165,8 +167,8 @@ class _Drawing:
             height = round(self.height(low) - top, 1) if low is not None and top is not None else None
             found.levels.append(Level(line, f"{right - left:.2f}%", top, height))
 
-    def add_events(self, found: Picture, changes: Sequence[Change]) -> None:
-        for number, change in enumerate(changes):
+    def add_events(self, found: Picture, one: Assessment) -> None:
+        for number, change in enumerate(one.changes):
             index = change.index - self.earlier
             if index < 0:
                 continue
@@ -175,8 +177,8 @@ class _Drawing:
             late = self.count > 1 and index > 0.8 * self.count
             label = f"{size}{' intended' if change.note else ''}"
             word = Word(at, 9 + 15 * (number % 2), label, *(("end", -5) if late else ("start", 5)))
-            when = _date(change.run_id)
-            found.events.append(Event(at, _kind(change), word, when, size, _words(change), change.run_id))
+            when, kind = _date(change.run_id), _kind(change, one.history.figure.goal)
+            found.events.append(Event(at, kind, word, when, size, _words(change), change.run_id))
 
     def dates(self, shown: Sequence[Session]) -> list[Word]:
         """Return the dates of evenly spaced sessions, of a single day the hours; those at either end go inward."""
@@ -217,10 +219,12 @@ def _moment(run_id: str, days: int) -> str:
     return _date(run_id) if days > 1 else f"{_date(run_id)} {run_id[9:11]}:{run_id[11:13]}"
 
 
-def _kind(change: Change) -> str:
+def _kind(change: Change, goal: Goal) -> str:
+    """Return whether a change was meant, else whether it was for the worse; more is better where the goal says so."""
     if change.note is not None:
         return "intended"
-    return "slower" if (change.ratio or 1) > 1 else "quicker"
+    ratio = change.ratio or 1
+    return "slower" if (ratio if goal is Goal.LOWER else 1 / ratio) > 1 else "quicker"
 
 
 def _details(one: Assessment) -> str:

@@ -35,18 +35,19 @@ from records.settings import BACKENDS
 REPEAT_HEIGHT = 17
 LANE_TOP = 13
 LEAST_HEIGHT = 42
-MIDDLE = "50%"
+MIDDLE = 0.0  # of a lane that is as high as its notes: heights count from there
 COMMAND_CHARACTERS = 200
+MOST_TOLD = 12  # values that are told one by one on hovering; of more, the ends
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One dot: where, of which backend (`slot`), filled or hollow, and what it tells on hovering."""
+    """One dot: where, of which backend (`slot`), filled or hollow, and what it tells on hovering ("" tells nothing)."""
 
     at: str
-    y: float | str
+    y: float
     slot: int
-    tip: str
+    tip: str = ""
     hollow: bool = False
 
 
@@ -56,10 +57,19 @@ class Stroke:
 
     x1: str
     x2: str
-    y1: float | str
-    y2: float | str
+    y1: float
+    y2: float
     slot: int
     tip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Dots and a stroke that tell one thing on hovering: those of one process."""
+
+    tip: str
+    marks: list[Mark] = field(default_factory=list)
+    strokes: list[Stroke] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,6 @@ class Band:
     at: str
     width: str
     centre: str
-    tip: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ class Word:
     """Text inside a lane."""
 
     at: str
-    y: float | str
+    y: float
     text: str
     anchor: str = "start"
     dx: int = 0
@@ -85,7 +94,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One backend's part of a picture; `summary` says in words what it shows.
+    """One backend's part of a picture; `summary` says in words what it shows, to readers and on hovering.
 
     `height` is in pixels; None lets the lane be as high as its notes, with its marks in the middle.
     """
@@ -98,6 +107,7 @@ class Lane:
     summary: str
     marks: list[Mark] = field(default_factory=list)
     strokes: list[Stroke] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     band: Band | None = None
 
@@ -218,27 +228,33 @@ def _epoch_lane(backend: str, cell: CellSummary, axis: Axis) -> Lane:
 
 
 def _add_repeat(lane: Lane, record: Record, y: float, axis: Axis) -> None:
-    name = f"{lane.backend}, repeat {record.repeat + 1}"
+    name = f"repeat {record.repeat + 1}"
     if record.status not in MEASURED:
-        lane.words.append(Word("0%", y, f"repeat {record.repeat + 1}: {record.status}"))
+        lane.words.append(Word("0%", y, f"{name}: {record.status}"))
         return
-    if figure := told(record):
+    figure, dots = told(record), _per_step(record)
+    group = Group(f"{name}: {quantity(figure, axis.unit)}" + ("" if record.task else _of(dots, axis.unit, "epochs ")))
+    if figure:
         at = axis.place(figure)
-        tip = f"{name}: {'mean ' if record.task is None else ''}{quantity(figure, axis.unit)}"
-        lane.strokes.append(Stroke(at, at, y - 7, y + 7, lane.slot, tip))
-    for index, dot in enumerate(_per_step(record)):
-        epoch = "" if record.task else f", epoch {record.settings.discard + index + 1}"
-        lane.marks.append(Mark(axis.place(dot), y, lane.slot, f"{name}{epoch}: {quantity(dot, axis.unit)}"))
+        group.strokes.append(Stroke(at, at, y - 7, y + 7, lane.slot))
+    group.marks.extend(Mark(axis.place(dot), y, lane.slot) for dot in dots)
+    lane.groups.append(group)
+
+
+def _of(values: Sequence[float], unit: Unit, what: str = "") -> str:
+    """Return in brackets, without their unit, the values that a figure is of; of many, their ends."""
+    if len(values) < 2:
+        return ""
+    several = values if len(values) <= MOST_TOLD else [min(values), max(values)]
+    joint = ", " if several is values else " to "
+    return f" ({what}{joint.join(number(value, unit.size) for value in several)})"
 
 
 def _band(estimate: Estimate | None, axis: Axis) -> Band | None:
     if estimate is None or estimate.low is None or estimate.high is None:
         return None
     width = axis.share(estimate.high) - axis.share(estimate.low)
-    tip = (
-        f"95 % interval between processes: {_range(estimate, axis.unit)}, centre {quantity(estimate.centre, axis.unit)}"
-    )
-    return Band(axis.place(estimate.low), f"{max(width, 0.1):.2f}%", axis.place(estimate.centre), tip)
+    return Band(axis.place(estimate.low), f"{max(width, 0.1):.2f}%", axis.place(estimate.centre))
 
 
 def _range(estimate: Estimate, unit: Unit) -> str:
@@ -268,18 +284,14 @@ def _start_lane(backend: str, cell: CellSummary, axis: Axis) -> Lane:
     ratio = f"{number(first / steady)}×" if first and steady else DASH
     told = f"first {quantity(first, SECOND)}, steady {quantity(steady, SECOND)}"
     notes = [told, _start_parts(cell)] if cell.measured else ["not measured"]
-    lane = Lane(backend, slot, None, ratio, notes, f"{backend}: {told}")
+    firsts = [seconds for r in cell.measured if (seconds := r.times.first_epoch_time_s)]
+    medians = [seconds for r in cell.measured if (seconds := r.times.epoch_time_median_s)]
+    each = f"{quantity(first, SECOND)}{_of(firsts, SECOND)}, steady {quantity(steady, SECOND)}{_of(medians, SECOND)}"
+    lane = Lane(backend, slot, None, ratio, notes, f"{backend}: first {each}")
     if first and steady:
         lane.strokes.append(Stroke(axis.place(steady), axis.place(first), MIDDLE, MIDDLE, slot))
-    for record in cell.measured:
-        name = f"{backend}, repeat {record.repeat + 1}"
-        for value, what, hollow in (
-            (record.times.first_epoch_time_s, "first epoch", True),
-            (record.times.epoch_time_median_s, "median kept epoch", False),
-        ):
-            if value:
-                tip = f"{name}: {what} {quantity(value, SECOND)}"
-                lane.marks.append(Mark(axis.place(value), MIDDLE, slot, tip, hollow))
+    lane.marks.extend(Mark(axis.place(seconds), MIDDLE, slot, hollow=True) for seconds in firsts)
+    lane.marks.extend(Mark(axis.place(seconds), MIDDLE, slot) for seconds in medians)
     if not cell.measured:
         lane.words.append(_why_empty(cell))
     return lane
@@ -312,6 +324,10 @@ def _peaks(record: Record) -> tuple[int | None, int | None]:
     return record.memory.peak_host_memory_bytes, record.memory.peak_device_memory_bytes
 
 
+def _peaks_of(cell: CellSummary, place: int) -> list[int]:
+    return [peak for record in cell.measured if (peak := _peaks(record)[place]) is not None]
+
+
 def _memory_lane(backend: str, cell: CellSummary, axis: Axis) -> Lane:
     slot = slot_of(backend)
     host, device = cell.peak_host_memory_bytes, cell.peak_device_memory_bytes
@@ -319,12 +335,11 @@ def _memory_lane(backend: str, cell: CellSummary, axis: Axis) -> Lane:
     figure = quantity(host, axis.unit)
     # On a CPU there is no device memory to miss.
     notes = ["not measured"] if host is None else [told] if device is not None or cell.settings.device != "cpu" else []
-    lane = Lane(backend, slot, None, figure, notes, f"{backend}: host {figure}, {told}")
-    for record in cell.measured:
-        for peak, what, hollow in zip(_peaks(record), ("host", "device"), (False, True), strict=True):
-            if peak is not None:
-                tip = f"{backend}, repeat {record.repeat + 1}: {what} peak {memory(peak)}"
-                lane.marks.append(Mark(axis.place(peak), MIDDLE, slot, tip, hollow))
+    hosts, devices = _peaks_of(cell, 0), _peaks_of(cell, 1)
+    each = f"host {figure}{_of(hosts, axis.unit)}, {told}{_of(devices, unit_for(devices, MEMORY_UNITS))}"
+    lane = Lane(backend, slot, None, figure, notes, f"{backend}: {each}")
+    lane.marks.extend(Mark(axis.place(peak), MIDDLE, slot) for peak in hosts)
+    lane.marks.extend(Mark(axis.place(peak), MIDDLE, slot, hollow=True) for peak in devices)
     if not cell.measured:
         lane.words.append(_why_empty(cell))
     return lane

@@ -45,12 +45,15 @@ def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
 
 def index(warehouse: Warehouse, runs: set[str]) -> str:
     """Return the page of every question; `runs` are those that have a page."""
-    shown = board.ask(warehouse, (one for one in questions().values() if one.name != "trend"), Choice())
+    stands = board.standing(warehouse)
+    asked = [one for one in questions().values() if one.name != "trend"] if stands.runs else []
+    shown = board.ask(warehouse, asked, Choice())
     frame = Frame(
         "All runs",
         "Each cell as its newest run found it. A cell's name leads to its course over time.",
         link=lambda cell_id: f"cells/{cell_id}.html",
         run_link=lambda run_id: f"runs/{run_id}.html" if run_id in runs else "",
+        notices=stands.notices(),
     )
     return board.render(shown, frame)
 

@@ -15,6 +15,7 @@ from records.store import latest_attempts
 
 TERMINAL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+MOST_OUTPUT_CHARACTERS = 400_000  # of all failures of a page together; records keep more
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,16 @@ class Doubts:
 
 
 def failures(records: Sequence[Record], rows: Sequence[Row]) -> list[Failure]:
-    """Return the latest attempts without figures, those with the same cell, status and reason together."""
+    """Return the latest attempts without figures, those with the same cell, status and reason together.
+
+    The more there are, the less is shown of the end of each one's output.
+    """
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in latest_attempts(records):
         if record.status not in MEASURED:
             groups.setdefault((record.cell_id, record.status, record.reason or ""), []).append(record)
-    titles = _titles(rows)
-    found = [_failure(group, titles) for group in groups.values()]
+    titles, most = _titles(rows), MOST_OUTPUT_CHARACTERS // max(1, len(groups))
+    found = [_failure(group, titles, most) for group in groups.values()]
     return sorted(found, key=lambda failure: (failure.title, failure.slot, failure.status, failure.reason))
 
 
@@ -111,7 +115,7 @@ def _where(group: Sequence[Record]) -> str:
     return f"{'repeat' if len(group) == 1 else 'repeats'} {repeats}"
 
 
-def _failure(group: Sequence[Record], titles: Mapping[str, str]) -> Failure:
+def _failure(group: Sequence[Record], titles: Mapping[str, str], most: int) -> Failure:
     record = group[0]
     output = next((r.evidence.output_tail for r in reversed(group) if r.evidence.output_tail.strip()), "")
     return Failure(
@@ -122,7 +126,7 @@ def _failure(group: Sequence[Record], titles: Mapping[str, str]) -> Failure:
         record.reason or "no reason was recorded",
         _where(group),
         _evidence(record.evidence),
-        printable(output),
+        printable(output)[-most:],
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from records.codec import CodecError, loads
 from records.schema import SCHEMA_VERSION, Status
 from records.store import RECORD_LIMIT_BYTES, RECORD_NAME, Problem, Results, Run
+from records.task import Goal, Metric
 
 Wanted = Callable[[str, str, str], bool]
 Facts = tuple[tuple[str, str], ...]
@@ -42,13 +43,16 @@ RUN_TIME = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What a history needs of one attempt. `facts` are versions, machine and resolved settings, by name."""
+    """What a history needs of one attempt. `facts` are versions, machine and resolved settings, by name.
+
+    `value` is its step time in seconds; of an external command its primary metric, None where that is not above zero.
+    """
 
     cell_id: str
     repeat: int
     attempt: int
     status: Status
-    step_time_s: float | None
+    value: float | None
     started_at: str
     host_id: str
     device: tuple[str, str] | None
@@ -71,10 +75,14 @@ class PastRun:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Runs, oldest first; the settings of each cell as they were stored; what was passed over, and what is doubtful."""
+    """Runs, oldest first; the settings of each cell as they were stored; what was passed over, and what is doubtful.
+
+    `primaries` are, by cell, the metrics of external commands without a value.
+    """
 
     runs: tuple[PastRun, ...]
     settings: Mapping[str, Mapping[str, Any]]
+    primaries: Mapping[str, Metric]
     problems: tuple[Problem, ...]
     doubts: tuple[str, ...]
 
@@ -94,7 +102,7 @@ def read(roots: Sequence[Path], wanted: Wanted | None = None) -> Past:
                 runs[run.run_id] = found
     ordered = tuple(runs[name] for name in sorted(runs))
     doubts = [*(d for root in roots for d in _latest_doubts(root)), *_clock_doubts(ordered), *reader.doubts]
-    return Past(ordered, reader.settings, tuple(reader.problems), tuple(doubts))
+    return Past(ordered, reader.settings, reader.primaries, tuple(reader.problems), tuple(doubts))
 
 
 class _Reader:
@@ -105,6 +113,7 @@ class _Reader:
         self._chosen: dict[str, bool] = {}
         self._shared: dict[Facts, Facts] = {}
         self.settings: dict[str, dict[str, Any]] = {}
+        self.primaries: dict[str, Metric] = {}
         self.problems: list[Problem] = []
         self.doubts: list[str] = []
 
@@ -153,12 +162,23 @@ class _Reader:
             repeat=data["repeat"],
             attempt=data["attempt"],
             status=Status(data["status"]),
-            step_time_s=_duration(data["times"].get("step_time_s")),
+            value=self._value(data),
             started_at=str(data["started_at"]),
             host_id=str(data["machine"]["host_id"]),
             device=(str(device["platform"]), str(device.get("model") or device["name"])) if device else None,
             facts=self._shared.setdefault(facts, facts),
         )
+
+    def _value(self, data: Mapping[str, Any]) -> float | None:
+        task = data.get("task")
+        if task is None:
+            return _duration(data["times"].get("step_time_s"))
+        one = next((metric for metric in task["metrics"] if metric["name"] == task["primary"]), None)
+        if one is None:
+            return None
+        primary = Metric(str(one["name"]), None, one.get("unit"), goal=Goal(one["goal"]))
+        self.primaries.setdefault(data["cell_id"], primary)
+        return _above_zero(one["value"])
 
 
 def _aside(name: str) -> bool:
@@ -208,6 +228,14 @@ def _duration(value: object) -> float | None:
     if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"times.step_time_s: must be a positive number, got {value!r}")
     return float(value)
+
+
+def _above_zero(value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"task.metrics: must hold finite numbers, got {value!r}")
+    return float(value) if value > 0 else None
 
 
 def _facts(data: Mapping[str, Any]) -> Facts:

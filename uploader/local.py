@@ -119,14 +119,19 @@ class LocalWarehouse:
         except FileNotFoundError:
             told = {"version": MANIFEST_VERSION, "tables": {}}
         except (OSError, CodecError) as error:
-            raise WarehouseFailure(
-                f"{self._path}: cannot be read: {error}; remove {self.folder} and the outbox, and push again"
-            ) from error
+            raise self._damaged(str(error)) from error
+        if not isinstance(told, dict) or not isinstance(told.get("version"), int):
+            raise self._damaged("it holds no version")
         if told["version"] > MANIFEST_VERSION:
             raise WarehouseFailure(
                 f"{self._path}: version {told['version']} is newer than {MANIFEST_VERSION}; update this program"
             )
         return {table.name: list(told["tables"].get(table.name, [])) for table in TABLES}
+
+    def _damaged(self, why: str) -> WarehouseFailure:
+        return WarehouseFailure(
+            f"{self._path}: cannot be read: {why}; remove {self.folder} and the outbox, and push again"
+        )
 
     def _paths(self, table: Table, files: Sequence[str]) -> list[str]:
         return [str(self.folder / table.name / name) for name in files]

@@ -1,9 +1,9 @@
 """Appending through the Storage Write API: exactly once by offsets, for runs that never stop.
 
 A batch has a stream of its own, of type PENDING: its rows are appended at their offsets, so that a request that is sent
-again after its answer was lost is refused as already there; then the stream is finalised and committed, and all its
-rows become visible at once. The stream's name stands beside the batch before anything is appended: a later push asks
-whether that stream was committed. Streams that never are cost nothing and show nothing.
+again after its answer was lost is refused as already there; when every row was taken the stream is finalised and
+committed, and all its rows become visible at once. The stream's name stands beside the batch before anything is
+appended: a later push asks whether that stream was committed. Streams that never are cost nothing and show nothing.
 
 Overlapping batches of several uploaders are not compared here; the tables are those of `--append-only`, whose views
 show each row once.
@@ -33,6 +33,7 @@ EMULATOR_GRPC = "BIGQUERY_EMULATOR_GRPC"
 REQUEST_BYTES = 4 << 20  # of the 10 MB that one request may have
 TIMEOUT_S = 60.0
 ALREADY_EXISTS = 6
+FINALISED = "STREAM_FINALIZED"  # StorageError: what is appended to a stream that was finalised
 EPOCH = date(1970, 1, 1)
 # Field types of descriptor.proto: what the API reads each column from.
 PROTO = {
@@ -73,13 +74,26 @@ def _append(client: storage.BigQueryWriteClient, parent: str, batch: Batch) -> i
         _note(batch, name)
     elif _committed(client, name):
         return batch.contents().rows
-    for answer in client.append_rows(_requests(name, batch), timeout=TIMEOUT_S):
-        _check(answer)
-    client.finalize_write_stream(name=name, timeout=TIMEOUT_S)
+    if _appended(client, name, batch):
+        client.finalize_write_stream(name=name, timeout=TIMEOUT_S)
     done = client.batch_commit_write_streams({"parent": parent, "write_streams": [name]}, timeout=TIMEOUT_S)
     for error in done.stream_errors:
         raise Unreachable(f"commit of {batch.name}: {error.error_message}; push again later")
     return batch.contents().rows
+
+
+def _appended(client: storage.BigQueryWriteClient, name: str, batch: Batch) -> bool:
+    """Append a batch's rows; False where an earlier push did, and finalised the stream: it lacks the commit alone."""
+    try:
+        for answer in client.append_rows(_requests(name, batch), timeout=TIMEOUT_S):
+            if FINALISED in answer.error.message.upper():
+                return False
+            _check(answer)
+    except refusals.kinds() as error:
+        if FINALISED in str(error).upper():
+            return False
+        raise
+    return True
 
 
 def _client(credentials: Any) -> storage.BigQueryWriteClient:

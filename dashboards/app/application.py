@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 from dashboards import board
-from dashboards.board import Form, Frame
+from dashboards.board import Form, Frame, Standing
 from dashboards.panels import Panel
 from dashboards.questions import EVER, Choice, Question, checked, questions
 from records.identity import CELL_ID
@@ -69,33 +69,41 @@ class Application:
         choice = checked(
             Choice(asked.get("workload", ""), asked.get("backend", ""), asked.get("since") or EVER, asked.get("id", ""))
         )
-        if path == "/":
-            return 200, self._overview(choice)
-        if path == "/cell" and CELL_ID.fullmatch(choice.cell):
-            return 200, self._cell(choice)
+        try:
+            if path == "/":
+                return 200, self._overview(choice)
+            if path == "/cell" and CELL_ID.fullmatch(choice.cell):
+                return 200, self._cell(choice)
+        except UploadError as error:  # each question would wait as long, and say the same
+            lead = f"{self.warehouse.address} gives no answer."
+            return 503, board.render([], Frame("No answer", lead, str, home="/", notices=[str(error)]))
         if path == "/health":
             return self._health()
         return 404, "<!doctype html><title>Not found</title><p>There is no such page. <a href='/'>All questions</a>"
 
     def _overview(self, choice: Choice) -> str:
-        asked = [question for name, question in questions().items() if name in OVERVIEW]
-        lead = f"Read from {self.warehouse.address}. The address of this page holds what is chosen: share it."
-        return board.render(self._panels(asked, choice), self._frame("Dashboard", lead, choice, "/"))
+        stands = self._standing()
+        asked = [question for name, question in questions().items() if name in OVERVIEW and stands.runs]
+        return board.render(self._panels(asked, choice), self._frame(choice, stands))
 
     def _cell(self, choice: Choice) -> str:
+        self._standing()
         shown = self._panels([questions()["trend"]], Choice(cell=choice.cell, since=choice.since))
         lead = "One dot a session, with its interval between processes; a stroke upright where the level changed."
         return board.render(shown, Frame(f"Cell {choice.cell}", lead, _link(choice), home="/", choice=choice))
 
-    def _frame(self, heading: str, lead: str, choice: Choice, action: str) -> Frame:
-        workloads, backends = self._choices()
-        return Frame(heading, lead, _link(choice), form=Form(action, workloads, backends), choice=choice)
+    def _frame(self, choice: Choice, stands: Standing) -> Frame:
+        lead = f"Read from {self.warehouse.address}. The address of this page holds what is chosen: share it."
+        form = Form("/", *self._choices())
+        return Frame("Dashboard", lead, _link(choice), notices=stands.notices(), form=form, choice=choice)
+
+    def _standing(self) -> Standing:
+        """Return what the warehouse holds. Raises `UploadError`."""
+        found: Standing = self._fresh("standing", lambda: board.standing(self.warehouse))
+        return found
 
     def _choices(self) -> tuple[list[str], list[str]]:
-        try:
-            rows = self._ask_choices()
-        except UploadError:
-            return [], []
+        rows = self._ask_choices()
         return list(dict.fromkeys(row[0] for row in rows)), sorted({row[1] for row in rows})
 
     def _ask_choices(self) -> list[tuple[Any, ...]]:
@@ -107,7 +115,7 @@ class Application:
 
     def _health(self) -> tuple[int, str]:
         try:
-            self._ask_choices()
+            self._standing()
         except UploadError as error:
             return 503, f"<!doctype html><title>No answer</title><p>{type(error).__name__}"
         return 200, "<!doctype html><title>ok</title><p>ok"

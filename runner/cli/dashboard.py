@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from runner.cli.options import add_results_option
-from runner.errors import InfrastructureError, UsageError
+from runner.errors import UsageError
 
 NAME = "dashboard"
 HELP = "serve the live dashboard"
@@ -35,19 +35,16 @@ def run(args: argparse.Namespace) -> int:
     from dashboards.app.application import address
     from dashboards.app.serve import serve
     from runner.cli import sending
-    from uploader.errors import UploadError
     from uploader.warehouse import LOCAL, Options, open_warehouse
 
     try:
         host, port = address(args.listen)
     except ValueError as error:
         raise UsageError(f"--listen: {error}") from error
-    try:
+    with sending.explained():
         if args.source == LOCAL:
             sending.send(LOCAL, args.results)
         options = Options(location=args.location, most_bytes_billed=args.maximum_bytes_billed)
         warehouse = open_warehouse(args.source, args.results, options)
         serve(warehouse, host, port)
-    except UploadError as error:
-        raise (UsageError if error.exit_code == UsageError.exit_code else InfrastructureError)(str(error)) from error
     return 0

@@ -8,11 +8,13 @@ from typing import Any
 
 from analysis.changes import LEAST_FOR_CHANGES, Assessment, Change, VersionChange
 from analysis.history import LEAST_SESSIONS, History, Session, SessionSpread
+from analysis.primary import STEP_TIME, Figure
 from analysis.statistics import Estimate
 from records.codec import CodecError, decode, to_json
 from records.settings import Settings
 from records.store import Problem
-from runner.cli.format import NOTHING, asked, columns, seconds
+from runner.cli.figures import between, quantity
+from runner.cli.format import NOTHING, asked, columns
 from runner.executors.output import printable
 
 REMARKS_SHOWN = 5
@@ -39,7 +41,7 @@ def overview(assessed: Sequence[Assessment]) -> list[str]:
                 one.history.cell_id,
                 one.history.host_id[:8],
                 str(len(valued)),
-                seconds(valued[-1].step_time.centre if valued and valued[-1].step_time else None),
+                quantity(valued[-1].step_time.centre if valued and valued[-1].step_time else None, one.history.figure),
                 _spread(one.spread),
                 _short(one.changes[-1]) if one.changes else "none",
                 title(one.history),
@@ -104,7 +106,9 @@ def _one(one: Assessment, last: int) -> list[str]:
     shown = history.sessions[-last:]
     if len(shown) < len(history.sessions):
         lines.append(f"  {len(history.sessions) - len(shown)} earlier sessions: --last {len(history.sessions)}")
-    rows = columns([["session", "step time", "95 % interval", "processes", "left out"], *map(_row, shown)])
+    what = "step time" if history.figure == STEP_TIME else history.figure.name
+    head = ["session", what, "95 % interval", "processes", "left out"]
+    rows = columns([head, *(_row(session, history.figure) for session in shown)])
     lines.append(f"  {rows[0]}")
     for session, row in zip(shown, rows[1:], strict=True):
         if change := changes.get(session.run_id):
@@ -113,32 +117,34 @@ def _one(one: Assessment, last: int) -> list[str]:
     return [*lines, "", *_baseline(one)]
 
 
-def _row(session: Session) -> list[str]:
+def _row(session: Session, figure: Figure) -> list[str]:
     left_out = ", ".join(f"{count} {status}" for status, count in session.left_out.items())
     if session.step_time is None:
         return [session.run_id, NOTHING, NOTHING, "0", left_out]
     return [
         session.run_id,
-        seconds(session.step_time.centre),
-        _interval(session.step_time),
+        quantity(session.step_time.centre, figure),
+        _interval(session.step_time, figure),
         str(session.step_time.count),
         left_out,
     ]
 
 
-def _interval(estimate: Estimate) -> str:
-    return NOTHING if estimate.low is None else f"{seconds(estimate.low)} - {seconds(estimate.high)}"
+def _interval(estimate: Estimate, figure: Figure) -> str:
+    if estimate.low is None or estimate.high is None:
+        return NOTHING
+    return between(estimate.low, estimate.high, figure)
 
 
 def _baseline(one: Assessment) -> list[str]:
     if not one.levels:
         return ["no session has a value: no process ended ok"]
-    level = one.levels[-1]
+    level, figure = one.levels[-1], one.history.figure
     count = level.last - level.first + 1
     begun = one.history.valued[level.first].run_id
-    interval = f", 95 % interval {_interval(level.step_time)}" if level.step_time.low is not None else ""
+    interval = f", 95 % interval {_interval(level.step_time, figure)}" if level.step_time.low is not None else ""
     sessions = f"{count} session{'s' if count > 1 else ''}"
-    lines = [f"baseline: {sessions} since {begun}, {seconds(level.step_time.centre)}{interval}"]
+    lines = [f"baseline: {sessions} since {begun}, {quantity(level.step_time.centre, figure)}{interval}"]
     if one.spread is None:
         missing = LEAST_SESSIONS - count
         lines.append(f"spread between sessions: not known below {LEAST_SESSIONS} sessions; {missing} more are needed")
@@ -175,6 +181,7 @@ def _json(one: Assessment) -> dict[str, Any]:
         "cell_id": history.cell_id,
         "host_id": history.host_id,
         "device": list(history.device) if history.device else None,
+        "figure": to_json(history.figure),
         "sessions": [to_json(session) for session in history.sessions],
         "changes": [to_json(change) for change in one.changes],
         "levels": [to_json(level) for level in one.levels],

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.cli.options import add_results_option
 from runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from records.store import Run
 
 NAME = "report"
 HELP = "write a run's HTML report again, and print its table"
@@ -50,18 +54,33 @@ def _publish(args: argparse.Namespace) -> int:
     """Bring the local warehouse up to date and write the site from it."""
     from dashboards import site
     from records.store import Results
-    from runner.cli.sending import send
-    from runner.cli.stored import chosen_run, write_reports
+    from runner.cli import sending
+    from runner.cli.stored import chosen_run
 
     chosen_run(args)  # complains where there is none
     if args.last < 1:
         raise UsageError(f"--last: must be 1 or more, got {args.last}")
     results = Results(args.results)
-    newest = results.runs()[-args.last :]
-    write_reports(
-        run for run in newest if not (run.folder / "report.html").exists() or run.kept("findings.json") is None
-    )
-    send("local", args.results)
-    pages = site.publish(args.publish, args.results, newest)
+    told = [(run, _unreadable(run)) for run in results.runs()[-args.last :]]
+    with sending.explained():
+        sending.send("local", args.results)
+        pages = site.publish(args.publish, args.results, [run for run, problem in told if problem is None])
     print(f"{pages} pages: {args.publish / 'index.html'}")
-    return 0
+    problems = [problem for _, problem in told if problem is not None]
+    for problem in problems:
+        print(f"left out: {problem}")
+    return 1 if problems else 0
+
+
+def _unreadable(run: Run) -> str | None:
+    """Write a run's page and keep its findings where they are missing; return why that cannot be, or None."""
+    from records.store import StoreFailure
+    from runner.cli.stored import write_reports
+
+    if (run.folder / "report.html").exists() and run.kept("findings.json") is not None:
+        return None
+    try:
+        write_reports([run])
+    except StoreFailure as error:
+        return str(error)
+    return None

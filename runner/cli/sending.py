@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from runner.errors import UsageError
+from runner.errors import InfrastructureError, UsageError
 
 
 def check(address: str) -> None:
@@ -23,12 +25,26 @@ def after_run(address: str, results: Path) -> None:
 
     try:
         send(address, results)
-    except (UploadError, StoreFailure, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the measurement is done and must not be lost to it
+        known = isinstance(error, UploadError | StoreFailure | OSError)
         print(
-            f"runner: the upload did not succeed, the measurement did: {error}\n"
+            f"runner: the upload did not succeed, the measurement did: {'' if known else type(error).__name__ + ': '}"
+            f"{error}\n"
             f"runner: nothing is lost; later: uploader push --to {address} --results {results}",
             file=sys.stderr,
         )
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise an error of the uploader as one of the runner's: `UsageError` or `InfrastructureError`."""
+    from uploader.errors import UploadError
+
+    try:
+        yield
+    except UploadError as error:
+        kind = UsageError if error.exit_code == UsageError.exit_code else InfrastructureError
+        raise kind(str(error)) from error
 
 
 def send(address: str, results: Path) -> None:

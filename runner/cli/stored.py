@@ -112,6 +112,7 @@ def write_report(run: Run, page: Path) -> Findings:
     found, about = findings_of(run), run.about()
     keep_findings(run, found)
     ended = [record for record in latest_attempts(found.records) if record.status != "infra"]
-    pending = max(0, int(about["planned"]) - len(ended))
+    planned = about.get("planned")
+    pending = max(0, planned - len(ended)) if isinstance(planned, int) else 0
     report.write(page, report.render(found.records, found.rows, about, pending, found.beside))
     return found

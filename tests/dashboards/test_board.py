@@ -14,7 +14,7 @@ import pytest
 
 from dashboards import board, panels, site
 from dashboards.app.application import Application, address
-from dashboards.board import Frame
+from dashboards.board import Frame, Standing
 from dashboards.questions import Choice, questions
 from records.store import Results
 from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, stored, warehouse_of
@@ -72,7 +72,7 @@ def test_the_policy_admits_the_pages_own_style_and_script_by_hash_and_nothing_el
     assert policy.startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
     assert "unsafe" not in policy
     assert " style=" not in page
-    assert not re.search(r"\son[a-z]+=", re.sub(r"<pre>.*?</pre>", "", page, flags=re.S).replace("onerror=", ""))
+    assert not re.search(r"\son[a-z]+=", re.sub(r"<pre.*?</pre>", "", page, flags=re.S).replace("onerror=", ""))
 
 
 def test_the_heat_map_marks_the_quickest_and_shades_the_others(warehouse: LocalWarehouse) -> None:
@@ -92,12 +92,54 @@ def test_a_question_the_warehouse_does_not_answer_says_why() -> None:
     assert page.count("the fake warehouse answers no query") == len(questions())
 
 
-def test_an_empty_warehouse_shows_every_question_without_rows(tmp_path: Path) -> None:
+def test_a_question_without_rows_says_so_in_place_of_a_picture(tmp_path: Path) -> None:
     empty = LocalWarehouse(tmp_path)
     empty.create()
     shown = board.ask(empty, questions().values(), Choice())
     assert {one.count for one in shown} == {0}
-    assert board.render(shown, Frame("All", "", str)).count("No rows: nothing of this kind") == len(questions())
+    page = board.render(shown, Frame("All", "", str))
+    assert page.count("No rows: nothing of this kind") == len(questions())
+    assert not {"figure", "table", "use"} & set(Elements(page).names)
+
+
+def test_an_empty_warehouse_is_told_once_and_no_question_is_shown(tmp_path: Path) -> None:
+    empty = LocalWarehouse(tmp_path)
+    empty.create()
+    assert board.standing(empty) == Standing(0, 0)
+    [body] = Application(empty)({"PATH_INFO": "/"}, lambda status, headers: None)
+    for page in (body.decode(), site.index(empty, set())):
+        assert page.count("Nothing has been measured yet") == 1
+        assert not {"section", "figure", "table", "nav", "script"} & set(Elements(page).names)
+
+
+def test_runs_without_findings_are_counted_and_told_above_what_the_others_show(tmp_path: Path) -> None:
+    results = stored(tmp_path / "results", nights=3)
+    for run in results.runs()[:2]:
+        (run.folder / "findings.json").unlink()
+    warehouse = warehouse_of(results)
+    assert board.standing(warehouse) == Standing(3, 2)
+    page = site.index(warehouse, set())
+    assert "Of 3 runs 2 came without findings" in page
+    assert '<section id="failures"' in page
+
+
+def test_without_any_finding_what_needs_none_is_still_shown(tmp_path: Path) -> None:
+    results = stored(tmp_path / "results", nights=1)
+    (results.runs()[0].folder / "findings.json").unlink()
+    warehouse = warehouse_of(results)
+    shown = {one.question.name: one.count for one in board.ask(warehouse, questions().values(), Choice())}
+    assert {name for name, count in shown.items() if count} == {"failures", "machines", "runs"}
+
+
+def test_a_warehouse_that_gives_no_answer_is_asked_once_and_says_why() -> None:
+    told: list[str] = []
+    warehouse = FakeWarehouse(address="<b>fake</b>")
+    for path, query in (("/", ""), ("/cell", f"id={cell_of('jax')}")):
+        environ = {"PATH_INFO": path, "QUERY_STRING": query}
+        [body] = Application(warehouse)(environ, lambda status, headers: told.append(status))
+        assert body.decode().count("the fake warehouse answers no query") == 1
+        assert "&lt;b&gt;fake&lt;/b&gt; gives no answer" in body.decode()
+    assert told == ["503 Service Unavailable"] * 2
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +205,7 @@ def test_an_answer_is_asked_once_until_it_is_old(warehouse: LocalWarehouse, monk
     for seconds, times in ((0.0, 1), (10.0, 1), (31.0, 2)):
         now[0] = seconds
         application(environ, lambda status, headers: None)
-        assert asked[0] == times * (len(questions()) - 1 + 1)
+        assert asked[0] == times * len({"standing", "choices", *questions()} - {"trend"})
 
 
 @pytest.mark.parametrize("text", ["8080", "localhost:99999", "a b:1", ""])

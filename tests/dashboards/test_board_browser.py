@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import os
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from dashboards.board import Frame
 from dashboards.questions import Choice, questions
 from records.store import Results
 from tests.dashboards.boards import HOSTILE, cell_of, stored, warehouse_of
+from tests.dashboards.chromium import serious_faults, smallest_letters
 from tests.dashboards.test_browser import browser, look
 from tests.sessions import run_name
 
@@ -25,14 +24,6 @@ pytestmark = pytest.mark.browser
 
 # Where the pictures of the README go; made anew with: SCREENSHOTS=docs/images ci/browser -k picture_of
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
-
-
-def axe_script() -> str:
-    """The accessibility checker, as the package of its Python binding brings it."""
-    if importlib.util.find_spec("axe_core_python") is None:
-        pytest.skip("axe-core-python is not installed: ci/setup")
-    [script] = Path(str(resources.files("axe_core_python"))).rglob("axe.min.js")
-    return script.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +81,7 @@ def test_hostile_names_create_no_element_and_run_nothing(browser: Any, whole: Pa
 @pytest.mark.parametrize("width", [400, 1600])
 def test_axe_finds_nothing_serious(browser: Any, whole: Path, scheme: str, width: int) -> None:
     look(browser, whole, scheme, width)
-    # The policy of the page forbids a script element; what the driver injects runs beside it.
-    browser.execute_script(axe_script())
-    found = browser.execute_async_script(
-        "const done = arguments[arguments.length - 1]; axe.run(document, {resultTypes: ['violations']}).then(done)"
-    )
-    serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
-    assert [(one["id"], [node["target"] for node in one["nodes"]][:3]) for one in serious] == []
+    assert serious_faults(browser) == []
 
 
 def test_words_in_the_box_narrow_the_page_and_stand_in_its_address(browser: Any, published: Path) -> None:
@@ -140,17 +125,13 @@ def test_every_dot_lies_within_its_picture_and_no_word_is_smaller_than_nine_pixe
 ) -> None:
     look(browser, whole, width=width)
     dots = browser.execute_script(
-        "return [...document.querySelectorAll('.plot use')].map(e => {"
-        "const d = e.getBoundingClientRect(), p = e.ownerSVGElement.getBoundingClientRect();"
+        "return [...document.querySelectorAll('.plot :is(circle, rect:not([width]), use[x])')].map(e => {"
+        "const d = e.getBoundingClientRect(), p = e.closest('.plot').getBoundingClientRect();"
         "return d.width > 4 && d.left >= p.left - 1 && d.right <= p.right + 1;})"
     )
     assert len(dots) > 40
     assert all(dots)
-    sizes = browser.execute_script(
-        "return [...document.querySelectorAll('svg text, td, p, small')].filter(e => e.getClientRects().length)"
-        ".map(e => parseFloat(getComputedStyle(e).fontSize))"
-    )
-    assert min(sizes) >= 9
+    assert smallest_letters(browser) >= 9
 
 
 def test_a_cell_leads_to_its_page_and_a_run_to_its_report(browser: Any, published: Path) -> None:

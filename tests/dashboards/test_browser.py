@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.browser
+from tests.dashboards import chromium
+from tests.dashboards.chromium import LOGS, serious_faults, smallest_letters
 
-SWITCHES = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-)
-LOGS = {"browser": "ALL", "performance": "ALL"}
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    binary = next((found for name in names if (found := shutil.which(name))), None)
-    driver = shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("Chromium or chromedriver is not installed: ci/browser installs them")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for switch in (*SWITCHES.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(switch)
-    options.set_capability("goog:loggingPrefs", LOGS)
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    with warnings.catch_warnings():
-        # Selenium leaves its connection to the driver for the collector to close.
-        warnings.simplefilter("ignore", ResourceWarning)
-        started.quit()
+    if reason := chromium.missing():
+        pytest.skip(reason)
+    with chromium.started(tmp_path_factory.mktemp("profile")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +105,56 @@ def test_hostile_names_create_no_element_and_run_nothing(browser: Any, page: Pat
 def test_every_dot_has_a_size_and_lies_within_its_picture(browser: Any, page: Path, made_up: Any, width: int) -> None:
     look(browser, page, width=width)
     dots = browser.execute_script(
-        "return [...document.querySelectorAll('#epochs .plot use')].map(e => {"
-        "const d = e.getBoundingClientRect(), p = e.ownerSVGElement.getBoundingClientRect();"
+        "return [...document.querySelectorAll('#epochs .plot :is(circle, rect:not([width]), use[x])')].map(e => {"
+        "const d = e.getBoundingClientRect(), p = e.closest('.plot').getBoundingClientRect();"
         "return d.width > 4 && d.left >= p.left && d.right <= p.right && "
         "d.top >= p.top - 1 && d.bottom <= p.bottom + 1;"
         "})"
     )
     assert len(dots) == sum(len(record.times.epoch_times_s) for record in made_up.records)
     assert all(dots)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_the_report_is_legible_and_without_serious_faults_of_access(
+    browser: Any, page: Path, scheme: str, width: int
+) -> None:
+    look(browser, page, scheme, width)
+    browser.execute_script("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    assert serious_faults(browser) == []
+    assert smallest_letters(browser) >= 9
+
+
+def test_the_rules_of_an_axis_lie_behind_every_lane_where_its_scale_has_its_ticks(browser: Any, page: Path) -> None:
+    look(browser, page)
+    seen = browser.execute_script(
+        "return [...document.querySelectorAll('#epochs figure, #memory figure')].map(f => {"
+        "const of = e => { const r = e.getBoundingClientRect(); return [Math.round(r.left), Math.round(r.right)] };"
+        "const scale = f.querySelector('.scale') || document.querySelector('#memory .scale');"
+        "const ticks = scale.querySelectorAll('.tick'), ends = [of(ticks[0])[0], of(ticks[ticks.length - 1])[1]];"
+        "return [...f.querySelectorAll('.plot use:not([x])')].every(e => "
+        "Math.abs(of(e)[0] - ends[0]) < 2 && Math.abs(of(e)[1] - ends[1]) < 2 && e.getBoundingClientRect().height > 20)"
+        "})"
+    )
+    assert len(seen) > 10
+    assert all(seen)
+
+
+def test_links_and_what_opens_are_reached_by_keyboard_and_show_it(browser: Any, page: Path) -> None:
+    from selenium import webdriver
+    from selenium.webdriver.common import keys
+
+    look(browser, page)
+    reached = set()
+    for _ in range(24):
+        webdriver.ActionChains(browser).send_keys(keys.Keys.TAB).perform()
+        name, outline = browser.execute_script(
+            "const e = document.activeElement; return [e.tagName, getComputedStyle(e).outlineStyle]"
+        )
+        reached.add(name)
+        assert outline == "solid"
+    assert {"A", "SUMMARY"} <= reached
 
 
 def test_the_output_of_a_failure_opens_by_hand(browser: Any, page: Path) -> None:

@@ -21,6 +21,8 @@ from dashboards import findings, pictures, report, troubles
 from records.schema import Evidence, Memory, Record, Status, Surroundings, Times
 from records.settings import BACKENDS
 from tests.conftest import make_record
+from tests.dashboards import thousand
+from tests.dashboards.conftest import REPEATS
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 ALLOWED_TAGS = frozenset(
@@ -28,7 +30,7 @@ ALLOWED_TAGS = frozenset(
         r"\w+",
         "html head meta title link style body header main nav section article h1 h2 h3 p a b i ul li dl dt dd div span "
         "small table thead tbody tr th td figure figcaption details summary pre "
-        "svg defs circle path rect line text use",
+        "svg defs g circle path rect line text use",
     )
 )
 
@@ -165,6 +167,18 @@ def test_failures_with_one_cause_are_told_once(made_up: Any) -> None:
     assert {failure.where for failure in found} == {"repeats 1, 2, 3, 4, 5", "repeat 3"}
 
 
+def test_the_more_attempts_failed_the_less_is_shown_of_each_ones_output(made_up: Any) -> None:
+    record = made_up.records[0]
+    evidence = Evidence(exit_code=1, output_tail="x" * 7999 + "!")
+    failed = [
+        replace(record, cell_id=f"{number:016x}", status=Status.ERROR, evidence=evidence, times=Times())
+        for number in range(200)
+    ]
+    outputs = {failure.output for failure in troubles.failures(failed, [])}
+    assert outputs == {"x" * 1999 + "!"}
+    assert {failure.output for failure in troubles.failures(failed[:2], [])} == {evidence.output_tail}
+
+
 def test_a_warning_is_split_into_rule_doubt_and_advice(made_up: Any) -> None:
     found = {doubt.rule: doubt for doubt in troubles.warnings(made_up.records, made_up.rows)}
     assert sorted(found) == ["busy", "still_warming_up"]
@@ -187,8 +201,19 @@ def test_attempts_that_were_tried_again_are_not_counted(made_up: Any) -> None:
 def test_each_kept_epoch_is_a_dot_of_its_own(made_up: Any) -> None:
     lanes = [lane for picture in pictures.epoch_pictures(made_up.rows) for lane in picture.lanes]
     kept = sum(len(record.times.epoch_times_s) for record in made_up.records)
-    assert sum(len(lane.marks) for lane in lanes) == kept
-    assert not any(mark.hollow for lane in lanes for mark in lane.marks)
+    marks = [mark for lane in lanes for group in lane.groups for mark in group.marks]
+    assert len(marks) == kept
+    assert not any(mark.hollow for mark in marks)
+
+
+def test_a_process_tells_its_median_and_its_epochs_and_of_many_the_quickest_and_the_slowest(made_up: Any) -> None:
+    record = made_up.records[0]
+    for count, told in ((1, ""), (3, " (epochs 10.0, 11.0, 12.0)"), (50, " (epochs 10.0 to 59.0)")):
+        epochs = [(10 + number) * 0.001 * record.resolved.steps_per_epoch for number in range(count)]
+        one = replace(record, times=replace(record.times, step_time_s=0.011, epoch_times_s=epochs))
+        [picture] = pictures.epoch_pictures(table([one]))
+        [group] = picture.lanes[0].groups
+        assert group.tip == f"repeat 1: 11.0\u00a0ms{told}"
 
 
 def test_the_discarded_first_epoch_is_hollow_and_stands_beside_the_steady_one(made_up: Any) -> None:
@@ -203,7 +228,7 @@ def test_device_memory_is_drawn_where_it_was_measured(made_up: Any) -> None:
     records = [replace(record, memory=Memory(2 << 30, 1 << 30)) for record in made_up.records[:3]]
     page = report.render(records, table(records), {})
     assert "No device memory was measured" not in page
-    assert "device peak 1.00\u00a0GiB" in page
+    assert "device 1.00\u00a0GiB (1.00, 1.00, 1.00)" in page
 
 
 def unmeasured(record: Record) -> Record:
@@ -252,6 +277,13 @@ def test_one_process_on_one_backend_still_has_a_page(made_up: Any, render_of: Ca
     text = Page(render_of(made_up.records[:1])).text
     assert "no interval: 1 process" in text
     assert "nothing to compare" in text
+
+
+def test_a_thousand_cells_of_five_processes_are_a_page_of_at_most_five_megabytes() -> None:
+    page = thousand.page()
+    assert len(thousand.records()) == thousand.CELLS * REPEATS
+    assert page.count("</tbody>") > thousand.CELLS / len(BACKENDS)
+    assert len(page.encode()) <= 5_000_000
 
 
 def test_what_stands_beside_a_speed_is_on_the_page_and_can_be_read_without_script(made_up: Any) -> None:

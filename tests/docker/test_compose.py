@@ -33,7 +33,7 @@ def active(*profiles: str, **environment: str) -> dict[str, Any]:
 
 
 def test_every_backend_and_device_is_a_service_with_an_image_of_its_own(services: dict[str, Any]) -> None:
-    assert set(services) == {*MEASURING, "dashboard"}
+    assert set(services) == {*MEASURING, "dashboard", "bigquery"}
     assert {name: service["image"] for name, service in services.items()} == {
         name: f"{IMAGES}:{name}" for name in services
     }
@@ -94,6 +94,14 @@ def test_a_service_shuts_what_need_not_be_open(services: dict[str, Any], name: s
     }
 
 
-def test_only_this_machine_sees_the_dashboard(services: dict[str, Any]) -> None:
-    opened = {name: [port["host_ip"] for port in service.get("ports", [])] for name, service in services.items()}
-    assert opened == {name: [] for name in MEASURING} | {"dashboard": ["127.0.0.1"]}
+def test_only_this_machine_sees_the_dashboard_and_the_emulator(services: dict[str, Any]) -> None:
+    opened = {name: {port["host_ip"] for port in service.get("ports", [])} for name, service in services.items()}
+    assert opened == {name: set() for name in MEASURING} | {key: {"127.0.0.1"} for key in ("dashboard", "bigquery")}
+
+
+def test_the_emulator_is_started_by_its_profile_alone_and_shuts_what_need_not_be_open(services: dict[str, Any]) -> None:
+    assert {*active("bigquery")} == {"dashboard", "bigquery"}
+    emulator = services["bigquery"]
+    assert (emulator["read_only"], emulator["init"], emulator["cap_drop"]) == (True, True, ["ALL"])
+    assert emulator["security_opt"] == ["no-new-privileges:true"]
+    assert emulator.get("privileged", False) is False

@@ -24,7 +24,7 @@ def test_every_attempt_is_read_with_what_a_history_needs(tmp_path: Path) -> None
     past = read([tmp_path])
     assert [run.run_id for run in past.runs] == [run_name(0), run_name(1)]
     attempt = past.runs[1].attempts[1]
-    assert (attempt.repeat, attempt.status, attempt.step_time_s) == (1, Status.OK, 0.02)
+    assert (attempt.repeat, attempt.status, attempt.value) == (1, Status.OK, 0.02)
     assert (attempt.host_id, attempt.device) == ("0" * 16, ("cpu", "cpu:0"))
     assert {"keras": "3.15.0", "parameters": "1000"}.items() <= dict(attempt.facts).items()
     assert (past.problems, past.doubts) == ((), ())
@@ -175,7 +175,7 @@ def test_an_attempt_that_failed_has_no_time_and_no_device(tmp_path: Path) -> Non
     failed = replace(failed, times=replace(failed.times, step_time_s=None))
     store_session(tmp_path, run_name(0), [failed])
     attempt = read([tmp_path]).runs[0].attempts[0]
-    assert (attempt.status, attempt.step_time_s, attempt.device) == (Status.TIMEOUT, None, None)
+    assert (attempt.status, attempt.value, attempt.device) == (Status.TIMEOUT, None, None)
 
 
 def test_a_folder_without_a_run_gives_nothing(tmp_path: Path) -> None:

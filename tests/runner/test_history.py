@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from records.annotations import FILE
-from records.schema import Status
+from records.schema import Record, Status
+from records.task import Goal, Metric, TaskRun
 from runner.cli.main import Seams, main
 from runner.testing import FakeExecutor
-from tests.conftest import MACHINE, make_settings
+from tests.conftest import MACHINE, make_record, make_settings
 from tests.sessions import nights, noisy, processes, run_name, store_session
 
 BERT = make_settings(workload="bert", backend="torch")
@@ -170,6 +171,48 @@ def test_failed_and_unstable_processes_are_counted_beside_the_value(
     spoilt = [replace(record, status=Status.UNSTABLE, reason="x") for record in processes(9.0)]
     store_session(folder / "results", run_name(50), spoilt)
     assert "3 unstable" in printed(capsys, "mnist_mlp", "--last", "1")
+
+
+def command(speed: float | None, repeat: int) -> Record:
+    """One process of a command that reports a speed, of which more is better."""
+    metric = Metric("speed", speed, "samples/s", goal=Goal.HIGHER, problem=None if speed else "no_match")
+    settings = make_settings(workload="task train", backend="batch_size=32", params={"definition": "0" * 16})
+    return make_record(None, repeat, settings=settings, task=TaskRun("train", ["./train"], "speed", [metric]))
+
+
+def test_an_external_command_is_listed_and_drawn_by_its_primary_metric(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speeds = [*noisy(800.0, 12), *noisy(640.0, 8, seed=5)]
+    for night, speed in enumerate(speeds, start=40):
+        processes_ = [command(speed * (1 + 0.001 * repeat), repeat) for repeat in range(3)]
+        store_session(folder / "results", run_name(night), [*processes_, command(None, 3)])
+    assert "samples/s" in next(line for line in printed(capsys).splitlines() if "task train" in line)
+    told = printed(capsys, "task train", "--out", "history.html")
+    head = next(line for line in told.splitlines() if line.strip().startswith("session"))
+    assert head.split()[:2] == ["session", "speed"]
+    assert "1 ok without a value" in told
+    assert f"baseline: 8 sessions since {run_name(52)}, " in told
+    [found] = document(capsys, "task train")["histories"]
+    assert found["figure"] == {"name": "speed", "unit": "samples/s", "goal": "higher"}
+    [change] = found["changes"]
+    assert change["ratio"] == pytest.approx(0.8, rel=0.02)
+    page = (folder / "history.html").read_text()
+    assert "speed, samples/s</p>" in page
+    assert 'class="change slower"' in page
+
+
+def test_a_command_whose_metric_is_no_number_is_passed_over_and_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = store_session(folder / "results", run_name(40), [command(800.0, 0), command(810.0, 1)])
+    path = sorted((run / "records").iterdir())[0]
+    told = json.loads(path.read_text())
+    told["task"]["metrics"][0]["value"] = "fast"
+    path.write_text(json.dumps(told))
+    found = document(capsys, "task train")
+    assert [one["reason"] for one in found["passed_over"]] == ["task.metrics: must hold finite numbers, got 'fast'"]
+    assert found["histories"][0]["sessions"][0]["step_time"]["count"] == 1
 
 
 def test_a_page_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from dashboards.app import serve
+from dashboards.app.application import Application
 from records import findings
 from records.store import Results
+from runner.cli import sending
 from runner.cli.main import Seams, main
 from runner.testing import FakeExecutor
 from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
 from uploader.verify import verify
+from uploader.warehouse import Warehouse
 
+ROOT = Path(__file__).parents[2]
 MATRIX = """\
 version: 1
 backends: [tensorflow, jax, torch]
@@ -63,6 +76,34 @@ def test_an_upload_that_fails_is_told_and_fails_no_measurement(
     assert "later: uploader push --to local --results results" in told
 
 
+def test_without_credentials_the_measurement_is_kept_and_the_upload_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google = pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    from google.auth.exceptions import DefaultCredentialsError
+
+    def none(**given: object) -> object:
+        raise DefaultCredentialsError("Your default credentials were not found.")
+
+    monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
+    monkeypatch.setattr(google, "default", none)
+    assert runner("--upload", "bigquery://some-project.data") == 0
+    told = capsys.readouterr().err
+    assert "the upload did not succeed, the measurement did: connect to project some-project: no usable cred" in told
+    assert len(Results(folder / "results").runs()) == 1
+
+
+def test_no_fault_of_the_uploader_itself_costs_the_measurement(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(address: str, results: Path) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(sending, "send", broken)
+    assert runner("--upload", "local") == 0
+    assert "the measurement did: RuntimeError: a fault of ours\n" in capsys.readouterr().err
+
+
 def test_an_address_that_is_none_is_refused_before_anything_is_measured(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +128,89 @@ def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published
     (run.folder / findings.FILE).unlink()
     runner("report", "--publish", "site")
     assert findings.load(run) is not None
+
+
+@pytest.mark.parametrize("arguments", [["report", "--publish", "site"], ["dashboard"]])
+def test_a_warehouse_that_cannot_be_written_is_told_and_ends_with_3(
+    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner()
+    (folder / "results" / "warehouse").write_text("in the way")
+    capsys.readouterr()
+    assert runner(*arguments) == 3
+    assert "results/warehouse: cannot be written: " in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_be_read_is_left_out_of_the_site_and_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner()
+    runner("--new")
+    first, second = Results(folder / "results").runs()
+    record = next((first.folder / "records").glob("*.json"))
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"schema_version": 99}))
+    (first.folder / "report.html").unlink()
+    capsys.readouterr()
+    assert runner("report", "--publish", "site") == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+    assert told
+    assert all(record.name in line for line in told)
+    assert [path.stem for path in (folder / "site" / "runs").iterdir()] == [second.run_id]
+
+
+def test_a_run_whose_json_does_not_say_what_was_planned_has_a_page(folder: Path) -> None:
+    runner()
+    [run] = Results(folder / "results").runs()
+    about = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps({"run_id": about["run_id"]}))
+    assert runner("report") == 0
+    assert "<b>0</b> pending" in (run.folder / "report.html").read_text()
+
+
+def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "results").mkdir()
+    pages: list[str] = []
+
+    def looked_at(warehouse: Warehouse, host: str, port: int) -> None:
+        [body] = Application(warehouse)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
+        pages.append(body.decode())
+
+    monkeypatch.setattr(serve, "serve", looked_at)
+    assert runner("dashboard") == 0
+    status, page = pages
+    assert status == "200 OK"
+    assert "Nothing has been measured yet" in page
+    assert "<section" not in page
+
+
+@pytest.mark.process
+def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
+    pytest.importorskip("waitress", reason="waitress is not installed: extra `dashboard`")
+    runner()
+    command = [sys.executable, "-m", "runner", "dashboard", "--listen", "127.0.0.1:0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        told = process.stdout.readline()
+        [url] = re.findall(r"http://127\.0\.0\.1:[0-9]+/", told)
+        pages = {}
+        for path in ("", "health", "cell?id=nothing"):
+            try:
+                with urllib.request.urlopen(url + path, timeout=60) as answer:
+                    pages[path] = (answer.status, answer.read().decode())
+            except urllib.error.HTTPError as error:
+                with error:
+                    pages[path] = (error.code, "")
+    finally:
+        # Not SIGINT: what starts tests in the background may have it ignored, and children inherit that.
+        process.terminate()
+        process.communicate(timeout=60)
+    assert [status for status, _ in pages.values()] == [200, 200, 404]
+    assert "tensorflow is fastest" in pages[""][1]
+    assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,24 +66,45 @@ class Killed(BaseException):
 OPERATIONS = ((os, "fsync"), (os, "link"), (os, "replace"), (Path, "unlink"), (Path, "replace"), (Path, "mkdir"))
 
 
+GROWING = tuple(one for one in OPERATIONS if one[1] != "unlink")  # what a full disk refuses
+
+
 @contextmanager
 def dying_at(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[Callable[[], bool]]:
     """Let the file operation number `count` and all after it be the process's end; yields whether it came to that.
 
     As after SIGKILL nothing is cleaned up: what `finally` would remove stays.
     """
+    with _failing_at(monkeypatch, count, Killed, OPERATIONS) as failed:
+        yield failed
+
+
+@contextmanager
+def full_at(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[Callable[[], bool]]:
+    """Let the disk be full from file operation number `count` on; yields whether it came to that."""
+    with _failing_at(monkeypatch, count, lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), GROWING) as failed:
+        yield failed
+
+
+@contextmanager
+def _failing_at(
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    error: Callable[[], BaseException],
+    operations: Sequence[tuple[Any, str]],
+) -> Iterator[Callable[[], bool]]:
     left = [count]
 
-    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             left[0] -= 1
             if left[0] < 0:
-                raise Killed
+                raise error()
             return call(*args, **kwargs)
 
         return wrapped
 
     with monkeypatch.context() as patched:
-        for holder, name in OPERATIONS:
-            patched.setattr(holder, name, dying(getattr(holder, name)))
+        for holder, name in operations:
+            patched.setattr(holder, name, failing(getattr(holder, name)))
         yield lambda: left[0] < 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import random
 import shutil
@@ -18,6 +19,7 @@ import pytest
 
 from records.schema import Record
 from records.store import Results
+from tests.conftest import make_settings
 from tests.uploader.conftest import emulator_dataset
 from tests.uploader.faulty import Fault, Proxy
 from tests.uploader.stored import Killed, results_with, store_run
@@ -269,6 +271,20 @@ def test_one_bad_row_among_many_is_set_aside_and_the_rest_goes(results: Results,
 
 def _rows(record: Record) -> list[Row]:
     return list(of_record(record))
+
+
+def test_hostile_names_arrive_come_back_and_can_be_asked_for_as_parameters(
+    tmp_path: Path, warehouse: BigQueryWarehouse, shared: str, first: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "'; DROP TABLE cells; -- \"`$1@x%s{}\\\u2028\x85\t\u202e\U0001f4a9"
+    settings = make_settings(workload=hostile, params={hostile: hostile})
+    store_run(tmp_path / "results", first, settings=settings, reason=hostile, warnings=[hostile])
+    results = Results(tmp_path / "results")
+    pushed(results, warehouse)
+    assert verify(results, warehouse, values=True).problems == ()
+    sql = "SELECT workload, COUNT(*) AS attempts FROM cells WHERE workload = @workload GROUP BY workload"
+    assert main(["query", sql, "--set", f"workload={hostile}", "--json", "--to", shared]) == 0
+    assert json.loads(capsys.readouterr().out) == {"workload": hostile, "attempts": 3}
 
 
 def test_without_dml_rows_are_appended_and_views_show_each_once(results: Results, emulated: str) -> None:

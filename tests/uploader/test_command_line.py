@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.uploader.stored import results_with, store_run
+from records.schema import SCHEMA_VERSION
+from tests.uploader.stored import full_at, results_with, store_run
+from uploader import warehouse
 from uploader.cli.main import main
+from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
 from uploader.local import LocalWarehouse
+from uploader.testing import FakeWarehouse
 from uploader.verify import verify
 
 ROOT = Path(__file__).parent.parent.parent
@@ -75,6 +82,130 @@ def test_rows_that_are_set_aside_end_with_1_and_are_told(tmp_path: Path, capsys:
     assert "bytes, more than 1,048,576" in told
 
 
+BIGQUERY = "bigquery://some-project.data"
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWarehouse:
+    """What stands behind any address of BigQuery: made, and empty."""
+    made = FakeWarehouse()
+    made.create()
+    monkeypatch.setattr(warehouse, "open_warehouse", lambda address, results, options: made)
+    return made
+
+
+@pytest.mark.parametrize("kind", [Unreachable, QuotaSpent, NotAllowed, SchemaDiffers])
+def test_what_the_warehouse_refuses_ends_with_3_and_is_sent_by_the_next_push(
+    results: str, fake: FakeWarehouse, kind: type[WarehouseFailure], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.failures = [None, (kind("the reason, and what to do"), False)]
+    assert main(["push", "--to", BIGQUERY, "--results", results]) == 3
+    assert "uploader: the reason, and what to do" in capsys.readouterr().err
+    assert main(["status", "--to", BIGQUERY, "--results", results, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (len(told["pending"]), told["done"], told["dead"]) == (3, 1, [])
+    assert main(["push", "--to", BIGQUERY, "--results", results]) == 0
+    assert {name: fake.count(name) for name in fake.rows} == {
+        "runs": 2,
+        "cells": 6,
+        "measurements": 96,
+        "findings": 2,
+    }
+
+
+def test_a_row_that_is_refused_ends_with_1_and_can_be_tried_again(
+    results: str, fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.refuses = lambda row: "value: out of range" if row.get("metric") == "learning.loss" else None
+    assert main(["push", "--to", BIGQUERY, "--results", results]) == 1
+    assert "24 rows are set aside: uploader status says why" in capsys.readouterr().out
+    assert main(["status", "--to", BIGQUERY, "--results", results]) == 1
+    told = capsys.readouterr().out
+    assert told.count("value: out of range") == 20
+    assert "and 4 more" in told
+    fake.refuses = lambda row: None
+    assert main(["push", "--to", BIGQUERY, "--results", results, "--retry-dead"]) == 0
+    assert "24 rows set aside are tried again" in capsys.readouterr().out
+    assert fake.count("measurements") == 96
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda columns: columns.clear(), "make them with: uploader init --to"),
+        (lambda columns: columns.pop("findings"), "findings: is missing"),
+        (lambda columns: columns["cells"].pop("machine_os"), "add what is missing with: uploader migrate --to"),
+        (
+            lambda columns: columns["cells"].update(batch_size=("STRING", "NULLABLE")),
+            "cells.batch_size: is STRING, must be INT64\nput that right by hand",
+        ),
+    ],
+)
+def test_tables_of_another_shape_are_told_before_anything_is_sealed_or_sent(
+    results: str, fake: FakeWarehouse, spoil: Callable[[Any], object], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil(fake.columns)
+    assert main(["push", "--to", BIGQUERY, "--results", results]) == 3
+    assert told in capsys.readouterr().err
+    assert fake.batches == []
+    assert list((Path(results) / "outbox").rglob("*.ndjson")) == []
+
+
+def test_migrate_shows_the_difference_adds_what_may_be_null_and_nothing_else(
+    fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del fake.columns["cells"]["machine_os"]
+    before = json.dumps(fake.columns)
+    assert main(["migrate", "--to", BIGQUERY, "--dry-run"]) == 1
+    assert "cells.machine_os: is missing (STRING NULLABLE)" in capsys.readouterr().out
+    assert json.dumps(fake.columns) == before
+    assert main(["migrate", "--to", BIGQUERY]) == 0
+    assert capsys.readouterr().out == "added cells.machine_os\n"
+    assert main(["migrate", "--to", BIGQUERY]) == 0
+    assert "the tables are as this version needs them" in capsys.readouterr().out
+    fake.columns["runs"]["planned"] = ("STRING", "NULLABLE")
+    assert main(["migrate", "--to", BIGQUERY]) == 3
+    assert "runs.planned: is STRING, must be INT64" in capsys.readouterr().err
+
+
+def test_init_prints_the_least_rights_and_they_are_no_more_than_two_datasets(
+    fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--to", BIGQUERY]) == 0
+    told = capsys.readouterr().out
+    project = [line for line in told.splitlines() if "add-iam-policy-binding" in line]
+    assert {line.rpartition("--role=")[2] for line in project} == {"roles/bigquery.jobUser"}
+    assert "`roles/bigquery.dataEditor` ON SCHEMA `some-project`.data TO" in told
+    assert "`roles/bigquery.dataViewer` ON SCHEMA `some-project`.data TO" in told
+    assert not re.search("owner|admin|editor --member", told, re.IGNORECASE)
+
+
+def test_a_record_of_a_newer_version_ends_with_1_and_the_other_runs_go(
+    results: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sorted(Path(results).glob("2*/records/*.json"))[0]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}))
+    assert main(["push", "--results", results]) == 1
+    told = capsys.readouterr().out
+    assert f"left out: {path}" in told
+    assert "is newer than" in told
+    assert main(["verify", "--results", results]) == 1
+    assert "not compared: " in capsys.readouterr().out
+
+
+def test_a_full_disk_ends_with_3_names_the_place_and_loses_nothing(
+    results: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for count in (0, 3, 30):
+        with full_at(monkeypatch, count):
+            assert main(["push", "--results", results]) == 3
+        told = capsys.readouterr().err
+        assert f"uploader: {results}" in told
+        assert "No space left on device" in told
+    assert main(["push", "--results", results]) == 0
+    assert main(["verify", "--results", results]) == 0
+
+
 def test_help_imports_neither_engine_nor_client() -> None:
     script = (
         "import sys\nfrom uploader.cli.main import main\n"
@@ -99,6 +230,17 @@ def test_no_secret_of_the_environment_reaches_any_output_or_row(tmp_path: Path, 
         )
         assert canary not in done.stdout + done.stderr
     assert [path for path in Path(results).rglob("*") if path.is_file() and canary.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.process
+def test_three_pushes_at_once_into_one_folder_wait_for_each_other_and_add_each_row_once(tmp_path: Path) -> None:
+    results = results_with(tmp_path / "results", runs=3)
+    command = [sys.executable, "-m", "uploader", "push", "--results", str(results.root)]
+    started = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    told = [process.communicate()[0].splitlines()[-1] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0]
+    assert sorted(told) == ["0 new rows, 0 were there"] * 2 + ["159 new rows, 0 were there"]
+    assert verify(results, LocalWarehouse(results.root / "warehouse"), values=True).problems == ()
 
 
 @pytest.mark.process

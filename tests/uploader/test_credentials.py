@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.uploader.stored import results_with
-from uploader.cli.main import main
+from uploader.cli.main import main, parser
+from uploader.connect import SCOPES, _credentials
+from uploader.warehouse import Options
 
 CANARY = "ya29.canary-token"
 google = pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
@@ -32,6 +35,33 @@ def test_without_credentials_the_message_says_how_to_log_in(
     told = capsys.readouterr().err
     assert "no usable credentials (Your default credentials were not found.)" in told
     assert "gcloud auth application-default login" in told
+
+
+def test_another_account_is_acted_as_with_no_more_than_bigquerys_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.oauth2.credentials import Credentials
+
+    asked: list[object] = []
+
+    def found(**given: object) -> object:
+        asked.append(given)
+        return Credentials("a token"), "some-project"
+
+    monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
+    monkeypatch.setattr(google, "default", found)
+    account = "uploader@some-project.iam.gserviceaccount.com"
+    made = _credentials(Options(impersonate=account))
+    assert made.service_account_email == account
+    assert asked == [{"scopes": SCOPES}]
+    assert SCOPES == ("https://www.googleapis.com/auth/bigquery",)
+
+
+def test_no_command_takes_a_key_a_token_or_a_password() -> None:
+    [commands] = [action for action in parser()._actions if isinstance(action.choices, dict)]
+    flags = [
+        flag for command in commands.choices.values() for action in command._actions for flag in action.option_strings
+    ]
+    assert len(flags) > 30
+    assert [flag for flag in flags if re.search("key|token|secret|password|credential", flag)] == []
 
 
 def test_expired_credentials_are_told_and_no_part_of_them(

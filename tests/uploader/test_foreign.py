@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from uploader import foreign
+from uploader import foreign, warehouse
 from uploader.cli.main import main
 from uploader.errors import BadInput
 from uploader.foreign import Asked
 from uploader.local import LocalWarehouse
+from uploader.testing import FakeWarehouse
 
 MAPPING = {
     "workload": "test_name",
@@ -101,9 +102,48 @@ def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
         told = capsys.readouterr().out
         assert f"{new} new rows, {3 - new} were there" in told
         assert "left out: row 2: could not convert" in told
-    warehouse = LocalWarehouse(tmp_path / "results" / "warehouse")
-    assert warehouse.query("SELECT source, workload, backend FROM cells").rows == [("lab", "mlp", "theano")]
-    assert warehouse.query("SELECT COUNT(*) AS n FROM newest_cells").rows == [(0,)]
+    filled = LocalWarehouse(tmp_path / "results" / "warehouse")
+    assert filled.query("SELECT source, workload, backend FROM cells").rows == [("lab", "mlp", "theano")]
+    assert filled.query("SELECT COUNT(*) AS n FROM newest_cells").rows == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "No such file"),
+        (b"\xff\xfe,x\n1,2\n", "cannot be read as CSV in UTF-8"),
+        (b'a,"b\n', "cannot be read as CSV"),
+    ],
+)
+def test_a_file_that_is_no_csv_is_refused(
+    tmp_path: Path, content: bytes | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "old.csv"
+    if content is not None:
+        path.write_bytes(content)
+    maps = [f"--map={ours}=x" for ours in ("workload", "backend", "value", "started_at")]
+    command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
+    assert main([*command, "--results", str(tmp_path / "results")]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_foreign_rows_go_to_no_table_of_another_shape_and_those_refused_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = FakeWarehouse(refuses=lambda row: "no" if row.get("value") == 2.0 else None)
+    monkeypatch.setattr(warehouse, "open_warehouse", lambda address, results, options: made)
+    path = tmp_path / "old.csv"
+    path.write_text("name,lib,seconds,when\nmlp,theano,1,2017-10-02\nmlp,cntk,2,2017-10-02\n")
+    maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
+    command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
+    command += ["--to", "bigquery://some-project.data", "--results", str(tmp_path / "results")]
+    assert main(command) == 3
+    assert "make them with: uploader init" in capsys.readouterr().err
+    assert made.batches == []
+    made.create()
+    assert main(command) == 1
+    assert "1 rows are set aside" in capsys.readouterr().out
+    assert {name: made.count(name) for name in made.rows} == {"runs": 1, "cells": 2, "measurements": 1, "findings": 0}
 
 
 def test_a_dry_run_shows_rows_and_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from records.store import Results
-from tests.uploader.stored import Killed, dying_at, results_with, store_run
+from records.codec import dumps
+from records.schema import Learning
+from records.store import Results, Run
+from tests.conftest import make_settings
+from tests.uploader.stored import Killed, dying_at, full_at, results_with, store_run
 from uploader import local, parquet
 from uploader.errors import BadInput, UploadError, WarehouseFailure
 from uploader.local import LocalWarehouse
@@ -100,6 +103,27 @@ def test_killed_at_any_file_operation_of_a_merge_and_a_compaction_each_row_is_th
     assert len(list((folder / "cells").iterdir())) == 1
 
 
+def test_a_disk_that_fills_up_at_any_moment_of_a_merge_is_told_and_the_next_merge_takes_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MOST_FILES", 1)
+    batches = [_batch(tmp_path, number) for number in range(2)]
+    for count in range(100):
+        made = LocalWarehouse(tmp_path / str(count))
+        made.create()
+        made.merge(batches[0])
+        with full_at(monkeypatch, count) as full:
+            with contextlib.suppress(WarehouseFailure):
+                made.merge(batches[1])
+            was_full = full()
+        made.merge(batches[1])
+        [(rows, keys)] = made.query("SELECT COUNT(*) AS n, COUNT(DISTINCT run_id) AS runs FROM cells").rows
+        assert (rows, keys) == (2, 2)
+        if not was_full:
+            break
+    assert count > 5
+
+
 def _batch(root: Path, number: int) -> Batch:
     """A sealed batch of the one cell of a night."""
     run = store_run(root / "results", number, count=1)
@@ -169,6 +193,30 @@ def test_a_query_that_a_person_wrote_reads_no_other_file(tmp_path: Path, warehou
         warehouse.query(f"SELECT * FROM read_csv('{tmp_path}/secret.csv')")
     assert "canary" not in str(raised.value)
     assert warehouse.query("SELECT COUNT(*) AS n FROM measurements").rows == [(0,)]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"version": "1"}', "\udcff"])
+def test_a_damaged_manifest_is_told_with_what_to_do(warehouse: LocalWarehouse, text: str) -> None:
+    (warehouse.folder / "manifest.json").write_text(text, errors="surrogateescape")
+    with pytest.raises(WarehouseFailure, match=r"manifest.json: cannot be read: .*; remove .* and push again"):
+        warehouse.query("SELECT 1 AS one")
+
+
+def test_hostile_names_arrive_and_come_back_as_they_were(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    hostile = "'; DROP TABLE cells; -- \"`$1@x%s{}\\\u2028\x85\t\u202e\U0001f4a9"
+    learning = Learning([1.0], {hostile: [0.5]})
+    settings = make_settings(workload=hostile, params={hostile: hostile})
+    store_run(tmp_path / "results", 0, settings=settings, reason=hostile, warnings=[hostile])
+    run = Run(next((tmp_path / "results").glob("2*")))
+    (path, *_) = sorted((run.folder / "records").iterdir())
+    path.write_text(dumps(replace(run.load()[0][0], learning=learning)))
+    results = Results(tmp_path / "results")
+    pushed(results, warehouse)
+    assert verify(results, warehouse, values=True).problems == ()
+    sql = "SELECT DISTINCT workload, reason FROM cells WHERE workload = @workload"
+    assert warehouse.query(sql, {"workload": hostile}).rows == [(hostile, hostile)]
+    sql = "SELECT value FROM measurements WHERE metric = @metric"
+    assert warehouse.query(sql, {"metric": f"learning.metrics.{hostile}"}).rows == [(0.5,)]
 
 
 def test_a_manifest_of_a_newer_version_is_refused(warehouse: LocalWarehouse) -> None:

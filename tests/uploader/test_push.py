@@ -11,15 +11,18 @@ from pathlib import Path
 import pytest
 
 from records.findings import keep
-from records.schema import SCHEMA_VERSION
+from records.schema import SCHEMA_VERSION, Learning
 from records.store import Results, Run
-from tests.uploader.stored import Killed, dying_at, found, results_with, store_run
+from tests.conftest import make_record, make_settings
+from tests.sessions import run_name, store_session
+from tests.uploader.stored import Killed, dying_at, found, full_at, results_with, store_run
 from uploader import outbox as outbox_module
 from uploader.errors import OutboxFailure, QuotaSpent, Unreachable
-from uploader.outbox import Outbox
+from uploader.outbox import Contents, Outbox
 from uploader.push import Pushed, push
 from uploader.schema import LONGEST_ROW_BYTES
 from uploader.testing import FakeWarehouse
+from uploader.warehouse import outbox_folder
 
 
 def counts(warehouse: FakeWarehouse) -> dict[str, int]:
@@ -166,6 +169,86 @@ def test_a_full_disk_seals_nothing_and_loses_nothing(
         with pytest.raises(OutboxFailure, match=r"cannot be sealed: No space left.*nothing sealed is lost"):
             push(results, warehouse, outbox)
     assert push(results, warehouse, outbox).new == 106
+
+
+def test_a_disk_that_fills_up_at_any_moment_is_told_and_the_next_push_sends_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = results_with(tmp_path / "results", runs=1, count=2)
+    for count in range(500):
+        outbox, warehouse = Outbox(tmp_path / f"outbox-{count}"), FakeWarehouse()
+        with full_at(monkeypatch, count) as full:
+            with contextlib.suppress(OutboxFailure):
+                push(results, warehouse, outbox)
+            was_full = full()
+        push(results, warehouse, outbox)
+        assert counts(warehouse) == {"runs": 1, "cells": 2, "measurements": 32, "findings": 1}
+        assert outbox.pending() == []
+        if not was_full:
+            break
+    assert count > 15
+
+
+def test_a_batch_that_was_damaged_is_told_and_sent_again_once_it_is_removed(results: Results, outbox: Outbox) -> None:
+    with pytest.raises(Unreachable):
+        push(results, FakeWarehouse(failures=[(Unreachable("down"), False)]), outbox)
+    path = outbox.pending()[0].path
+    path.write_bytes(path.read_bytes()[:-40])
+    warehouse = FakeWarehouse()
+    with pytest.raises(OutboxFailure, match=r"is not what was sealed; remove it: what was in it is sent again"):
+        push(results, warehouse, outbox)
+    path.unlink()
+    push(results, warehouse, outbox)
+    assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
+
+
+def test_what_is_no_batch_or_no_mark_is_told_by_its_path(results: Results, outbox: Outbox) -> None:
+    push(results, FakeWarehouse(), outbox)
+    mark = next((outbox.folder / "done").glob("*.json"))
+    whole = mark.read_text()
+    mark.write_text(whole[:20])
+    with pytest.raises(OutboxFailure, match=f"{mark.name}: is damaged .*: what was in it is sent again"):
+        push(results, FakeWarehouse(), outbox)
+    mark.write_text(whole)
+    (outbox.folder / "pending" / "notes-1.ndjson").write_text("{}\n")
+    with pytest.raises(OutboxFailure, match=r"notes-1.ndjson: is no batch of this outbox; move it away"):
+        push(results, FakeWarehouse(), outbox)
+
+
+@pytest.mark.parametrize("name", ["plain", 'a,"metric":b', "}", '{"day":1}', "x}"])
+def test_what_a_batch_holds_is_what_each_of_its_rows_says(tmp_path: Path, outbox: Outbox, name: str) -> None:
+    settings = make_settings(workload=name, params={name: name, "metric": 1})
+    for number in range(2):
+        store_run(tmp_path / "results", number, settings=settings)
+    with pytest.raises(Unreachable):
+        push(Results(tmp_path / "results"), FakeWarehouse(failures=[(Unreachable("down"), False)]), outbox)
+    assert len(outbox.pending()) == 4
+    for batch in outbox.pending():
+        rows = list(batch.values())
+        days = sorted(row["day"] for row in rows)
+        items = frozenset(outbox_module.item_of(batch.table, row) for row in rows)
+        assert batch.contents() == Contents(len(rows), (days[0], days[-1]), items)
+
+
+LINE_ENDS = "a\x0b\x0c\x1c\x85\u2028\u2029b"
+
+
+def test_names_that_hold_what_some_take_for_the_end_of_a_line_stay_one_row(tmp_path: Path, outbox: Outbox) -> None:
+    learning = Learning([1.0], {LINE_ENDS: [0.5]})
+    settings = make_settings(workload=LINE_ENDS, params={LINE_ENDS: LINE_ENDS})
+    store_session(tmp_path / "results", run_name(0), [make_record(0.01, settings=settings, learning=learning)])
+    warehouse = FakeWarehouse()
+    done = push(Results(tmp_path / "results"), warehouse, outbox)
+    assert (done.dead, done.left_out) == (0, [])
+    [cell] = warehouse.rows["cells"].values()
+    assert (cell["workload"], cell["params"]) == (LINE_ENDS, {LINE_ENDS: LINE_ENDS})
+    assert f"learning.metrics.{LINE_ENDS}" in {row["metric"] for row in warehouse.rows["measurements"].values()}
+
+
+@pytest.mark.parametrize("address", ["local:../../etc", "local:/a/../b", "local:..", "bigquery://some-project.d"])
+def test_the_outbox_of_any_address_is_a_folder_of_its_own_below_the_results(address: str, tmp_path: Path) -> None:
+    found = outbox_folder(address, tmp_path)
+    assert found.resolve().parent == (tmp_path / "outbox").resolve()
 
 
 def test_an_item_is_never_cut_in_two(results: Results, outbox: Outbox) -> None:

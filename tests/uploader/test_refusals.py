@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from uploader.errors import NotAllowed, QuotaSpent, RowsRefused, SchemaDiffers, Unreachable, WarehouseFailure
-from uploader.refusals import by_reason
+from uploader.refusals import by_reason, explained, kinds
 from uploader.retry import Patience
 
 
@@ -35,6 +37,59 @@ def test_a_refusal_is_told_by_its_reason_and_else_by_its_status(
     found = by_reason("load runs", errors, code, "a message")
     assert type(found) is kind
     assert str(found).startswith("load runs: a message (")
+
+
+def refused(code: int, reason: str) -> Exception:
+    from google.api_core import exceptions
+
+    return exceptions.from_http_status(code, "a message", errors=[{"reason": reason}])
+
+
+def raised(module: str, name: str) -> Exception:
+    found: Exception = getattr(importlib.import_module(module), name)("canary")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "kind"),
+    [
+        ("requests.exceptions", "ConnectTimeout", Unreachable),
+        ("requests.exceptions", "ReadTimeout", Unreachable),
+        ("requests.exceptions", "ConnectionError", Unreachable),
+        ("requests.exceptions", "ChunkedEncodingError", Unreachable),
+        ("requests.exceptions", "SSLError", Unreachable),
+        ("google.auth.exceptions", "TransportError", Unreachable),
+        ("google.auth.exceptions", "DefaultCredentialsError", NotAllowed),
+        ("google.auth.exceptions", "RefreshError", NotAllowed),
+        ("google.api_core.exceptions", "TooManyRequests", Unreachable),
+        ("google.api_core.exceptions", "ServiceUnavailable", Unreachable),
+        ("google.api_core.exceptions", "Forbidden", NotAllowed),
+        ("builtins", "ConnectionResetError", Unreachable),
+        ("builtins", "TimeoutError", Unreachable),
+        ("builtins", "ValueError", Unreachable),
+    ],
+)
+def test_whatever_the_client_raises_is_told_as_what_it_means(
+    module: str, name: str, kind: type[WarehouseFailure]
+) -> None:
+    pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    error = raised(module, name)
+    assert isinstance(error, kinds())
+    assert type(explained("push", error)) is kind
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"), [(403, "quotaExceeded", QuotaSpent), (400, "invalid", RowsRefused)]
+)
+def test_a_refusal_of_the_client_is_told_by_its_reason(code: int, reason: str, kind: type[WarehouseFailure]) -> None:
+    pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    assert type(explained("push", refused(code, reason))) is kind
+
+
+def test_what_is_no_refusal_is_raised_again() -> None:
+    pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    with pytest.raises(FileNotFoundError):
+        explained("push", FileNotFoundError("the batch"))
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from records.store import Results
-from tests.uploader.stored import results_with
+from tests.uploader.stored import Killed, results_with
 from uploader import connect as connecting
-from uploader.outbox import Outbox
+from uploader.errors import RowsRefused
+from uploader.outbox import Batch, Outbox
 from uploader.push import push
 from uploader.retry import Patience
 from uploader.rows import of_record
-from uploader.schema import TABLES
+from uploader.schema import MEASUREMENTS, TABLES
 from uploader.verify import verify
 from uploader.warehouse import BIGQUERY, Options
 
@@ -40,6 +44,97 @@ def test_every_table_has_a_message_of_its_rows(table: object, results: Results) 
     kind, descriptor = storage_write.row_type(table)
     assert [one.name for one in descriptor.field] == [column.name for column in table.columns]  # type: ignore[attr-defined]
     assert kind().SerializeToString() == b""
+
+
+class Streams:
+    """A write client that keeps rows by stream and offset as the API does, and ends where it is told to."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[bytes]] = {}
+        self.finalised: set[str] = set()
+        self.committed: set[str] = set()
+        self.dies_at: str | None = None
+
+    def create_write_stream(self, *, parent: str, write_stream: Any, timeout: float) -> Any:
+        name = f"{parent}/streams/{len(self.rows)}"
+        self.rows[name] = []
+        return self._answer("create", name=name)
+
+    def get_write_stream(self, *, name: str, timeout: float) -> Any:
+        return SimpleNamespace(name=name, commit_time=name in self.committed)
+
+    def append_rows(self, requests: Iterator[Any], *, timeout: float) -> Iterator[Any]:
+        for request in requests:
+            yield self._answer("append", row_errors=[], error=self._taken(request))
+
+    def _taken(self, request: Any) -> Any:
+        held, offset = self.rows[request.write_stream], request.offset
+        if request.write_stream in self.finalised:
+            return SimpleNamespace(code=3, message="Entity: a stream; STREAM_FINALIZED")
+        if offset < len(held):
+            return SimpleNamespace(code=storage_write.ALREADY_EXISTS, message="the offset is there")
+        assert offset == len(held)
+        held.extend(request.proto_rows.rows.serialized_rows)
+        return SimpleNamespace(code=0, message="")
+
+    def finalize_write_stream(self, *, name: str, timeout: float) -> Any:
+        self.finalised.add(name)
+        return self._answer("finalise")
+
+    def batch_commit_write_streams(self, asked: dict[str, Any], *, timeout: float) -> Any:
+        self.committed.update(asked["write_streams"])
+        return self._answer("commit", stream_errors=[])
+
+    def _answer(self, what: str, **told: Any) -> Any:
+        if self.dies_at == what:
+            raise Killed
+        return SimpleNamespace(**told)
+
+    def shown(self) -> list[bytes]:
+        """Return the rows that readers see."""
+        return [row for name in self.rows if name in self.committed for row in self.rows[name]]
+
+
+@pytest.fixture
+def batch(results: Results, tmp_path: Path) -> Batch:
+    outbox = Outbox(tmp_path / "sealed")
+    lines = [row.line for row in of_record(results.runs()[0].load()[0][0]) if row.table is MEASUREMENTS]
+    with outbox.locked():
+        return outbox.seal(MEASUREMENTS, lines)
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
+    pytest.importorskip("google.cloud.bigquery_storage_v1", reason="not installed: extra `bigquery`")
+    made = Streams()
+    monkeypatch.setattr(storage_write, "_client", lambda credentials: made)
+    monkeypatch.setattr(storage_write, "REQUEST_BYTES", 500)  # several requests a batch
+    return made
+
+
+@pytest.mark.parametrize("step", ["create", "append", "finalise", "commit"])
+def test_whatever_answer_was_lost_each_row_is_shown_once(streams: Streams, batch: Batch, step: str) -> None:
+    patience = Patience(tries=1)
+    streams.dies_at = step
+    with pytest.raises(Killed):
+        storage_write.append("p.d.measurements_appended", batch, patience)
+    streams.dies_at = None
+    for _ in range(2):
+        assert storage_write.append("p.d.measurements_appended", batch, patience) == 16
+    assert len(streams.shown()) == len(set(streams.shown())) == 16
+    assert len(streams.committed) == 1
+
+
+def test_rows_that_are_refused_are_told_and_no_stream_is_committed(
+    streams: Streams, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = SimpleNamespace(
+        row_errors=[SimpleNamespace(message="value: out of range")], error=SimpleNamespace(message="")
+    )
+    monkeypatch.setattr(Streams, "append_rows", lambda self, requests, timeout: iter([bad]))
+    with pytest.raises(RowsRefused, match="value: out of range"):
+        storage_write.append("p.d.measurements_appended", batch, Patience(tries=1))
+    assert streams.committed == set()
 
 
 @pytest.mark.emulator

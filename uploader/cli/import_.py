@@ -47,11 +47,14 @@ def run(args: argparse.Namespace) -> int:
         return _told(found)
     outbox, done = options.outbox(args), pushing.Pushed()
     with options.warehouse(args) as warehouse, outbox.locked():
-        warehouse.create()
+        options.make_ready(warehouse, args.to)
         seal_all(found.rows, outbox)
         pushing.send(warehouse, outbox, done, print)
+        done.dead = len(outbox.dead())
     print(f"{done.new:,} new rows, {done.known:,} were there")
-    return _told(found)
+    if done.dead:
+        print(f"{done.dead} rows are set aside: uploader status says why")
+    return 1 if done.dead else _told(found)
 
 
 def _told(found: Found) -> int:

@@ -54,6 +54,16 @@ def warehouse(args: argparse.Namespace) -> Iterator[Warehouse]:
         opened.close()
 
 
+def make_ready(warehouse: Warehouse, address: str) -> None:
+    """Make the local warehouse where it is missing. Raises `SchemaDiffers` where another's tables are not as needed."""
+    from uploader import differences
+
+    if address.startswith("local"):
+        warehouse.create()
+    else:
+        differences.refuse(differences.differences(warehouse), address)
+
+
 def outbox(args: argparse.Namespace) -> Outbox:
     """Return the outbox of the warehouse that the flags name."""
     from uploader.outbox import Outbox

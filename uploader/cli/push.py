@@ -38,16 +38,12 @@ def run(args: argparse.Namespace) -> int:
 def push(args: argparse.Namespace) -> int:
     """Push what the flags name; return 1 where something was set aside or left out."""
     from records.store import Results
-    from uploader import differences
     from uploader import push as pushing
 
     outbox = options.outbox(args)
     say = (lambda text: None) if args.quiet else print
     with options.warehouse(args) as warehouse:
-        if args.to.startswith("local"):
-            warehouse.create()
-        else:
-            differences.refuse(differences.differences(warehouse), args.to)
+        options.make_ready(warehouse, args.to)
         if args.retry_dead:
             with outbox.locked():
                 say(f"{outbox.revive()} rows set aside are tried again")

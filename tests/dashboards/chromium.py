@@ -1,0 +1,75 @@
+"""Headless Chromium for the browser tier and for `ci/warehouse_figures.py`."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+SWITCHES = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+LOGS = {"browser": "ALL", "performance": "ALL"}
+
+
+def missing() -> str | None:
+    """Return what is not here of what a browser needs, None where all is."""
+    if importlib.util.find_spec("selenium") is None:
+        return "selenium is not installed"
+    if shutil.which("chromedriver") is None or not any(map(shutil.which, NAMES)):
+        return "Chromium or chromedriver is not installed: ci/browser installs them"
+    return None
+
+
+def serious_faults(browser: Any) -> list[tuple[str, list[Any]]]:
+    """Return what axe-core finds of serious and critical faults of access on the open page; skip where it is not here.
+
+    What the driver injects runs beside the page's policy, which forbids a script element.
+    """
+    if importlib.util.find_spec("axe_core_python") is None:
+        pytest.skip("axe-core-python is not installed: ci/setup")
+    [script] = Path(str(resources.files("axe_core_python"))).rglob("axe.min.js")
+    browser.execute_script(script.read_text(encoding="utf-8"))
+    found = browser.execute_async_script(
+        "const done = arguments[arguments.length - 1]; axe.run(document, {resultTypes: ['violations']}).then(done)"
+    )
+    serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    return [(one["id"], [node["target"] for node in one["nodes"]][:3]) for one in serious]
+
+
+def smallest_letters(browser: Any) -> float:
+    """Return the size in pixels of the smallest letters that the open page shows."""
+    sizes = browser.execute_script(
+        "return [...document.querySelectorAll('svg text, td, th, p, small, dd, dt')]"
+        ".filter(e => e.getClientRects().length).map(e => parseFloat(getComputedStyle(e).fontSize))"
+    )
+    return float(min(sizes))
+
+
+@contextmanager
+def started(profile: Path) -> Iterator[Any]:
+    """Start a browser with a profile of its own; nothing may be `missing`."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = next(found for name in NAMES if (found := shutil.which(name)))
+    for switch in (*SWITCHES.split(), f"--user-data-dir={profile}"):
+        options.add_argument(switch)
+    options.set_capability("goog:loggingPrefs", LOGS)
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    try:
+        yield browser
+    finally:
+        with warnings.catch_warnings():
+            # Selenium leaves its connection to the driver for the collector to close.
+            warnings.simplefilter("ignore", ResourceWarning)
+            browser.quit()

@@ -1,0 +1,39 @@
+"""A made-up run of a thousand cells: what one report must still hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from analysis.compare import table
+from dashboards import report
+from records.schema import Evidence, Record, Status
+from records.settings import BACKENDS
+from tests.dashboards.conftest import ABOUT, REPEATS, WORKS, failed, made_up_beside, measured
+
+CELLS = 1002
+FAILING = 50  # one cell in so many
+
+
+def records() -> list[Record]:
+    """Return the records of works that differ in name and size, each on every backend, five processes a cell."""
+    plain = [work for work in WORKS if work.name.isidentifier()]
+    found = []
+    for number in range(CELLS // len(BACKENDS)):
+        like = plain[number % len(plain)]
+        work = replace(like, name=f"{like.name}_{number}", parameters=like.parameters + number)
+        found += [measured(work, backend, repeat) for backend in BACKENDS for repeat in range(REPEATS)]
+    return [_failing(record) if index // REPEATS % FAILING == 0 else record for index, record in enumerate(found)]
+
+
+def _failing(record: Record) -> Record:
+    evidence = Evidence(exit_code=1, output_tail="a line of what it printed before it ended\n" * 190)
+    return failed(record, Status.ERROR, "RuntimeError: the workload says no", evidence)
+
+
+@cache
+def page() -> str:
+    """Return the report."""
+    found = records()
+    rows = table(found)
+    return report.render(found, rows, ABOUT, 0, made_up_beside(rows))
