@@ -332,8 +332,9 @@ def test_the_figure_of_a_process_is_drawn_and_told_as_the_mean_of_its_kept_epoch
     mean_s = 2.0 / record.resolved.steps_per_epoch
     times = Times(epoch_times_s=[1.0, 1.0, 4.0], epoch_time_median_s=1.0, step_time_s=mean_s)
     (picture,) = pictures.epoch_pictures(table([replace(record, times=times)]))
-    (stroke,) = picture.lanes[0].strokes
-    assert stroke.tip == "jax, repeat 1: mean 40.0\u00a0ms"
+    (group,) = picture.lanes[0].groups
+    assert len(group.strokes) == 1
+    assert group.tip.startswith("repeat 1: 40.0\u00a0ms (epochs 20.0, 20.0, 80.0)")
     reading = (report.TEMPLATES / "reading.html").read_text(encoding="utf-8")
     assert "one process gives one figure, the mean of its kept epochs" in reading
     assert (MIN_BLOCKS, "Fewer than five processes give none" in reading) == (5, True)
