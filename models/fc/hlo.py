@@ -23,6 +23,9 @@ COLLECTIVE = re.compile(
 # A list of groups, groups by their number and size, or a mesh and those of its axes along which they lie.
 GROUPS = re.compile(r"replica_groups=(?:\{(\{[\d,]*\})\}|\[1,(\d+)\]|mesh\[([^]]*)\] \{([^}]*)\})")
 
+# On a CPU XLA sums bfloat16 in float32 (all_reduce_promotion.cc), and names the function that adds for it.
+PROMOTED = re.compile(r"to_apply=%?[\w.-]*_promoted")
+
 
 def traffic_of(text: str, workers: int) -> Traffic:
     """Return what each worker takes part in when a program runs once. Raises `ValueError` for what it cannot count."""
@@ -37,6 +40,8 @@ def traffic_of(text: str, workers: int) -> Traffic:
             raise ValueError(f"a program with {kind} among other than all {workers} workers cannot be counted")
         field = f"{kind.replace('-', '_')}_bytes"
         size = _bytes(match["made"]) * (workers if kind == "reduce-scatter" else 1)
+        if PROMOTED.search(match["rest"]):
+            size //= 2  # as elsewhere, what was asked for counts
         found = replace(found, calls=found.calls + 1, **{field: getattr(found, field) + size})
     return found
 

@@ -21,6 +21,7 @@ SCATTER = "  %reduce-scatter = f32[32,32]{1,0} reduce-scatter(%dot), replica_gro
     [
         ("  %dot = f32[8,8]{1,0} dot(%a, %b)", Traffic()),
         (SUM, Traffic(all_reduce_bytes=64 * 64 * 4, calls=1)),
+        (SUM.replace("%add", "%add.1_promoted"), Traffic(all_reduce_bytes=64 * 64 * 2, calls=1)),
         (TUPLE, Traffic(all_reduce_bytes=64 * 64 * 4 + 8, calls=1)),
         (GATHER, Traffic(all_gather_bytes=32 * 64 * 2, calls=1)),
         (SCATTER, Traffic(reduce_scatter_bytes=2 * 32 * 32 * 4, calls=1)),
