@@ -227,7 +227,8 @@ def test_three_uploaders_at_once_add_each_row_once(results: Results, warehouse: 
     processes = [subprocess.Popen([*command, str(root)], stderr=subprocess.PIPE, text=True) for root in roots]
     for told, code in [(process.communicate()[1], process.returncode) for process in processes]:
         if code:  # an emulator may refuse writers that meet; pushing again is the promise
-            assert (code, "push again" in told) == (3, True), told
+            assert code == 3, told
+            assert "push again" in told or "the batch stays pending" in told
     for root in roots:
         assert main(["push", "--to", shared, "--results", str(root), "--quiet"]) == 0
     assert verify(results, warehouse, values=True).problems == ()
