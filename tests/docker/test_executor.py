@@ -172,7 +172,7 @@ def test_a_missing_image_is_told_and_the_other_backends_go_on(tmp_path: Path) ->
     finally:
         docker("rmi", f"kbm-test-one:{SERVICE}")
     assert done.returncode == 3
-    assert "build it with: docker compose build" in done.stdout
+    assert "get it with: docker pull" in done.stdout
     statuses = {r.settings.backend: r.status for r in counted_records(tmp_path)}
     assert statuses.pop(BACKENDS[SERVICE]) in MEASURED
     assert set(statuses.values()) == {Status.INFRA}
