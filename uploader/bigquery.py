@@ -103,7 +103,7 @@ class BigQueryWarehouse:
         try:
             merged = self._job(name, lambda job_id: self._client.query(sql, **_query(job_id)))
         except RowsRefused as error:  # the rows were loaded: what is refused here is no row's fault
-            raise WarehouseFailure(f"{error}; the batch stays pending") from error
+            raise WarehouseFailure(f"{error}; the batch stays pending: push again") from error
         self._ask(
             "drop the staging table",
             lambda: self._client.delete_table(staging, retry=None, timeout=TIMEOUT_S, not_found_ok=True),

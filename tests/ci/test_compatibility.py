@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.scripts import script
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def compatibility() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("compatibility", ROOT / "ci" / "compatibility.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("compatibility")
 
 
 def test_the_document_is_current(compatibility: ModuleType) -> None:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from analysis.power import SAME, Recording, affordable, recordings
-
-ROOT = Path(__file__).parents[2]
+from tests.scripts import script
 
 
 @pytest.fixture(scope="module")
 def power() -> ModuleType:
     """The script, as a module."""
-    spec = importlib.util.spec_from_file_location("power", ROOT / "ci" / "power.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("power")
 
 
 @pytest.fixture(scope="module")

@@ -227,8 +227,7 @@ def test_three_uploaders_at_once_add_each_row_once(results: Results, warehouse: 
     processes = [subprocess.Popen([*command, str(root)], stderr=subprocess.PIPE, text=True) for root in roots]
     for told, code in [(process.communicate()[1], process.returncode) for process in processes]:
         if code:  # an emulator may refuse writers that meet; pushing again is the promise
-            assert code == 3, told
-            assert "push again" in told or "the batch stays pending" in told
+            assert (code, "push again" in told) == (3, True), told
     for root in roots:
         assert main(["push", "--to", shared, "--results", str(root), "--quiet"]) == 0
     assert verify(results, warehouse, values=True).problems == ()
@@ -325,4 +324,4 @@ def test_an_owners_own_table_comes_in_through_a_mapping_of_its_structs(
     capsys.readouterr()
     sql = "SELECT source, workload, backend, COUNT(*) AS n FROM cells GROUP BY source, workload, backend"
     assert main(["query", sql, "--csv", "--results", str(tmp_path / "mine")]) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("their table,mnist_mlp,jax,")
+    assert any(line.startswith("their table,mnist_mlp,jax,") for line in capsys.readouterr().out.splitlines())

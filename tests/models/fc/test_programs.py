@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from analysis.fc import proof_fault
 from records.fc import DIVIDERS, MODES, OVERLAPPING, Kind, Task
+from records.fc_proof import Proof
 from records.settings import BACKENDS
 from runner.executors.probe import ProcessProbe
 from runner.fc import proof_tasks, prove
@@ -31,16 +33,21 @@ def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_formula_says(backend: str) -> None:
-    answers, refused = prove(ProcessProbe(), [backend], proof_tasks(list(MODES)), lambda line: None)
-    assert refused == {}
-    (answer,) = answers
-    assert {proof.task.mode for proof in answer.proofs} == {mode.name for mode in MODES.values() if mode.native}
-    assert {proof.task.workers for proof in answer.proofs} == {1, 2, 4}
-    assert [(proof.task, fault) for proof in answer.proofs if (fault := proof_fault(proof))] == []
-    silent = [p for p in answer.proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
+    proofs = proved(backend, proof_tasks(list(MODES)))
+    assert {proof.task.mode for proof in proofs} == {mode.name for mode in MODES.values() if mode.native}
+    assert {proof.task.workers for proof in proofs} == {1, 2, 4}
+    assert [(proof.task, fault) for proof in proofs if (fault := proof_fault(proof))] == []
+    silent = [p for p in proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
     assert {p.parallel.traffic.calls for p in silent} == {0}
-    apart = [p for p in answer.proofs if (p.task.mode, p.task.overlap) == ("fc_data", "off")]
+    apart = [p for p in proofs if (p.task.mode, p.task.overlap) == ("fc_data", "off")]
     assert {p.parallel.traffic.calls for p in apart} == {6}  # a sum for each layer
+
+
+def proved(backend: str, tasks: list[Task]) -> Sequence[Proof]:
+    """What a backend's workers found of these tasks."""
+    (answer,), refused = prove(ProcessProbe(), [backend], tasks, lambda line: None)
+    assert refused == {}
+    return answer.proofs
 
 
 def other_tasks(**changes: Any) -> list[Task]:
@@ -55,22 +62,18 @@ def other_tasks(**changes: Any) -> list[Task]:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_three_workers_compute_and_communicate_what_they_must(backend: str) -> None:
-    tasks = other_tasks(workers=3, precision="float64")
-    (answer,), refused = prove(ProcessProbe(), [backend], tasks, lambda line: None)
-    assert refused == {}
-    assert {proof.task.data_size for proof in answer.proofs if proof.task.mode == "fc_hybrid"} == {3, 1}
-    assert [(proof.task, fault) for proof in answer.proofs if (fault := proof_fault(proof))] == []
+    proofs = proved(backend, other_tasks(workers=3, precision="float64"))
+    assert {proof.task.data_size for proof in proofs if proof.task.mode == "fc_hybrid"} == {3, 1}
+    assert [(proof.task, fault) for proof in proofs if (fault := proof_fault(proof))] == []
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_in_bfloat16_layout_and_bytes_are_as_the_formulas_say(backend: str) -> None:
-    tasks = other_tasks(workers=2, precision="bfloat16")
-    (answer,), refused = prove(ProcessProbe(), [backend], tasks, lambda line: None)
-    assert refused == {}
-    assert [(proof.task, proof.layout_fault) for proof in answer.proofs if proof.layout_fault] == []
+    proofs = proved(backend, other_tasks(workers=2, precision="bfloat16"))
+    assert [(proof.task, proof.layout_fault) for proof in proofs if proof.layout_fault] == []
     # Three digits, of which six layers leave two: a sum or a gradient that is missing would be off by half or all.
-    assert max(proof.gradient_error for proof in answer.proofs if proof.gradient_error is not None) < 0.2
+    assert max(proof.gradient_error for proof in proofs if proof.gradient_error is not None) < 0.2
 
 
 @pytest.mark.process
