@@ -12,7 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from records.settings import BACKENDS, Scalar
+from records.traces.asked import Trace
+from runner import trace_rules
 from runner.catalog import Catalog, Workload, user_workload
+from runner.conflicts import Conflict, conflicts
 from runner.grammar import (
     DEFAULTS,
     LIMITS,
@@ -22,6 +25,7 @@ from runner.grammar import (
     USER_PARAM,
     VERSION,
     WHOLE,
+    Axes,
     Rule,
     near,
     user_workload_fault,
@@ -31,9 +35,7 @@ from runner.yaml_strict import MAX_PROBLEMS, REFUSED, Document, Path, Problem, S
 if TYPE_CHECKING:
     from runner.tasks.asked import TaskAsked
 
-Axes = dict[str, tuple[Scalar, ...]]
 MAX_EXCLUDES = 100  # each is tried on every point of its entry
-GPU_ONLY = ("clocks", "autotune")  # beyond their default
 _BACKEND = Rule(choices=BACKENDS)
 
 
@@ -53,15 +55,7 @@ class Entry:
     limits: dict[str, Scalar]
     excludes: tuple[Axes, ...] = ()
     task: TaskAsked | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """Two settings that cannot stand together: `key` is at fault given `other`."""
-
-    key: str
-    other: str
-    text: str
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +66,7 @@ class _Given:
     axes: Axes = field(default_factory=dict)
     params: Axes = field(default_factory=dict)
     limits: dict[str, Scalar] = field(default_factory=dict)
+    trace: Trace | None = None
 
     def replaced_by(self, other: _Given) -> _Given:
         """Return this with the keys of the other in place of its own."""
@@ -80,6 +75,7 @@ class _Given:
             self.axes | other.axes,
             self.params | other.params,
             self.limits | other.limits,
+            other.trace or self.trace,
         )
 
 
@@ -102,28 +98,6 @@ def read(document: Document, catalog: Catalog) -> Reading:
     return Reading(tuple(entries), reader.whole, sorted(reader.problems, key=lambda problem: problem.line))
 
 
-def conflicts(axes: Axes, workload: Workload) -> list[Conflict]:
-    """Return the settings that cannot stand together."""
-    found = []
-    epochs = min(_numbers(axes["epochs"]))
-    if (discard := max(_numbers(axes["discard"]))) >= epochs:
-        found.append(Conflict("discard", "epochs", f"must be less than epochs ({epochs}), got {discard}"))
-    steps = _numbers(axes["steps_per_epoch"])
-    if steps and (calls := max(_numbers(axes["steps_per_execution"]))) > min(steps):
-        text = f"must be at most steps_per_epoch ({min(steps)}), got {calls}"
-        found.append(Conflict("steps_per_execution", "steps_per_epoch", text))
-    for key in GPU_ONLY:
-        usual, elsewhere = SETTINGS[key].default, [name for name in axes["device"] if name != "gpu"]
-        if elsewhere and (other := next((value for value in axes[key] if value != usual), None)):
-            text = f"must be {usual} on device {elsewhere[0]}, got {say(other)}; give GPU cells an entry of their own"
-            found.append(Conflict(key, "device", text))
-    for source in axes["data"]:
-        if source not in workload.data:
-            text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"
-            found.append(Conflict("data", "workload", text))
-    return found
-
-
 def workload_named(name: str, catalog: Catalog) -> Workload | str:
     """Return the workload, or what is wrong with its name."""
     if name in catalog.workloads:
@@ -140,6 +114,7 @@ class Reader:
         self.problems = list(document.problems)
         self.catalog = catalog
         self.defaults: dict[str, Scalar] = {}
+        self.trace: Trace | None = None
         self.backends: tuple[str, ...] = ()
         self.whole: dict[str, Scalar] = {}
 
@@ -180,8 +155,10 @@ class Reader:
             self.refuse(("version",), f"must be {VERSION}, got {say(known['version'])}")
 
     def read_defaults(self, value: object) -> None:
-        for key, item in self.mapping(("defaults",), value, DEFAULTS).items():
-            if isinstance(item, list):
+        for key, item in self.mapping(("defaults",), value, (*DEFAULTS, trace_rules.KEY)).items():
+            if key == trace_rules.KEY:
+                self.trace = trace_rules.read_trace(self, ("defaults", key), item)
+            elif isinstance(item, list):
                 self.refuse(("defaults", key), f"must be one value (an axis belongs in cells), got {say(item)}")
             elif (checked := self.scalar(("defaults", key), DEFAULTS[key], item)) is not None:
                 self.defaults[key] = checked
@@ -236,7 +213,7 @@ class Reader:
     # One entry or include.
 
     def given(self, path: Path, value: object, workload: Workload, extra: tuple[str, ...] = ()) -> _Given:
-        allowed = (*extra, "params", "backends", *DEFAULTS, *workload.params)
+        allowed = (*extra, "params", "backends", trace_rules.KEY, *DEFAULTS, *workload.params)
         known = self.mapping(path, value, allowed, lambda key: self.advice(key, workload, allowed))
         params = known.get("params", {})
         if isinstance(params, list):
@@ -251,7 +228,12 @@ class Reader:
                 for key in LIMITS
                 if key in known and (checked := self.scalar((*path, key), LIMITS[key], known[key])) is not None
             },
+            self.traced(path, known),
         )
+
+    def traced(self, path: Path, known: dict[str, Any]) -> Trace | None:
+        key = trace_rules.KEY
+        return trace_rules.read_trace(self, (*path, key), known[key]) if key in known else None
 
     def advice(self, key: str, workload: Workload, allowed: Iterable[str]) -> str:
         """Return what to do about a key an entry cannot have."""
@@ -310,7 +292,8 @@ class Reader:
             self.refuse_conflict(path, given, conflict)
         limits = {key: settled[key] for key in LIMITS} | given.limits
         backends = self.backends if given.backends is None else given.backends
-        return Entry(path_text(path), self.line(path), workload, backends, axes, params | given.params, limits)
+        entry = Entry(path_text(path), self.line(path), workload, backends, axes, params | given.params, limits)
+        return replace(entry, trace=given.trace or self.trace)
 
     def refuse_conflict(self, path: Path, given: _Given, conflict: Conflict) -> None:
         """Refuse it where it was written: in the entry, or once in the defaults."""
@@ -392,10 +375,6 @@ class Reader:
             return None
         assert isinstance(value, (bool, int, float, str))
         return rule.normal(value)
-
-
-def _numbers(values: tuple[Scalar, ...]) -> list[int]:
-    return [value for value in values if isinstance(value, int)]
 
 
 def _some(values: tuple[Scalar, ...]) -> str:

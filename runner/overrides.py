@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from records.settings import BACKENDS, Scalar
-from runner.entries import Entry, conflicts
+from runner.conflicts import conflicts
+from runner.entries import Entry
 from runner.errors import UsageError
 from runner.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule, near
 from runner.yaml_strict import printable, resolve, say

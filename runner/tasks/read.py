@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from records.settings import BACKENDS
 from records.task import DEFINITION, UPTIME, Compute, Goal, MetricAsked, Task
-from runner.entries import Axes, Entry
-from runner.grammar import DEFAULTS, USER_PARAM, near
+from runner.entries import Entry
+from runner.grammar import DEFAULTS, USER_PARAM, Axes, near
 from runner.tasks.asked import TaskAsked, labelled
 from runner.tasks.entry import entry_of
 from runner.tasks.rules import (
