@@ -142,7 +142,7 @@ class _Worker:
             if start > reached:
                 self.gaps.append(Gap(number, reached / 1e9, (start - reached) / 1e9, before, self.keys[key][0]))
             if stop > reached:
-                self.busy_ns += stop - max(start, reached)
+                self.busy_ns += min(stop, end) - min(max(start, reached), end)
                 reached, before = stop, self.keys[key][0]
         if end > reached:
             self.gaps.append(Gap(number, reached / 1e9, (end - reached) / 1e9, before, None))

@@ -23,7 +23,7 @@ from records.traces.asked import NATIVE_NAME, TRACE_NAME
 from records.traces.neutral import Kind, covered
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-NODE = re.compile(r"^[^:]+:[A-Z]\w*$")
+NODE = re.compile(r"^[^:]+:_?[A-Z]\w*$")
 END = "end: "
 MEBI = 1 << 20
 SIZE_BYTES = 200_000_000

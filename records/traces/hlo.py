@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from records.traces.wire import fields, piece, text
 
-STAT = "hlo_proto"
+STAT = "Hlo Proto"
 
 
 class Instruction(NamedTuple):

@@ -29,7 +29,7 @@ from records.traces.xplane import Event, Plane
 DEVICE_PLANE = "/device:"
 END = "end: "
 # A node's path, a colon, the type of its operation.
-NODE = re.compile(r"^([\w./>=-]+):([A-Z]\w*)$")
+NODE = re.compile(r"^([\w./>=-]+):(_?[A-Z]\w*)$")
 NUMBER = re.compile(r"(\.\d+)+$")
 COLLECTIVE = re.compile(
     r"^(all-reduce|all-gather|reduce-scatter|all-to-all|collective-|ragged-all-to-all|Collective|Nccl)"
@@ -128,6 +128,7 @@ def _op_of(instruction: Instruction) -> str:
     return f"{instruction.opcode} ({last})" if last and instruction.opcode in HOLDERS else instruction.opcode
 
 
+NO_RUN = -1  # any other number is one, negative ones too
 HOLDERS = frozenset({"fusion", "call", "custom-call"})
 
 
@@ -193,7 +194,7 @@ class _Host:
     def _instruction(self, place: Place, event: Event) -> None:
         told = self._plane.stats(event)
         found = _instruction(self._programs, told)
-        run = told.get("run_id", -1)
+        run = told.get("run_id", NO_RUN)
         module = f"{told.get('hlo_module')}({told.get('program_id')})"
         self._found.worked.append(
             Worked(
@@ -202,7 +203,7 @@ class _Host:
                 _op_of(found),
                 found.origin,
                 max(0, told.get("device_ordinal", 0)),
-                (module, run) if run >= 0 else None,
+                None if run == NO_RUN else (module, run),
                 told.get("_p"),
             )
         )

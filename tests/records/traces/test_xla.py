@@ -12,7 +12,7 @@ from records.traces.asked import Names, TraceError
 from records.traces.neutral import Kind, Phase, Span
 from tests.records.traces.made_up import message
 
-STATS = ("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "_p", "_c", "hlo_proto", "tf_op")
+STATS = ("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "_p", "_c", "Hlo Proto", "tf_op")
 NAMES = Names(["dense"], "functional", "adam")
 DOT, ADD = "jit(step)/jvp(functional)/dense/dot_general", "jit(step)/adam/add"
 
@@ -54,7 +54,7 @@ def plane(name: str, lines: dict[str, Sequence[Made]]) -> tuple[int, bytes]:
 
 
 def metadata(name: str, proto: bytes) -> tuple[int, bytes]:
-    told = (5, message((1, STATS.index("hlo_proto") + 1), (6, proto)))
+    told = (5, message((1, STATS.index("Hlo Proto") + 1), (6, proto)))
     entry = (4, message((1, 1), (2, message((1, 1), (2, name), told))))
     stats = [(5, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(STATS, 1)]
     return 1, message((2, "/host:metadata"), entry, *stats)
