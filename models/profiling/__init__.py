@@ -33,6 +33,9 @@ class Profiler(Protocol):
     def mark(self, name: str) -> AbstractContextManager[Any]:
         """Return what marks with a name what is done within, where something records."""
 
+    def scope(self, name: str) -> AbstractContextManager[Any] | None:
+        """Return what names, with a mark's name, what is computed within; None where Keras's own scopes tell enough."""
+
 
 def load(backend: str) -> Profiler:
     """Return a backend's profiler. Raises `TraceError` where it has none."""

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from models.profiling.folder import Folder
+from records.traces.asked import scope_of
 from records.traces.native import XPLANE
 
 
@@ -32,3 +33,10 @@ class Profiler:
     def mark(self, name: str) -> AbstractContextManager[Any]:
         mark: AbstractContextManager[Any] = tf.profiler.experimental.Trace(name)
         return mark
+
+    def scope(self, name: str) -> AbstractContextManager[Any]:
+        # A scope that ends so stands for itself. Keras's own get numbers where they come again: its second conv2d may
+        # be called as another layer is.
+        around, own = tf.get_current_name_scope(), scope_of(name)
+        named: AbstractContextManager[Any] = tf.name_scope(f"{around}/{own}/" if around else f"{own}/")
+        return named

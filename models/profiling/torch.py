@@ -36,3 +36,6 @@ class Profiler:
     def mark(self, name: str) -> AbstractContextManager[Any]:
         mark: AbstractContextManager[Any] = profiler.record_function(name)
         return mark
+
+    def scope(self, name: str) -> AbstractContextManager[Any]:
+        return self.mark(name)  # every step is Python

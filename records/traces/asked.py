@@ -10,6 +10,12 @@ from dataclasses import dataclass, field
 MARK = "kbm:"
 STEP, LAYER, PHASE, CLOCK = (f"{MARK}{kind}:" for kind in ("step", "layer", "phase", "clock"))
 
+
+def scope_of(mark: str) -> str:
+    """Return a mark's name as the name of a scope, where colons are not allowed."""
+    return mark.replace(":", ".")
+
+
 # Begins the scopes of what one of several workers of a process computes; its number follows.
 WORKER_SCOPE = "worker_"
 

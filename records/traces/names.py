@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from records.traces.asked import Names
+from records.traces.asked import LAYER, PHASE, Names, scope_of
 from records.traces.neutral import Phase
 
 # Of a transformation such as jvp(...) what is within belongs to the path; of a call, jit(name), it does not.
 _WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|checkpoint|custom_jvp|custom_vjp|shard_map)\((.*)\)$")
 _TAPE = "gradient_tape"
+# Scopes of marks; where there are such, others are not asked.
+_LAYER, _PHASE = scope_of(LAYER), scope_of(PHASE)
 
 
 class Scopes:
@@ -30,12 +32,15 @@ class Scopes:
     def _read(self, origin: str) -> tuple[Phase | None, str | None]:
         """Return phase and layer of an operation that comes from there."""
         parts = [_bare(part) for part in origin.split("/")]
-        layer = "/".join(part for part in parts if part in self._layers) or None
+        marked = [part.removeprefix(_LAYER) for part in parts if part.startswith(_LAYER)]
+        layer = "/".join(marked or (part for part in parts if part in self._layers)) or None
         return self._phase(origin, parts, layer is not None or self._model in parts), layer
 
     def _phase(self, origin: str, parts: list[str], called: bool) -> Phase | None:
         if "transpose(" in origin or _TAPE in parts:
             return Phase.BACKWARD
+        if marked := [part.removeprefix(_PHASE) for part in parts if part.startswith(_PHASE)]:
+            return Phase(marked[-1])
         if self._optimizer is not None and self._optimizer in parts:
             return Phase.UPDATE
         named = next((self._phases[part] for part in reversed(parts) if part in self._phases), None)

@@ -1,13 +1,13 @@
-"""A workload that Keras runs, traced: its steps, its input and, where Keras runs eagerly on PyTorch, its layers marked.
+"""A workload that Keras runs, traced: its steps and input are marked, and its layers named where they need it.
 
-Marks are wrapped round what Keras calls for as long as the traced epochs last. JAX and TensorFlow need none for layers:
-the scopes that Keras opens round each call stand in what they compile.
+What marks and names is wrapped round what Keras calls for as long as the traced epochs last. On PyTorch these are marks
+of the profiler; on TensorFlow scopes, with which the step is traced anew; JAX has them in the compiled program already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -40,6 +40,8 @@ class TracedWorkload:
     def names(self) -> Names:
         """Return the names of the model's layers, those within layers too, and of its optimiser."""
         model = self._work.model
+        if self._settings.backend == "tensorflow":
+            return Names()  # scopes of marks tell them
         layers = [layer.name for layer in model._flatten_layers(include_self=False)]
         optimizer = model.optimizer if self._settings.phase == "fit" else None
         return Names(layers, model.name, optimizer.name if optimizer else None)
@@ -50,20 +52,36 @@ class TracedWorkload:
         recording = Recording(profiler, order)
         with ExitStack() as marks:
             marks.callback(recording.end)
-            self._mark(marks, profiler, recording)
+            if self._named(profiler):
+                self._name(marks, profiler)
+            if self._settings.backend == "tensorflow":
+                self._trace_anew(profiler)
+            step = "predict_on_batch" if self._settings.phase == "predict" else "train_function"
+            marks.enter_context(_wrapped(self._work.model, step, recording.numbered))
             steps = order.steps * self._settings.steps_per_execution
             stretch = Stretch(steps, max(order.epochs), before=recording.before)
             self._work.again(stretch, partial(_marked_input, profiler))
 
-    def _mark(self, marks: ExitStack, profiler: Profiler, recording: Recording) -> None:
+    def _named(self, profiler: Profiler) -> bool:
+        """Return whether layers are to be named as they are called: not within what PyTorch compiles."""
+        compiled = self._settings.backend == "torch" and self._work.model.jit_compile
+        return profiler.scope(PHASE) is not None and not compiled
+
+    def _name(self, marks: ExitStack, profiler: Profiler) -> None:
         model = self._work.model
-        step = "predict_on_batch" if self._settings.phase == "predict" else "train_function"
-        marks.enter_context(_wrapped(model, step, recording.numbered))
-        if self._settings.backend == "torch" and not model.jit_compile:
-            marks.enter_context(_wrapped(keras.layers.Layer, "__call__", partial(_layers, profiler, model)))
-            marks.enter_context(_wrapped(model, "compute_loss", partial(_marked, profiler, Phase.FORWARD)))
-            if model.optimizer is not None:
-                marks.enter_context(_wrapped(model.optimizer, "apply", partial(_marked, profiler, Phase.UPDATE)))
+        marks.enter_context(_wrapped(keras.layers.Layer, "__call__", partial(_layers, profiler, model)))
+        marks.enter_context(_wrapped(model, "compute_loss", partial(_scoped, profiler, Phase.FORWARD)))
+        if model.optimizer is not None:
+            marks.enter_context(_wrapped(model.optimizer, "apply", partial(_scoped, profiler, Phase.UPDATE)))
+
+    def _trace_anew(self, profiler: Profiler) -> None:
+        """Have TensorFlow trace the step again, with the scopes that it is now given; two steps do."""
+        model = self._work.model
+        if self._settings.phase == "predict":
+            model.make_predict_function(force=True)
+        else:
+            model.make_train_function(force=True)
+        self._work.again(Stretch(self._settings.steps_per_execution, 2), partial(_marked_input, profiler))
 
 
 class Recording:
@@ -115,22 +133,23 @@ def _wrapped(owner: Any, name: str, wrap: Callable[[Call], Call]) -> Iterator[No
             delattr(owner, name)
 
 
-def _marked(profiler: Profiler, phase: Phase, call: Call) -> Call:
-    def marked(*args: Any, **kwargs: Any) -> Any:
-        with profiler.mark(f"{PHASE}{phase}"):
+def _scoped(profiler: Profiler, phase: Phase, call: Call) -> Call:
+    def scoped(*args: Any, **kwargs: Any) -> Any:
+        with profiler.scope(f"{PHASE}{phase}") or nullcontext():
             return call(*args, **kwargs)
 
-    return marked
+    return scoped
 
 
 def _layers(profiler: Profiler, model: Any, call: Call) -> Call:
-    """Mark the call of each layer by its name, and that of the whole model as the forward pass."""
+    """Name what the call of each layer computes after it, and what that of the whole model does the forward pass."""
 
-    def marked(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        with profiler.mark(f"{PHASE}{Phase.FORWARD}" if layer is model else f"{LAYER}{layer.name}"):
+    def scoped(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        name = f"{PHASE}{Phase.FORWARD}" if layer is model else f"{LAYER}{layer.name}"
+        with profiler.scope(name) or nullcontext():
             return call(layer, *args, **kwargs)
 
-    return marked
+    return scoped
 
 
 def _marked_input(profiler: Profiler, source: Any) -> Any:

@@ -50,5 +50,18 @@ def test_of_a_crew_phases_have_scopes_of_their_own(origin: str, phase: Phase | N
     assert Scopes(CREW).read(origin) == (phase, layer)
 
 
+@pytest.mark.parametrize(
+    ("origin", "phase", "layer"),
+    [
+        ("kbm.phase.forward/m_1/kbm.layer.conv2d/conv2d_1/Conv2D", Phase.FORWARD, "conv2d"),
+        ("gradient_tape/kbm.phase.forward/m/kbm.layer.block/block/kbm.layer.query/x", Phase.BACKWARD, "block/query"),
+        ("StatefulPartitionedCall/kbm.phase.update/adam/Mul", Phase.UPDATE, None),
+        ("conv2d_1/Conv2D", None, None),
+    ],
+)
+def test_scopes_of_marks_stand_for_themselves(origin: str, phase: Phase | None, layer: str | None) -> None:
+    assert Scopes(Names()).read(origin) == (phase, layer)
+
+
 def test_a_layer_called_like_a_phase_is_no_phase() -> None:
     assert Scopes(Names(["update"], "functional")).read("functional/update/Relu") == (Phase.FORWARD, "update")
