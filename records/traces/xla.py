@@ -323,7 +323,7 @@ class _Steps:
             if one.run is not None and one.start_ns >= self._begins[0]:
                 runs = begins.setdefault(one.run[0], {})
                 runs[one.run[1]] = min(one.start_ns, runs.get(one.run[1], one.start_ns))
-        found = {}
+        found: dict[tuple[str, int], int] = {}
         for program, runs in begins.items():
             each, rest = divmod(len(runs), len(self._numbers))
             if each and not rest:

@@ -57,7 +57,7 @@ def test_defaults_hold_for_every_entry_and_an_include_replaces_its_entrys(cells_
         "defaults: {trace: {steps: 3}}\n"
         "cells:\n"
         "  - workload: mnist_mlp\n"
-        "  - workload: gru\n"
+        "  - workload: lstm\n"
         "    trace: {steps: 4}\n"
         "    include: [{batch_size: 64}, {batch_size: 128, trace: {steps: 9}}]\n"
     )
@@ -69,7 +69,7 @@ def test_defaults_hold_for_every_entry_and_an_include_replaces_its_entrys(cells_
     [
         ("{steps: 0}", "cells[0].trace.steps: must be a whole number from 1 to 10000, got 0"),
         ("{steps: 1.5}", "cells[0].trace.steps: must be a whole number from 1 to 10000, got 1.5"),
-        ("{epochs: []}", "cells[0].trace.epochs: must be a list of at least one item, got []"),
+        ("{epochs: []}", "cells[0].trace.epochs: must be a list of at least one item, got an empty list"),
         ("{epochs: 2}", "cells[0].trace.epochs: must be a list of at least one item, got 2"),
         (
             "{epochs: [0]}",
