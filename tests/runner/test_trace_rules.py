@@ -59,7 +59,7 @@ def test_defaults_hold_for_every_entry_and_an_include_replaces_its_entrys(cells_
         "  - workload: mnist_mlp\n"
         "  - workload: lstm\n"
         "    trace: {steps: 4}\n"
-        "    include: [{batch_size: 64}, {batch_size: 128, trace: {steps: 9}}]\n"
+        "    include: [{batch_size: 65}, {batch_size: 66, trace: {steps: 9}}]\n"
     )
     assert [cell.trace and cell.trace.steps for cell in cells_of(text)] == [3, 4, 4, 9]
 
