@@ -18,9 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from records.traces import native, neutral
+from records.traces import native, neutral, xplane
 from records.traces.asked import NATIVE_NAME, TRACE_NAME
 from records.traces.neutral import Kind, covered
+from records.traces.wire import fields
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 NODE = re.compile(r"^[^:]+:_?[A-Z]\w*$")
@@ -92,10 +93,14 @@ def xplane_spans(path: Path) -> Spans:
                 elif "hlo_op" in told or NODE.match(event.name):
                     spans = found.setdefault((plane.name, number), [])
                     spans.append((event.start_ns / 1e9, event.end_ns / 1e9, told.get("_p")))
-    return {
-        place: [(start, max(end, ends.get(context, 0.0))) for start, end, context in spans]
-        for place, spans in found.items()
-    }
+    whole: Spans = {}
+    for place, spans in found.items():
+        for start, end, context in spans:
+            told = ends.get(context, 0.0)
+            # What ended later than its thread went on is no part of its thread.
+            own = (place, context) if told > end else place
+            whole.setdefault(own, []).append((start, max(end, told)))
+    return whole
 
 
 def kept() -> None:
@@ -142,11 +147,22 @@ def _moved(event: dict[str, Any], copy: int, long_us: float) -> dict[str, Any]:
 
 
 def large_xplane(source: Path, target: Path, size_bytes: int) -> None:
-    """Write a file as often as it takes: the planes of a message that is repeated are added to it."""
-    data = source.read_bytes()
+    """Write a file with its programs once, and its other planes as often as it takes."""
+    found = fields(memoryview(source.read_bytes()))
+    planes = [bytes(value) for key, value in found if key == 1 and isinstance(value, memoryview)]
+    once = [one for one in planes if xplane.METADATA_PLANE.encode() in one[:64]]
+    again = [one for one in planes if one not in once]
     with target.open("wb") as file:
-        for _ in range(-(-size_bytes // len(data))):
-            file.write(data)
+        while file.tell() < size_bytes:
+            for plane in [*once, *again]:
+                file.write(b"\x0a" + varint(len(plane)) + plane)
+            once = []
+
+
+def varint(value: int) -> bytes:
+    """Return a number as protocol buffers write it."""
+    low, rest = value & 127, value >> 7
+    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
 
 
 def speed(source: Path, size_bytes: int) -> None:

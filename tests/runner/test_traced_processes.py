@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 import uuid
 from collections.abc import Iterator
@@ -179,10 +180,13 @@ def test_what_tracing_needs_of_memory_is_not_the_cells(executor: ProcessExecutor
 
 def test_the_official_trace_processor_reads_the_trace(executor: ProcessExecutor, tmp_path: Path) -> None:
     processor = pytest.importorskip("perfetto.trace_processor", reason="the package perfetto is not installed")
+    if (program := shutil.which("trace_processor_shell")) is None:
+        pytest.skip("trace_processor_shell is not on the path, and the package would download it")
     record, folder, _ = traced(executor, tmp_path, "plain", backend="torch")
     place = folder / str(record.trace.folder) / TRACE_NAME  # type: ignore[union-attr]
     expected = len(spans_of(record, folder))
-    with processor.TraceProcessor(trace=str(place)) as opened:
+    config = processor.TraceProcessorConfig(bin_path=program)
+    with processor.TraceProcessor(trace=str(place), config=config) as opened:
         (row,) = opened.query("SELECT COUNT(*) AS spans FROM slice")
         names = {one.name for one in opened.query("SELECT DISTINCT name FROM thread")}
     assert row.spans == expected

@@ -69,7 +69,7 @@ def profiling(**_: Any) -> Any:
 
 def without_room(**_: Any) -> Any:
     """Be refused all but the smallest files, as on a full disk."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
     return plain()
 
 
