@@ -80,15 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--seed", type=int, metavar="N", help="of weights and batch; default: 0")
     task.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this; may be repeated")
     task.add_argument("--repeats", type=int, default=1, metavar="N", help="processes; default: 1")
-    parser.add_argument(
-        "--full-trace",
-        type=int,
-        nargs="?",
-        const=1,
-        default=0,
-        metavar="1",
-        help=f"record a trace after what is measured, too, and write it to {FULL_TRACE} here (docs/traces.md)",
-    )
+    _add_full_trace(parser)
     parser.add_argument(
         "--prove",
         action="store_true",
@@ -104,6 +96,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="RUN", help="of --export-csv; default: the newest")
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _add_full_trace(parser: argparse.ArgumentParser) -> None:
+    """Add the original's flag, which takes a number, or none."""
+    parser.add_argument(
+        "--full-trace",
+        type=int,
+        nargs="?",
+        const=1,
+        default=0,
+        metavar="1",
+        help=f"record a trace after what is measured, too, and write it to {FULL_TRACE} here (docs/traces.md)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
