@@ -209,8 +209,7 @@ def _write_traces(store: Run, latest: Sequence[Record], *, quiet: bool) -> None:
 
     there = [(r, path) for r in latest if r.trace and (path := path_in(store, r.trace))]
     for record, path in there:
-        workers = record.settings.params.get("workers", 1)
-        own = f".{record.settings.backend}.{workers}" if len(there) > 1 else ""
+        own = f".{record.settings.backend}.{record.settings.params['workers']}" if len(there) > 1 else ""
         target = Path(FULL_TRACE).with_suffix(f"{own}.ctf")
         plain(path, target)
         if not quiet:
