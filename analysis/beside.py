@@ -17,6 +17,7 @@ from analysis.parity import Stored, stored
 from analysis.roofline import Share
 from records.parity import Pair, ParityRecord
 from records.task import PREFIX
+from records.traces.table import Table
 
 # By phase: the figure that tells most of what a step, or a call, computes.
 SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss")}
@@ -55,12 +56,24 @@ class SameWork:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownTrace:
+    """A cell's trace as a page shows it: where it lies from the run's folder, and what it comes to."""
+
+    link: str
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
 class Beside:
-    """What is known beside a run's own records: twins compared, shares of the peak by cell_id, notes on the peaks."""
+    """What is known beside a run's own records: twins compared, shares of the peak by cell_id, notes on the peaks.
+
+    `traces` holds the newest trace of each cell by its id.
+    """
 
     parity: tuple[ParityRecord, ...] = ()
     shares: Mapping[str, Share] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    traces: Mapping[str, ShownTrace] = field(default_factory=dict)
 
     @property
     def has_peaks(self) -> bool:

@@ -105,7 +105,7 @@ def _spans(rank: Any, steps: int) -> tuple[float, float]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from models.fc.profiled import covered
+    from records.traces.neutral import covered
 
     torch.distributed.barrier()
     with profile(activities=[ProfilerActivity.CPU]) as seen:

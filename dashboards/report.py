@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from analysis import shortfall, whole
 from analysis.beside import NOTHING, Beside
 from analysis.compare import Row
-from dashboards import environment, findings, parallel, pictures, troubles
+from dashboards import environment, findings, parallel, pictures, traces, troubles
 from dashboards.format import DASH, moment
 from records.schema import Record
 
@@ -64,6 +64,7 @@ def render(
         memories=pictures.memory_pictures(rows),
         parallel=parallel.pictures(rows, beside),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
+        sheets=traces.sheets(rows, beside.traces),
         failures=troubles.failures(records, rows),
         warnings=troubles.warnings(records, rows),
         doubts=troubles.doubts(rows, beside),

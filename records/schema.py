@@ -16,6 +16,7 @@ from typing import Any
 from records.fc import Parallel
 from records.settings import Settings
 from records.task import TaskRun
+from records.traces.asked import Traced
 
 SCHEMA_VERSION = 1
 
@@ -242,6 +243,7 @@ class CellResult:
     memory: Memory = field(default_factory=Memory)
     versions: dict[str, str] = field(default_factory=dict)
     parallel: Parallel | None = None
+    trace: Traced | None = None
     exception: str | None = None
     message: str | None = None
 
@@ -273,6 +275,7 @@ class Record:
     parallel: Parallel | None = about("layout, traffic and work of the FC modes; null for others", default=None)
     container: Container | None = about("the container it ran in, where the runner made one for it", default=None)
     task: TaskRun | None = about("the external command and its metrics; null for workloads", default=None)
+    trace: Traced | None = about("what became of its trace; null where none was asked for", default=None)
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -71,6 +71,7 @@ def build_record(
         parallel=result.parallel if result else None,
         container=outcome.container,
         task=outcome.task.run if outcome.task else None,
+        trace=result.trace if result else None,
     )
 
 

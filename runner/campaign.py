@@ -44,6 +44,8 @@ MOST_REPLACEMENTS = 1
 REPLACED_SHARE, SURELY_REPLACED = 0.25, 2
 # What a process may come to need beyond its own size so far, before another is started beside it.
 ROOM_FACTOR = 2
+# Every process of a cell does the same: one of them is traced.
+TRACED_REPEAT = 0
 
 
 class Observer(Protocol):
@@ -322,6 +324,10 @@ class _Campaign:
     def _publish(self, step: Step, job: Job, outcome: Outcome, started_at: datetime) -> Record:
         run = self._workshop.arms[step.arm].run
         record = record_of(run.run_id, self._workshop.machine, job, (outcome, started_at))
+        if job.trace is not None:
+            from runner.traces import with_trace_kept  # a run without traces does without
+
+            record = with_trace_kept(run, job, record)
         shutil.rmtree(job.folder, ignore_errors=True)
         self._next_attempt[step.key] += 1
         self._tried[step.key] += 1
@@ -349,6 +355,7 @@ class _Campaign:
             autotune_dir=_autotuned(arm.run, step.cell),
             task=step.cell.task,
             outputs_dir=_made(arm.run.folder / "outputs" / name) if step.cell.task else None,
+            trace=step.cell.trace if step.repeat == TRACED_REPEAT else None,
         )
 
 

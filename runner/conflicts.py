@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from records.settings import Scalar
 from runner.catalog import Workload
-from runner.grammar import SETTINGS
+from runner.grammar import SETTINGS, Axes
 from runner.yaml_strict import say
 
-Axes = dict[str, tuple[Scalar, ...]]
 GPU_ONLY = ("clocks", "autotune")  # beyond their default
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from records.settings import BACKENDS
 from runner import catalog as catalogs
+from runner import trace_rules
 from runner.catalog import Catalog, Workload
 from runner.grammar import (
     DEFAULTS,
@@ -39,7 +40,7 @@ def json_schema(catalog: Catalog) -> Schema:
         **_mapping(
             {
                 "version": {"const": VERSION, "description": "version of the grammar"},
-                "defaults": _mapping({key: _one(key) for key in DEFAULTS}),
+                "defaults": _mapping({key: _one(key) for key in (*DEFAULTS, trace_rules.KEY)}),
                 "backends": _one("backends"),
                 "cells": _list(_entry(catalog)),
                 "tasks": _list(_task()),
@@ -61,17 +62,18 @@ def _definitions(catalog: Catalog) -> Schema:
     """Return the parts others refer to. Draft 7 cannot close an object made of parts, so names are listed."""
     axes = {f"{key}_axis": _axis(_one(key)) for key in SETTINGS}
     settings = {key: _one(f"{key}_axis") for key in SETTINGS}
-    again = {**settings, **{key: _one(key) for key in LIMITS}, "backends": _one("backends")}
+    again = {**settings, **{key: _one(key) for key in (*LIMITS, trace_rules.KEY)}, "backends": _one("backends")}
     left_out = {**settings, "backend": _axis({"enum": list(BACKENDS)})}
     return {
         "backends": {"type": "array", "items": {"enum": list(BACKENDS)}, "minItems": 1, "uniqueItems": True},
         **{key: rule.json_schema() for key, rule in DEFAULTS.items()},
+        trace_rules.KEY: trace_rules.json_schema(),
         **axes,
         "again": {"type": "object", "properties": again},
         "again_name": {"enum": ["params", *again]},
         "left_out": {"type": "object", "properties": left_out, "minProperties": 1},
         "left_out_name": {"enum": list(left_out)},
-        "entry_name": {"enum": [*ENTRY_KEYS, *DEFAULTS]},
+        "entry_name": {"enum": [*ENTRY_KEYS, trace_rules.KEY, *DEFAULTS]},
         "users.params": _users_params(),
         **{key: part for workload in catalog.workloads.values() for key, part in _own_definitions(workload).items()},
     }

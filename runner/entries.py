@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from records.settings import BACKENDS, Scalar
+from records.traces.asked import Trace
+from runner import trace_rules
 from runner.catalog import Catalog, Workload, user_workload
-from runner.conflicts import Axes, Conflict, conflicts
+from runner.conflicts import Conflict, conflicts
 from runner.grammar import (
     DEFAULTS,
     LIMITS,
@@ -23,6 +25,7 @@ from runner.grammar import (
     USER_PARAM,
     VERSION,
     WHOLE,
+    Axes,
     Rule,
     near,
     user_workload_fault,
@@ -52,6 +55,7 @@ class Entry:
     limits: dict[str, Scalar]
     excludes: tuple[Axes, ...] = ()
     task: TaskAsked | None = None
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class _Given:
     axes: Axes = field(default_factory=dict)
     params: Axes = field(default_factory=dict)
     limits: dict[str, Scalar] = field(default_factory=dict)
+    trace: Trace | None = None
 
     def replaced_by(self, other: _Given) -> _Given:
         """Return this with the keys of the other in place of its own."""
@@ -70,6 +75,7 @@ class _Given:
             self.axes | other.axes,
             self.params | other.params,
             self.limits | other.limits,
+            other.trace or self.trace,
         )
 
 
@@ -108,6 +114,7 @@ class Reader:
         self.problems = list(document.problems)
         self.catalog = catalog
         self.defaults: dict[str, Scalar] = {}
+        self.trace: Trace | None = None
         self.backends: tuple[str, ...] = ()
         self.whole: dict[str, Scalar] = {}
 
@@ -148,8 +155,10 @@ class Reader:
             self.refuse(("version",), f"must be {VERSION}, got {say(known['version'])}")
 
     def read_defaults(self, value: object) -> None:
-        for key, item in self.mapping(("defaults",), value, DEFAULTS).items():
-            if isinstance(item, list):
+        for key, item in self.mapping(("defaults",), value, (*DEFAULTS, trace_rules.KEY)).items():
+            if key == trace_rules.KEY:
+                self.trace = trace_rules.read_trace(self, ("defaults", key), item)
+            elif isinstance(item, list):
                 self.refuse(("defaults", key), f"must be one value (an axis belongs in cells), got {say(item)}")
             elif (checked := self.scalar(("defaults", key), DEFAULTS[key], item)) is not None:
                 self.defaults[key] = checked
@@ -204,7 +213,7 @@ class Reader:
     # One entry or include.
 
     def given(self, path: Path, value: object, workload: Workload, extra: tuple[str, ...] = ()) -> _Given:
-        allowed = (*extra, "params", "backends", *DEFAULTS, *workload.params)
+        allowed = (*extra, "params", "backends", trace_rules.KEY, *DEFAULTS, *workload.params)
         known = self.mapping(path, value, allowed, lambda key: self.advice(key, workload, allowed))
         params = known.get("params", {})
         if isinstance(params, list):
@@ -219,7 +228,12 @@ class Reader:
                 for key in LIMITS
                 if key in known and (checked := self.scalar((*path, key), LIMITS[key], known[key])) is not None
             },
+            self.traced(path, known),
         )
+
+    def traced(self, path: Path, known: dict[str, Any]) -> Trace | None:
+        key = trace_rules.KEY
+        return trace_rules.read_trace(self, (*path, key), known[key]) if key in known else None
 
     def advice(self, key: str, workload: Workload, allowed: Iterable[str]) -> str:
         """Return what to do about a key an entry cannot have."""
@@ -278,7 +292,8 @@ class Reader:
             self.refuse_conflict(path, given, conflict)
         limits = {key: settled[key] for key in LIMITS} | given.limits
         backends = self.backends if given.backends is None else given.backends
-        return Entry(path_text(path), self.line(path), workload, backends, axes, params | given.params, limits)
+        entry = Entry(path_text(path), self.line(path), workload, backends, axes, params | given.params, limits)
+        return replace(entry, trace=given.trace or self.trace)
 
     def refuse_conflict(self, path: Path, given: _Given, conflict: Conflict) -> None:
         """Refuse it where it was written: in the entry, or once in the defaults."""

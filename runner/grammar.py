@@ -29,6 +29,9 @@ from records.settings import (
 )
 from runner.yaml_strict import say
 
+Axes = dict[str, tuple[Scalar, ...]]
+"""The values of each setting or parameter of an entry."""
+
 VERSION = 1
 MAX_TEXT = 200
 # What becomes a path, a label or an SQL identifier.

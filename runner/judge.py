@@ -1,7 +1,8 @@
 """From evidence to status: pure, and the only place where a status is decided.
 
 What a cell prints counts for nothing. A result counts only with the parent's nonce, the right identity, and a process
-that ended with 0 of its own accord; once we have signalled a process it can never be ok.
+that ended with 0 of its own accord; once we have signalled a process it can never be ok. Only of what a cell does after
+its figures are complete and its result is published, which is to trace, the end does not count.
 """
 
 from __future__ import annotations
@@ -62,11 +63,13 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
 
 def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> Verdict:
     """Return the verdict on one attempt: `result` as accepted, or the `problem` it was refused for."""
-    if ended := not_run(outcome) or ended_by_force(outcome):
+    # A traced cell's figures are complete and published before its trace begins: its end says nothing of them.
+    complete = job.trace is not None and result is not None and result.trace is not None
+    if ended := not_run(outcome) or (None if complete else ended_by_force(outcome)):
         return ended
     if result is not None and result.exception is not None:
         return _raised(job, result)
-    if outcome.exit_code != 0:
+    if outcome.exit_code != 0 and not complete:
         return Verdict(Status.ERROR, f"exit code {outcome.exit_code}: {problem or 'after a result was written'}")
     if result is None:
         return Verdict(Status.ERROR, problem)

@@ -24,13 +24,13 @@ from records import fc
 from records.identity import DEFAULTS, LATER
 from records.settings import Scalar, Settings
 from records.task import Task
+from records.traces.asked import Trace
 from runner import catalog as catalogs
 from runner import yaml_strict
 from runner.catalog import Catalog
-from runner.conflicts import Axes
 from runner.entries import Entry, read
 from runner.errors import MatrixError
-from runner.grammar import SETTINGS
+from runner.grammar import SETTINGS, Axes
 from runner.overrides import Overrides, overridden
 from runner.yaml_strict import path_text, printable
 
@@ -44,7 +44,7 @@ class Cell:
     """One point of the matrix; `line` is that of its entry.
 
     `precision_target` is None for a fixed number of repeats; else `repeats` is where the first look is taken. `task` is
-    the external command that it runs in place of a workload.
+    the external command that it runs in place of a workload; `trace` what its first process traces.
     """
 
     settings: Settings
@@ -54,6 +54,7 @@ class Cell:
     line: int | None
     precision_target: float | None = None
     task: Task | None = None
+    trace: Trace | None = None
 
     @property
     def auto(self) -> bool:
@@ -218,7 +219,7 @@ def _cells(entry: Entry) -> Iterator[Cell]:
             arguments[place] = value
         cell_id = hashlib.sha256(write(texts)).hexdigest()[:16]
         settings = Settings(*arguments)
-        yield Cell(settings, cell_id, *limits, entry.task.of(settings) if entry.task else None)
+        yield Cell(settings, cell_id, *limits, entry.task.of(settings) if entry.task else None, entry.trace)
 
 
 def _axes(entry: Entry) -> list[_Axis]:

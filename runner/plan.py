@@ -85,7 +85,13 @@ def remaining(steps: Iterable[Step], published: Iterable[tuple[str, str, int, in
 
 def plan_id(cells: Iterable[Cell]) -> str:
     """Return the name of the plan: the same for the same cells and repeats, whatever their order and seed."""
-    return _digest("\n".join(sorted(f"{cell.cell_id} {cell.precision_target or cell.repeats}" for cell in cells)))
+    return _digest("\n".join(sorted(map(_planned, cells))))
+
+
+def _planned(cell: Cell) -> str:
+    """Return what a plan says of a cell; where nothing is traced, as it was said before there were traces."""
+    traced = f" {canonical(cell.trace)}" if cell.trace else ""
+    return f"{cell.cell_id} {cell.precision_target or cell.repeats}{traced}"
 
 
 def calibration_group(settings: Settings) -> str:

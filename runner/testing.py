@@ -14,6 +14,9 @@ from records.faults import parse, scattered_share
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
 from records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun, Usage
+from records.traces import neutral
+from records.traces.asked import TRACE_NAME, Traced
+from records.traces.neutral import Kind, Phase, Span, Track
 from runner.cell.job import Job, write_result
 from runner.executors import Outcome, Running
 from runner.tasks.seen import TaskSeen
@@ -82,7 +85,7 @@ class FakeExecutor:
         """Write a result with pretended durations; a command has pretended metrics."""
         if job.task is not None:
             return _pretended_task(job, job.task)
-        write_result(job, self.result(job))
+        write_result(job, _traced(job, self.result(job)))
         return Outcome(exit_code=0, wall_time_s=1.0, start_time_s=0.1, parent_cpu_time_s=0.001)
 
     def result(self, job: Job) -> CellResult:
@@ -158,6 +161,27 @@ def _pretended_task(job: Job, task: Task) -> Outcome:
     memory = Usage(400 << 20, 1 << 20, 500 << 20, 10)
     run = TaskRun(task.name, task.command, task.primary, [*metrics, uptime], 1000, host_memory=memory)
     return Outcome(exit_code=0, wall_time_s=value / 100, peak_tree_memory_bytes=500 << 20, task=TaskSeen(run))
+
+
+def _traced(job: Job, result: CellResult) -> CellResult:
+    """Return the result with a pretended trace, where one was asked for: of each step a product, then a gap."""
+    if job.trace is None:
+        return result
+    count = job.trace.all_steps
+    spans = [span for step in range(1, count + 1) for span in _pretended_step(step)]
+    job.traced_path.mkdir()
+    head = neutral.Head(job.settings.backend, 1, job.settings.device, count, len(job.trace.epochs))
+    neutral.write(job.traced_path / TRACE_NAME, head, spans)
+    return replace(result, trace=Traced(count, job.traced_path.name, native_bytes=1000))
+
+
+def _pretended_step(number: int) -> list[Span]:
+    """Return a step of 4 ms, of which 3 are a product in the forward pass of a layer."""
+    begin_ns = number * 4_000_000
+    return [
+        Span(Track(0, Kind.STEPS), f"step {number}", "step", begin_ns, 4_000_000, step=number),
+        Span(Track(0, Kind.COMPUTE), "mm", "mm", begin_ns, 3_000_000, Phase.FORWARD, "dense", number),
+    ]
 
 
 def crash(number: int = signal.SIGSEGV) -> Behaviour:

@@ -10,6 +10,7 @@ from models.fc.layout import Array
 from models.float64 import keep_float64
 from records.communication import Communication
 from records.fc import Place, Task
+from records.traces.asked import TraceOrder
 from records.traffic import Traffic
 
 
@@ -49,6 +50,9 @@ class Crew(Protocol):
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """Take more steps, in so many epochs, to see how long their collectives take; None where none was seen."""
+
+    def traced(self, order: TraceOrder) -> None:
+        """Take more steps, which the backend's profiler records. Raises `TraceError`, or what the profiler raises."""
 
     def close(self) -> None:
         """End what was started."""

@@ -6,13 +6,13 @@ does not know: what the profiler itself costs, which is in the step of these epo
 
 from __future__ import annotations
 
-import math
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
 from records.communication import Communication, Method
+from records.traces.xplane import Plane, planes
 
 InsideS = Callable[[Callable[[], None]], float]
 """Runs something under the profiler; returns the seconds inside collectives, the mean over the workers."""
@@ -40,22 +40,12 @@ def by_profiling(inside_s: InsideS, run: Callable[[int], None], steps: int, epoc
     return Communication(Method.PROFILED, step_times_s[1:], compute_times_s[1:])
 
 
-def traced(start: Callable[[str], None], stop: Callable[[], None], run: Callable[[], None]) -> bytes:
-    """Run something between `start`, which is given a folder, and `stop`; return the trace that then lies there."""
-    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
-        start(folder)
-        try:
+def seen_by(backend: str, run: Callable[[], None]) -> list[Plane]:
+    """Run something under the profiler of JAX or TensorFlow; return what its own file then holds."""
+    from models.profiling import load, recorded
+
+    with tempfile.TemporaryDirectory(prefix="seen-") as folder:
+        path = Path(folder) / "seen"
+        with recorded(load(backend), path):
             run()
-        finally:
-            stop()
-        (path,) = Path(folder).rglob("*.xplane.pb")
-        return path.read_bytes()
-
-
-def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Return how long at least one of these spans, each from its start to its end, lasts."""
-    total, reached = 0.0, -math.inf
-    for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return total
+        return list(planes(path.read_bytes()))

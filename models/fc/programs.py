@@ -14,6 +14,7 @@ from typing import Any
 
 from keras import ops
 
+from models.fc.scopes import scope
 from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
 from records.fc import Task
 
@@ -37,9 +38,10 @@ def program(mode: str) -> Program:
 def _forward(weights: Sequence[Tensor], x: Tensor) -> tuple[list[Tensor], Tensor]:
     """Return every layer's input, and the output."""
     inputs = []
-    for weight in weights:
+    for number, weight in enumerate(weights):
         inputs.append(x)
-        x = ops.matmul(x, weight)
+        with scope("forward", number):
+            x = ops.matmul(x, weight)
     return inputs, x
 
 
@@ -68,7 +70,8 @@ def _backward(
     """
     gradients = []
     for number in reversed(range(len(weights))):
-        own, d = _product_gradients(weights[number], inputs.pop(), d, first=first and number == 0)
+        with scope("backward", number):
+            own, d = _product_gradients(weights[number], inputs.pop(), d, first=first and number == 0)
         gradients.append(each(number, own))
     return gradients[::-1], d
 
@@ -167,7 +170,8 @@ def fc_model_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch
     gradients = []
     for number in reversed(range(len(weights))):
         d = worker.all_gather(d, _axis_of(number, weights))
-        gradient, d = _product_gradients(weights[number], inputs.pop(), d, first=number == 0)
+        with scope("backward", number):
+            gradient, d = _product_gradients(weights[number], inputs.pop(), d, first=number == 0)
         gradients.append(gradient)
     return _loss(output, labels), gradients[::-1]
 
@@ -187,7 +191,8 @@ def _forward_in_columns(weights: Sequence[Tensor], x: Tensor, product: Product) 
     inputs = []
     for number, weight in enumerate(weights):
         inputs.append(x)
-        x = product(x, weight, _axis_of(number, weights))
+        with scope("forward", number):
+            x = product(x, weight, _axis_of(number, weights))
     return inputs, x
 
 
@@ -281,14 +286,16 @@ def fc_zero(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch)
     """Gradients by hand; weights are gathered going forward and again going back; worker k sums its rows of each."""
     x, labels = batch
     inputs = []
-    for weight in weights:
+    for number, weight in enumerate(weights):
         inputs.append(x)
-        x = ops.matmul(x, worker.all_gather(weight, 0))
+        with scope("forward", number):
+            x = ops.matmul(x, worker.all_gather(weight, 0))
     d = 2 * (x - labels)
     gradients = []
     for number in reversed(range(len(weights))):
-        whole = worker.all_gather(weights[number], 0) if number else None
-        gradient, d = _product_gradients(whole, inputs.pop(), d, first=number == 0)
+        with scope("backward", number):
+            whole = worker.all_gather(weights[number], 0) if number else None
+            gradient, d = _product_gradients(whole, inputs.pop(), d, first=number == 0)
         gradients.append(worker.reduce_scatter(gradient, 0))
     return _loss(x, labels), _reduced(task, gradients[::-1])
 

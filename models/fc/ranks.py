@@ -24,6 +24,7 @@ from models.fc.crew import Kept, Order
 from models.fc.network import enter
 from records.communication import Communication, Method
 from records.fc import Place
+from records.traces.asked import TraceOrder
 from records.traffic import Traffic, together
 
 PR_SET_PDEATHSIG = 1
@@ -97,6 +98,10 @@ class Ranks:
             [statistics.fmean(step_s for step_s, _ in workers) for workers in by_epoch],
             [statistics.fmean(step_s - inside_s for step_s, inside_s in workers) for workers in by_epoch],
         )
+
+    def traced(self, order: TraceOrder) -> None:
+        """Have every worker record a file of its own."""
+        self._ask("traced", order)
 
     def close(self) -> None:
         """End the workers."""

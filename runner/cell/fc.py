@@ -56,22 +56,32 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         # Before collectives are watched: that may build another program, whose costs are not the cell's.
         peaks, events = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()), plug.compile_events()
         parallel = replace(parallel, communication=_communication(crew, times, steps))
+        keep_tuning(job)
+        resolved = replace(
+            _resolved(settings, plug, (start, steps)),
+            compile_cache_hits=events.cache_hits,
+            recompiles_timed=compiling.count,
+        )
+        result = replace(
+            result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
+            resolved=resolved,
+            learning=learning,
+            memory=peaks,
+            versions=found_versions(plug),
+            parallel=parallel,
+        )
+        return _with_trace(job, result, crew)
     finally:
         crew.close()
-    keep_tuning(job)
-    resolved = replace(
-        _resolved(settings, plug, (start, steps)),
-        compile_cache_hits=events.cache_hits,
-        recompiles_timed=compiling.count,
-    )
-    return replace(
-        result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
-        resolved=resolved,
-        learning=learning,
-        memory=peaks,
-        versions=found_versions(plug),
-        parallel=parallel,
-    )
+
+
+def _with_trace(job: Job, result: CellResult, crew: Crew) -> CellResult:
+    if job.trace is None:
+        return result
+    from runner.cell.tracing import with_trace
+    from runner.cell.tracing.crew import TracedCrew
+
+    return with_trace(job, job.trace, result, TracedCrew(crew, fc.task_of(job.settings)))
 
 
 def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:

@@ -14,6 +14,7 @@ from records.codec import canonical, decode, dumps, loads
 from records.schema import CellResult
 from records.settings import Settings
 from records.task import Task
+from records.traces.asked import Trace
 
 RESULT_LIMIT_BYTES = 1 << 20
 # What parity twins leave beside their traces.
@@ -43,7 +44,7 @@ class Job:
     `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold start. `fault` is planted in the
     workload where the program tests itself (`models.faults`). `autotune_dir` is where the repeats of a cell keep what
     was tuned, None where each tunes for itself. `task` is the external command to run in place of a workload, and
-    `outputs_dir` where what it leaves is kept.
+    `outputs_dir` where what it leaves is kept. `trace` is what to trace after everything measured.
     """
 
     nonce: str
@@ -61,6 +62,7 @@ class Job:
     autotune_dir: str | None = None
     task: Task | None = None
     outputs_dir: str | None = None
+    trace: Trace | None = None
 
     @property
     def path(self) -> Path:
@@ -106,6 +108,11 @@ class Job:
     def trace_path(self) -> Path:
         """Where a parity twin's trace is expected; its arrays lie beside it."""
         return Path(self.folder) / "trace.json"
+
+    @property
+    def traced_path(self) -> Path:
+        """Where the process leaves its trace: a folder."""
+        return Path(self.folder) / "traced"
 
     @property
     def result_path(self) -> Path:

@@ -66,13 +66,19 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         graph_breaks=events.graph_breaks,
         recompiles_timed=compiling.count,
     )
-    return replace(
+    result = replace(
         result_of(job, device, times),
         resolved=replace(resolved, **work_done(job, built, first[0])),
         learning=learning,
         memory=peaks,
         versions=found_versions(plug),
     )
+    if job.trace is None:
+        return result
+    from runner.cell.tracing import with_trace
+    from runner.cell.tracing.workload import TracedWorkload
+
+    return with_trace(job, job.trace, result, TracedWorkload(work, settings))
 
 
 def keep_tuning(job: Job) -> None:
@@ -163,6 +169,8 @@ class Training:
 
     def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
         self._built, self._plug, self._job, self._kept = built, plug, job, kept
+        self.model = built.model
+        self._fed: Any = None
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Take the first step, agree on the steps per epoch, train; return what was seen and the steps."""
@@ -172,7 +180,7 @@ class Training:
         steps, calibration_s = agreed(
             self._job, self._kept.turns, lambda count: min(self._fit(source, Stretch(count * chunk, 2)).times_s) / chunk
         )
-        source = self._source(make_batches(self._built, settings, steps))
+        self._fed = source = self._source(make_batches(self._built, settings, steps))
         log = self._fit(source, self._kept.stretch(settings, steps))
         self._kept.end()
         seen = Timeline(first_step_s, calibration_s, steps, log)
@@ -180,6 +188,10 @@ class Training:
         if short_steps is not None and self._job.repeat == SECOND_LENGTH_REPEAT:
             seen.short = self._fit(source, Stretch(short_steps, 1 + settings.epochs - settings.discard))
         return seen.times(settings), _learning(seen.epochs), steps
+
+    def again(self, stretch: Stretch, change: Callable[[Any], Any]) -> None:
+        """Train more epochs from the same batches, in the source that `change` makes of theirs; nothing is kept."""
+        self._fit(change(self._fed), stretch)
 
     def _fit(self, source: Any, stretch: Stretch) -> EpochLog:
         return fit_epochs(self._built.model, source, self._plug, stretch)
@@ -196,6 +208,8 @@ class Predicting:
 
     def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
         self._built, self._plug, self._job, self._kept = built, plug, job, kept
+        self.model = built.model
+        self._fed: list[Batch] = []
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
         """Make the first call, agree on the calls per epoch, predict; return what was seen and the calls."""
@@ -207,12 +221,16 @@ class Predicting:
             self._kept.turns,
             lambda count: min(predict_epochs(model, placed, Stretch(count, 2)).epoch_times_s),
         )
-        placed = self._placed(make_batches(self._built, settings, calls))
+        self._fed = placed = self._placed(make_batches(self._built, settings, calls))
         log = predict_epochs(model, placed, self._kept.stretch(settings, calls))
         self._kept.end()
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
         p50, p99 = (float(np.percentile(log.call_times_s, rank)) for rank in (50, 99))
         return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
+
+    def again(self, stretch: Stretch, change: Callable[[Any], Any]) -> None:
+        """Predict more epochs on the same batches, as `change` makes them; nothing is kept."""
+        predict_epochs(self.model, change(self._fed), stretch)
 
     def _placed(self, batches: Sequence[Batch]) -> list[Batch]:
         if self._job.settings.feed == "device_resident":

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from analysis.parallel import Figure
     from records.fc_proof import ProofAnswer
     from records.schema import Record
+    from records.store import Run
     from runner.cli.stored import Findings
     from runner.matrix import Cell, Matrix
 
 NAME = "fc"
+FULL_TRACE = "full_trace.ctf"
 HELP = "measure or prove a parallel mode of fully connected layers"
 # The flags that are parameters or settings of the workload, and what they are called there.
 TASK = {
@@ -78,6 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     task.add_argument("--seed", type=int, metavar="N", help="of weights and batch; default: 0")
     task.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this; may be repeated")
     task.add_argument("--repeats", type=int, default=1, metavar="N", help="processes; default: 1")
+    _add_full_trace(parser)
     parser.add_argument(
         "--prove",
         action="store_true",
@@ -93,6 +96,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="RUN", help="of --export-csv; default: the newest")
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _add_full_trace(parser: argparse.ArgumentParser) -> None:
+    """Add the original's flag, which takes a number, or none."""
+    parser.add_argument(
+        "--full-trace",
+        type=int,
+        nargs="?",
+        const=1,
+        default=0,
+        metavar="1",
+        help=f"record a trace after what is measured, too, and write it to {FULL_TRACE} here (docs/traces.md)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -136,6 +152,8 @@ def _measure(args: argparse.Namespace) -> int:
     else:
         print("\n".join(measured_lines(latest, figures)))
         print(f"records: {store.folder / 'records'}")
+    if args.full_trace:
+        _write_traces(store, latest, quiet=args.json)
     return exit_code(latest, max(0, len(session.steps) - len(latest)))
 
 
@@ -146,10 +164,13 @@ def _cells(args: argparse.Namespace) -> tuple[str, list[Cell]]:
 
     if args.num_batches < 1:
         raise UsageError(f"--num-batches: must be at least 1, got {args.num_batches}")
+    if args.full_trace not in (0, 1):
+        raise UsageError(f"--full-trace: must be 0 or 1, got {args.full_trace}")
     given = {key: getattr(args, flag) for flag, key in TASK.items() if getattr(args, flag) is not None}
     for workers in given.get("workers", [1]):
         _refuse_wrong({**given, "workers": workers, "repeats": args.repeats})
-    text = json.dumps(matrix_of(args.backend or BACKENDS, given, args.num_batches, args.repeats), indent=1)
+    entry = given | ({"trace": {}} if args.full_trace else {})
+    text = json.dumps(matrix_of(args.backend or BACKENDS, entry, args.num_batches, args.repeats), indent=1)
     matrix: Matrix = parse(Path("runner fc"), text.encode())
     return text, expand(matrix)
 
@@ -179,6 +200,20 @@ def _refuse_too_large(cells: Sequence[Cell]) -> None:
     for cell in cells:
         if cell.settings.device == "cpu" and (fault := memory_fault(task_of(cell.settings), free_memory_bytes())):
             raise UsageError(fault)
+
+
+def _write_traces(store: Run, latest: Sequence[Record], *, quiet: bool) -> None:
+    """Write each cell's trace into the working folder, uncompressed, as the original did for its one."""
+    from records.traces.neutral import plain
+    from runner.traces import path_in
+
+    there = [(r, path) for r in latest if r.trace and (path := path_in(store, r.trace))]
+    for record, path in there:
+        own = f".{record.settings.backend}.{record.settings.params['workers']}" if len(there) > 1 else ""
+        target = Path(FULL_TRACE).with_suffix(f"{own}.ctf")
+        plain(path, target)
+        if not quiet:
+            print(f"trace: {target}")
 
 
 def _figures(found: Findings) -> dict[str, Figure]:

@@ -33,6 +33,7 @@ from runner.cli import (
     service,
     show,
     task,
+    trace,
 )
 from runner.errors import RunnerError, UsageError
 from runner.executors import Executor
@@ -52,6 +53,7 @@ COMMANDS = (
     parity,
     fc,
     task,
+    trace,
     compare,
     gate,
     history,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from runner.executors.output import printable
 from runner.grammar import near
 
 if TYPE_CHECKING:
-    from analysis.beside import Beside
+    from analysis.beside import Beside, ShownTrace
     from analysis.compare import Row
     from records.schema import Record
 
@@ -69,7 +70,7 @@ def findings_of(run: Run) -> Findings:
 
     records, _ = run.load()
     rows = table(records, usual_values(), looks_of(run.about()))
-    return Findings(rows, records, beside(run, rows))
+    return Findings(rows, records, replace(beside(run, rows), traces=_traces(run, records)))
 
 
 def beside(run: Run, rows: Sequence[Row]) -> Beside:
@@ -81,6 +82,23 @@ def beside(run: Run, rows: Sequence[Row]) -> Beside:
     results = run.folder.parent
     found = stored(results, rows, run.about())
     return Beside(tuple(parity.load(results)[0]), {share.cell_id: share for share in found.shares}, found.notes)
+
+
+def _traces(run: Run, records: Sequence[Record]) -> dict[str, ShownTrace]:
+    """Return the traces of a run that lie where its records say, by cell; what cannot be read is left out."""
+    traced = [record for record in records if record.trace]
+    if not traced:
+        return {}
+    from analysis.beside import ShownTrace
+    from records.traces.asked import TraceError
+    from runner.traces import path_in, table_of
+
+    found = {}
+    for record in traced:
+        if record.trace and (path := path_in(run, record.trace)):
+            with suppress(TraceError):
+                found[record.cell_id] = ShownTrace(path.relative_to(run.folder).as_posix(), table_of(path))
+    return found
 
 
 def write_reports(runs: Iterable[Run]) -> None:

@@ -244,7 +244,9 @@ class Watch:
                 self._gone = str(error)
             return
         # What prints without end is looked at often; to read the tree's memory each time would cost percents of a core.
-        if time.perf_counter() >= self._next_sample_s:
+        # What a process needs for its trace, after its result, is none of its figures.
+        traces = self._job.trace is not None and self._job.result_path.exists()
+        if time.perf_counter() >= self._next_sample_s and not traces:
             self._next_sample_s = time.perf_counter() + SAMPLE_S
             self._peak_bytes = max(self._peak_bytes, process_tree.resident_bytes(self._pid))
 

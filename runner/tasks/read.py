@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from records.settings import BACKENDS
 from records.task import DEFINITION, UPTIME, Compute, Goal, MetricAsked, Task
-from runner.conflicts import Axes
 from runner.entries import Entry
-from runner.grammar import DEFAULTS, USER_PARAM, near
+from runner.grammar import DEFAULTS, USER_PARAM, Axes, near
 from runner.tasks.asked import TaskAsked, labelled
 from runner.tasks.entry import entry_of
 from runner.tasks.rules import (

@@ -16,11 +16,14 @@ from jax.sharding import PartitionSpec as P
 
 from models.fc import hlo, layout
 from models.fc.crew import Crew, Kept, NoSuchDevices, Order
-from models.fc.profiled import by_profiling, covered, traced
+from models.fc.profiled import by_profiling, seen_by
 from models.fc.programs import program
+from models.fc.scopes import scope
 from models.fc.seam import Axis, Loss, Tensor, Worker
 from records.communication import Communication
 from records.fc import LEARNING_RATE, Kind, Place, Task
+from records.traces.asked import TraceOrder
+from records.traces.neutral import covered
 from records.traffic import Traffic
 
 # The mesh of every task has both; where the work is divided one way only, one of them is 1 long.
@@ -142,6 +145,12 @@ class JaxCrew:
             return None
         return by_profiling(partial(_inside_s, hlo.collectives(self._text())), self.run, steps, epochs)
 
+    def traced(self, order: TraceOrder) -> None:
+        """Have the profiler record more steps, of all workers in one file."""
+        from models.profiling import load, record_epochs
+
+        record_epochs(load("jax"), order, partial(self.run, 1))
+
     def close(self) -> None:
         """There is nothing to end."""
 
@@ -175,7 +184,8 @@ class JaxCrew:
         task = self._order.task
         worker.begin_step()
         loss, gradients = program(task.mode)(worker, task, weights, batch)
-        new = [w - LEARNING_RATE * g for w, g in zip(weights, gradients, strict=True)] if gradients else weights
+        with scope("update"):
+            new = [w - LEARNING_RATE * g for w, g in zip(weights, gradients, strict=True)] if gradients else weights
         return new, jnp.reshape(loss, (1,)), gradients if self._order.keep_gradients else []
 
     def _placed_weights(self, spec: P) -> list[Any]:
@@ -209,15 +219,11 @@ def _shards(array: Any) -> list[Any]:
 
 def _inside_s(names: set[str], run: Callable[[], None]) -> float:
     """Return the seconds that instructions of these names took while something ran, the mean over the devices."""
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    start = partial(jax.profiler.start_trace, profiler_options=options)
     spans: dict[str, list[tuple[float, float]]] = {}
-    for plane in jax.profiler.ProfileData.from_serialized_xspace(traced(start, jax.profiler.stop_trace, run)).planes:
-        for line in plane.lines:
-            for event in line.events:
-                told = dict(event.stats)
-                if told.get("hlo_op", event.name) in names:
-                    device = str(told.get("device_ordinal", plane.name))
-                    spans.setdefault(device, []).append((event.start_ns, event.start_ns + event.duration_ns))
+    for plane in seen_by("jax", run):
+        for event in (event for line in plane.lines for event in line.events()):
+            told = plane.stats(event)
+            if told.get("hlo_op", event.name) in names:
+                device = str(told.get("device_ordinal", plane.name))
+                spans.setdefault(device, []).append((event.start_ns, event.start_ns + event.duration_ns))
     return sum(map(covered, spans.values())) / 1e9 / max(1, len(spans))

@@ -17,10 +17,12 @@ import numpy as np
 
 from models.fc import layout
 from models.fc.crew import Kept, Order
+from models.fc.scopes import scope
 from models.fc.seam import Tensor
 from models.fc.stages import Boxes, LocalStage, in_turn
 from records.communication import Communication
 from records.fc import LEARNING_RATE, Place
+from records.traces.asked import TraceOrder
 from records.traffic import Traffic, together
 
 _compiled = cache(jax.jit)
@@ -86,6 +88,12 @@ class JaxStages:
         """Stages hand over, and no collective can be taken from them: None."""
         return None
 
+    def traced(self, order: TraceOrder) -> None:
+        """Have the profiler record more steps, of all workers in one file."""
+        from models.profiling import load, record_epochs
+
+        record_epochs(load("jax"), order, partial(self.run, 1))
+
     def close(self) -> None:
         """There is nothing to end."""
 
@@ -108,7 +116,8 @@ class JaxStages:
 
 @partial(jax.jit, donate_argnums=0)
 def _descended(weights: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-    return [weight - LEARNING_RATE * gradient for weight, gradient in zip(weights, gradients, strict=True)]
+    with scope("update"):
+        return [weight - LEARNING_RATE * gradient for weight, gradient in zip(weights, gradients, strict=True)]
 
 
 def _arrays(arrays: list[Any]) -> list[layout.Array]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import resource
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,12 +19,14 @@ import tensorflow as tf
 
 from models.fc import layout
 from models.fc.crew import Kept, NoSuchDevices, Order
-from models.fc.profiled import by_profiling, traced
+from models.fc.profiled import by_profiling, seen_by
 from models.fc.programs import Result, program
+from models.fc.scopes import scope
 from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
 from models.fc.stages import Boxes, LocalStage, in_turn
 from records.communication import Communication
 from records.fc import LEARNING_RATE, Kind, Place, Task
+from records.traces.asked import WORKER_SCOPE, TraceOrder
 from records.traffic import Traffic, together
 
 Combine = Callable[[list[Tensor]], list[Tensor]]
@@ -124,6 +127,20 @@ class Step:
     devices: Sequence[str]
     lockstep: Lockstep
 
+    def on_each(self, devices: Sequence[str], make: Callable[[int], Any]) -> list[Any]:
+        """Return what `make` makes for each of these devices, by its number, placed there."""
+        made = []
+        for number, device in enumerate(devices):
+            with self.collective(device, 1):
+                made.append(make(number))
+        return made
+
+    @contextmanager
+    def collective(self, device: str, waiting: int) -> Iterator[None]:
+        """Place on a device, and name, what stands for a collective that makes so many workers wait."""
+        with _of_worker(self.devices.index(device), device), tf.name_scope(f"{SCOPE}{waiting}"):
+            yield
+
 
 def taped_gradient(loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """Return a loss and its gradient, by a tape that watches these weights alone."""
@@ -150,7 +167,7 @@ class TensorFlowWorker(Worker):
     def _all_reduce(self, x: Tensor) -> Tensor:
         def combine(parts: list[Tensor], devices: list[str]) -> list[Tensor]:
             # All of the group wait for it.
-            with tf.name_scope(f"{SCOPE}{len(parts)}"), tf.device(devices[0]):
+            with self._step.collective(devices[0], len(parts)):
                 total = tf.add_n(parts)
             return [total] * len(parts)
 
@@ -158,14 +175,14 @@ class TensorFlowWorker(Worker):
 
     def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
         def combine(parts: list[Tensor], devices: list[str]) -> list[Tensor]:
-            pieces = _on_each(devices, lambda k: tf.split(parts[k], self.size, axis))
-            return _on_each(devices, lambda k: tf.add_n([own[k] for own in pieces]))
+            pieces = self._step.on_each(devices, lambda k: tf.split(parts[k], self.size, axis))
+            return self._step.on_each(devices, lambda k: tf.add_n([own[k] for own in pieces]))
 
         return self._exchange(x, combine)
 
     def _all_gather(self, x: Tensor, axis: int) -> Tensor:
         def combine(parts: list[Tensor], devices: list[str]) -> list[Tensor]:
-            return _on_each(devices, lambda k: tf.concat(parts, axis))
+            return self._step.on_each(devices, lambda k: tf.concat(parts, axis))
 
         return self._exchange(x, combine)
 
@@ -185,15 +202,6 @@ class TensorFlowWorker(Worker):
             return answers
 
         return self._step.lockstep.exchange(self._rank, x, of_all)
-
-
-def _on_each(devices: Sequence[str], make: Callable[[int], Any]) -> list[Any]:
-    """Return what `make` makes for each of these devices, by its number, placed there."""
-    made = []
-    for number, device in enumerate(devices):
-        with tf.name_scope(f"{SCOPE}1"), tf.device(device):
-            made.append(make(number))
-    return made
 
 
 class TensorFlowCrew:
@@ -252,6 +260,12 @@ class TensorFlowCrew:
             return None
         return by_profiling(partial(_inside_s, self._order.task.workers), self.run, steps, epochs)
 
+    def traced(self, order: TraceOrder) -> None:
+        """Have the profiler record more steps, of all workers in one file."""
+        from models.profiling import load, record_epochs
+
+        record_epochs(load("tensorflow"), order, partial(self.run, 1))
+
     def close(self) -> None:
         """There is nothing to end."""
 
@@ -275,7 +289,7 @@ class TensorFlowCrew:
         self._workers = workers = [TensorFlowWorker(rank, step, [[*ranks]]) for rank in ranks]
 
         def local(rank: int) -> Result:
-            with graph.as_default(), tf.device(self._devices[rank]):
+            with graph.as_default(), _of_worker(rank, self._devices[rank]):
                 return program(task.mode)(workers[rank], task, weights[rank], self._batches[rank])
 
         return step.lockstep.run([partial(local, rank) for rank in ranks])
@@ -285,15 +299,15 @@ class TensorFlowCrew:
         # Fetched is what is made on the fetching stage's own device.
         stages = [LocalStage(task.workers, rank, boxes, tf.identity) for rank in range(task.workers)]
         self._workers = stages
-        return in_turn(stages, task, weights, self._batches, lambda rank: tf.device(self._devices[rank]))
+        return in_turn(stages, task, weights, self._batches, lambda rank: _of_worker(rank, self._devices[rank]))
 
     def _read(self, rank: int) -> list[Tensor]:
-        with tf.device(self._devices[rank]):
+        with _of_worker(rank, self._devices[rank]):
             return [tf.convert_to_tensor(variable) for variable in self._weights[rank]]
 
     def _descend(self, rank: int, gradients: list[Tensor]) -> None:
         for variable, gradient in zip(self._weights[rank] if gradients else [], gradients, strict=True):
-            with tf.device(self._devices[rank]):
+            with _of_worker(rank, self._devices[rank]), scope("update"):
                 rate = tf.constant(LEARNING_RATE, variable.dtype)
                 tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
 
@@ -312,6 +326,16 @@ class TensorFlowCrew:
         return tf.cast(tf.convert_to_tensor(array), self._order.task.precision)
 
 
+@contextmanager
+def _of_worker(rank: int, device: str) -> Iterator[None]:
+    """Place what is made within on a worker's device and name it after the worker, by which a trace knows it.
+
+    With its end the name stands for itself, whatever scope it is in and however often it comes.
+    """
+    with tf.device(device), tf.name_scope(f"{WORKER_SCOPE}{rank}/"):
+        yield
+
+
 def _devices(order: Order) -> list[str]:
     found = tf.config.list_logical_devices(order.device.upper())
     return [device.name for device in found[: order.task.workers]]
@@ -327,15 +351,9 @@ def _inside_s(workers: int, run: Callable[[], None]) -> float:
 
     An operation runs when all it needs is there, so that waiting for another worker is not among them.
     """
-    from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
-
-    options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
-    start = partial(tf.profiler.experimental.start, options=options)
-    space = XSpace.FromString(traced(start, tf.profiler.experimental.stop, run))
     inside_s = 0.0
-    for plane in space.planes:
-        waiting = {key: COLLECTIVE.search(named.name) for key, named in plane.event_metadata.items()}
-        for event in (event for line in plane.lines for event in line.events):
-            if match := waiting.get(event.metadata_id):
-                inside_s += event.duration_ps / 1e12 * int(match[1]) / workers
+    for plane in seen_by("tensorflow", run):
+        for event in (event for line in plane.lines for event in line.events()):
+            if match := COLLECTIVE.search(event.name):
+                inside_s += event.duration_ns / 1e9 * int(match[1]) / workers
     return inside_s

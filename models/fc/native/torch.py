@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from time import perf_counter
@@ -18,10 +19,12 @@ from models.fc import layout
 from models.fc.crew import Kept, NoSuchDevices, Order
 from models.fc.network import own_network
 from models.fc.programs import program
+from models.fc.scopes import mark_with, scope
 from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
 from records import network
 from records.communication import Communication
 from records.fc import LEARNING_RATE, MODES, Kind, Place, Task
+from records.traces.asked import TraceOrder
 from records.traffic import Traffic
 
 
@@ -318,6 +321,19 @@ class TorchRank:
             found.append(((perf_counter() - begun_s) / steps, watch.inside_s / steps))
         return found[1:]
 
+    def traced(self, order: TraceOrder) -> None:
+        """Take steps that the profiler records, all workers at once."""
+        from models.profiling import load, record_epochs
+
+        profiler = load("torch")
+        mark_with(profiler.mark)
+        try:
+            if dist.is_initialized():
+                dist.barrier()
+            record_epochs(profiler, replace(order, worker=self._rank), partial(self.run, 1))
+        finally:
+            mark_with(None)
+
     def close(self) -> None:
         """Leave the other workers."""
         if dist.is_initialized():
@@ -327,8 +343,9 @@ class TorchRank:
         task = self._order.task
         self._worker.begin_step()
         self._loss, gradients = program(task.mode)(self._worker, task, self._weights, self._batch)
-        for weight, gradient in zip(self._weights if gradients else [], gradients, strict=True):
-            weight.sub_(gradient, alpha=LEARNING_RATE)
+        with scope("update"):
+            for weight, gradient in zip(self._weights if gradients else [], gradients, strict=True):
+                weight.sub_(gradient, alpha=LEARNING_RATE)
         self._gradients = gradients if self._order.keep_gradients else []
 
     def _weight(self, array: layout.Array) -> Any:

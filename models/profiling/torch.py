@@ -1,0 +1,41 @@
+"""PyTorch's profiler (Kineto), with the shapes of what operators are given."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import profiler
+
+from records.traces.asked import TraceError
+
+
+class Profiler:
+    """PyTorch's: the CPU, and the GPU where there is one."""
+
+    ending = ".json"
+
+    def __init__(self) -> None:
+        self._recording: Any = None
+
+    def start(self) -> None:
+        if not torch.autograd.kineto_available():
+            raise TraceError("profiler_unavailable: torch: this build has no Kineto; install one that has it")
+        activities = [profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self._recording = profiler.profile(activities=activities, record_shapes=True)
+        self._recording.start()
+
+    def stop(self, path: Path) -> None:
+        self._recording.stop()
+        self._recording.export_chrome_trace(str(path))
+
+    def mark(self, name: str) -> AbstractContextManager[Any]:
+        mark: AbstractContextManager[Any] = profiler.record_function(name)
+        return mark
+
+    def scope(self, name: str) -> AbstractContextManager[Any]:
+        return self.mark(name)  # every step is Python

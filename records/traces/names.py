@@ -1,0 +1,56 @@
+"""From where an operation comes, as XLA and TensorFlow tell it, to its phase and its layer.
+
+XLA's origin is a path of scopes, `jit(train_step)/transpose(jvp(dense_1))/dot_general`; TensorFlow's node has a path,
+too, `gradient_tape/functional_1/dense_1/MatMul`. Keras opens a scope of a layer's name round each call, the FC modes
+one of a phase's name. Promise: what the path does not say is None.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from records.traces.asked import LAYER, PHASE, Names, scope_of
+from records.traces.neutral import Phase
+
+# Of a transformation such as jvp(...) what is within belongs to the path; of a call, jit(name), it does not.
+_WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|checkpoint|custom_jvp|custom_vjp|shard_map)\((.*)\)$")
+_TAPE = "gradient_tape"
+# Scopes of marks; where there are such, others are not asked.
+_LAYER, _PHASE = scope_of(LAYER), scope_of(PHASE)
+
+
+class Scopes:
+    """What paths of scopes mean, given the names that a cell's layers and optimiser have."""
+
+    def __init__(self, names: Names) -> None:
+        self._layers = frozenset(names.layers)
+        self._model, self._optimizer = names.model, names.optimizer
+        self._phases = {str(phase): phase for phase in Phase} if names.phases else {}
+        self.read = cache(self._read)
+
+    def _read(self, origin: str) -> tuple[Phase | None, str | None]:
+        """Return phase and layer of an operation that comes from there."""
+        parts = [_bare(part) for part in origin.split("/")]
+        marked = [part.removeprefix(_LAYER) for part in parts if part.startswith(_LAYER)]
+        layer = "/".join(marked or (part for part in parts if part in self._layers)) or None
+        return self._phase(origin, parts, layer is not None or self._model in parts), layer
+
+    def _phase(self, origin: str, parts: list[str], called: bool) -> Phase | None:
+        if "transpose(" in origin or _TAPE in parts:
+            return Phase.BACKWARD
+        if marked := [part.removeprefix(_PHASE) for part in parts if part.startswith(_PHASE)]:
+            return Phase(marked[-1])
+        if self._optimizer is not None and self._optimizer in parts:
+            return Phase.UPDATE
+        named = next((self._phases[part] for part in reversed(parts) if part in self._phases), None)
+        if named is not None:
+            return named
+        return Phase.FORWARD if "jvp(" in origin or called else None
+
+
+def _bare(part: str) -> str:
+    """Return a scope less the transformations round it."""
+    while match := _WRAPPED.match(part):
+        part = match[1]
+    return part

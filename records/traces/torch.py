@@ -1,0 +1,253 @@
+"""From PyTorch's own file to the neutral trace.
+
+Where kernels ran on a device, `compute` holds these and `host` the operators that launched them; elsewhere operators
+are what computes. Phase and layer come from what surrounds an operator on its own thread: marks of a traced cell,
+autograd's own events, `Optimizer.step`. An operator of the backward pass belongs to the layer of the forward operator
+with the same sequence number, a kernel to whatever launched it (its correlation). Without marks an operator is of the
+forward pass where autograd later went back over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from records.traces import kineto
+from records.traces.asked import CLOCK, LAYER, MARK, PHASE, STEP
+from records.traces.neutral import Flow, Kind, Phase, Point, Span, Track
+
+BACKWARD = "autograd::engine::evaluate_function"
+OPTIMIZER = "Optimizer.step#"
+PROFILER_STEP = "ProfilerStep#"
+COLLECTIVES = ("gloo:", "nccl:", "mpi:", "ucc:", "c10d::")
+COLLECTIVE_KERNELS = ("nccl", "ncclDev", "ncclKernel")
+FLOWS = {"fwdbwd": "forward_backward", "ac2g": "launch"}
+
+OPERATORS = frozenset({"cpu_op"})
+ANNOTATIONS = frozenset({"user_annotation"})
+RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "python_function", "overhead"})
+DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+KEPT = OPERATORS | ANNOTATIONS | RUNTIME | DEVICE
+_NO_NUMBER = -1
+
+Place = tuple[Any, Any]
+
+
+class Seen(NamedTuple):
+    """One event: times in nanoseconds, its category, its sequence number and its correlation, -1 where it has none."""
+
+    start_ns: int
+    duration_ns: int
+    name: str
+    category: str
+    sequence: int
+    correlation: int
+
+
+class Around(NamedTuple):
+    """What holds within an event, of what surrounds it."""
+
+    end_ns: int
+    phase: Phase | None = None
+    layer: str | None = None
+    step: int | None = None
+    operator: str | None = None
+
+
+OUTSIDE = Around(1 << 62)
+
+
+@dataclass(slots=True)
+class Recording:
+    """What is kept of a file: events by thread or stream, flows, and when the machine's clock said what."""
+
+    threads: dict[Place, list[Seen]] = field(default_factory=dict)
+    flows: dict[tuple[str, int], list[tuple[Place, int] | None]] = field(default_factory=dict)
+    base_ns: int = 0
+    clocks: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def device(self) -> str:
+        """Return gpu where something ran on one, else cpu."""
+        return "gpu" if any(seen.category in DEVICE for events in self.threads.values() for seen in events) else "cpu"
+
+
+def read(path: Path) -> Recording:
+    """Read a file. Raises `TraceError`."""
+    found = Recording()
+    names: dict[str, str] = {}
+    for member, value in kineto.members(path):
+        if member != kineto.EVENTS:
+            if member == "baseTimeNanoseconds":
+                found.base_ns = int(value)
+            continue
+        phase = value.get("ph")
+        if phase == "X" and value.get("cat") in KEPT:
+            _keep(found, value, names)
+        elif phase in ("s", "f") and value.get("cat") in FLOWS:
+            ends = found.flows.setdefault((value["cat"], value["id"]), [None, None])
+            ends[phase == "f"] = ((value["pid"], value["tid"]), round(value["ts"] * 1000))
+    return found
+
+
+def _keep(found: Recording, event: dict[str, Any], names: dict[str, str]) -> None:
+    told = event.get("args") or {}
+    # One text of each name, however often it comes.
+    name = names.setdefault(event["name"], event["name"])
+    start_ns = round(event["ts"] * 1000)
+    if name.startswith(CLOCK):
+        found.clocks.append((start_ns, int(name.removeprefix(CLOCK))))
+        return
+    # What ended is rounded, not how long it took: the ends of what is nested must not cross.
+    duration_ns = round((event["ts"] + event["dur"]) * 1000) - start_ns
+    sequence, correlation = told.get("Sequence number", _NO_NUMBER), told.get("correlation", _NO_NUMBER)
+    seen = Seen(start_ns, duration_ns, name, names.setdefault(event["cat"], event["cat"]), sequence, correlation)
+    found.threads.setdefault((event["pid"], event["tid"]), []).append(seen)
+
+
+@dataclass(slots=True)
+class Making:
+    """The spans of one worker as they come about."""
+
+    worker: int
+    gpu: bool
+    tracks: dict[tuple[Place, Kind], Track] = field(default_factory=dict)
+    layers: dict[int, str | None] = field(default_factory=dict)
+    gone_back: set[int] = field(default_factory=set)
+    launched: dict[int, Around] = field(default_factory=dict)
+
+    def track(self, place: Place, kind: Kind) -> Track:
+        """Return the track of a kind that a thread or stream has, a new one where it has none yet."""
+        if (place, kind) not in self.tracks:
+            lane = sum(other is kind for _, other in self.tracks)
+            self.tracks[place, kind] = Track(self.worker, kind, lane)
+        return self.tracks[place, kind]
+
+
+def spans(recording: Recording, worker: int) -> tuple[list[Span], list[Flow]]:
+    """Return the spans of one worker's file and the flows between them, in its own clock."""
+    making = Making(worker, recording.device == "gpu")
+    making.gone_back = {
+        seen.sequence
+        for events in recording.threads.values()
+        for seen in events
+        if seen.sequence != _NO_NUMBER and seen.name.startswith(BACKWARD)
+    }
+    found: list[Span] = []
+    for place in sorted(recording.threads, key=lambda one: _order(recording.threads[one])):
+        events = recording.threads[place]
+        # As they are nested: what begins first, and of what begins together the longest, is the outer one.
+        events.sort(key=lambda seen: (seen.start_ns, -seen.duration_ns))
+        found += _on_device(making, place, events) if events[0].category in DEVICE else _on_host(making, place, events)
+    return found, list(_flows(recording, making))
+
+
+def _order(events: list[Seen]) -> tuple[bool, bool, int]:
+    """Sort streams behind threads, and threads that only go back behind those whose layers they go back over."""
+    on_device = events[0].category in DEVICE
+    only_back = not any(seen.name.startswith(MARK) for seen in events) and any(
+        seen.name.startswith(BACKWARD) for seen in events
+    )
+    return on_device, only_back, min(seen.start_ns for seen in events)
+
+
+def _on_host(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]:
+    stack = [OUTSIDE]
+    for seen in events:
+        while stack[-1].end_ns <= seen.start_ns and len(stack) > 1:
+            stack.pop()
+        # Clocks of two sources, as of a runtime's call and its operator, may differ by a hair.
+        end_ns = min(seen.start_ns + seen.duration_ns, stack[-1].end_ns)
+        around = _within(making, seen, stack[-1], end_ns)
+        stack.append(around)
+        if seen.correlation != _NO_NUMBER:
+            making.launched[seen.correlation] = around
+        if kind := _kind(making, seen):
+            track = making.track(place, kind)
+            name, layer = _shown(seen.name), around.layer
+            yield Span(track, name, name, seen.start_ns, end_ns - seen.start_ns, around.phase, layer, around.step)
+
+
+def _within(making: Making, seen: Seen, outer: Around, end_ns: int) -> Around:
+    """Return what holds within an event."""
+    if seen.category in ANNOTATIONS:
+        return _annotated(seen.name, outer, end_ns)
+    if seen.category not in OPERATORS:
+        return outer._replace(end_ns=end_ns)
+    phase, layer = outer.phase, outer.layer
+    if seen.name.startswith(BACKWARD):
+        phase, layer = Phase.BACKWARD, making.layers.get(seen.sequence, outer.layer)
+    elif seen.name.startswith(COLLECTIVES):
+        phase = Phase.COMMUNICATION
+    elif seen.sequence != _NO_NUMBER and phase is not Phase.BACKWARD:
+        # The last operator to begin with a number is the one that autograd goes back over.
+        making.layers[seen.sequence] = layer
+        if phase is None and seen.sequence in making.gone_back:
+            phase = Phase.FORWARD
+    return Around(end_ns, phase, layer, outer.step, seen.name)
+
+
+def _annotated(name: str, outer: Around, end_ns: int) -> Around:
+    """Return what holds within an annotation: a mark of ours, one of PyTorch's own, or none that says anything."""
+    inner = outer._replace(end_ns=end_ns)
+    if name.startswith(STEP):
+        return inner._replace(step=int(name.removeprefix(STEP)))
+    if name.startswith(PHASE):
+        return inner._replace(phase=Phase(name.removeprefix(PHASE)))
+    if name.startswith(LAYER):
+        own = name.removeprefix(LAYER)
+        # Where a layer is called again going back, to compute what was not kept, it is still the backward pass.
+        return inner._replace(phase=inner.phase or Phase.FORWARD, layer=f"{inner.layer}/{own}" if inner.layer else own)
+    if name.startswith(OPTIMIZER):
+        return inner._replace(phase=Phase.UPDATE)
+    if name.startswith(COLLECTIVES):
+        return inner._replace(phase=Phase.COMMUNICATION)
+    if name.startswith(PROFILER_STEP):
+        return inner._replace(step=int(name.removeprefix(PROFILER_STEP)) + 1)
+    return inner
+
+
+def _kind(making: Making, seen: Seen) -> Kind | None:
+    """Return the kind of track that shows an event of a thread."""
+    if seen.category in OPERATORS:
+        return Kind.HOST if making.gpu else Kind.COMPUTE
+    if seen.category in RUNTIME:
+        return Kind.HOST
+    if seen.name.startswith((STEP, PROFILER_STEP)):
+        return Kind.STEPS
+    if seen.name.startswith(f"{PHASE}{Phase.INPUT}"):
+        return Kind.INPUT
+    if seen.name.startswith(COLLECTIVES):
+        return Kind.HOST if making.gpu else Kind.COMMUNICATION
+    return Kind.LAYERS
+
+
+def _shown(name: str) -> str:
+    """Return a mark's name as it is shown: what it says."""
+    if not name.startswith(MARK):
+        return name
+    kind, _, told = name.removeprefix(MARK).partition(":")
+    return f"step {told}" if kind == "step" else told
+
+
+def _on_device(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]:
+    """Return a stream's spans. What runs on a stream runs one after another."""
+    for seen in events:
+        around = making.launched.get(seen.correlation, OUTSIDE)
+        collective = seen.name.startswith(COLLECTIVE_KERNELS)
+        phase = Phase.COMMUNICATION if collective else around.phase
+        track = making.track(place, Kind.COMMUNICATION if collective else Kind.COMPUTE)
+        operator = seen.name if collective else around.operator or seen.name
+        yield Span(track, seen.name, operator, seen.start_ns, seen.duration_ns, phase, around.layer, around.step)
+
+
+def _flows(recording: Recording, making: Making) -> Iterator[Flow]:
+    """Return those flows of which both ends lie on a track of work."""
+    kinds = (Kind.HOST, Kind.COMPUTE, Kind.COMMUNICATION)
+    tracks = {place: track for (place, kind), track in making.tracks.items() if kind in kinds}
+    for (category, _), (source, target) in recording.flows.items():
+        if source is None or target is None or source[0] not in tracks or target[0] not in tracks:
+            continue
+        yield Flow(FLOWS[category], *(Point(tracks[place], at_ns) for place, at_ns in (source, target)))

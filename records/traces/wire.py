@@ -1,0 +1,87 @@
+"""Protocol buffers as they lie in a file: fields of a message, without its definition.
+
+Only what profilers' files hold: numbers of variable length, pieces, and numbers of four or eight bytes. A message that
+breaks off raises `IndexError` or `Malformed`, which who reads a file explains.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+Value = int | memoryview
+
+
+class Malformed(ValueError):
+    """The bytes are not those of a message."""
+
+
+def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
+    """Yield (number, value) of each field of a message: a piece as a view of it, anything else as a whole number."""
+    at, end = 0, len(data)
+    while at < end:
+        key, at = varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = varint(data, at)
+            yield key >> 3, value
+        elif kind == 2:
+            size, at = varint(data, at)
+            if at + size > end:
+                raise Malformed("a message breaks off")
+            yield key >> 3, data[at : at + size]
+            at += size
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+            yield key >> 3, int.from_bytes(data[at : at + size], "little")
+            at += size
+        else:
+            raise Malformed(f"a message has a field of kind {kind}")
+
+
+def varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Return the number of variable length at a place, and the place behind it."""
+    value = data[at]
+    at += 1
+    if value < 128:
+        return value, at
+    value &= 127
+    shift = 7
+    while True:
+        piece = data[at]
+        at += 1
+        value |= (piece & 127) << shift
+        if piece < 128:
+            return value, at
+        shift += 7
+
+
+def signed(value: int) -> int:
+    """Return what a number of 64 bits stands for where it may be negative."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def real(value: int) -> float:
+    """Return the real number whose eight bytes these are."""
+    return float(struct.unpack("<d", value.to_bytes(8, "little"))[0])
+
+
+def text(value: Value) -> str:
+    """Return a piece as text. Raises `Malformed` for a number."""
+    if isinstance(value, int):
+        raise Malformed("a message has a number where it should have text")
+    return str(value, "utf-8", "replace")
+
+
+def piece(value: Value) -> memoryview:
+    """Return a piece as it is. Raises `Malformed` for a number."""
+    if isinstance(value, int):
+        raise Malformed("a message has a number where it should have a piece")
+    return value
+
+
+def number(value: Value) -> int:
+    """Return a number. Raises `Malformed` for a piece."""
+    if isinstance(value, int):
+        return value
+    raise Malformed("a message has a piece where it should have a number")

@@ -1,0 +1,166 @@
+"""A workload that Keras runs, traced: its steps and input are marked, and its layers named where they need it.
+
+What marks and names is wrapped round what Keras calls for as long as the traced epochs last. On PyTorch these are marks
+of the profiler; on TensorFlow scopes, with which the step is traced anew; JAX has them in the compiled program already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Protocol
+
+import keras
+
+from models.profiling import Profiler, load, path_of, recorded
+from records.settings import Settings
+from records.traces.asked import LAYER, PHASE, STEP, Names, TraceOrder
+from records.traces.neutral import Phase
+from runner.cell.loop import Stretch
+
+Call = Callable[..., Any]
+
+
+class Repeated(Protocol):
+    """Work that was measured and can be done again."""
+
+    model: Any
+
+    def again(self, stretch: Stretch, change: Call) -> None:
+        """Run more epochs, from the source that `change` makes of its own; nothing of them is kept."""
+
+
+class TracedWorkload:
+    """A measured workload, for the profiler."""
+
+    def __init__(self, work: Repeated, settings: Settings) -> None:
+        self._work, self._settings = work, settings
+
+    def names(self) -> Names:
+        """Return the names of the model's layers, those within layers too, and of its optimiser."""
+        model = self._work.model
+        if self._settings.backend == "tensorflow":
+            return Names()  # scopes of marks tell them
+        layers = [layer.name for layer in model._flatten_layers(include_self=False)]
+        optimizer = model.optimizer if self._settings.phase == "fit" else None
+        return Names(layers, model.name, optimizer.name if optimizer else None)
+
+    def traced(self, order: TraceOrder) -> None:
+        """Run the epochs up to the last that is asked for, and record those that are."""
+        profiler = load(self._settings.backend)
+        recording = Recording(profiler, order)
+        with ExitStack() as marks:
+            marks.callback(recording.end)
+            if self._named(profiler):
+                self._name(marks, profiler)
+            if self._settings.backend == "tensorflow":
+                self._trace_anew(profiler)
+            step = "predict_on_batch" if self._settings.phase == "predict" else "train_function"
+            marks.enter_context(_wrapped(self._work.model, step, recording.numbered))
+            steps = order.steps * self._settings.steps_per_execution
+            stretch = Stretch(steps, max(order.epochs), before=recording.before)
+            self._work.again(stretch, partial(_marked_input, profiler))
+
+    def _named(self, profiler: Profiler) -> bool:
+        """Return whether layers are to be named as they are called: not within what PyTorch compiles."""
+        compiled = self._settings.backend == "torch" and self._work.model.jit_compile
+        return profiler.scope(PHASE) is not None and not compiled
+
+    def _name(self, marks: ExitStack, profiler: Profiler) -> None:
+        model = self._work.model
+        marks.enter_context(_wrapped(keras.layers.Layer, "__call__", partial(_layers, profiler, model)))
+        marks.enter_context(_wrapped(model, "compute_loss", partial(_scoped, profiler, Phase.FORWARD)))
+        if model.optimizer is not None:
+            marks.enter_context(_wrapped(model.optimizer, "apply", partial(_scoped, profiler, Phase.UPDATE)))
+
+    def _trace_anew(self, profiler: Profiler) -> None:
+        """Have TensorFlow trace the step again, with the scopes that it is now given; two steps do."""
+        model = self._work.model
+        if self._settings.phase == "predict":
+            model.make_predict_function(force=True)
+        else:
+            model.make_train_function(force=True)
+        self._work.again(Stretch(self._settings.steps_per_execution, 2), partial(_marked_input, profiler))
+
+
+class Recording:
+    """The profiler, on for the epochs that are asked for; their steps are numbered through."""
+
+    def __init__(self, profiler: Profiler, order: TraceOrder) -> None:
+        self._profiler, self._order = profiler, order
+        self._on = ExitStack()
+        self._records = False
+        self._taken = 0
+
+    def before(self, epoch: int) -> None:
+        """An epoch, of those from 0, is about to begin, the device idle."""
+        self.end()
+        if epoch + 1 in self._order.epochs:
+            self._on.enter_context(recorded(self._profiler, path_of(self._profiler, self._order, epoch + 1)))
+            self._records = True
+
+    def end(self) -> None:
+        """The epoch is over, the device idle."""
+        self._records = False
+        self._on.close()
+
+    def numbered(self, call: Call) -> Call:
+        """Mark each call that is recorded as the next step."""
+
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            if not self._records:
+                return call(*args, **kwargs)
+            self._taken += 1
+            with self._profiler.mark(f"{STEP}{self._taken}"):
+                return call(*args, **kwargs)
+
+        return marked
+
+
+@contextmanager
+def _wrapped(owner: Any, name: str, wrap: Callable[[Call], Call]) -> Iterator[None]:
+    """Put a wrapper round a method of a class or of one object, and take it away again."""
+    own = name in vars(owner)
+    plain = vars(owner)[name] if own else getattr(owner, name)
+    setattr(owner, name, wrap(plain))
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, plain)
+        else:
+            delattr(owner, name)
+
+
+def _scoped(profiler: Profiler, phase: Phase, call: Call) -> Call:
+    def scoped(*args: Any, **kwargs: Any) -> Any:
+        with profiler.scope(f"{PHASE}{phase}") or nullcontext():
+            return call(*args, **kwargs)
+
+    return scoped
+
+
+def _layers(profiler: Profiler, model: Any, call: Call) -> Call:
+    """Name what the call of each layer computes after it, and what that of the whole model does the forward pass."""
+
+    def scoped(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        name = f"{PHASE}{Phase.FORWARD}" if layer is model else f"{LAYER}{layer.name}"
+        with profiler.scope(name) or nullcontext():
+            return call(layer, *args, **kwargs)
+
+    return scoped
+
+
+def _marked_input(profiler: Profiler, source: Any) -> Any:
+    """Return a source whose batches are marked as they are fetched; a data set of TensorFlow's as it is."""
+    if not isinstance(source, Iterator):
+        return source
+
+    def marked() -> Iterator[Any]:
+        while True:
+            with profiler.mark(f"{PHASE}{Phase.INPUT}"):
+                batch = next(source)
+            yield batch
+
+    return marked()

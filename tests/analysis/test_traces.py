@@ -1,0 +1,115 @@
+"""What a trace comes to."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.traces import table
+from records.traces.neutral import Head, Kind
+from records.traces.table import Gap, Part
+from tests.records.traces.made_up import span
+
+HEAD = Head("torch", 1, "cpu", 1)
+STEP = span("step 1", 0, 100, Kind.STEPS, step=1)
+
+
+def test_an_operations_time_is_its_own_without_what_is_nested_in_it() -> None:
+    found = table(
+        HEAD,
+        [
+            STEP,
+            span("linear", 10, 40, layer="dense", phase="forward"),
+            span("mm", 15, 20, layer="dense", phase="forward"),
+            span("add", 36, 10, layer="dense", phase="forward"),
+            span("mm", 60, 30, layer="dense", phase="backward"),
+        ],
+    )
+    assert found.by_operation == [
+        Part("mm", 2, pytest.approx(50e-6), pytest.approx(5 / 7)),
+        Part("add", 1, pytest.approx(10e-6), pytest.approx(1 / 7)),
+        Part("linear", 1, pytest.approx(10e-6), pytest.approx(1 / 7)),
+    ]
+    assert [(part.name, part.count) for part in found.by_phase] == [("forward", 3), ("backward", 1)]
+    assert [(part.name, part.share) for part in found.by_layer] == [("dense", pytest.approx(1))]
+    assert (found.window_s, found.busy_share, found.computed_s) == (
+        pytest.approx(100e-6),
+        pytest.approx(0.7),
+        pytest.approx(70e-6),
+    )
+
+
+def test_what_is_not_told_has_no_name() -> None:
+    found = table(HEAD, [STEP, span("mm", 0, 10)])
+    assert [part.name for part in (*found.by_layer, *found.by_phase)] == [None, None]
+
+
+def test_gaps_are_told_with_what_stands_round_them_and_what_the_program_did() -> None:
+    found = table(
+        HEAD,
+        [
+            STEP,
+            span("forward", 0, 90, Kind.LAYERS),
+            span("input", 12, 25, Kind.INPUT),
+            span("a", 5, 5),
+            span("b", 40, 10),
+            span("c", 45, 5),
+        ],
+    )
+    assert [(gap.before, gap.after, gap.meanwhile, round(gap.duration_s * 1e6)) for gap in found.gaps] == [
+        ("b", None, "forward", 50),
+        ("a", "b", "input", 30),
+        (None, "a", "forward", 5),
+    ]
+    assert (found.gap_count, found.gap_time_s) == (3, pytest.approx(85e-6))
+
+
+def test_work_at_the_same_time_on_several_tracks_is_busy_once_and_computed_twice() -> None:
+    found = table(HEAD, [STEP, span("a", 0, 50), span("b", 25, 50, lane=1)])
+    assert (found.busy_share, found.computed_s) == (pytest.approx(0.75), pytest.approx(100e-6))
+
+
+def test_only_what_began_within_the_steps_counts() -> None:
+    found = table(HEAD, [span("start", -50, 20), STEP, span("a", 0, 10, step=1), span("end", 200, 5)])
+    assert [part.name for part in found.by_operation] == ["a"]
+
+
+def test_a_step_lasts_until_its_work_is_done_though_the_program_has_gone_on() -> None:
+    found = table(HEAD, [STEP, span("late", 120, 30, step=1)])
+    assert (found.window_s, [part.name for part in found.by_operation]) == (pytest.approx(150e-6), ["late"])
+
+
+def test_between_traced_epochs_there_is_no_gap() -> None:
+    spans = [
+        span("step 1", 0, 10, Kind.STEPS, step=1),
+        span("a", 0, 10),
+        span("step 2", 1000, 10, Kind.STEPS, step=2),
+        span("a", 1000, 10),
+    ]
+    found = table(Head("torch", 1, "cpu", 2, 2), spans)
+    assert (found.gap_count, found.window_s, found.step_time_s) == (0, pytest.approx(20e-6), pytest.approx(10e-6))
+
+
+def test_of_several_workers_the_window_is_the_mean_and_the_time_the_sum() -> None:
+    spans = [
+        STEP,
+        span("a", 0, 100),
+        span("step 1", 0, 50, Kind.STEPS, worker=1, step=1),
+        span("a", 0, 25, worker=1),
+    ]
+    found = table(Head("torch", 2, "cpu", 1), spans)
+    assert (found.window_s, found.busy_share, found.computed_s) == (
+        pytest.approx(75e-6),
+        pytest.approx(0.75),
+        pytest.approx(125e-6),
+    )
+    assert found.gaps == [Gap(1, pytest.approx(25e-6), pytest.approx(25e-6), "a", None)]
+
+
+def test_without_steps_the_window_is_all_that_worked() -> None:
+    found = table(Head("torch", 1, "gpu"), [span("a", 10, 10), span("b", 40, 10)])
+    assert (found.steps, found.window_s, found.busy_share) == (None, pytest.approx(40e-6), pytest.approx(0.5))
+
+
+def test_a_trace_of_nothing_comes_to_nothing() -> None:
+    found = table(Head("jax", 1, "cpu"), [])
+    assert (found.window_s, found.busy_share, found.by_operation, found.gaps) == (0, None, [], [])

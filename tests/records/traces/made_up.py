@@ -1,0 +1,93 @@
+"""Made-up files of profilers: small enough to know every span."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from records.traces.neutral import Kind, Phase, Span, Track
+
+US = 1000
+
+
+def event(name: str, ts: float, dur: float, cat: str = "cpu_op", **told: Any) -> dict[str, Any]:
+    """An event of PyTorch's file; times in microseconds; `told` its arguments, `pid` and `tid` its thread."""
+    pid, tid = told.pop("pid", 1), told.pop("tid", 1)
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": told}
+
+
+def mark(name: str, ts: float, dur: float) -> dict[str, Any]:
+    return event(f"kbm:{name}", ts, dur, "user_annotation")
+
+
+def flow(phase: str, number: int, ts: float, **place: Any) -> dict[str, Any]:
+    return {"ph": phase, "id": number, "cat": "fwdbwd", "name": "fwdbwd", "pid": 1, "tid": 1, "ts": ts} | place
+
+
+def chrome(path: Path, events: Sequence[Mapping[str, Any]], **members: Any) -> Path:
+    """Write a file as PyTorch does: members round the list of events, a value over several lines."""
+    before = {"schemaVersion": 1, "deviceProperties": []}
+    text = json.dumps({**before, "traceEvents": list(events), "baseTimeNanoseconds": 0, **members}, indent=2)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def step_of_torch(shift: float = 0.0, number: int = 1) -> list[dict[str, Any]]:
+    """A step: input, a layer within a layer, its backward pass in another order, an update; one gap of 10 us."""
+    back = "autograd::engine::evaluate_function: MmBackward0"
+    events = [
+        mark(f"step:{number}", 0, 100),
+        mark("phase:input", 1, 4),
+        mark("phase:forward", 10, 20),
+        mark("layer:block", 10, 20),
+        mark("layer:dense", 12, 16),
+        event("aten::linear", 13, 10, **{"Sequence number": 7}),
+        event("aten::mm", 15, 6, **{"Sequence number": 7}),
+        event(back, 40, 30, **{"Sequence number": 7, "Fwd thread id": 1}),
+        event("MmBackward0", 42, 26, **{"Sequence number": 7, "Fwd thread id": 1}),
+        event("aten::mm", 45, 20),
+        mark("phase:update", 80, 15),
+        event("aten::add_", 82, 10),
+    ]
+    return [one | {"ts": one["ts"] + shift} for one in events]
+
+
+def span(name: str, start_us: float, duration_us: float, kind: Kind = Kind.COMPUTE, **told: Any) -> Span:
+    """A span; `worker`, `lane`, `op`, `phase`, `layer` and `step` where they matter."""
+    track = Track(told.pop("worker", 0), kind, told.pop("lane", 0))
+    phase = told.pop("phase", None)
+    start_ns, duration_ns = round(start_us * US), round(duration_us * US)
+    return Span(track, name, told.pop("op", name), start_ns, duration_ns, Phase(phase) if phase else None, **told)
+
+
+# Protocol buffers, as JAX's and TensorFlow's files are made of.
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def message(*fields: tuple[int, int | str | bytes]) -> bytes:
+    """A message of these fields, in their order: numbers, text or messages."""
+    out = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            out += varint(number << 3 | 2) + varint(len(data)) + data
+    return out
+
+
+def named(field: int, names: Sequence[str], *more: tuple[int, bytes]) -> list[tuple[int, bytes]]:
+    """Entries of a map from numbers, from 1, to messages that hold a name."""
+    return [
+        (field, message((1, i), (2, message((1, i), (2, name), *(more if i == 1 else ())))))
+        for i, name in enumerate(names, 1)
+    ]

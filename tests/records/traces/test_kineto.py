@@ -1,0 +1,54 @@
+"""PyTorch's file read piece by piece."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from records.traces import kineto
+from records.traces.asked import TraceError
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 1 << 20])
+def test_members_and_events_come_as_they_stand_however_the_file_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(kineto, "CHUNK_CHARACTERS", chunk)
+    events = [{"name": 'a\n"}]{["', "ts": 12.5, "args": {"deep": [[1], {}]}}, {"name": "é"}, 17]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"first": 1.25e-3, "traceEvents": events, "last": {"a": []}}, indent=1))
+    found = list(kineto.members(path))
+    assert found == [("first", 1.25e-3), *(("traceEvents", event) for event in events), ("last", {"a": []})]
+
+
+def test_a_packed_file_and_a_bare_list_are_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b'[{"ph": "X"}, {"ph": "M"}]'))
+    assert list(kineto.members(path)) == [("traceEvents", {"ph": "X"}), ("traceEvents", {"ph": "M"})]
+
+
+@pytest.mark.parametrize("text", ["{}", '{"traceEvents": []}', "[]"])
+def test_a_file_without_events_has_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    assert list(kineto.members(path)) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a" 1}', '{"traceEvents": [{}', '{"traceEvents": [{} {}]}', "nonsense"])
+def test_what_is_no_whole_trace_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=r"mine\.json: is no whole Chrome trace: .*; record it again"):
+        list(kineto.members(path))
+
+
+def test_a_value_without_end_is_not_read_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kineto, "CHUNK_CHARACTERS", 10)
+    monkeypatch.setattr(kineto, "MAX_VALUE_CHARACTERS", 100)
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": [{"name": "' + "a" * 1000)
+    with pytest.raises(TraceError, match="a value is not whole"):
+        list(kineto.members(path))

@@ -1,0 +1,62 @@
+"""Several files of a profiler as one trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from records.traces import native, neutral
+from records.traces.asked import TRACE_NAME, TraceError
+from records.traces.neutral import Kind
+from tests.records.traces.made_up import chrome, event, mark, step_of_torch
+
+
+def test_files_of_workers_are_one_trace_in_the_machines_clock(tmp_path: Path) -> None:
+    # The second worker's profiler counts from elsewhere: its marks of the clock tell by how much.
+    late = [mark("clock:5000000", 900_000, 1), mark("clock:5100000", 900_150, 1), *step_of_torch(900_500)]
+    early = [mark("clock:5000000", 0, 1), *step_of_torch(500)]
+    chrome(tmp_path / "epoch2.worker0.json", early)
+    chrome(tmp_path / "epoch2.worker1.json", late)
+    files = native.files_in(tmp_path)
+    head = native.make(files, tmp_path / TRACE_NAME, "torch")
+    found = list(neutral.spans(tmp_path / TRACE_NAME))
+    steps = [(one.track.worker, one.start_ns) for one in found if one.track.kind is Kind.STEPS]
+    assert (head.workers, head.steps, head.epochs, head.device) == (2, 1, 1, "cpu")
+    assert steps == [(0, 0), (1, 0)]
+
+
+def test_epochs_of_a_worker_lie_behind_each_other(tmp_path: Path) -> None:
+    for epoch, at in ((1, 0), (3, 50_000)):
+        events = [mark(f"clock:{7_000_000 + at * 1000}", 10, 1), *step_of_torch(20, number=1 + epoch // 2)]
+        chrome(tmp_path / f"epoch{epoch}.worker0.json", events)
+    head = native.make(native.files_in(tmp_path), tmp_path / TRACE_NAME, "torch")
+    steps = [one for one in neutral.spans(tmp_path / TRACE_NAME) if one.track.kind is Kind.STEPS]
+    assert (head.steps, head.epochs) == (2, 2)
+    assert [(one.step, one.start_ns) for one in steps] == [(1, 0), (2, 50_000_000)]
+
+
+def test_files_are_taken_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("epoch10.worker0.json", "epoch2.worker10.json", "epoch2.worker9.json", "names.json"):
+        (tmp_path / name).write_text("{}")
+    assert [path.name for path in native.files_in(tmp_path)] == [
+        "epoch2.worker9.json",
+        "epoch2.worker10.json",
+        "epoch10.worker0.json",
+    ]
+
+
+def test_a_file_that_is_not_ours_begins_at_zero(tmp_path: Path) -> None:
+    path = chrome(tmp_path / "mine.json", [event("aten::mm", 1234.5, 6)])
+    head = native.make([path], tmp_path / TRACE_NAME, "torch")
+    assert (head.steps, [one.start_ns for one in neutral.spans(tmp_path / TRACE_NAME)]) == (None, [0])
+
+
+def test_no_file_is_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="holds no file of a profiler"):
+        native.make([], tmp_path / TRACE_NAME, "jax")
+
+
+def test_a_file_of_nobodys_is_refused() -> None:
+    with pytest.raises(TraceError, match=r"must end in \.xplane\.pb, \.json, \.json\.gz"):
+        native.backend_of(Path("profile.txt"))

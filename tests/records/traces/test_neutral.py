@@ -1,0 +1,91 @@
+"""The neutral trace, written and read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from records.traces import neutral
+from records.traces.asked import TraceError
+from records.traces.neutral import Flow, Head, Kind, Point, Track, covered
+from tests.records.traces.made_up import span
+
+HEAD = Head("torch", 2, "cpu", 1)
+SPANS = [
+    span("step 1", 0, 100, Kind.STEPS, step=1),
+    span('aten::"mm"\n', 1.5, 2.25, op="aten::mm", phase="forward", layer="block/dense", step=1),
+    span("gloo:all_reduce", 50, 1, Kind.COMMUNICATION, worker=1, lane=2, phase="communication"),
+]
+FLOWS = [Flow("launch", Point(Track(0, Kind.COMPUTE), 1500), Point(Track(1, Kind.COMMUNICATION, 2), 50_000))]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    neutral.write(path, HEAD, SPANS, FLOWS)
+    assert neutral.head_of(path) == HEAD
+    assert list(neutral.spans(path)) == SPANS
+    assert list(neutral.flows(path)) == FLOWS
+
+
+def test_the_file_is_one_chrome_trace_whose_tracks_have_names(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    neutral.write(path, HEAD, SPANS, FLOWS)
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["name"] in ("thread_name", "process_name")}
+    assert names == {"torch worker 0", "torch worker 1", "steps", "compute", "communication 3"}
+    assert {(e["ts"], e["dur"], e["cat"]) for e in events if e["ph"] == "X"} == {
+        (0, 100, "steps"),
+        (1.5, 2.25, "forward"),
+        (50, 1, "communication"),
+    }
+    assert [(e["ph"], e["id"], e["ts"]) for e in events if e["ph"] in "sf"] == [("s", 0, 1.5), ("f", 0, 50)]
+
+
+def test_an_empty_trace_is_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    neutral.write(path, Head("jax", 0, "cpu"), [])
+    assert (neutral.head_of(path).steps, list(neutral.spans(path))) == (None, [])
+
+
+def test_the_plain_text_is_what_a_browser_opens(tmp_path: Path) -> None:
+    packed, plain = tmp_path / "trace.json.gz", tmp_path / "full_trace.ctf"
+    neutral.write(packed, HEAD, SPANS)
+    neutral.plain(packed, plain)
+    assert json.loads(plain.read_text())["otherData"]["backend"] == "torch"
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"otherData": {"version": 99}}', b"\x1f\x8b"])
+def test_what_is_no_neutral_trace_is_refused_by_its_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "other.json.gz"
+    path.write_bytes(gzip.compress(content) if content[:1] != b"\x1f" else content)
+    with pytest.raises(TraceError, match=r"other\.json\.gz: is "):
+        neutral.head_of(path)
+
+
+def test_a_trace_that_breaks_off_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    neutral.write(path, HEAD, SPANS * 1000)
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(TraceError, match="is damaged"):
+        list(neutral.spans(path))
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    def failing() -> object:
+        yield SPANS[0]
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        neutral.write(tmp_path / "trace.json.gz", HEAD, failing())  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [([], 0), ([(0, 1), (3, 4)], 2), ([(3, 5), (0, 4)], 5), ([(0, 9), (1, 2)], 9)],
+)
+def test_what_overlaps_is_covered_once(spans: list[tuple[float, float]], expected: float) -> None:
+    assert covered(spans) == expected

@@ -1,0 +1,206 @@
+"""JAX's and TensorFlow's events as the neutral trace has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from records.traces import xla
+from records.traces.asked import Names, TraceError
+from records.traces.neutral import Kind, Phase, Span
+from tests.records.traces.made_up import message
+
+STATS = ("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "_p", "_c", "Hlo Proto", "tf_op")
+NAMES = Names(["dense"], "functional", "adam")
+DOT, ADD = "jit(step)/jvp(functional)/dense/dot_general", "jit(step)/adam/add"
+
+Made = tuple[str, float, float, dict[str, int | str | bytes]]  # name, begin and duration in microseconds, statistics
+
+
+def program(**instructions: tuple[str, str]) -> bytes:
+    made = [
+        (2, message((1, n), (2, opcode), (7, message((2, origin))))) for n, (opcode, origin) in instructions.items()
+    ]
+    return message((1, message((1, "jit_step"), (3, message(*made)))))
+
+
+def stat(name: str, value: int | str | bytes) -> tuple[int, bytes]:
+    kind = {int: 4, str: 5, bytes: 6}[type(value)]
+    return 4, message((1, STATS.index(name) + 1), (kind, value))
+
+
+def plane(name: str, lines: dict[str, Sequence[Made]]) -> tuple[int, bytes]:
+    names = list(dict.fromkeys(event[0] for events in lines.values() for event in events))
+    parts: list[tuple[int, bytes]] = []
+    for number, (line, events) in enumerate(lines.items()):
+        made = [
+            (
+                4,
+                message(
+                    (1, names.index(what) + 1),
+                    (2, round(begin * 1e6)),
+                    (3, round(duration * 1e6)),
+                    *(stat(*item) for item in told.items()),
+                ),
+            )
+            for what, begin, duration, told in events
+        ]
+        parts.append((3, message((1, number), (2, line), *made)))
+    parts += [(4, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(names, 1)]
+    parts += [(5, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(STATS, 1)]
+    return 1, message((2, name), *parts)
+
+
+def metadata(name: str, proto: bytes) -> tuple[int, bytes]:
+    told = (5, message((1, STATS.index("Hlo Proto") + 1), (6, proto)))
+    entry = (4, message((1, 1), (2, message((1, 1), (2, name), told))))
+    stats = [(5, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(STATS, 1)]
+    return 1, message((2, "/host:metadata"), entry, *stats)
+
+
+def ran(name: str, begin: float, duration: float, run: int = 1, **told: int | str) -> Made:
+    stats = {"hlo_op": name, "hlo_module": "jit_step", "program_id": 9, "run_id": run, **told}
+    return name, begin, duration, stats
+
+
+def spans(path: Path, *planes: tuple[int, bytes], names: Names = NAMES) -> list[Span]:
+    path.write_bytes(message(*planes))
+    return xla.spans(xla.read(path), 0, names)[0]
+
+
+def worked(found: list[Span]) -> list[Span]:
+    return [one for one in found if one.track.kind in (Kind.COMPUTE, Kind.COMMUNICATION)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "epoch2.worker0.xplane.pb"
+
+
+def test_instructions_are_told_by_the_program_beside_them(path: Path) -> None:
+    proto = program(**{"dot.3": ("dot", DOT), "fusion.1": ("fusion", ADD), "all-reduce.2": ("all-reduce", "")})
+    events = [ran("dot.3", 0, 5), ran("fusion.1", 6, 1), ran("all-reduce.2", 8, 2)]
+    found = worked(spans(path, metadata("jit_step(9)", proto), plane("/host:CPU", {"thread": events})))
+    assert [(one.name, one.op, one.phase, one.layer) for one in found] == [
+        ("dot.3", "dot", Phase.FORWARD, "dense"),
+        ("fusion.1", "fusion (add)", Phase.UPDATE, None),
+        ("all-reduce.2", "all-reduce", Phase.COMMUNICATION, None),
+    ]
+    assert [one.track.name for one in found] == ["compute", "compute", "communication"]
+
+
+def test_without_its_program_an_instruction_has_its_name_and_no_more(path: Path) -> None:
+    (found,) = worked(spans(path, plane("/host:CPU", {"thread": [ran("multiply_add.12.3", 0, 5)]})))
+    assert (found.op, found.phase, found.layer) == ("multiply_add", None, None)
+
+
+def test_an_instruction_lasts_until_its_end_is_told_and_lies_apart_from_its_thread(path: Path) -> None:
+    events = [
+        ran("dot.1", 0, 2, _p=77),
+        ran("add.1", 2, 1, _p=78),
+        ("end: add.1", 2.5, 0.25, {"_c": 78}),
+        ran("dot.2", 4, 1, _p=79),
+    ]
+    ends = [("end: dot.1", 9, 1, {"_c": 77}), ("end: dot.2", 12, 1, {"_c": 79})]
+    found = worked(spans(path, plane("/host:CPU", {"one": events, "other": ends})))
+    assert [(one.name, one.start_ns, one.end_ns, one.track.lane) for one in found] == [
+        ("dot.1", 0, 10_000, 0),
+        ("add.1", 2000, 3000, 1),
+        ("dot.2", 4000, 13_000, 2),
+    ]
+
+
+def test_the_runs_of_a_program_are_the_steps_that_called_it_though_they_begin_later(path: Path) -> None:
+    program_thread = [
+        ("kbm:step:1", 0, 1, {}),
+        ("kbm:step:2", 2, 1, {}),
+        ("PjitFunction(step)", 2.1, 0.5, {}),
+    ]
+    pool = [ran("dot.1", 0.5, 4, run=5), ran("dot.1", 5, 4, run=6), ran("dot.1", -0.5, 0.1, run=4)]
+    found = spans(path, plane("/host:CPU", {"main": program_thread, "pool": pool[:2]}))
+    assert [one.step for one in worked(found)] == [1, 2]
+    assert [(one.name, one.track.kind) for one in found[:3]] == [
+        ("step 1", Kind.STEPS),
+        ("step 2", Kind.STEPS),
+        ("PjitFunction(step)", Kind.HOST),
+    ]
+
+
+def test_a_program_that_ran_another_number_of_times_is_no_steps(path: Path) -> None:
+    lines = {
+        "main": [("kbm:step:1", 0, 1, {}), ("kbm:step:2", 2, 1, {})],
+        "pool": [ran("dot.1", at, 1, run=at) for at in (1, 3, 5)],
+    }
+    assert {one.step for one in worked(spans(path, plane("/host:CPU", lines)))} == {None}
+
+
+def test_operations_of_tensorflow_are_told_by_their_path(path: Path) -> None:
+    lines = {
+        "main": [("kbm:step:1", 0, 50, {})],
+        "pool": [
+            ("functional/dense/MatMul:MatMul", 1, 2, {}),
+            ("gradient_tape/functional/dense/MatMul:MatMul", 4, 2, {}),
+            ("adam/Mul_3:Mul", 7, 1, {}),
+            ("collective_of_2/AddN:AddN", 9, 1, {}),
+            ("IteratorGetNext:IteratorGetNext", 11, 1, {}),
+            ("ExecutorState::Process", 0, 60, {}),
+            ("late:Cast", 70, 1, {}),
+        ],
+    }
+    found = worked(spans(path, plane("/host:CPU", lines)))
+    assert [(one.op, one.phase, one.layer, one.step) for one in found] == [
+        ("MatMul", Phase.FORWARD, "dense", 1),
+        ("MatMul", Phase.BACKWARD, "dense", 1),
+        ("Mul", Phase.UPDATE, None, 1),
+        ("AddN", Phase.COMMUNICATION, None, 1),
+        ("IteratorGetNext", Phase.INPUT, None, 1),
+        ("Cast", None, None, None),
+    ]
+
+
+def test_devices_are_workers_and_their_derived_lines_are_not_counted_again(path: Path) -> None:
+    kernel = ("sgemm", 0, 5, {"hlo_op": "dot.3", "hlo_module": "jit_step"})
+    of_node = ("AddKernel", 6, 1, {"tf_op": "functional/dense/add:AddV2"})
+    proto = program(**{"dot.3": ("dot", DOT)})
+    planes = [
+        plane(f"/device:GPU:{k}", {"Stream #7": [kernel, of_node], "XLA Ops": [kernel], "Steps": [("1", 0, 9, {})]})
+        for k in (0, 1)
+    ]
+    path.write_bytes(message(metadata("jit_step", proto), *planes))
+    recording = xla.read(path)
+    found = xla.spans(recording, 0, NAMES)[0]
+    assert recording.device == "gpu"
+    assert [(one.track.worker, one.name, one.op, one.layer) for one in found] == [
+        (0, "sgemm", "dot", "dense"),
+        (1, "sgemm", "dot", "dense"),
+        (0, "AddKernel", "AddV2", "dense"),
+        (1, "AddKernel", "AddV2", "dense"),
+    ]
+
+
+def test_virtual_devices_of_one_process_are_workers(path: Path) -> None:
+    events = [ran("dot.1", 0, 5, device_ordinal=1), ran("dot.1", 6, 5, device_ordinal=0)]
+    found = worked(spans(path, plane("/host:CPU", {"pool": events})))
+    assert [(one.track.worker, one.track.lane) for one in found] == [(1, 0), (0, 0)]
+
+
+def test_logical_devices_of_tensorflow_are_told_by_their_scopes(path: Path) -> None:
+    names = ("worker_1/forward/MatMul:MatMul", "gradient_tape/replica_2/Mul:Mul", "AddN:AddN")
+    events = [(name, 10 * at, 5, {}) for at, name in enumerate(names)]
+    found = worked(spans(path, plane("/host:CPU", {"pool": events})))
+    assert [one.track.worker for one in found] == [1, 2, 0]
+
+
+def test_marks_of_the_clock_are_read_and_not_shown(path: Path) -> None:
+    path.write_bytes(message(plane("/host:CPU", {"main": [("kbm:clock:12345", 7, 1, {})]})))
+    recording = xla.read(path)
+    assert (recording.clocks, recording.marks) == ([(7000, 12345)], [])
+
+
+@pytest.mark.parametrize("data", [b"\x0a\x7fxx", b"\xff\xff", b"{}"])
+def test_what_is_no_profile_is_refused_by_its_name(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is no whole profile of JAX or TensorFlow"):
+        xla.read(path)

@@ -1,0 +1,252 @@
+"""`runner trace` and traced runs from end to end, with pretended cells."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.schema import CellResult, Status
+from records.traces import neutral
+from records.traces.asked import BEGUN, TABLE_NAME, TRACE_NAME, Trace, Traced
+from runner.cell.job import Job, write_result
+from runner.cli.main import Seams, main
+from runner.executors import Outcome
+from runner.testing import Behaviour, FakeExecutor
+from tests.records.traces.made_up import chrome, step_of_torch
+from tests.sessions import newest_records
+
+MATRIX = """\
+version: 1
+defaults: {repeats: 2}
+backends: [jax, torch]
+cells:
+  - workload: mnist_mlp
+    trace: {epochs: [1, 3], steps: 2}
+  - workload: gru
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
+    return main([*arguments], Seams(executor=executor or FakeExecutor()))
+
+
+def ending(change: Callable[[Job, CellResult], CellResult | None], outcome: Outcome) -> Behaviour:
+    """A cell that leaves its result changed and then ends so."""
+
+    def behave(job: Job) -> Outcome:
+        if (changed := change(job, FakeExecutor().result(job))) is not None:
+            write_result(job, changed)
+        return outcome
+
+    return behave
+
+
+def test_a_traced_cell_has_its_trace_of_the_first_process_in_the_runs_folder(folder: Path) -> None:
+    executor = FakeExecutor()
+    assert runner("--matrix", "matrix.yaml", executor=executor) == 0
+    traced = [r for r in newest_records(folder) if r.trace]
+    assert {(r.settings.workload, r.repeat, r.trace.steps) for r in traced} == {("mnist_mlp", 0, 4)}
+    for record in traced:
+        place = folder / "results" / "latest" / record.trace.folder
+        assert record.trace.folder == f"traces/{record.cell_id}.0.0"
+        assert neutral.head_of(place / TRACE_NAME).steps == 4
+        assert json.loads((place / TABLE_NAME).read_text())["by_phase"][0]["name"] == "forward"
+    assert [job.trace is not None for job in executor.jobs].count(True) == 2
+
+
+def test_a_run_without_traces_has_no_folder_of_traces(folder: Path) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX.replace("    trace: {epochs: [1, 3], steps: 2}\n", ""))
+    assert runner("--matrix", "matrix.yaml") == 0
+    assert not (folder / "results" / "latest" / "traces").exists()
+    assert "Traces" not in (folder / "results" / "latest" / "report.html").read_text()
+
+
+def test_the_page_of_a_traced_run_links_to_each_trace_and_shows_its_tables(folder: Path) -> None:
+    runner("--matrix", "matrix.yaml")
+    page = (folder / "results" / "latest" / "report.html").read_text()
+    for record in newest_records(folder):
+        if record.trace:
+            assert f'href="{record.trace.folder}/trace.json.gz"' in page
+    assert "By operation" in page
+    assert "4 steps, 4.00\u00a0ms each with the profiler on; an operation ran 75\u00a0% of the time" in page
+
+
+def test_the_command_shows_the_newest_stored_trace(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--matrix", "matrix.yaml")
+    executor = FakeExecutor()
+    capsys.readouterr()
+    assert runner("trace", "jax:mnist_mlp", "--top", "1", executor=executor) == 0
+    printed = capsys.readouterr().out
+    assert executor.jobs == []
+    assert "4 steps: 4.00 ms each with the profiler on; " in printed
+    assert "ms as measured, without it" in printed
+    assert "by operation   share  time a step  count a step\nmm            100.0%      3.00 ms          1.00" in printed
+    assert "/trace.json.gz" in printed
+
+
+def test_the_command_records_a_cell_of_the_matrix_once_and_shows_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor()
+    assert runner("trace", "torch:gru", "--steps", "3", executor=executor) == 0
+    (record,) = newest_records(folder)
+    assert (record.settings.workload, record.trace.steps) == ("gru", 3)
+    assert [job.trace for job in executor.jobs] == [Trace([2], 3)]
+    assert "3 steps: 4.00 ms each with the profiler on" in capsys.readouterr().out
+
+
+def test_the_command_records_a_cell_of_a_stored_run_where_no_matrix_has_it(folder: Path) -> None:
+    runner("--matrix", "matrix.yaml", "--filter", "workload=gru")
+    measured = {record.cell_id for record in newest_records(folder)}
+    (folder / "matrix.yaml").unlink()
+    assert runner("trace", "torch:gru") == 0
+    (record,) = newest_records(folder)
+    assert record.cell_id in measured
+    # The next cell is found although the newest run is that of the trace.
+    assert runner("trace", "jax:gru") == 0
+
+
+def test_new_records_again_where_there_is_a_trace(folder: Path) -> None:
+    runner("trace", "jax:gru")
+    executor = FakeExecutor()
+    assert runner("trace", "jax:gru", "--new", executor=executor) == 0
+    assert len(executor.jobs) == 1
+
+
+def test_one_document_for_machines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("trace", "jax:gru", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["table"]["steps"], found["table"]["by_layer"][0]["name"]) == (5, "dense")
+
+
+def test_the_trace_is_written_where_it_is_wanted_packed_or_plain(folder: Path) -> None:
+    assert runner("trace", "jax:gru", "--to", "mine.json") == 0
+    assert runner("trace", "jax:gru", "--to", "mine.json.gz") == 0
+    plain = (folder / "mine.json").read_bytes()
+    assert json.loads(plain)["otherData"]["backend"] == "jax"
+    assert gzip.decompress((folder / "mine.json.gz").read_bytes()) == plain
+
+
+def test_a_profilers_own_file_is_shown_without_measuring_anything(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chrome(folder / "mine.json", step_of_torch())
+    assert runner("trace", "mine.json", "--to", "neutral.json.gz") == 0
+    printed = capsys.readouterr().out
+    assert "1 steps: 100 us each with the profiler on" in printed
+    assert "block/dense" in printed
+    assert neutral.head_of(folder / "neutral.json.gz").backend == "torch"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gro",), "no cell of matrix.yaml or a stored run is called 'gro'; did you mean gru?"),
+        (("mnist_mlp",), "CELL: 'mnist_mlp' names 2 cells; name one by its id:"),
+        (("jax:gru", "--steps", "0"), "--steps: must be a whole number from 1 to 10000, got 0"),
+        (("jax:gru", "--epochs", "0"), "--epochs: must be a whole number from 1 to 100, got 0; epochs are counted"),
+        (("jax:gru", "--epochs", "2", "2"), "--epochs: must not repeat, got 2 2"),
+        (("jax:gru", "--top", "0"), "--top: must be at least 1, got 0"),
+        (("absent.json",), "CELL: there is no file absent.json"),
+        (("jax:gru", "--matrix", "absent.yaml"), "absent.yaml: there is no such file"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_clear_error(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner("trace", *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_that_has_no_such_trace_says_which_it_has(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--matrix", "matrix.yaml")
+    run = (folder / "results" / "latest").resolve().name
+    assert runner("trace", "jax:gru", "--run", run) == 2
+    assert "holds no trace of 'jax:gru' (traces there: jax:mnist_mlp, torch:mnist_mlp)" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_trace_is_refused_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "broken.json").write_text("{")
+    (folder / "broken.xplane.pb").write_bytes(b"\x0a\x7f")
+    for name in ("broken.json", "broken.xplane.pb"):
+        assert runner("trace", name) == 2
+        assert f"{name}: is no whole" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome", "problem"),
+    [
+        (
+            lambda job, result: replace(result, trace=Traced(5, problem="RuntimeError: No space left")),
+            Outcome(exit_code=0),
+            "RuntimeError: No space left",
+        ),
+        (
+            lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)),
+            Outcome(signal=11),
+            f"{BEGUN}: ended by signal 11",
+        ),
+        (
+            lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)),
+            Outcome(signal=9, deadline_exceeded=True),
+            f"{BEGUN}: the time limit passed (timeout_s)",
+        ),
+        (
+            lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)),
+            Outcome(exit_code=1),
+            f"{BEGUN}: exit code 1; as a rule the disk was full",
+        ),
+        (
+            lambda job, result: replace(result, trace=Traced(5, folder="traced")),
+            Outcome(exit_code=0),
+            "No such file or directory",
+        ),
+    ],
+)
+def test_whatever_becomes_of_a_trace_the_figures_and_the_status_stay(
+    folder: Path, capsys: pytest.CaptureFixture[str], change: Any, outcome: Outcome, problem: str
+) -> None:
+    executor = FakeExecutor(behaviours={"gru": ending(change, outcome)})
+    assert runner("trace", "jax:gru", executor=executor) == 1
+    (record,) = newest_records(folder)
+    assert (record.status, record.times.step_time_s is not None) == (Status.OK, True)
+    assert record.trace.folder is None
+    assert problem in record.trace.problem
+    assert record.warnings[-1] == f"no_trace: {record.trace.problem}; the figures were measured before"
+    assert "no trace of jax gru" in capsys.readouterr().out
+
+
+def test_a_cell_that_was_not_asked_to_trace_is_judged_by_its_end_whatever_it_says(folder: Path) -> None:
+    change = ending(lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)), Outcome(signal=11))
+    runner("--matrix", "matrix.yaml", "--filter", "workload=gru", executor=FakeExecutor(behaviours={"gru": change}))
+    assert {record.status for record in newest_records(folder)} == {Status.CRASH}
+
+
+def test_the_fc_modes_leave_the_originals_file_where_they_are_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("--mode", "fc_single_manual", "--level", "2", "--weight-size", "32", "--batch-size", "8")
+    assert runner("fc", *small, "--backend", "jax", "--full-trace=1") == 0
+    assert json.loads((folder / "full_trace.ctf").read_text())["otherData"]["steps"] == 5
+    assert "trace: full_trace.ctf" in capsys.readouterr().out
+    assert runner("fc", *small, "--full-trace") == 0
+    assert {path.name for path in folder.glob("full_trace.*.ctf")} == {
+        "full_trace.jax.1.ctf",
+        "full_trace.tensorflow.1.ctf",
+        "full_trace.torch.1.ctf",
+    }
+    assert runner("fc", *small, "--full-trace", "2") == 2
+    assert "--full-trace: must be 0 or 1, got 2" in capsys.readouterr().err
