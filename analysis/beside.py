@@ -17,6 +17,7 @@ from analysis.parity import Stored, stored
 from analysis.roofline import Share
 from records.parity import Pair, ParityRecord
 from records.task import PREFIX
+from records.usage import Course
 
 # By phase: the figure that tells most of what a step, or a call, computes.
 SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss")}
@@ -56,11 +57,15 @@ class SameWork:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What is known beside a run's own records: twins compared, shares of the peak by cell_id, notes on the peaks."""
+    """What is known beside a run's own records: twins compared, shares of the peak by cell_id, notes on the peaks.
+
+    `courses` holds what attempts used over time, by their key.
+    """
 
     parity: tuple[ParityRecord, ...] = ()
     shares: Mapping[str, Share] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    courses: Mapping[tuple[str, int, int], Course] = field(default_factory=dict)
 
     @property
     def has_peaks(self) -> bool:

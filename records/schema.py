@@ -5,19 +5,21 @@ metadata; the warehouse's tables, the Parquet files and the documentation derive
 
 History of `SCHEMA_VERSION`:
   1  first version
+  2  `usage`, what a process used over time, in place of the memory that a `task` had; the allocator at epoch ends
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from records.fc import Parallel
+from records.meaning import about
 from records.settings import Settings
 from records.task import TaskRun
+from records.usage import Usage
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Status(StrEnum):
@@ -39,11 +41,6 @@ class Status(StrEnum):
 
 MEASURED = frozenset({Status.OK, Status.UNSTABLE})
 HARMLESS = MEASURED | {Status.UNSUPPORTED}
-
-
-def about(meaning: str, **kwargs: Any) -> Any:
-    """Return a dataclass field that carries its meaning; required unless a default is given."""
-    return field(metadata={"meaning": meaning}, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +138,10 @@ class Memory:
 
     peak_host_memory_bytes: int | None = about("resident peak of the whole process tree", default=None)
     peak_device_memory_bytes: int | None = about("peak of the framework's allocator on the device", default=None)
+    epoch_device_memory_bytes: list[int] = about(
+        "what the framework's allocator held on the device before the first kept epoch and after each",
+        default_factory=list,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +274,7 @@ class Record:
     parallel: Parallel | None = about("layout, traffic and work of the FC modes; null for others", default=None)
     container: Container | None = about("the container it ran in, where the runner made one for it", default=None)
     task: TaskRun | None = about("the external command and its metrics; null for workloads", default=None)
+    usage: Usage | None = about("what the process and its device used over time", default=None)
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -318,6 +318,8 @@ class _Campaign:
         shutil.rmtree(job.folder, ignore_errors=True)
         self._next_attempt[step.key] += 1
         self._tried[step.key] += 1
+        if outcome.course is not None:
+            run.keep_course(record, outcome.course)
         run.publish(record)
         self._workshop.observer.ended(step, record)
         return record

@@ -18,7 +18,7 @@ from runner.cell import backends, memory
 from runner.cell.backends import Plug, Unsupported
 from runner.cell.clock import monotonic
 from runner.cell.job import Job
-from runner.cell.kept import Compiling, Kept
+from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, finite, timed
 from runner.cell.measure import (
     DeviceMismatch,
@@ -54,11 +54,11 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     build_time_s = monotonic() - begun_s
     try:
         device = _proved(plug, crew, settings)
-        compiling = Compiling(plug)
-        times, learning, steps = _trained(job, crew, Kept(Turns(job), compiling))
+        kept = Kept(Turns(job), Compiling(plug), Allocated(plug))
+        times, learning, steps = _trained(job, crew, kept)
         parallel = fc.parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
         # Before collectives are watched: that may build another program, whose costs are not the cell's.
-        peaks, events = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()), plug.compile_events()
+        peaks, events = (memory.peak_resident_bytes(), plug.peak_device_memory_bytes()), plug.compile_events()
         parallel = replace(parallel, communication=_communication(crew, times, steps))
     finally:
         crew.close()
@@ -66,13 +66,13 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     resolved = replace(
         _resolved(settings, plug, (start, steps)),
         compile_cache_hits=events.cache_hits,
-        recompiles_timed=compiling.count,
+        recompiles_timed=kept.compiling.count,
     )
     return replace(
         result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
         resolved=resolved,
         learning=learning,
-        memory=peaks,
+        memory=Memory(*peaks, kept.allocated.sizes_bytes),
         versions=found_versions(plug),
         parallel=parallel,
     )

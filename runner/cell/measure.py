@@ -23,7 +23,7 @@ from runner.cell.backends import Batch, CompileEvents, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
 from runner.cell.job import Job, publish_text
-from runner.cell.kept import Compiling, Kept
+from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
 from runner.cell.turns import Turns
 from runner.cell.work import work_done
@@ -53,24 +53,24 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     built = build(job)
     first = make_batches(built, settings, settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
-    compiling = Compiling(plug)
-    work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, Kept(Turns(job), compiling))
+    kept = Kept(Turns(job), Compiling(plug), Allocated(plug))
+    work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, kept)
     times, learning, steps = work.run(first)
     events = plug.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
-    peaks = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes())
+    held = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes(), kept.allocated.sizes_bytes)
     resolved = replace(
         _resolved(job, built, plug, (start, steps)),
         compile_cache_hits=events.cache_hits,
         graph_breaks=events.graph_breaks,
-        recompiles_timed=compiling.count,
+        recompiles_timed=kept.compiling.count,
     )
     return replace(
         result_of(job, device, times),
         resolved=replace(resolved, **work_done(job, built, first[0])),
         learning=learning,
-        memory=peaks,
+        memory=held,
         versions=found_versions(plug),
     )
 

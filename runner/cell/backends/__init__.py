@@ -66,6 +66,9 @@ class Plug(Protocol):
     def peak_device_memory_bytes(self) -> int | None:
         """Return the allocator's peak on the device, None on a CPU."""
 
+    def device_memory_bytes(self) -> int | None:
+        """Return what the allocator holds on the device now, None on a CPU."""
+
     def tf32(self) -> bool | None:
         """Return whether float32 products may use TF32, None on a CPU."""
 

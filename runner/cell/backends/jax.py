@@ -74,8 +74,10 @@ class Plug:
         return self._compilations
 
     def peak_device_memory_bytes(self) -> int | None:
-        statistics = jax.devices()[0].memory_stats() or {}
-        return statistics.get("peak_bytes_in_use")
+        return _statistics().get("peak_bytes_in_use")
+
+    def device_memory_bytes(self) -> int | None:
+        return _statistics().get("bytes_in_use")
 
     def tf32(self) -> bool | None:
         if jax.default_backend() != "gpu":
@@ -94,3 +96,8 @@ class Plug:
 
     def _on_event(self, event: str, **_: Any) -> None:
         self._cache_hits += event == CACHE_HIT_EVENT
+
+
+def _statistics() -> dict[str, int]:
+    """Return what the device's allocator tells: on a CPU nothing."""
+    return jax.devices()[0].memory_stats() or {}

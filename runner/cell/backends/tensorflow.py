@@ -74,9 +74,10 @@ class Plug:
         return self._traces
 
     def peak_device_memory_bytes(self) -> int | None:
-        if not tf.config.list_physical_devices("GPU"):
-            return None
-        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+        return _allocated_bytes("peak")
+
+    def device_memory_bytes(self) -> int | None:
+        return _allocated_bytes("current")
 
     def tf32(self) -> bool | None:
         if not tf.config.list_physical_devices("GPU"):
@@ -110,3 +111,10 @@ def _chain(datasets: list[Any]) -> Any:
         return datasets[0]
     middle = len(datasets) // 2
     return _chain(datasets[:middle]).concatenate(_chain(datasets[middle:]))
+
+
+def _allocated_bytes(which: str) -> int | None:
+    """Return what TensorFlow's allocator tells of the first GPU: `peak` or `current`; None without one."""
+    if not tf.config.list_physical_devices("GPU"):
+        return None
+    return int(tf.config.experimental.get_memory_info("GPU:0")[which])

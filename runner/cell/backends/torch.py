@@ -79,6 +79,9 @@ class Plug:
     def peak_device_memory_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
 
+    def device_memory_bytes(self) -> int | None:
+        return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else None
+
     def tf32(self) -> bool | None:
         return torch.backends.cuda.matmul.allow_tf32 if torch.cuda.is_available() else None
 
