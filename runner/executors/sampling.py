@@ -30,9 +30,10 @@ Number = int | float
 class Pace:
     """When the next sample is due."""
 
-    def __init__(self, interval_s: float = SAMPLE_S) -> None:
+    def __init__(self, interval_s: float = SAMPLE_S, first_s: float = 0.0) -> None:
+        """Take the time between two samples, and when on the clock the first is due: by default at once."""
         self.interval_s = interval_s
-        self._next_s = 0.0
+        self._next_s = first_s
 
     def wait_s(self, now_s: float) -> float:
         """Return how long there is nothing to sample."""
