@@ -5,7 +5,8 @@ metadata; the warehouse's tables, the Parquet files and the documentation derive
 
 History of `SCHEMA_VERSION`:
   1  first version
-  2  `usage`, what a process used over time, in place of the memory that a `task` had; the allocator at epoch ends
+  2  `usage`, what a process used over time, in place of the memory that a `task` had; the allocator at epoch ends;
+     `tensorboard`
 """
 
 from __future__ import annotations
@@ -228,6 +229,15 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class Board:
+    """What was written for TensorBoard."""
+
+    log_dir: str = about("folder of the attempt, below the one that was asked for")
+    written: list[str] = about("of scalars, graph and profile those that were written", default_factory=list)
+    problem: str | None = about("what could not be written, and why", default=None)
+
+
+@dataclass(frozen=True, slots=True)
 class CellResult:
     """What a cell's process hands to its parent; it is believed only with the parent's nonce."""
 
@@ -275,6 +285,9 @@ class Record:
     container: Container | None = about("the container it ran in, where the runner made one for it", default=None)
     task: TaskRun | None = about("the external command and its metrics; null for workloads", default=None)
     usage: Usage | None = about("what the process and its device used over time", default=None)
+    tensorboard: Board | None = about(
+        "what was written for TensorBoard, where a log folder was asked for", default=None
+    )
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -1,8 +1,9 @@
 """What one process and its device used over time: in a record as few figures, beside it as a course of few points.
 
 Sampled by the process's parent while the process works; while it waits for its turn nothing is sampled. Of a workload
-mean, deviation and the largest value are those of its kept epochs, of an external command those of its whole life;
-`peak_` is always of the whole life. Of several GPUs each is a sample of its own.
+mean, deviation and the largest value are those of its kept epochs, and `peak_` is of its life up to the end of the last
+one: what comes after (counting FLOPs, a profile) is no part of what was measured. Of an external command, and of what
+came to no kept epoch, all are of the whole life. Of several GPUs each is a sample of its own.
 
 Promise: `None` means not measured. A course never has more than `MOST_POINTS` points, each the largest value of the
 samples it stands for, so that thinning hides no peak.

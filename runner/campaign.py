@@ -76,13 +76,17 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What measuring needs: the arms by name, who watches, what this machine is and has free."""
+    """What measuring needs: the arms by name, who watches, what this machine is and has free.
+
+    `log_dir` is where TensorBoard shall find what it shows, None for nowhere.
+    """
 
     arms: Mapping[str, Arm]
     observer: Observer
     machine: Machine
     import_roots: list[str] = field(default_factory=list)
     dataset_dir: str | None = None
+    log_dir: Path | None = None
     now: Callable[[], datetime] = utc_now
 
 
@@ -315,6 +319,10 @@ class _Campaign:
     def _publish(self, step: Step, job: Job, outcome: Outcome, started_at: datetime) -> Record:
         run = self._workshop.arms[step.arm].run
         record = record_of(run.run_id, self._workshop.machine, job, (outcome, started_at))
+        if self._workshop.log_dir is not None and record.status is not Status.INFRA:
+            from runner.board.write import Attempt, written
+
+            record = written(Attempt(record, outcome.course, job), self._workshop.log_dir)
         shutil.rmtree(job.folder, ignore_errors=True)
         self._next_attempt[step.key] += 1
         self._tried[step.key] += 1
@@ -344,6 +352,7 @@ class _Campaign:
             autotune_dir=_autotuned(arm.run, step.cell),
             task=step.cell.task,
             outputs_dir=_made(arm.run.folder / "outputs" / name) if step.cell.task else None,
+            board=self._workshop.log_dir is not None and step.cell.task is None,
         )
 
 

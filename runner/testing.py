@@ -5,6 +5,7 @@ main(["--matrix", "matrix.yaml"], Seams(executor=FakeExecutor()))
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,11 @@ from runner.executors import Outcome, Running
 from runner.tasks.seen import TaskSeen
 
 Behaviour = Callable[[Job], Outcome]
-# What every pretended process uses.
+# The model that every pretended cell describes, and what every pretended process uses.
+LAYERS = {
+    "class_name": "Sequential",
+    "config": {"name": "model", "layers": [{"class_name": "Dense", "config": {"name": f"dense_{n}"}} for n in (1, 2)]},
+}
 _MEMORY = MemoryUse(400 << 20, 1 << 20, 500 << 20, 10, 500 << 20)
 PRETENDED = Outcome(
     usage=Usage(1.0, 0.1, "processes", host_anonymous=_MEMORY, host_resident=_MEMORY),
@@ -95,6 +100,8 @@ class FakeExecutor:
         if job.task is not None:
             return _pretended_task(job, job.task)
         write_result(job, self.result(job))
+        if job.board:
+            job.model_path.write_text(json.dumps(LAYERS), encoding="utf-8")
         return replace(PRETENDED, exit_code=0, wall_time_s=1.0, start_time_s=0.1, parent_cpu_time_s=0.001)
 
     def result(self, job: Job) -> CellResult:

@@ -13,7 +13,7 @@ changes.
 
 History of `TABLES_VERSION`:
   1  first version
-  2  cells.usage_*; the figures of `usage` are measurements, in place of `task.host_memory` and `task.gpu_memory`
+  2  cells.usage_* and cells.tensorboard_*; the figures of `usage` are measurements, in place of those of `task`
 """
 
 from __future__ import annotations

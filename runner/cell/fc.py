@@ -60,6 +60,8 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         # Before collectives are watched: that may build another program, whose costs are not the cell's.
         peaks, events = (memory.peak_resident_bytes(), plug.peak_device_memory_bytes()), plug.compile_events()
         parallel = replace(parallel, communication=_communication(crew, times, steps))
+        if job.board:
+            _leave_for_board(job, plug, crew)
     finally:
         crew.close()
     keep_tuning(job)
@@ -76,6 +78,14 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         versions=found_versions(plug),
         parallel=parallel,
     )
+
+
+def _leave_for_board(job: Job, plug: Plug, crew: Crew) -> None:
+    """Leave a profile of the workers, where they are in this process. Layers that Keras could describe there are none."""
+    from runner.cell.board import leave
+
+    here = all(place.process in (None, os.getpid()) for place in crew.places())
+    leave(job, plug, None, crew.run if here else None)
 
 
 def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:

@@ -43,7 +43,8 @@ class Job:
     `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold start. `fault` is planted in the
     workload where the program tests itself (`models.faults`). `autotune_dir` is where the repeats of a cell keep what
     was tuned, None where each tunes for itself. `task` is the external command to run in place of a workload, and
-    `outputs_dir` where what it leaves is kept.
+    `outputs_dir` where what it leaves is kept. With `board` the process leaves, after everything measured, what
+    TensorBoard is to show of it.
     """
 
     nonce: str
@@ -61,6 +62,7 @@ class Job:
     autotune_dir: str | None = None
     task: Task | None = None
     outputs_dir: str | None = None
+    board: bool = False
 
     @property
     def path(self) -> Path:
@@ -106,6 +108,21 @@ class Job:
     def trace_path(self) -> Path:
         """Where a parity twin's trace is expected; its arrays lie beside it."""
         return Path(self.folder) / "trace.json"
+
+    @property
+    def model_path(self) -> Path:
+        """Where the process leaves the description of its model."""
+        return Path(self.folder) / "model.json"
+
+    @property
+    def profile_dir(self) -> Path:
+        """Where the process leaves what its backend's profiler wrote."""
+        return Path(self.folder) / "profile"
+
+    @property
+    def undone_path(self) -> Path:
+        """Where the process says what of these it could not leave, a line each."""
+        return Path(self.folder) / "undone.txt"
 
     @property
     def result_path(self) -> Path:

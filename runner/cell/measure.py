@@ -66,13 +66,23 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         graph_breaks=events.graph_breaks,
         recompiles_timed=kept.compiling.count,
     )
-    return replace(
+    found = replace(
         result_of(job, device, times),
         resolved=replace(resolved, **work_done(job, built, first[0])),
         learning=learning,
         memory=held,
         versions=found_versions(plug),
     )
+    leave_for_board(job, plug, built, lambda steps: work.again(first, steps))
+    return found
+
+
+def leave_for_board(job: Job, plug: Plug, built: Built, again: Callable[[int], None]) -> None:
+    """Leave what TensorBoard is to show, where that was asked for; `again` works on for a number of steps."""
+    if job.board:
+        from runner.cell.board import leave
+
+        leave(job, plug, built.model.to_json, again)
 
 
 def keep_tuning(job: Job) -> None:
@@ -181,6 +191,10 @@ class Training:
             seen.short = self._fit(source, Stretch(short_steps, 1 + settings.epochs - settings.discard))
         return seen.times(settings), _learning(seen.epochs), steps
 
+    def again(self, batches: Sequence[Batch], steps: int) -> None:
+        """Train so many calls of the backend more; nothing is kept."""
+        self._fit(self._source(batches), Stretch(steps * self._job.settings.steps_per_execution, 1))
+
     def _fit(self, source: Any, stretch: Stretch) -> EpochLog:
         return fit_epochs(self._built.model, source, self._plug, stretch)
 
@@ -213,6 +227,10 @@ class Predicting:
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
         p50, p99 = (float(np.percentile(log.call_times_s, rank)) for rank in (50, 99))
         return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
+
+    def again(self, batches: Sequence[Batch], steps: int) -> None:
+        """Make so many calls more; nothing is kept."""
+        predict_epochs(self._built.model, self._placed(batches), Stretch(steps, 1, 1))
 
     def _placed(self, batches: Sequence[Batch]) -> list[Batch]:
         if self._job.settings.feed == "device_resident":

@@ -33,6 +33,7 @@ from runner.cli import (
     service,
     show,
     task,
+    tensorboard,
 )
 from runner.errors import RunnerError, UsageError
 from runner.executors import Executor
@@ -56,6 +57,7 @@ COMMANDS = (
     gate,
     history,
     dashboard,
+    tensorboard,
     selftest,
     completion,
     schema,

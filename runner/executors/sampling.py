@@ -3,6 +3,7 @@
     use = Sampling(pid, gpus)
     while it works: use.sample(at_s)
     use.begin(at_s) ... use.end(at_s)      round each stretch that counts
+    use.over()                             what comes now (counting FLOPs, a profile) is shown and counts for nothing
     use.usage(), use.course()
 
 Promise: nothing is done inside the process, and nothing costly while it works: the proportional set size, which walks
@@ -163,7 +164,7 @@ class Sampling:
         self._tree, self._gpus, self._group = TreeMemory(root), gpus, group
         self._quantities = {name: Quantity() for name in COLUMNS}
         self._thinned = Thinned()
-        self._kept = False
+        self._kept, self._counts = False, True
         self._epochs_s: list[tuple[float, float]] = []
         self._begun_s = self._last_s = self._pss_cost_s = 0.0
         self._sampled_since = False
@@ -212,6 +213,10 @@ class Sampling:
         if resting:
             self._proportional.append(self._proportional_bytes(at_s))
 
+    def over(self) -> None:
+        """The last stretch that counts is over: no later value moves a figure, the peaks included."""
+        self._counts = False
+
     def usage(self) -> Usage | None:
         """Return what was seen; None where nothing was."""
         one = self._quantities
@@ -242,8 +247,9 @@ class Sampling:
             self._group.close()
 
     def _add(self, name: str, looks: Sequence[Sample]) -> None:
-        for look in looks:
-            self._quantities[name].add(getattr(look, name), kept=self._kept)
+        if self._counts:
+            for look in looks:
+                self._quantities[name].add(getattr(look, name), kept=self._kept)
 
     def _count_energy(self) -> None:
         for before_j, gpu in zip(self._energies_before, self._gpus, strict=True):

@@ -182,8 +182,11 @@ class Watch:
     def turn(self) -> bool:
         """Let the process go on until it rests again; False when it has ended."""
         if self._resting is not None:
-            if self._steps is None and self._epochs.begin(self._pid):
-                self._use.begin(self._meter.wall_s)
+            if self._steps is None:
+                if self._epochs.begin(self._pid):
+                    self._use.begin(self._meter.wall_s)
+                else:
+                    self._use.over()
             self._reins.go(self._steps)
             self._resting = self._steps = None
         rests = self._wait()

@@ -78,8 +78,9 @@ def test_a_long_course_keeps_the_place_of_its_peak() -> None:
     assert 0 <= 234.5 - at_s < 16 / 10
 
 
-def test_mean_and_deviation_are_of_the_kept_epochs_and_the_peak_of_the_whole_life() -> None:
-    gpu = Gpu([used(100, 1.0, 50.0), used(10, 0.5, 20.0), used(30, 0.7, 40.0), used(70, 0.0, 5.0)], [100.0, 130.0])
+def test_mean_and_deviation_are_of_the_kept_epochs_and_the_peak_of_all_until_their_end() -> None:
+    uses = [used(100, 1.0, 50.0), used(10, 0.5, 20.0), used(30, 0.7, 40.0), used(70, 0.0, 5.0), used(900, 1.0, 90.0)]
+    gpu = Gpu(uses, [100.0, 130.0])
     sampling = Sampling(GONE, [gpu])  # type: ignore[list-item]
     sampling.sample(0.1)
     sampling.begin(0.15)
@@ -87,6 +88,8 @@ def test_mean_and_deviation_are_of_the_kept_epochs_and_the_peak_of_the_whole_lif
     sampling.sample(0.3)
     sampling.end(0.35)
     sampling.sample(0.4)
+    sampling.over()
+    sampling.sample(0.5)
     found = sampling.usage()
     assert found is not None
     memory = found.device_memory
@@ -101,7 +104,7 @@ def test_mean_and_deviation_are_of_the_kept_epochs_and_the_peak_of_the_whole_lif
     assert (found.host_anonymous, found.host_resident) == (None, None)
     course = sampling.course()
     assert course is not None
-    assert (course.device_power_w, course.epochs_s) == ([50.0, 20.0, 40.0, 5.0], [[0.15, 0.35]])
+    assert (course.device_power_w, course.epochs_s) == ([50.0, 20.0, 40.0, 5.0, 90.0], [[0.15, 0.35]])
     sampling.close()
 
 
