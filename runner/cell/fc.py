@@ -81,7 +81,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
 
 
 def _leave_for_board(job: Job, plug: Plug, crew: Crew) -> None:
-    """Leave a profile of the workers, where they are in this process. Layers that Keras could describe there are none."""
+    """Leave a profile of the workers, where they are in this process; Keras has no layers of theirs to describe."""
     from runner.cell.board import leave
 
     here = all(place.process in (None, os.getpid()) for place in crew.places())

@@ -91,17 +91,19 @@ class Quantity:
     def memory(self) -> MemoryUse | None:
         """Return it as memory."""
         one = self._shown()
-        return one and MemoryUse(one.mean, one.deviation, int(one.most), one.count, int(self._whole.most))
+        if one is None:
+            return None
+        return MemoryUse(one.mean, one.deviation, int(one.most), one.count, int(self._whole.most))
 
     def share(self) -> ShareUse | None:
         """Return it as a share."""
         one = self._shown()
-        return one and ShareUse(one.mean, one.deviation, one.most, one.count)
+        return None if one is None else ShareUse(one.mean, one.deviation, one.most, one.count)
 
     def power(self) -> PowerUse | None:
         """Return it as power."""
         one = self._shown()
-        return one and PowerUse(one.mean, one.deviation, one.most, one.count)
+        return None if one is None else PowerUse(one.mean, one.deviation, one.most, one.count)
 
     def _shown(self) -> Spread | None:
         """Return what counts: of a process that came to no such stretch its whole life."""
@@ -181,9 +183,11 @@ class Sampling:
     def sample(self, at_s: float) -> None:
         """Look once; `at_s` is how long the process has worked so far."""
         host = self._tree.read()
-        anonymous = self._group.anonymous_bytes() if self._group else host and host.anonymous_bytes
+        anonymous, resident = (host.anonymous_bytes, host.resident_bytes) if host else (None, None)
+        if self._group:
+            anonymous = self._group.anonymous_bytes()
         gpus = [gpu.use(self._tree.pids) for gpu in self._gpus]
-        looks = [_sample(anonymous, host and host.resident_bytes, gpu) for gpu in gpus or [GpuUse()]]
+        looks = [_sample(anonymous, resident, gpu) for gpu in gpus or [GpuUse()]]
         self._add("host_anonymous_bytes", looks[:1])
         self._add("host_resident_bytes", looks[:1])
         for name in COLUMNS[2:]:

@@ -1,4 +1,4 @@
-"""Real backends: each leaves its graph and its profile after everything measured, and TensorBoard's own reader opens it."""
+"""Real backends: each leaves its graph and a profile after everything measured, and TensorBoard's own readers agree."""
 
 from __future__ import annotations
 

@@ -253,7 +253,8 @@ def test_without_a_log_folder_nothing_is_asked_of_a_cell_and_nothing_is_imported
         "import sys; from runner.cli.main import main; from runner.testing import FakeExecutor\n"
         "from runner.cli.main import Seams\n"
         "assert main(['--json', '--new'], Seams(executor=FakeExecutor())) == 0\n"
-        "found = [name for name in sys.modules if name.startswith(('runner.board', 'tensorboard', 'runner.cell.board'))]\n"
+        "names = ('runner.board', 'tensorboard', 'runner.cell.board')\n"
+        "found = [name for name in sys.modules if name.startswith(names)]\n"
         "assert not found, found\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
