@@ -146,11 +146,9 @@ def _write_events(path: Path, record: Record, events: Sequence[Event]) -> bool:
     from tensorboardX.record_writer import RecordWriter
 
     path.unlink(missing_ok=True)
-    with _whole(path):
-        writer = RecordWriter(str(path))
+    with _whole(path), contextlib.closing(RecordWriter(str(path))) as writer:
         for event in (Event(wall_time=began_s(record), file_version=VERSION), *events):
             writer.write(event.SerializeToString())
-        writer.close()
     return True
 
 

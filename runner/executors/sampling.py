@@ -155,7 +155,7 @@ class Thinned:
         columns = zip(*(values for _, values in self._points), strict=True)
         told = {name: list(c) for name, c in zip(COLUMNS, columns, strict=True) if any(v is not None for v in c)}
         times_s = [round(at_s, 3) for at_s, _ in self._points]
-        return Course(times_s, epochs_s=[[round(x, 3) for x in ends] for ends in epochs_s], **told)  # type: ignore[arg-type]
+        return Course(times_s, epochs_s=[[round(x, 3) for x in ends] for ends in epochs_s], **told)
 
 
 class Sampling:

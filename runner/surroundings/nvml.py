@@ -83,7 +83,8 @@ class Nvml:
 
     def energy_j(self) -> float | None:
         """Return the energy used since the driver was loaded."""
-        return self._told(self._library.nvmlDeviceGetTotalEnergyConsumption, scale=MILLI)
+        found: float | None = self._told(self._library.nvmlDeviceGetTotalEnergyConsumption, scale=MILLI)
+        return found
 
     def lock(self) -> str | None:
         """Hold the clock to the one the GPU is rated for, which it keeps under any load; return why it cannot be."""
