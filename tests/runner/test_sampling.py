@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from records.codec import canonical, decode, loads
@@ -54,6 +54,7 @@ def test_a_sample_is_due_once_an_interval() -> None:
     assert pace.wait_s(6.0) == 0.0
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=5 * MOST_POINTS))
 def test_a_thinned_course_is_bounded_and_hides_no_peak(values: list[int]) -> None:
     thinned = Thinned()

@@ -20,7 +20,7 @@ HELD_BYTES = 400 << 20
 HOLDING = "import sys; held = bytearray({0}); {1}; print('holds', flush=True); sys.stdin.read()"
 BELOW = "import subprocess, sys; subprocess.run([sys.executable, '-c', {0!r}], check=True)"
 READING = "content = open({0!r}, 'rb').read(); del content"
-MAPPING = "import mmap; seen = mmap.mmap(open({0!r}, 'rb').fileno(), 0, prot=mmap.PROT_READ); sum(seen[::4096])"
+MAPPING = "import mmap; file = open({0!r}, 'rb'); m = mmap.mmap(file.fileno(), 0, access=1); sum(m[::4096])"
 
 
 @pytest.fixture

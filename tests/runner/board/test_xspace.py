@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.board.xspace import xspace
@@ -82,7 +82,10 @@ def test_a_trace_without_events_is_an_empty_space() -> None:
     assert xspace([]) == b""
 
 
-@given(st.lists(st.tuples(st.text(max_size=5), st.integers(0, 10**9), st.integers(0, 10**7)), min_size=1, max_size=30))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 10**9), st.integers(0, 10**7)), min_size=1, max_size=30)
+)
 def test_every_event_keeps_its_place_and_its_length(events: list[tuple[str, int, int]]) -> None:
     (lines,) = told([event(name, at_ns / 1000, took_ns / 1000) for name, at_ns, took_ns in events]).values()
     begun = min(at_ns for _, at_ns, _ in events)
