@@ -86,7 +86,7 @@ def _picture(row: Row, drawn: Drawn, courses: Courses) -> Picture | None:
     most = max(value for course in several for value in drawn.values(course) if value is not None)
     up = axes.from_zero([most or 1.0], drawn.words, drawn.unit or unit_for([most], MEMORY_UNITS))
     lanes = [_lane(backend, shown[backend], drawn, (across, up)) for backend in row.cells if shown[backend]]
-    return Picture(row.title, drawn.words, across, lanes)
+    return Picture(row.title, f"{drawn.words}, {up.unit.name}", across, lanes)
 
 
 def _shown(cell: CellSummary, courses: Courses) -> list[tuple[Record, Course]]:

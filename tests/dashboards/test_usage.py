@@ -58,10 +58,10 @@ def test_a_device_has_pictures_of_its_memory_utilisation_and_power() -> None:
     found, records = rows(DEVICE)
     pictures = usage.pictures(found, {record.key: DEVICE_COURSE for record in records})
     assert [one.quantity for one in pictures] == [
-        "anonymous host memory",
-        "device memory",
-        "device utilisation",
-        "device power",
+        "anonymous host memory, MiB",
+        "device memory, MiB",
+        "device utilisation, %",
+        "device power, W",
     ]
     assert pictures[1].lanes[0].notes[-1] == "of its own 500\u00a0MiB"
     assert pictures[2].lanes[0].figure == "90.0\u00a0%"
