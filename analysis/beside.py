@@ -18,6 +18,7 @@ from analysis.roofline import Share
 from records.parity import Pair, ParityRecord
 from records.task import PREFIX
 from records.traces.table import Table
+from records.usage import Course
 
 # By phase: the figure that tells most of what a step, or a call, computes.
 SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss")}
@@ -67,13 +68,14 @@ class ShownTrace:
 class Beside:
     """What is known beside a run's own records: twins compared, shares of the peak by cell_id, notes on the peaks.
 
-    `traces` holds the newest trace of each cell by its id.
+    `traces` holds the newest trace of each cell by its id, `courses` what attempts used over time, by their key.
     """
 
     parity: tuple[ParityRecord, ...] = ()
     shares: Mapping[str, Share] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     traces: Mapping[str, ShownTrace] = field(default_factory=dict)
+    courses: Mapping[tuple[str, int, int], Course] = field(default_factory=dict)
 
     @property
     def has_peaks(self) -> bool:

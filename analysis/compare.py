@@ -75,6 +75,8 @@ class CellSummary:
     warnings: tuple[str, ...]
     doubts: tuple[str, ...] = ()
     figure: Figure = STEP_TIME
+    peak_anonymous_memory_bytes: int | None = None
+    samples_per_j: float | None = None
 
     @property
     def measured(self) -> tuple[Record, ...]:
@@ -199,7 +201,14 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         warnings=tuple(sorted({warning for record in kept for warning in record.warnings})),
         doubts=doubts(kept),
         figure=figure_of(kept),
+        peak_anonymous_memory_bytes=_maximum(_peak_anonymous_bytes(record) for record in measured),
+        samples_per_j=_median(record.usage.samples_per_j if record.usage else None for record in measured),
     )
+
+
+def _peak_anonymous_bytes(record: Record) -> int | None:
+    found = record.usage.host_anonymous if record.usage else None
+    return found.peak_bytes if found else None
 
 
 def incomparable(cells: dict[str, CellSummary], *, apart: bool = False) -> str | None:

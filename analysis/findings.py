@@ -50,6 +50,8 @@ FIGURES: Mapping[str, tuple[str, str, Callable[[CellSummary], float | None]]] = 
     "times.call_time_p99_s": ("s", "median over processes", lambda c: c.call_time_p99_s),
     "memory.peak_host_memory_bytes": ("B", "largest of the processes", lambda c: c.peak_host_memory_bytes),
     "memory.peak_device_memory_bytes": ("B", "largest of the processes", lambda c: c.peak_device_memory_bytes),
+    "usage.host_anonymous.peak_bytes": ("B", "largest of the processes", lambda c: c.peak_anonymous_memory_bytes),
+    "usage.samples_per_j": ("samples/J", "median over processes", lambda c: c.samples_per_j),
 }
 PEAKS: Mapping[str, tuple[str, Callable[[Share], float | None]]] = {
     "achieved_flop_per_s": ("FLOP/s", lambda s: s.achieved_flop_per_s),

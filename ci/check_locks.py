@@ -42,7 +42,7 @@ LOCKS = (
     Lock("build", builds=True),
     Lock("host"),
     Lock("dashboard", ("dashboard", "bigquery")),
-    Lock("cpu", ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery"), ("dev",), torch_apart=True),
+    Lock("cpu", ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard"), ("dev",), torch_apart=True),
     Lock("tf-cpu", ("tf-cpu",)),
     Lock("tf-gpu", ("tf-gpu",)),
     Lock("jax-cpu", ("jax-cpu",)),

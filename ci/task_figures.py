@@ -1,7 +1,6 @@
 """Measure what external commands cost: the figures that docs/tasks.md states. Nothing here is a test.
 
-.venv/bin/python ci/task_figures.py log        reading metrics from a log of a gigabyte, one match in 1000 lines
-.venv/bin/python ci/task_figures.py sampling   CPU time of the runner while a command runs, as a share of a core
+.venv/bin/python ci/task_figures.py    reading metrics from a log of a gigabyte, one match in 1000 lines
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from records.store import Results
 from records.task import Compute, Metric, MetricAsked, Task
-from runner.cli.main import main as runner
 from runner.tasks.metrics import Written, metrics_of
 
 LINES = 1000
@@ -27,11 +24,6 @@ PATTERNS = {
     "line's end": r"accuracy=(\S+)$",
     "any words before": r"Batch .*accuracy=(\S+)",
 }
-SLEEP = """\
-version: 1
-tasks:
-  - {task: sleep, command: [sleep, "20"], repeats: 3}
-"""
 
 
 def write_log(path: Path, size_bytes: int) -> None:
@@ -67,36 +59,13 @@ def log(size_bytes: int, repeats: int) -> None:
         shutil.rmtree(folder)
 
 
-def sampling() -> None:
-    """Print the runner's CPU time while a sleeping command runs, as a share of a core."""
-    folder = Path(tempfile.mkdtemp(prefix="task-figures-"))
-    try:
-        (folder / "matrix.yaml").write_text(SLEEP)
-        runner(["--matrix", str(folder / "matrix.yaml"), "--results", str(folder / "results"), "--json"])
-        run = Results(folder / "results").latest()
-        assert run is not None
-        for record in run.load()[0]:
-            harness, task = record.harness, record.task
-            assert task is not None
-            assert task.host_memory is not None
-            share = (harness.parent_cpu_time_s or 0.0) / (harness.wall_time_s or 1.0)
-            samples = task.host_memory.samples
-            print(f"{share:.2%} of a core, {samples} samples in {harness.wall_time_s:.1f} s")
-    finally:
-        shutil.rmtree(folder)
-
-
 def main() -> None:
-    """Measure what is asked for."""
+    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("log", "sampling"))
     parser.add_argument("--bytes", type=int, default=1_000_000_000, help="size of the log")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    if args.what == "log":
-        log(args.bytes, args.repeats)
-    else:
-        sampling()
+    log(args.bytes, args.repeats)
 
 
 if __name__ == "__main__":

@@ -217,6 +217,7 @@ def _lines(row: Row, columns: Sequence[Column], beside: Beside, parallel: Mappin
         Line("fixed per epoch", "ms", _plain(columns, lambda c: c.fixed_time_per_epoch_s, MILLISECOND)),
         Line("seed’s total", "s", _plain(columns, lambda c: c.seed_total_time_s)),
         Line("share of peak", "%", [_share_value(cell, beside) for _, cell in columns]),
+        Line("samples per joule", "samples/J", _plain(columns, lambda c: c.samples_per_j)),
         *_parallel_lines([(cell, parallel.get(cell.cell_id) if cell else None) for _, cell in columns]),
         Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
         Line("same work", "", [_same_work_value(row, name, cell, beside) for name, cell in columns]),

@@ -125,7 +125,12 @@ def _memory(row: Row, axis: Axis) -> Lane:
     backend, slot = str(row["backend"]), slot_of(str(row["backend"]))
     host, device = row["host_bytes"], row["device_bytes"]
     told = f"device {memory(device)}" if device is not None else "device not measured"
-    lane = Lane(backend, slot, None, memory(host), [told], f"{backend}: host {memory(host)}, {told}")
+    notes = [told]
+    if row["anonymous_bytes"] is not None:
+        notes.append(f"anonymous {memory(row['anonymous_bytes'])}")
+    if row["samples_per_j"] is not None:
+        notes.append(f"{number(row['samples_per_j'])} samples/J")
+    lane = Lane(backend, slot, None, memory(host), notes, f"{backend}: host {memory(host)}, {', '.join(notes)}")
     for value, what, hollow in ((host, "host", False), (device, "device", True)):
         if value:
             lane.marks.append(Mark(axis.place(value), MIDDLE, slot, f"{backend}: {what} {memory(value)}", hollow))

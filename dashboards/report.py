@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from analysis import shortfall, whole
 from analysis.beside import NOTHING, Beside
 from analysis.compare import Row
-from dashboards import environment, findings, parallel, pictures, traces, troubles
+from dashboards import environment, findings, parallel, pictures, traces, troubles, usage
 from dashboards.format import DASH, moment
 from records.schema import Record
 
@@ -62,6 +62,7 @@ def render(
         epochs=pictures.epoch_pictures(rows),
         starts=pictures.start_pictures(rows),
         memories=pictures.memory_pictures(rows),
+        usages=usage.pictures(rows, beside.courses),
         parallel=parallel.pictures(rows, beside),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, beside.traces),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from records.codec import CodecError, canonical, decode, loads, to_json
-from records.schema import about
+from records.meaning import about
 from records.store import Run, StoreFailure
 
 FILE = "findings.json"

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from records.codec import CodecError, canonical, decode, dumps, loads
-from records.schema import about
+from records.meaning import about
 from records.settings import Scalar
 from records.store import write_synced
 

@@ -5,20 +5,23 @@ metadata; the warehouse's tables, the Parquet files and the documentation derive
 
 History of `SCHEMA_VERSION`:
   1  first version
+  2  `usage`, what a process used over time, in place of the memory that a `task` had; the allocator at epoch ends;
+     `tensorboard`
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from records.fc import Parallel
+from records.meaning import about
 from records.settings import Settings
 from records.task import TaskRun
 from records.traces.asked import Traced
+from records.usage import Usage
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Status(StrEnum):
@@ -40,11 +43,6 @@ class Status(StrEnum):
 
 MEASURED = frozenset({Status.OK, Status.UNSTABLE})
 HARMLESS = MEASURED | {Status.UNSUPPORTED}
-
-
-def about(meaning: str, **kwargs: Any) -> Any:
-    """Return a dataclass field that carries its meaning; required unless a default is given."""
-    return field(metadata={"meaning": meaning}, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +140,10 @@ class Memory:
 
     peak_host_memory_bytes: int | None = about("resident peak of the whole process tree", default=None)
     peak_device_memory_bytes: int | None = about("peak of the framework's allocator on the device", default=None)
+    epoch_device_memory_bytes: list[int] = about(
+        "what the framework's allocator held on the device before the first kept epoch and after each",
+        default_factory=list,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,15 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class Board:
+    """What was written for TensorBoard."""
+
+    log_dir: str = about("folder of the attempt, below the one that was asked for")
+    written: list[str] = about("of scalars, graph and profile those that were written", default_factory=list)
+    problem: str | None = about("what could not be written, and why", default=None)
+
+
+@dataclass(frozen=True, slots=True)
 class CellResult:
     """What a cell's process hands to its parent; it is believed only with the parent's nonce."""
 
@@ -276,6 +287,10 @@ class Record:
     container: Container | None = about("the container it ran in, where the runner made one for it", default=None)
     task: TaskRun | None = about("the external command and its metrics; null for workloads", default=None)
     trace: Traced | None = about("what became of its trace; null where none was asked for", default=None)
+    usage: Usage | None = about("what the process and its device used over time", default=None)
+    tensorboard: Board | None = about(
+        "what was written for TensorBoard, where a log folder was asked for", default=None
+    )
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -8,6 +8,7 @@
         calibration/<group>.json   steps per epoch found for cells that share them
         records/<cell_id>.<repeat>.<attempt>.json
         records/corrupt/           files that were not records, set aside and never deleted
+      courses/<cell_id>.<repeat>.<attempt>.json    what the attempt used over time, thinned
         work/                      scratch of the cell that runs now
 
 Promise: after a crash at any point no record is torn, lost or doubled: a record is written aside, synced, and then
@@ -29,9 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from records.codec import CodecError, decode, dumps, loads
+from records.codec import CodecError, canonical, decode, dumps, loads
 from records.identity import RUN_ID
 from records.schema import SCHEMA_VERSION, Record
+from records.usage import Course, course_name
 
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
 RECORD_LIMIT_BYTES = 4 << 20
@@ -155,6 +157,24 @@ class Run:
             publish(path, dumps(record))
         return path
 
+    def keep_course(self, record: Record, course: Course) -> None:
+        """Keep what an attempt used over time, before its record is published. Raises `StoreFailure`.
+
+        One that a runner left which was killed before it published the record is replaced.
+        """
+        path = self.folder / course_name(record.key)
+        with _explained(path, "cannot be kept"):
+            path.parent.mkdir(exist_ok=True)
+            path.unlink(missing_ok=True)
+            publish(path, canonical(course) + "\n")
+
+    def course(self, record: Record) -> Course | None:
+        """Return what an attempt used over time; None where that was not kept, or cannot be read."""
+        try:
+            return decode(Course, loads(_bounded(self.folder / course_name(record.key))), "course")
+        except (OSError, CodecError):
+            return None  # a picture less
+
     def load(self) -> tuple[list[Record], list[Problem]]:
         """Return every record, sorted by key, and what is not one. Changes nothing.
 
@@ -251,6 +271,12 @@ def write_synced(path: Path, text: str) -> None:
         raise
 
 
+def _bounded(path: Path) -> bytes:
+    if path.stat().st_size > RECORD_LIMIT_BYTES:
+        raise CodecError(f"larger than {RECORD_LIMIT_BYTES} bytes")
+    return path.read_bytes()
+
+
 def _object(path: Path) -> dict[str, Any] | None:
     try:
         found = loads(path.read_bytes())
@@ -264,9 +290,7 @@ def _read_record(path: Path) -> Record:
         raise CodecError("not the name of a record")
     if path.is_symlink() or not path.is_file():
         raise CodecError("not a regular file")
-    if path.stat().st_size > RECORD_LIMIT_BYTES:
-        raise CodecError(f"larger than {RECORD_LIMIT_BYTES} bytes")
-    data = loads(path.read_bytes())
+    data = loads(_bounded(path))
     version = data.get("schema_version") if isinstance(data, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise StoreFailure(

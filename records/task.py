@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from records.usage import MemoryUse
+
 PREFIX = "task "
 DEFINITION = "definition"
 ALONE = "command"  # in place of the axis, where nothing is compared
@@ -94,21 +96,12 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Memory in use over the life of a command, sampled; bytes."""
-
-    mean_bytes: float
-    std_bytes: float
-    max_bytes: int
-    samples: int
-
-
-@dataclass(frozen=True, slots=True)
 class TaskRun:
     """What was run, and what was found of it. `command` has its wrapper, and its places for this machine's paths open.
 
     `outlived` counts the processes that were still there when the command had ended, and were ended. `files` are what
-    it left in its outputs folder, which lies in the run's. Memory is that of the whole process tree, and of its GPUs.
+    it left in its outputs folder, which lies in the run's. The memories are of records of version 1; later ones have
+    them, and more, in their `usage`.
     """
 
     name: str
@@ -117,8 +110,8 @@ class TaskRun:
     metrics: list[Metric]
     log_bytes: int | None = None
     outlived: int = 0
-    host_memory: Usage | None = None
-    gpu_memory: Usage | None = None
+    host_memory: MemoryUse | None = None
+    gpu_memory: MemoryUse | None = None
     files: list[str] = field(default_factory=list)
 
     @property

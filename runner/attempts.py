@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from records.schema import (
     Status,
     Times,
 )
+from records.usage import Usage, course_name
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
 from runner.judge import ResultRefused, Verdict, accept, judge
@@ -59,9 +61,9 @@ def build_record(
         device=result.device if result else None,
         times=result.times if result else Times(),
         learning=result.learning if result else Learning(),
-        memory=Memory(
-            max((peak for peak in peaks if peak is not None), default=None),
-            result.memory.peak_device_memory_bytes if result else None,
+        memory=replace(
+            result.memory if result else Memory(),
+            peak_host_memory_bytes=max((peak for peak in peaks if peak is not None), default=None),
         ),
         versions=result.versions if result else {},
         machine=machine,
@@ -72,7 +74,20 @@ def build_record(
         container=outcome.container,
         task=outcome.task.run if outcome.task else None,
         trace=result.trace if result else None,
+        usage=_usage(job, outcome, result.times if result else Times()),
     )
+
+
+def _usage(job: Job, outcome: Outcome, times: Times) -> Usage | None:
+    """Return what was used, with where its course is kept, and the samples that a joule was enough for."""
+    found = outcome.usage
+    if found is None:
+        return None
+    course = course_name((job.cell_id, job.repeat, job.attempt)) if outcome.course else None
+    samples_per_j = None
+    if found.device_energy_j and times.samples_per_s is not None:
+        samples_per_j = times.samples_per_s * sum(times.epoch_times_s) / found.device_energy_j
+    return replace(found, course=course, samples_per_j=samples_per_j)
 
 
 def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, verdict: Verdict) -> Evidence:

@@ -80,13 +80,17 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What measuring needs: the arms by name, who watches, what this machine is and has free."""
+    """What measuring needs: the arms by name, who watches, what this machine is and has free.
+
+    `log_dir` is where TensorBoard shall find what it shows, None for nowhere.
+    """
 
     arms: Mapping[str, Arm]
     observer: Observer
     machine: Machine
     import_roots: list[str] = field(default_factory=list)
     dataset_dir: str | None = None
+    log_dir: Path | None = None
     now: Callable[[], datetime] = utc_now
 
 
@@ -328,9 +332,15 @@ class _Campaign:
             from runner.traces import with_trace_kept  # a run without traces does without
 
             record = with_trace_kept(run, job, record)
+        if self._workshop.log_dir is not None and record.status is not Status.INFRA:
+            from runner.board.write import Attempt, written
+
+            record = written(Attempt(record, outcome.course, job), self._workshop.log_dir)
         shutil.rmtree(job.folder, ignore_errors=True)
         self._next_attempt[step.key] += 1
         self._tried[step.key] += 1
+        if outcome.course is not None:
+            run.keep_course(record, outcome.course)
         run.publish(record)
         self._workshop.observer.ended(step, record)
         return record
@@ -356,6 +366,7 @@ class _Campaign:
             task=step.cell.task,
             outputs_dir=_made(arm.run.folder / "outputs" / name) if step.cell.task else None,
             trace=step.cell.trace if step.repeat == TRACED_REPEAT else None,
+            board=self._workshop.log_dir is not None and step.cell.task is None,
         )
 
 

@@ -5,6 +5,7 @@ main(["--matrix", "matrix.yaml"], Seams(executor=FakeExecutor()))
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,15 +14,31 @@ from records import cpu_list, fc
 from records.faults import parse, scattered_share
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
-from records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun, Usage
+from records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
 from records.traces import neutral
 from records.traces.asked import TRACE_NAME, Traced
 from records.traces.neutral import Kind, Phase, Span, Track
+from records.usage import Course, MemoryUse, Usage
 from runner.cell.job import Job, write_result
 from runner.executors import Outcome, Running
 from runner.tasks.seen import TaskSeen
 
 Behaviour = Callable[[Job], Outcome]
+# The model that every pretended cell describes, and what every pretended process uses.
+LAYERS = {
+    "class_name": "Sequential",
+    "config": {"name": "model", "layers": [{"class_name": "Dense", "config": {"name": f"dense_{n}"}} for n in (1, 2)]},
+}
+_MEMORY = MemoryUse(400 << 20, 1 << 20, 500 << 20, 10, 500 << 20)
+PRETENDED = Outcome(
+    usage=Usage(1.0, 0.1, "processes", host_anonymous=_MEMORY, host_resident=_MEMORY),
+    course=Course(
+        times_s=[0.0, 0.1, 0.2],
+        host_anonymous_bytes=[100 << 20, 500 << 20, 400 << 20],
+        host_resident_bytes=[100 << 20, 500 << 20, 400 << 20],
+        epochs_s=[[0.1, 0.2]],
+    ),
+)
 
 
 def pretended_step_time_s(settings: Settings, repeat: int) -> float:
@@ -86,7 +103,9 @@ class FakeExecutor:
         if job.task is not None:
             return _pretended_task(job, job.task)
         write_result(job, _traced(job, self.result(job)))
-        return Outcome(exit_code=0, wall_time_s=1.0, start_time_s=0.1, parent_cpu_time_s=0.001)
+        if job.board:
+            job.model_path.write_text(json.dumps(LAYERS), encoding="utf-8")
+        return replace(PRETENDED, exit_code=0, wall_time_s=1.0, start_time_s=0.1, parent_cpu_time_s=0.001)
 
     def result(self, job: Job) -> CellResult:
         """Return a complete result for a job."""
@@ -158,9 +177,9 @@ def _pretended_task(job: Job, task: Task) -> Outcome:
     value = 100.0 + sum(map(len, task.command)) * (1 + 0.01 * (job.repeat % 3))
     metrics = [Metric(one.name, value, one.unit, one.compute, one.goal, 10) for one in task.metrics]
     uptime = Metric(UPTIME, value / 100, "s", Compute.LAST, Goal.LOWER, 1)
-    memory = Usage(400 << 20, 1 << 20, 500 << 20, 10)
-    run = TaskRun(task.name, task.command, task.primary, [*metrics, uptime], 1000, host_memory=memory)
-    return Outcome(exit_code=0, wall_time_s=value / 100, peak_tree_memory_bytes=500 << 20, task=TaskSeen(run))
+    run = TaskRun(task.name, task.command, task.primary, [*metrics, uptime], 1000)
+    seen = replace(PRETENDED, exit_code=0, wall_time_s=value / 100, task=TaskSeen(run))
+    return replace(seen, peak_tree_memory_bytes=500 << 20)
 
 
 def _traced(job: Job, result: CellResult) -> CellResult:

@@ -16,7 +16,9 @@ from models.fc.layout import BATCH_SCALE
 from models.fc.ranks import MEETING_LIMIT_S
 from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
 from records.fc import LEARNING_RATE
+from records.usage import MOST_POINTS
 from runner import campaign, judge
+from runner.executors.sampling import PSS_SHARE
 from runner.fc import GROUP
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -143,6 +145,8 @@ STATED = [
     ("roofline.md", f"| {percent(flops.FORWARD)} | a tool's forward pass and ours |"),
     ("roofline.md", f"| {percent(flops.TRAIN)} | a tool's training step and {flops.TRAINING_PER_FORWARD} x ours"),
     ("roofline.md", f"is recorded, and above {percent(roofline.QUIET_SHARE)} it is a note"),
+    ("instruments.md", f"A course has at most {MOST_POINTS} points"),
+    ("instruments.md", f"as that took less than {percent(PSS_SHARE)} of the process's time"),
     ("parity.md", f"of each weight within {parity.INITIAL_LIMIT:g} standard errors, constants exactly"),
     ("parity.md", f"float32 losses: at most {parity.OWN_FACTOR:g} times what one of the two backends deviates"),
     ("parity.md", f"it is at most {parity.ROUNDING_FACTOR:g} times what *each*"),

@@ -13,6 +13,7 @@ changes.
 
 History of `TABLES_VERSION`:
   1  first version
+  2  cells.usage_* and cells.tensorboard_*; the figures of `usage` are measurements, in place of those of `task`
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 from records.findings import Finding
 from records.schema import Record
 
-TABLES_VERSION = 1
+TABLES_VERSION = 2
 LONGEST_ROW_BYTES = 1 << 20
 
 
@@ -87,7 +88,7 @@ class Leaf:
 
 
 # Whose numbers are measurements; all other fields describe.
-MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task")
+MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage")
 # Settings stand under their own names, other groups behind theirs.
 UNPREFIXED = "settings"
 LEFT_OUT = {
@@ -130,6 +131,7 @@ def unit_of(metric: str) -> str:
 UNITS = (
     ("samples_per_s", "samples/s"),
     ("steps_per_s", "steps/s"),
+    ("samples_per_j", "samples/J"),
     ("flop_per_s", "FLOP/s"),
     ("flops_per_step", "FLOP"),
     ("bytes_per_step", "B"),

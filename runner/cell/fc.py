@@ -18,7 +18,7 @@ from runner.cell import backends, memory
 from runner.cell.backends import Plug, Unsupported
 from runner.cell.clock import monotonic
 from runner.cell.job import Job
-from runner.cell.kept import Compiling, Kept
+from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, finite, timed
 from runner.cell.measure import (
     DeviceMismatch,
@@ -50,26 +50,28 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     build_time_s = monotonic() - begun_s
     try:
         device = _proved(plug, crew, settings)
-        compiling = Compiling(plug)
-        times, learning, steps = _trained(job, crew, Kept(Turns(job), compiling))
+        kept = Kept(Turns(job), Compiling(plug), Allocated(plug))
+        times, learning, steps = _trained(job, crew, kept)
         parallel = fc.parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
         # Before collectives are watched: that may build another program, whose costs are not the cell's.
-        peaks, events = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes()), plug.compile_events()
+        peaks, events = (memory.peak_resident_bytes(), plug.peak_device_memory_bytes()), plug.compile_events()
         parallel = replace(parallel, communication=_communication(crew, times, steps))
         keep_tuning(job)
         resolved = replace(
             _resolved(settings, plug, (start, steps)),
             compile_cache_hits=events.cache_hits,
-            recompiles_timed=compiling.count,
+            recompiles_timed=kept.compiling.count,
         )
         result = replace(
             result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
             resolved=resolved,
             learning=learning,
-            memory=peaks,
+            memory=Memory(*peaks, kept.allocated.sizes_bytes),
             versions=found_versions(plug),
             parallel=parallel,
         )
+        if job.board:
+            _leave_for_board(job, plug, crew)
         return _with_trace(job, result, crew)
     finally:
         crew.close()
@@ -82,6 +84,14 @@ def _with_trace(job: Job, result: CellResult, crew: Crew) -> CellResult:
     from runner.cell.tracing.crew import TracedCrew
 
     return with_trace(job, job.trace, result, TracedCrew(crew, fc.task_of(job.settings)))
+
+
+def _leave_for_board(job: Job, plug: Plug, crew: Crew) -> None:
+    """Leave a profile of the workers, where they are in this process; Keras has no layers of theirs to describe."""
+    from runner.cell.board import leave
+
+    here = all(place.process in (None, os.getpid()) for place in crew.places())
+    leave(job, plug, None, crew.run if here else None)
 
 
 def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:

@@ -44,7 +44,8 @@ class Job:
     `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold start. `fault` is planted in the
     workload where the program tests itself (`models.faults`). `autotune_dir` is where the repeats of a cell keep what
     was tuned, None where each tunes for itself. `task` is the external command to run in place of a workload, and
-    `outputs_dir` where what it leaves is kept. `trace` is what to trace after everything measured.
+    `outputs_dir` where what it leaves is kept. With `board` the process leaves, after everything measured, what
+    TensorBoard is to show of it, and `trace` is what to trace then.
     """
 
     nonce: str
@@ -63,6 +64,7 @@ class Job:
     task: Task | None = None
     outputs_dir: str | None = None
     trace: Trace | None = None
+    board: bool = False
 
     @property
     def path(self) -> Path:
@@ -113,6 +115,21 @@ class Job:
     def traced_path(self) -> Path:
         """Where the process leaves its trace: a folder."""
         return Path(self.folder) / "traced"
+
+    @property
+    def model_path(self) -> Path:
+        """Where the process leaves the description of its model."""
+        return Path(self.folder) / "model.json"
+
+    @property
+    def profile_dir(self) -> Path:
+        """Where the process leaves what its backend's profiler wrote."""
+        return Path(self.folder) / "profile"
+
+    @property
+    def undone_path(self) -> Path:
+        """Where the process says what of these it could not leave, a line each."""
+        return Path(self.folder) / "undone.txt"
 
     @property
     def result_path(self) -> Path:

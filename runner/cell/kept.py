@@ -1,11 +1,11 @@
-"""What surrounds a cell's kept epochs: whose turn it is, and what the backend compiles meanwhile.
+"""What surrounds a cell's kept epochs: whose turn it is, what the backend compiles and holds meanwhile.
 
 Promise: nothing is read or counted between two steps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from records.settings import Settings
 from runner.cell.backends import Plug
@@ -35,11 +35,25 @@ class Compiling:
 
 
 @dataclass(frozen=True, slots=True)
+class Allocated:
+    """What the framework's allocator holds on the device, read where the device is idle between two epochs."""
+
+    plug: Plug
+    sizes_bytes: list[int] = field(default_factory=list)
+
+    def note(self) -> None:
+        """Read it once more; on a CPU there is nothing to read."""
+        if (held := self.plug.device_memory_bytes()) is not None:
+            self.sizes_bytes.append(held)
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
-    """What surrounds the kept epochs: whose turn it is, and what is compiled meanwhile."""
+    """What surrounds the kept epochs: whose turn it is, what is compiled meanwhile, what the device holds."""
 
     turns: Turns
     compiling: Compiling
+    allocated: Allocated
 
     def stretch(self, settings: Settings, steps: int) -> Stretch:
         """Return the epochs of a cell: the discarded ones at once, each kept one in its turn."""
@@ -48,6 +62,7 @@ class Kept:
             if epoch == settings.discard:
                 self.compiling.begin()
             if epoch >= settings.discard:
+                self.allocated.note()
                 self.turns.rest()
 
         return Stretch(steps, settings.epochs, settings.discard, before)
@@ -55,4 +70,5 @@ class Kept:
     def end(self) -> None:
         """Note that they are over, and rest."""
         self.compiling.end()
+        self.allocated.note()
         self.turns.rest()

@@ -23,7 +23,7 @@ from runner.cell.backends import Batch, CompileEvents, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
 from runner.cell.job import Job, publish_text
-from runner.cell.kept import Compiling, Kept
+from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
 from runner.cell.turns import Turns
 from runner.cell.work import work_done
@@ -53,32 +53,47 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     built = build(job)
     first = make_batches(built, settings, settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
-    compiling = Compiling(plug)
-    work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, Kept(Turns(job), compiling))
+    kept = Kept(Turns(job), Compiling(plug), Allocated(plug))
+    work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, kept)
     times, learning, steps = work.run(first)
     events = plug.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
-    peaks = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes())
+    held = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes(), kept.allocated.sizes_bytes)
     resolved = replace(
         _resolved(job, built, plug, (start, steps)),
         compile_cache_hits=events.cache_hits,
         graph_breaks=events.graph_breaks,
-        recompiles_timed=compiling.count,
+        recompiles_timed=kept.compiling.count,
     )
     result = replace(
         result_of(job, device, times),
         resolved=replace(resolved, **work_done(job, built, first[0])),
         learning=learning,
-        memory=peaks,
+        memory=held,
         versions=found_versions(plug),
     )
+    leave_for_board(job, plug, work)
+    return with_trace_of(job, result, work)
+
+
+def leave_for_board(job: Job, plug: Plug, work: Training | Predicting) -> None:
+    """Leave what TensorBoard is to show, where that was asked for."""
+    if job.board:
+        from runner.cell.board import leave
+
+        chunk = job.settings.steps_per_execution
+        leave(job, plug, work.model.to_json, lambda steps: work.again(Stretch(steps * chunk, 1)))
+
+
+def with_trace_of(job: Job, result: CellResult, work: Training | Predicting) -> CellResult:
+    """Return the result, with a trace where that was asked for."""
     if job.trace is None:
         return result
     from runner.cell.tracing import with_trace
     from runner.cell.tracing.workload import TracedWorkload
 
-    return with_trace(job, job.trace, result, TracedWorkload(work, settings))
+    return with_trace(job, job.trace, result, TracedWorkload(work, job.settings))
 
 
 def keep_tuning(job: Job) -> None:
@@ -164,6 +179,11 @@ class Timeline:
         )
 
 
+def unchanged(source: Any) -> Any:
+    """Return the source of batches as it is."""
+    return source
+
+
 class Training:
     """Epochs of `fit`."""
 
@@ -189,7 +209,7 @@ class Training:
             seen.short = self._fit(source, Stretch(short_steps, 1 + settings.epochs - settings.discard))
         return seen.times(settings), _learning(seen.epochs), steps
 
-    def again(self, stretch: Stretch, change: Callable[[Any], Any]) -> None:
+    def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         """Train more epochs from the same batches, in the source that `change` makes of theirs; nothing is kept."""
         self._fit(change(self._fed), stretch)
 
@@ -228,7 +248,7 @@ class Predicting:
         p50, p99 = (float(np.percentile(log.call_times_s, rank)) for rank in (50, 99))
         return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
 
-    def again(self, stretch: Stretch, change: Callable[[Any], Any]) -> None:
+    def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         """Predict more epochs on the same batches, as `change` makes them; nothing is kept."""
         predict_epochs(self.model, change(self._fed), stretch)
 

@@ -33,6 +33,7 @@ from runner.cli import (
     service,
     show,
     task,
+    tensorboard,
     trace,
 )
 from runner.errors import RunnerError, UsageError
@@ -58,6 +59,7 @@ COMMANDS = (
     gate,
     history,
     dashboard,
+    tensorboard,
     selftest,
     completion,
     schema,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,6 +62,12 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
         "--order-seed", type=int, metavar="N", help="seed of the random order; default: a new one, recorded"
     )
     group.add_argument("--new", action="store_true", help="start a new run even where an unfinished one could go on")
+    group.add_argument(
+        "--log-dir",
+        type=log_folder,
+        metavar="FOLDER",
+        help="write what TensorBoard shows of each cell into this folder; see runner tensorboard",
+    )
     group.add_argument(
         "--datasets", type=Path, metavar="FOLDER", help="where data sets lie; default: ~/.keras/datasets"
     )
@@ -145,6 +152,29 @@ def folder(text: str) -> Path:
     if not text:
         raise UsageError("--results: must name a folder, got ''")
     return Path(text).expanduser()
+
+
+def log_folder(text: str) -> Path:
+    """Read a folder for TensorBoard. Raises `UsageError` for what cannot be one."""
+    path = Path(text).expanduser()
+    if not text or (path.exists() and not path.is_dir()):
+        raise UsageError(f"--log-dir: must name a folder, got {text!r}{', a file' if text else ''}")
+    return path.resolve()
+
+
+def log_dir(args: argparse.Namespace) -> Path | None:
+    """Return where TensorBoard shall find what it shows, made; None for nowhere.
+
+    Raises `UsageError` for a folder that cannot be made; that a disk is full costs no measurement, and is told later.
+    """
+    found: Path | None = args.log_dir
+    try:
+        if found is not None:
+            found.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise UsageError(f"--log-dir: {found} cannot be made: {error.strerror}; name another folder") from error
+    return found
 
 
 def chosen_cells(args: argparse.Namespace) -> list[Cell]:

@@ -238,6 +238,26 @@ def _pairs(values: dict[str, Any]) -> list[str]:
 NONE = "not measured"
 
 
+def _used(cell: CellSummary) -> dict[str, str]:
+    """Return what the first measured process used over time, as far as it is known."""
+    used = next((record.usage for record in cell.measured if record.usage), None)
+    if used is None:
+        return {}
+    memories = {"anonymous host memory": used.host_anonymous, "device memory": used.device_memory}
+    told = {
+        name: f"peak {size(one.peak_bytes)}, mean {size(round(one.mean_bytes))} +- {size(round(one.std_bytes))}"
+        for name, one in memories.items()
+        if one
+    }
+    if used.device_utilisation:
+        told["device utilisation"] = f"mean {used.device_utilisation.mean_share:.0%}"
+    if used.device_power:
+        told["device power"] = f"mean {significant(used.device_power.mean_w)} W"
+    if cell.samples_per_j is not None:
+        told["samples per joule"] = significant(cell.samples_per_j)
+    return told
+
+
 def _process_lines(cell: CellSummary) -> list[str]:
     head = [
         "repeat",
@@ -289,5 +309,6 @@ def _summary_lines(cell: CellSummary) -> list[str]:
         **(timed if cell.figure == STEP_TIME else {}),
         "peak host memory": size(cell.peak_host_memory_bytes),
         "peak device memory": size(cell.peak_device_memory_bytes),
+        **_used(cell),
     }
     return _pairs(pairs)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,12 +120,14 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
     from runner import machine
     from runner.adaptive import Adaptive
     from runner.campaign import Workshop, measure, utc_now
-    from runner.cli import containers
+    from runner.cli import containers, options
     from runner.cli.plan import estimates
     from runner.cli.progress import progress
     from runner.executors.process_tree import end_leftovers
     from runner.session import begin, resume
 
+    if log_dir := options.log_dir(args):
+        asked = replace(asked, about={**asked.about, "log_dir": str(log_dir)})
     mark = str(args.results.resolve())
     end_leftovers(mark)
     if args.executor == "docker":
@@ -142,6 +145,7 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
             machine=here,
             import_roots=[str(Path.cwd()), str(args.matrix.resolve().parent)],
             dataset_dir=str(_dataset_dir(args)),
+            log_dir=log_dir,
         )
         measure(workshop, session.pending, adaptive.more)
     session.finish(adaptive.why(), utc_now())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from analysis.beside import Beside, ShownTrace
     from analysis.compare import Row
     from records.schema import Record
+    from records.usage import Course
 
 
 LOOKED_BACK = 400  # finding changes among n sessions takes time as n squared
@@ -74,14 +75,22 @@ def findings_of(run: Run) -> Findings:
 
 
 def beside(run: Run, rows: Sequence[Row]) -> Beside:
-    """Return what the results folder of a run knows beside its speeds: twins compared, peaks measured."""
+    """Return what the results folder of a run knows beside its speeds: twins compared, peaks measured, courses."""
     from analysis.beside import Beside
     from records import parity
     from runner.roofline import stored
 
     results = run.folder.parent
     found = stored(results, rows, run.about())
-    return Beside(tuple(parity.load(results)[0]), {share.cell_id: share for share in found.shares}, found.notes)
+    shares = {share.cell_id: share for share in found.shares}
+    return Beside(tuple(parity.load(results)[0]), shares, found.notes, _courses(run, rows))
+
+
+def _courses(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], Course]:
+    """Return what the attempts that are shown used over time, where it was kept."""
+    shown = (record for row in rows for cell in row.cells.values() for record in cell.records)
+    kept = ((one.key, run.course(one)) for one in shown if one.usage and one.usage.course)
+    return {key: course for key, course in kept if course is not None}
 
 
 def _traces(run: Run, records: Sequence[Record]) -> dict[str, ShownTrace]:

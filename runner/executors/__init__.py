@@ -9,6 +9,7 @@ from typing import Protocol
 from analysis.surroundings.disturbance import Watched
 from records.schema import Container, Surroundings
 from records.settings import Settings
+from records.usage import Course, Usage
 from runner.cell.job import Job
 from runner.tasks.seen import TaskSeen
 
@@ -20,7 +21,8 @@ class Outcome:
     `infrastructure` says why there was no process, or why its end was not seen; `refused` why none was started, since
     this machine does not do what the cell asks. With either nothing else is evidence.
     Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes where it was in a `container`, else
-    the machine's. `watched` holds what the machine did in each kept epoch; `task` what an external command showed.
+    the machine's. `watched` holds what the machine did in each kept epoch; `task` what an external command showed;
+    `usage` and `course` what the process used over time.
     """
 
     exit_code: int | None = None
@@ -38,6 +40,8 @@ class Outcome:
     watched: tuple[Watched, ...] = ()
     container: Container | None = None
     task: TaskSeen | None = None
+    usage: Usage | None = None
+    course: Course | None = None
 
 
 class Running(Protocol):

@@ -48,6 +48,7 @@ class Own:
     def __init__(self, keeper: Keeper, start: Callable[[], Started]) -> None:
         """Take what starts the container."""
         self.container: Container | None = keeper.container
+        self.alone = True
         self._keeper, self._start = keeper, start
         self._started: Started | None = None
         self.connection, self._telling = os.pipe()

@@ -41,12 +41,14 @@ class Epochs:
         self.watched: list[Watched] = []
         self.gpu_ends: list[tuple[GpuReading, GpuReading]] = []
 
-    def begin(self, pid: int) -> None:
-        """The process goes on; with its next kept epoch, if any is left."""
-        if self._left > 0:
-            self._left -= 1
-            self._gpu_before = self._gpu.read() if isinstance(self._gpu, Nvml) else None
-            self._begun = self._sampler.read(), self._own(pid)
+    def begin(self, pid: int) -> bool:
+        """The process goes on; return whether that is with a kept epoch, since one was left."""
+        if self._left <= 0:
+            return False
+        self._left -= 1
+        self._gpu_before = self._gpu.read() if isinstance(self._gpu, Nvml) else None
+        self._begun = self._sampler.read(), self._own(pid)
+        return True
 
     def end(self, pid: int) -> None:
         """The process rests again, or has ended."""
@@ -57,6 +59,11 @@ class Epochs:
         self.watched.append(Watched(since(counters, self._sampler.read()), own_since(own, self._own(pid))))
         if self._gpu_before is not None and isinstance(self._gpu, Nvml):
             self.gpu_ends.append((self._gpu_before, self._gpu.read()))
+
+    @property
+    def gpus(self) -> tuple[Nvml, ...]:
+        """The GPU of the process, where it has one that can be read."""
+        return (self._gpu,) if isinstance(self._gpu, Nvml) else ()
 
     def close(self) -> None:
         """Let go of the counters."""

@@ -1,4 +1,4 @@
-"""Looking at processes through /proc: a tree's memory, the kernel's kills, what a killed runner left."""
+"""Looking at processes through /proc: what belongs to a tree, the kernel's kills, what a killed runner left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.executors.environment import MARK
 
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+CHILDREN_BYTES = 1 << 16
 
 
 def tree(root: int) -> Iterator[int]:
@@ -20,14 +20,8 @@ def tree(root: int) -> Iterator[int]:
         pid = pending.pop()
         yield pid
         with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                with contextlib.suppress(OSError):
-                    pending.extend(int(child) for child in (task / "children").read_text().split())
-
-
-def resident_bytes(root: int) -> int:
-    """Return the resident memory of a process tree; what has just ended counts nothing."""
-    return sum(_resident(pid) for pid in tree(root))
+            for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - a backend has tens of threads: each path costs
+                pending.extend(_children(pid, task))
 
 
 def kill_tree(root: int) -> None:
@@ -65,8 +59,15 @@ def end_leftovers(mark: str) -> int:
     return ended
 
 
-def _resident(pid: int) -> int:
+def _children(pid: int, task: str) -> list[int]:
+    """Return the processes that one thread started and that are still there."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE_BYTES
-    except (OSError, IndexError):
-        return 0
+        descriptor = os.open(f"/proc/{pid}/task/{task}/children", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        return [int(child) for child in os.read(descriptor, CHILDREN_BYTES).split()]
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)

@@ -26,6 +26,7 @@ class Server:
     """A running `runner.cell.server` and the runner's end of its socket; it runs one process at a time."""
 
     container: Container | None = None
+    alone = False  # its processes share what it is in, a container too
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection

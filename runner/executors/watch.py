@@ -13,6 +13,7 @@ import json
 import os
 import select
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from records.codec import CodecError, decode, loads
@@ -21,8 +22,10 @@ from runner.cell.job import Job, Resting
 from runner.executors import Outcome, process_tree
 from runner.executors.epochs import Epochs, surroundings
 from runner.executors.output import CappedOutput
+from runner.executors.sampling import Pace, Sampling
+from runner.executors.tree_memory import group_of
+from runner.surroundings.nvml import Nvml
 
-SAMPLE_S = 0.5
 MESSAGE_BYTES = 1 << 16
 
 
@@ -40,6 +43,10 @@ class Parent(Protocol):
     @property
     def container(self) -> Container | None:
         """Return the container its processes are in, where they are in one."""
+
+    @property
+    def alone(self) -> bool:
+        """Return whether its process has its container, and so its control group, to itself."""
 
     def begin(self, order: dict[str, Any], output: int) -> int:
         """Start a process that prints to this descriptor; return its id on this machine. Raises `ServerGone`."""
@@ -69,6 +76,10 @@ class Meter:
     def on(self) -> None:
         """Begin a stretch."""
         self._begun = (time.perf_counter(), time.process_time(), process_tree.oom_kills())
+
+    def worked_s(self) -> float:
+        """Return the wall time so far, of a stretch that is not over too."""
+        return self.wall_s + (time.perf_counter() - self._begun[0] if self._begun else 0.0)
 
     def off(self) -> None:
         """End a stretch."""
@@ -114,15 +125,19 @@ class Reins:
         os.close(self.descriptor)
 
 
+def sampling_of(parent: Parent, pid: int, gpus: Sequence[Nvml]) -> Sampling:
+    """Return what samples a process that was started: in a container of its own, its control group."""
+    return Sampling(pid, gpus, group_of(pid) if parent.alone else None)
+
+
 class Watch:
-    """One process, from its start to its end: the executors' `Running`."""
+    """One process, from its start to its end: the executors' `Running`. `pace` says when it is sampled."""
 
     def __init__(self, parent: Parent, job: Job, order: dict[str, Any], timeout_s: float) -> None:
         """Have its parent start the process. Raises `ServerGone`."""
         self._parent, self._job, self._left_s = parent, job, timeout_s
         self._output = CappedOutput()
-        self._peak_bytes = 0
-        self._next_sample_s = 0.0
+        self.pace = Pace()
         self._deadline_exceeded = False
         self._ended: dict[str, Any] | None = None
         self._gone: str | None = None
@@ -143,6 +158,7 @@ class Watch:
             raise
         finally:
             os.close(writer)
+        self._use = sampling_of(parent, self._pid, self._epochs.gpus)
         self._meter.off()
         self._start_time_s = self._meter.wall_s
         self._waiting: list[Any] = [parent.connection, self._reader, self._reins.descriptor]
@@ -167,17 +183,21 @@ class Watch:
         """Let the process go on until it rests again; False when it has ended."""
         if self._resting is not None:
             if self._steps is None:
-                self._epochs.begin(self._pid)
+                if self._epochs.begin(self._pid):
+                    self._use.begin(self._meter.wall_s)
+                else:
+                    self._use.over()
             self._reins.go(self._steps)
             self._resting = self._steps = None
         rests = self._wait()
         self._epochs.end(self._pid)
+        self._use.end(self._meter.wall_s, resting=rests)
         return rests
 
     def resident_bytes(self) -> int:
         """Return the most memory seen, looking once more."""
-        self._peak_bytes = max(self._peak_bytes, process_tree.resident_bytes(self._pid))
-        return self._peak_bytes
+        self._use.sample(self._meter.wall_s)
+        return self._use.peak_resident_bytes or 0
 
     def finish(self) -> Outcome:
         """Let the process go on to its end and return what was seen."""
@@ -187,6 +207,7 @@ class Watch:
         os.close(self._reader)
         self._reins.close()
         self._epochs.close()
+        self._use.close()
         self._parent.release()
         if self._ended is None:
             return Outcome(infrastructure=self._gone, wall_time_s=self._meter.wall_s)
@@ -200,10 +221,12 @@ class Watch:
             wall_time_s=self._meter.wall_s,
             start_time_s=self._start_time_s,
             parent_cpu_time_s=self._meter.own_cpu_s,
-            peak_tree_memory_bytes=self._peak_bytes or None,
+            peak_tree_memory_bytes=self._use.peak_resident_bytes,
             surroundings=surroundings(self._epochs, (self._load_before, os.getloadavg()[0])),
             watched=tuple(self._epochs.watched),
             container=self._parent.container,
+            usage=self._use.usage(),
+            course=self._use.course(),
         )
 
     def abandon(self) -> None:
@@ -232,7 +255,7 @@ class Watch:
 
     def _look(self) -> None:
         """Take what the process prints, hear whether it rests, sample its memory, and notice its end."""
-        readable, _, _ = select.select(self._waiting, [], [], SAMPLE_S)
+        readable, _, _ = select.select(self._waiting, [], [], self.pace.wait_s(time.perf_counter()))
         if self._reader in readable and not self._output.drain(self._reader):
             self._waiting.remove(self._reader)
         if self._reins.descriptor in readable:
@@ -244,11 +267,8 @@ class Watch:
                 self._gone = str(error)
             return
         # What prints without end is looked at often; to read the tree's memory each time would cost percents of a core.
-        # What a process needs for its trace, after its result, is none of its figures.
-        traces = self._job.trace is not None and self._job.result_path.exists()
-        if time.perf_counter() >= self._next_sample_s and not traces:
-            self._next_sample_s = time.perf_counter() + SAMPLE_S
-            self._peak_bytes = max(self._peak_bytes, process_tree.resident_bytes(self._pid))
+        if self.pace.due(time.perf_counter()):
+            self._use.sample(self._meter.worked_s())
 
 
 class Never:

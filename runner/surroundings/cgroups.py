@@ -33,9 +33,9 @@ class Group:
             yield str(PurePosixPath(self.mount) / part)
 
 
-def group(tree: Tree, controller: str) -> Group | Unread:
-    """Return this process's group of a controller, `cpu` or `memory`."""
-    memberships, mounts = tree.text("/proc/self/cgroup"), tree.text("/proc/self/mountinfo")
+def group(tree: Tree, controller: str, process: str = "self") -> Group | Unread:
+    """Return this process's group of a controller, `cpu` or `memory`, or that of another, by its number."""
+    memberships, mounts = tree.text(f"/proc/{process}/cgroup"), tree.text("/proc/self/mountinfo")
     if isinstance(memberships, Unread):
         return memberships
     if isinstance(mounts, Unread):
@@ -44,7 +44,7 @@ def group(tree: Tree, controller: str) -> Group | Unread:
     version = 1 if controller in paths else 2
     path = paths.get(controller, paths.get(""))
     if path is None:
-        return Unread(f"/proc/self/cgroup names no group for {controller}")
+        return Unread(f"/proc/{process}/cgroup names no group for {controller}")
     for kind, mount, root, options in _mounts(mounts):
         if kind == ("cgroup" if version == 1 else "cgroup2") and (version == 2 or controller in options):
             found = Group(version, mount, _below(path, root))

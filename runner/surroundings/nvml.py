@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from records.schema import GpuEpochs
 from records.settings import Settings
 
 MILLI = 1e-3
+PERCENT = 0.01
 NANO = 1e-9
 
 
@@ -39,6 +40,16 @@ class GpuReading:
     power_throttled_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What is in use of a GPU at one moment; the share of time with work is that of the driver's last period."""
+
+    memory_used_bytes: int | None = None
+    process_memory_bytes: int | None = None
+    utilisation_share: float | None = None
+    power_w: float | None = None
+
+
 class Nvml:
     """One GPU. `library` is `pynvml`, or what stands for it in a test."""
 
@@ -49,22 +60,31 @@ class Nvml:
         """Return what the driver says now."""
         lib = self._library
         return GpuReading(
-            sm_clock_hz=self._number(lib.nvmlDeviceGetClockInfo, lib.NVML_CLOCK_SM, scale=MHZ),
-            memory_clock_hz=self._number(lib.nvmlDeviceGetClockInfo, lib.NVML_CLOCK_MEM, scale=MHZ),
-            temperature_c=self._number(lib.nvmlDeviceGetTemperature, lib.NVML_TEMPERATURE_GPU, scale=1.0),
-            power_w=self._number(lib.nvmlDeviceGetPowerUsage, scale=MILLI),
-            throttle_mask=self._number(lib.nvmlDeviceGetCurrentClocksEventReasons),
-            energy_j=self._number(lib.nvmlDeviceGetTotalEnergyConsumption, scale=MILLI),
+            sm_clock_hz=self._told(lib.nvmlDeviceGetClockInfo, lib.NVML_CLOCK_SM, scale=MHZ),
+            memory_clock_hz=self._told(lib.nvmlDeviceGetClockInfo, lib.NVML_CLOCK_MEM, scale=MHZ),
+            temperature_c=self._told(lib.nvmlDeviceGetTemperature, lib.NVML_TEMPERATURE_GPU, scale=1.0),
+            power_w=self._told(lib.nvmlDeviceGetPowerUsage, scale=MILLI),
+            throttle_mask=self._told(lib.nvmlDeviceGetCurrentClocksEventReasons),
+            energy_j=self.energy_j(),
             thermal_throttled_s=self._violation(lib.NVML_PERF_POLICY_THERMAL),
             power_throttled_s=self._violation(lib.NVML_PERF_POLICY_POWER),
         )
 
-    def memory_used_bytes(self) -> int | None:
-        """Return the memory in use on this GPU, by whomever."""
-        try:
-            return int(self._library.nvmlDeviceGetMemoryInfo(self._handle).used)
-        except self._library.NVMLError:
-            return None
+    def use(self, pids: Collection[int]) -> GpuUse:
+        """Return what is in use now, by whomever and by these processes."""
+        lib = self._library
+        memory, rates = self._told(lib.nvmlDeviceGetMemoryInfo), self._told(lib.nvmlDeviceGetUtilizationRates)
+        return GpuUse(
+            memory_used_bytes=None if memory is None else int(memory.used),
+            process_memory_bytes=self._used_by(pids),
+            utilisation_share=None if rates is None else rates.gpu * PERCENT,
+            power_w=self._told(lib.nvmlDeviceGetPowerUsage, scale=MILLI),
+        )
+
+    def energy_j(self) -> float | None:
+        """Return the energy used since the driver was loaded."""
+        found: float | None = self._told(self._library.nvmlDeviceGetTotalEnergyConsumption, scale=MILLI)
+        return found
 
     def lock(self) -> str | None:
         """Hold the clock to the one the GPU is rated for, which it keeps under any load; return why it cannot be."""
@@ -80,11 +100,22 @@ class Nvml:
         with contextlib.suppress(self._library.NVMLError):
             self._library.nvmlDeviceResetGpuLockedClocks(self._handle)
 
-    def _number(self, ask: Callable[..., Any], *arguments: Any, scale: float = 1) -> Any:
+    def _told(self, ask: Callable[..., Any], *arguments: Any, scale: float | None = None) -> Any:
         try:
-            return ask(self._handle, *arguments) * scale
+            found = ask(self._handle, *arguments)
+            return found if scale is None else found * scale
         except self._library.NVMLError:
             return None
+
+    def _used_by(self, pids: Collection[int]) -> int | None:
+        """Return the memory of these processes; None where the driver lists none of them.
+
+        It knows processes by the machine's numbers, which in a container are others.
+        """
+        listed = self._told(self._library.nvmlDeviceGetComputeRunningProcesses) or []
+        ours = [one.usedGpuMemory for one in listed if one.pid in pids]
+        known = [int(size) for size in ours if size is not None]
+        return sum(known) if known and len(known) == len(ours) else None
 
     def _violation(self, policy: int) -> float | None:
         try:

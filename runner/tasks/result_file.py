@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from analysis.primary import metrics_over
 from records.schema import MEASURED, Record
-from records.task import Usage
+from records.usage import MemoryUse
 
 NAME = "dlbenchmark_result.json"
 KIBI, MEBI = 2.0**10, 2.0**20
@@ -57,13 +57,14 @@ def _key(record: Record, metric: str, labels: Labels, several: bool) -> str:
 
 def _figures(records: Sequence[Record]) -> dict[str, float]:
     found = {one.name: one.value for one in metrics_over(records)}
-    host = [record.task.host_memory for record in records if record.task and record.task.host_memory]
-    gpus = [record.task.gpu_memory for record in records if record.task and record.task.gpu_memory]
+    used = [record.usage for record in records if record.usage]
+    host = [one.host_resident for one in used if one.host_resident]
+    gpus = [one.device_memory for one in used if one.device_memory]
     found["cpu_memory_usage"] = _middle(host, "mean_bytes", KIBI)
     for name in ("mean", "std", "max"):
         found[f"gpu_memory_usage_{name}"] = _middle(gpus, f"{name}_bytes", MEBI)
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _middle(found: Sequence[Usage], name: str, unit: float) -> float | None:
+def _middle(found: Sequence[MemoryUse], name: str, unit: float) -> float | None:
     return statistics.median(getattr(one, name) / unit for one in found) if found else None

@@ -22,14 +22,13 @@ from runner.executors import Outcome, process_tree
 from runner.executors.environment import allowed_cpus
 from runner.executors.epochs import Epochs, surroundings
 from runner.executors.output import HEAD_BYTES, TAIL_BYTES, CappedOutput
-from runner.executors.watch import MESSAGE_BYTES, Meter, Parent, ServerGone
+from runner.executors.sampling import Pace
+from runner.executors.watch import MESSAGE_BYTES, Meter, Parent, ServerGone, sampling_of
 from runner.surroundings.nvml import Nvml, opened
 from runner.tasks.metrics import Written, metrics_of
 from runner.tasks.seen import TaskSeen
 from runner.tasks.start import Command, NoDevice, NotStarted
-from runner.tasks.usage import Samples
 
-SAMPLE_S = 0.1
 GRACE_S = 5.0
 LOG_LIMIT_BYTES = 16 << 30
 LEAST_FREE_BYTES = 1 << 30
@@ -43,8 +42,8 @@ class TaskWatch:
     def __init__(self, parent: Parent, job: Job, command: Command, timeout_s: float) -> None:
         """Have its parent start it. Raises `ServerGone`."""
         self._parent, self._job, self._command, self._left_s = parent, job, command, timeout_s
-        self._host, self._gpu = Samples(), Samples()
-        self._gpus = [gpu for name in command.gpus if isinstance(gpu := opened(name), Nvml)]
+        self.pace = Pace()
+        gpus = [gpu for name in command.gpus if isinstance(gpu := opened(name), Nvml)]
         self._deadline_exceeded = False
         self._stopped: str | None = None
         self._kill_at_s: float | None = None
@@ -63,8 +62,10 @@ class TaskWatch:
         except BaseException:
             self._close()
             raise
+        self._use = sampling_of(parent, self._pid, gpus)
         self._begun_s = time.perf_counter()
         self._epochs.begin(self._pid)
+        self._use.begin(self._meter.worked_s())
 
     def _order(self) -> dict[str, Any]:
         return {
@@ -89,8 +90,11 @@ class TaskWatch:
         return False
 
     def resident_bytes(self) -> int:
-        """Return what it holds now: nothing once it has ended."""
-        return process_tree.resident_bytes(self._pid) if self._ended is None and self._gone is None else 0
+        """Return the most it held: nothing once it has ended."""
+        if self._ended is not None or self._gone is not None:
+            return 0
+        self._use.sample(self._meter.worked_s())
+        return self._use.peak_resident_bytes or 0
 
     def finish(self) -> Outcome:
         """Return what was seen of it, and its metrics."""
@@ -106,11 +110,13 @@ class TaskWatch:
             output_tail=_ends_of(self._job.log_path),
             wall_time_s=self._meter.wall_s,
             parent_cpu_time_s=self._meter.own_cpu_s,
-            peak_tree_memory_bytes=self._host.most or None,
+            peak_tree_memory_bytes=self._use.peak_resident_bytes,
             surroundings=surroundings(self._epochs, (self._load_before, os.getloadavg()[0])),
             watched=tuple(self._epochs.watched),
             container=self._parent.container,
             task=self._seen(_task(self._job), self._ended.get("outlived", 0)),
+            usage=self._use.usage(),
+            course=self._use.course(),
         )
 
     def abandon(self) -> None:
@@ -122,23 +128,23 @@ class TaskWatch:
 
     def _wait(self) -> None:
         deadline_s = self._begun_s + self._left_s
-        next_sample_s = 0.0
         try:
             while self._ended is None and self._gone is None:
-                self._look(max(0.0, min(SAMPLE_S, next_sample_s - time.perf_counter())))
+                self._look(self.pace.wait_s(time.perf_counter()))
                 now_s = time.perf_counter()
-                if now_s >= next_sample_s and self._ended is None:
-                    next_sample_s = now_s + SAMPLE_S
+                if self._ended is None and self.pace.due(now_s):
                     self._sample()
                     self._stop_in_time(now_s, deadline_s)
         except BaseException:
             self._parent.kill(self._pid)
             raise
         finally:
+            self._use.end(self._meter.worked_s())
             self._meter.off()
             self._epochs.end(self._pid)
             self._take_reports()
             self._close()
+            self._use.close()
             self._parent.release()
 
     def _look(self, wait_s: float) -> None:
@@ -160,10 +166,7 @@ class TaskWatch:
                 os.write(self._kept, data)
 
     def _sample(self) -> None:
-        self._host.add(process_tree.resident_bytes(self._pid))
-        for gpu in self._gpus:
-            if (used := gpu.memory_used_bytes()) is not None:
-                self._gpu.add(used)
+        self._use.sample(self._meter.worked_s())
         size = os.fstat(self._log).st_size
         if size > LOG_LIMIT_BYTES:
             self._ask_to_end(f"log_limit: it printed more than {LOG_LIMIT_BYTES >> 30} GiB; have it print less")
@@ -204,8 +207,6 @@ class TaskWatch:
             metrics=[*metrics, uptime(self._meter.wall_s)],
             log_bytes=self._job.log_path.stat().st_size,
             outlived=outlived,
-            host_memory=self._host.usage(),
-            gpu_memory=self._gpu.usage(),
             files=_left_in(self._job.outputs_dir),
         )
         doubts = [doubt, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]

@@ -32,6 +32,7 @@ from records.schema import (
     Times,
 )
 from records.settings import BACKENDS, Settings
+from records.usage import Course, MemoryUse, Usage
 from tests.conftest import make_settings
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
@@ -133,6 +134,24 @@ def times_of(work: Work, backend: str, noise: random.Random) -> Times:
     )
 
 
+def usage_of(base: int) -> Usage:
+    """What a process with this many MiB used: half of it no file backs."""
+    memory = MemoryUse(base * 2.0**19, 2.0**20, base << 19, 15, (base << 19) + 1000)
+    return Usage(5.0, 0.1, "processes", "courses/a.json", memory, memory, [base << 18])
+
+
+def courses_of(records: list[Record]) -> dict[tuple[str, int, int], Course]:
+    """A course for each record of it: up to its peak within a second, then level, with a kept epoch at its end."""
+    found = {}
+    for record in records:
+        memory = record.usage.host_anonymous if record.usage else None
+        if memory is not None and memory.peak_bytes is not None:
+            peak = memory.peak_bytes
+            values: list[int | None] = [min(peak, round(peak * tick / 10)) for tick in range(50)]
+            found[record.key] = Course([tick / 10 for tick in range(50)], values, epochs_s=[[3.0, 4.9]])
+    return found
+
+
 def measured(work: Work, backend: str, repeat: int) -> Record:
     noise = random.Random(f"{work.name}/{backend}/{repeat}")
     package, version = VERSIONS[backend]
@@ -166,6 +185,7 @@ def measured(work: Work, backend: str, repeat: int) -> Record:
         times=times_of(work, backend, noise),
         learning=Learning([2.3, 2.1, 2.0, 1.9]),
         memory=Memory(int((base + work.parameters / 3e4 + noise.random() * 12) * 2**20)),
+        usage=usage_of(base),
         versions={"python": "3.11.2", "keras": "3.15.0", package: version},
         machine=MACHINE,
         surroundings=Surroundings(0.9 + noise.random(), 1.8, 0.004 * noise.random(), 0.03 * noise.random()),
@@ -247,7 +267,8 @@ def made_up_beside(rows: list[Row]) -> Beside:
         else share
         for share in roofline(cells, {}, None).shares
     }
-    return Beside(tuple(twins), shares)
+    courses = courses_of([record for _, cell in cells for record in cell.records])
+    return Beside(tuple(twins), shares, courses=courses)
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,39 @@ def test_too_little_shared_memory_for_torchs_workers_is_told(tmp_path: Path) -> 
     assert one(tmp_path / "enough", "sharing", service="torch-cpu").status in MEASURED
 
 
+TASK = """\
+version: 1
+defaults: {repeats: 1}
+tasks:
+  - task: holds
+    image: %s
+    command: ["{python}", -c, %s]
+"""
+HOLDING = """\
+import glob, time
+held = bytearray(1 << 30)
+for path in glob.glob("/opt/venv/lib/python3*/site-packages/**/*.so", recursive=True):
+    with open(path, "rb") as file:
+        while file.read(1 << 20):
+            pass
+time.sleep(1)
+"""
+
+
+def test_host_memory_is_that_of_the_container_s_own_group_without_page_cache(tmp_path: Path) -> None:
+    need(SERVICE)
+    (tmp_path / "matrix.yaml").write_text(TASK % (f"{IMAGES}:{SERVICE}", json.dumps(HOLDING)))
+    done = run(tmp_path)
+    (record,) = counted_records(tmp_path)
+    assert record.status is Status.OK, done.stdout + done.stderr
+    assert record.usage is not None
+    assert record.usage.host_source == "cgroup"
+    assert record.usage.host_anonymous is not None
+    peak = record.usage.host_anonymous.peak_bytes
+    assert peak is not None
+    assert 1 << 30 <= peak <= 1.02 * (1 << 30)
+
+
 def test_a_missing_image_is_told_and_the_other_backends_go_on(tmp_path: Path) -> None:
     need(SERVICE)
     matrix(tmp_path, [SERVICE], "mnist_mlp")

@@ -19,6 +19,7 @@ from records import store as store_module
 from records.codec import dumps
 from records.schema import SCHEMA_VERSION, Record
 from records.store import Results, Run, StoreFailure, StoreInUse
+from records.usage import Course
 from tests.conftest import make_record
 
 RUN = "20260101T000000Z-abcdef"
@@ -39,6 +40,24 @@ def test_a_record_is_published_once(run: Run, record: Record) -> None:
     with pytest.raises(StoreFailure, match="already there and is never replaced"):
         run.publish(replace(record, warnings=["another"]))
     assert run.load()[0] == [record]
+
+
+def test_a_course_lies_beside_its_record_and_one_that_a_killed_runner_left_is_replaced(
+    run: Run, record: Record
+) -> None:
+    assert run.course(record) is None
+    for course in (Course([0.0], [7]), Course([0.0, 0.1], [7, None])):
+        run.keep_course(record, course)
+    assert (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).is_file()
+    assert run.course(record) == course
+    assert run.load() == ([], [])
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"times_s": [NaN]}', '{"stranger": 1}'])
+def test_a_course_that_is_none_is_a_picture_less_and_no_error(run: Run, record: Record, text: str) -> None:
+    run.keep_course(record, Course())
+    (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).write_text(text)
+    assert run.course(record) is None
 
 
 def test_latest_is_a_relative_link_to_the_newest_run(tmp_path: Path, run: Run) -> None:

@@ -57,6 +57,13 @@ for expected in (3, 2, None):
     compiling.begin(); compiling.end()
     assert compiling.count == expected
 
+from runner.cell.kept import Allocated
+held = iter([10, None, 12])
+allocated = Allocated(types.SimpleNamespace(device_memory_bytes=lambda: next(held)))
+for _ in range(3):
+    allocated.note()
+assert allocated.sizes_bytes == [10, 12]
+
 calls = []
 model = types.SimpleNamespace(predict_on_batch=lambda x: calls.append(x))
 log = predict_epochs(model, [("a",), ("b",)], Stretch(steps=3, epochs=2, discard=1))

@@ -22,7 +22,7 @@ from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.errors import Interrupted
 from runner.executors import Outcome
-from runner.testing import FakeExecutor, crash, spoil
+from runner.testing import PRETENDED, FakeExecutor, crash, spoil
 from tests.sessions import newest_records
 
 MATRIX = """\
@@ -57,6 +57,20 @@ def test_a_run_publishes_a_record_of_every_repeat_and_a_report(
     printed = capsys.readouterr().out
     assert "tensorflow is fastest" in printed
     assert "30/30" in printed
+
+
+def test_what_every_process_used_over_time_lies_beside_its_record_and_in_the_report(folder: Path) -> None:
+    assert runner("--matrix", "matrix.yaml", "--filter", "workload=gru") == 0
+    run = Results(folder / "results").latest()
+    assert run is not None
+    records = run.load()[0]
+    assert [run.course(record) for record in records] == [PRETENDED.course] * 6
+    assert {record.usage.course for record in records if record.usage} == {
+        "courses/{}.{}.{}.json".format(*record.key) for record in records
+    }
+    page = (run.folder / "report.html").read_text()
+    assert page.count('<path class="curve') == 6
+    assert "anonymous host memory: peak 500\u00a0MiB" in page
 
 
 def test_backends_of_a_work_share_their_steps_and_each_epoch_is_long_enough(folder: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from analysis.surroundings import disturbance
 from records.codec import dumps, to_json
 from records.identity import cell_id
-from records.schema import CellResult, DeviceProof, GpuEpochs, Learning, Status, Surroundings
+from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, GpuEpochs, Learning, Status, Surroundings
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
 from runner.judge import ResultRefused, accept, judge
@@ -68,7 +68,7 @@ def test_a_clean_end_without_a_result_is_an_error() -> None:
         (dumps(replace(GOOD, cell_id="f" * 16)).encode(), "another attempt"),
         (dumps(replace(GOOD, attempt=1)).encode(), "another attempt"),
         (dumps(replace(GOOD, repeat=1)).encode(), "another attempt"),
-        (dumps(replace(GOOD, schema_version=2)).encode(), "another attempt"),
+        (dumps(replace(GOOD, schema_version=SCHEMA_VERSION + 1)).encode(), "another attempt"),
         (dumps(GOOD).replace('"repeat": 0', '"repeat": 1e999').encode(), "bad_result"),
         (dumps(GOOD).replace('"import_time_s": 1.0', '"import_time_s": 1' + "0" * 400).encode(), "bad_result"),
         (dumps(replace(GOOD, device=None)).encode(), "proves no device"),

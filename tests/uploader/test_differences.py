@@ -21,6 +21,11 @@ def test_a_table_as_defined_differs_in_nothing_also_by_the_names_of_the_api() ->
     assert difference(CELLS, told).any is False
 
 
+def test_cells_of_version_1_lack_only_what_migrate_adds() -> None:
+    found = difference(CELLS, {name: told for name, told in as_defined().items() if not name.startswith("usage_")})
+    assert ([one.name for one in found.missing], found.wrong) == (["usage_host_source", "usage_course"], ())
+
+
 def test_a_missing_nullable_column_can_be_added() -> None:
     told = as_defined()
     del told["machine_os"]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from records.findings import Findings
 from records.schema import Learning, Memory, Record, Surroundings, Times
-from records.task import Metric, TaskRun, Usage
+from records.task import Metric, TaskRun
+from records.usage import MemoryUse, Usage
 from tests.conftest import make_record, make_settings
 from tests.uploader.stored import found
 from uploader import rows
@@ -49,17 +50,33 @@ def test_what_was_not_measured_has_no_row_and_no_member() -> None:
 
 def test_each_metric_of_an_external_command_is_a_measurement_in_its_own_unit() -> None:
     metrics = [Metric("speed", 3.5, "samples/s"), Metric("loss", 0.5), Metric("lost", None, problem="no_match")]
-    record = make_record(None, task=TaskRun("t", ["true"], "speed", metrics, host_memory=Usage(2.0, 0.0, 3, 1)))
+    record = make_record(None, task=TaskRun("t", ["true"], "speed", metrics))
     told = {row["metric"]: (row["value"], row["unit"]) for row in measurements(record)}
     assert told == {
         "task.metrics.speed": (3.5, "samples/s"),
         "task.metrics.loss": (0.5, "1"),
         "task.outlived": (0.0, "1"),
-        "task.host_memory.mean_bytes": (2.0, "B"),
-        "task.host_memory.std_bytes": (0.0, "B"),
-        "task.host_memory.max_bytes": (3.0, "B"),
-        "task.host_memory.samples": (1.0, "1"),
     }
+
+
+def test_what_was_used_over_time_is_measurements_and_where_it_lies_a_column() -> None:
+    usage = Usage(
+        2.5, 0.1, "processes", "courses/a.json", MemoryUse(2.0, 0.0, 3, 1, 4), None, [5, None], samples_per_j=7.0
+    )
+    record = make_record(None, usage=usage)
+    told = {(row["metric"], row.get("step")): (row["value"], row["unit"]) for row in measurements(record)}
+    assert told == {
+        ("usage.span_s", None): (2.5, "s"),
+        ("usage.interval_s", None): (0.1, "s"),
+        ("usage.host_anonymous.mean_bytes", None): (2.0, "B"),
+        ("usage.host_anonymous.std_bytes", None): (0.0, "B"),
+        ("usage.host_anonymous.max_bytes", None): (3.0, "B"),
+        ("usage.host_anonymous.samples", None): (1.0, "1"),
+        ("usage.host_anonymous.peak_bytes", None): (4.0, "B"),
+        ("usage.host_proportional_bytes", 0): (5.0, "B"),
+        ("usage.samples_per_j", None): (7.0, "samples/J"),
+    }
+    assert (cell(record)["usage_host_source"], cell(record)["usage_course"]) == ("processes", "courses/a.json")
 
 
 def test_a_setting_of_several_types_is_told_as_people_write_it() -> None:

@@ -6,7 +6,7 @@ A new backend is one new file here that offers `Plug`, and its name in `records.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -66,11 +66,17 @@ class Plug(Protocol):
     def peak_device_memory_bytes(self) -> int | None:
         """Return the allocator's peak on the device, None on a CPU."""
 
+    def device_memory_bytes(self) -> int | None:
+        """Return what the allocator holds on the device now, None on a CPU."""
+
     def tf32(self) -> bool | None:
         """Return whether float32 products may use TF32, None on a CPU."""
 
     def intra_op_threads(self) -> int | None:
         """Return the threads that one operation may use, where the backend says."""
+
+    def profile(self, folder: str, run: Callable[[], None]) -> None:
+        """Run something under the backend's profiler, which leaves its files in this folder."""
 
     def versions(self) -> dict[str, str]:
         """Return the backend's packages and versions."""

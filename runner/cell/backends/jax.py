@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -74,8 +74,10 @@ class Plug:
         return self._compilations
 
     def peak_device_memory_bytes(self) -> int | None:
-        statistics = jax.devices()[0].memory_stats() or {}
-        return statistics.get("peak_bytes_in_use")
+        return _statistics().get("peak_bytes_in_use")
+
+    def device_memory_bytes(self) -> int | None:
+        return _statistics().get("bytes_in_use")
 
     def tf32(self) -> bool | None:
         if jax.default_backend() != "gpu":
@@ -84,6 +86,10 @@ class Plug:
 
     def intra_op_threads(self) -> int | None:
         return None  # XLA's pool follows the CPUs the process may use; it does not tell
+
+    def profile(self, folder: str, run: Callable[[], None]) -> None:
+        with jax.profiler.trace(folder):
+            run()
 
     def versions(self) -> dict[str, str]:
         return {"jax": jax.__version__, "jaxlib": jax.lib.__version__}
@@ -94,3 +100,8 @@ class Plug:
 
     def _on_event(self, event: str, **_: Any) -> None:
         self._cache_hits += event == CACHE_HIT_EVENT
+
+
+def _statistics() -> dict[str, int]:
+    """Return what the device's allocator tells: on a CPU nothing."""
+    return jax.devices()[0].memory_stats() or {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -74,9 +74,10 @@ class Plug:
         return self._traces
 
     def peak_device_memory_bytes(self) -> int | None:
-        if not tf.config.list_physical_devices("GPU"):
-            return None
-        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+        return _allocated_bytes("peak")
+
+    def device_memory_bytes(self) -> int | None:
+        return _allocated_bytes("current")
 
     def tf32(self) -> bool | None:
         if not tf.config.list_physical_devices("GPU"):
@@ -85,6 +86,10 @@ class Plug:
 
     def intra_op_threads(self) -> int | None:
         return tf.config.threading.get_intra_op_parallelism_threads() or None
+
+    def profile(self, folder: str, run: Callable[[], None]) -> None:
+        with tf.profiler.experimental.Profile(folder):
+            run()
 
     def versions(self) -> dict[str, str]:
         return {"tensorflow": tf.__version__}
@@ -110,3 +115,10 @@ def _chain(datasets: list[Any]) -> Any:
         return datasets[0]
     middle = len(datasets) // 2
     return _chain(datasets[:middle]).concatenate(_chain(datasets[middle:]))
+
+
+def _allocated_bytes(which: str) -> int | None:
+    """Return what TensorFlow's allocator tells of the first GPU: `peak` or `current`; None without one."""
+    if not tf.config.list_physical_devices("GPU"):
+        return None
+    return int(tf.config.experimental.get_memory_info("GPU:0")[which])

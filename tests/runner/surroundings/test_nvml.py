@@ -12,7 +12,7 @@ import pytest
 from analysis.surroundings.readings import Unread
 from records.codec import decode, to_json
 from records.schema import GpuEpochs
-from runner.surroundings.nvml import GpuReading, HeldClocks, Nvml, opened, over_epochs
+from runner.surroundings.nvml import GpuReading, GpuUse, HeldClocks, Nvml, opened, over_epochs
 from tests.conftest import make_settings
 
 LOCKED = make_settings(device="gpu", clocks="locked")
@@ -33,6 +33,7 @@ class Driver:
 
     def __init__(self, *forbidden: str) -> None:
         self.forbidden = forbidden
+        self.users: dict[int, int | None] = {7: 1 << 30, 8: 1 << 20, 99: 1 << 29}
         self.calls: list[tuple[Any, ...]] = []
 
     def __getattribute__(self, name: str) -> Any:
@@ -60,6 +61,15 @@ class Driver:
 
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:
         return 312_500
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+        return SimpleNamespace(total=80 << 30, used=3 << 30, free=77 << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
+        return SimpleNamespace(gpu=87, memory=40)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> Any:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in self.users.items()]
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any) -> int:
         return 0x04 | 0x40 | 0x01
@@ -102,6 +112,24 @@ def test_a_reading_is_in_the_units_of_its_names() -> None:
 def test_what_the_driver_does_not_tell_is_not_measured() -> None:
     driver = Driver("nvmlDeviceGetPowerUsage", "nvmlDeviceGetViolationStatus")
     assert gpu(driver).read() == replace(READ, power_w=None, thermal_throttled_s=None, power_throttled_s=None)
+
+
+def test_use_is_that_of_the_whole_gpu_and_of_the_processes_that_are_asked_for() -> None:
+    found = gpu(Driver()).use({7, 8, 9})
+    assert found == GpuUse(3 << 30, (1 << 30) + (1 << 20), pytest.approx(0.87), 312.5)
+
+
+@pytest.mark.parametrize("users", [{}, {99: 5}, {7: None}, {7: 5, 8: None}])
+def test_memory_of_processes_that_the_driver_does_not_tell_is_not_measured(users: dict[int, int | None]) -> None:
+    driver = Driver()
+    driver.users = users
+    assert gpu(driver).use({7, 8}).process_memory_bytes is None
+
+
+def test_a_driver_that_refuses_everything_leaves_a_use_unmeasured() -> None:
+    refused = ("MemoryInfo", "UtilizationRates", "ComputeRunningProcesses", "PowerUsage", "TotalEnergyConsumption")
+    found = gpu(Driver(*(f"nvmlDeviceGet{name}" for name in refused)))
+    assert (found.use({7}), found.energy_j()) == (GpuUse(), None)
 
 
 @pytest.mark.parametrize(("visible", "handle"), [("3", "index 3"), ("GPU-ab", "uuid GPU-ab")])

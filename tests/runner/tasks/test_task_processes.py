@@ -156,6 +156,13 @@ def test_memory_is_that_of_the_whole_tree(faults: dict[str, Record]) -> None:
     peak = faults["grandchild"].memory.peak_host_memory_bytes
     assert peak is not None
     assert 300 << 20 < peak < 400 << 20
+    usage = faults["grandchild"].usage
+    assert usage is not None
+    assert usage.host_source == "processes"
+    assert usage.host_anonymous is not None
+    assert usage.host_anonymous.peak_bytes is not None
+    assert 300 << 20 <= usage.host_anonymous.peak_bytes <= (300 + 3 * 8) << 20  # three interpreters
+    assert usage.host_anonymous.samples >= 5
 
 
 def test_a_command_sees_the_usual_what_it_asks_for_and_nothing_else(faults: dict[str, Record]) -> None:

@@ -1,0 +1,210 @@
+"""Writing what TensorBoard reads of one attempt: a folder of its own with an event file and a profile.
+
+    LOG_DIR/<run_id>/<backend>-<workload>-<cell>/<repeat>.<attempt>/events.out.tfevents.0
+                                                                    plugins/profile/<run_id>/<backend>.xplane.pb
+
+Promise: `written` raises nothing for what a disk or the cell's leavings do: the record says what was written, and a
+warning what was not and why. Status and figures are never touched. Nothing is written through a link, nor outside of
+the folder that was asked for. What the cell left is read as if it were hostile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from records.codec import CodecError, loads
+from records.schema import Board, Record
+from records.usage import Course
+from runner.attempts import read_bounded
+from runner.board.graph import Node, nodes_of
+from runner.board.scalars import began_s, points
+from runner.board.xspace import xspace
+from runner.cell.job import Job
+from runner.executors.output import printable
+from runner.judge import ResultRefused
+
+if TYPE_CHECKING:
+    from tensorboardX.proto.event_pb2 import Event
+
+EVENTS = "events.out.tfevents.0"
+VERSION = "brain.Event:2"
+UNFIT, UNFIT_NODE = re.compile(r"[^A-Za-z0-9_.-]+"), re.compile(r"[^A-Za-z0-9_./-]+")
+NAME_CHARACTERS, WORDS_CHARACTERS = 60, 400
+LEFT_LIMIT_BYTES = 256 << 20
+
+
+class NotWritten(Exception):
+    """Something of it could not be written; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What is written of: the record, its course if there is one, and the scratch folder that its process left."""
+
+    record: Record
+    course: Course | None
+    job: Job
+
+
+def folder_of(record: Record) -> str:
+    """Return where an attempt's folder lies below the log folder, in names that every file system takes."""
+    settings = record.settings
+    cell = UNFIT.sub("_", f"{settings.backend}-{settings.workload}")[:NAME_CHARACTERS].strip(".")
+    return f"{record.run_id}/{cell}-{record.cell_id[:8]}/{record.repeat}.{record.attempt}"
+
+
+def written(attempt: Attempt, log_dir: Path) -> Record:
+    """Write what TensorBoard is to show of an attempt; return its record with what was written and what was not."""
+    name, done, problems = folder_of(attempt.record), [], _undone(attempt.job)
+    parts: dict[str, Callable[[Path], bool]] = {
+        "scalars": partial(_scalars, attempt),
+        "graph": partial(_graph, attempt),
+        "profile": partial(_profile, attempt),
+    }
+    folder: Path | None = None
+    for part, write in parts.items():
+        try:
+            folder = folder or _made(log_dir, name)
+            done += [part] if write(folder) else []
+        except (OSError, NotWritten) as error:
+            problems.append(f"{part}: {_why(error)}")
+    board = Board(name, done, "; ".join(problems) or None)
+    return replace(attempt.record, tensorboard=board, warnings=[*attempt.record.warnings, *_warnings(board)])
+
+
+def _warnings(board: Board) -> Iterator[str]:
+    if board.problem is not None:
+        advice = "what was measured is not touched by it; free some space, or name another --log-dir"
+        yield f"tensorboard: {board.problem}; {advice}"
+
+
+def _undone(job: Job) -> list[str]:
+    """Return what the cell could not leave, in its own words."""
+    try:
+        told = read_bounded(job.undone_path, WORDS_CHARACTERS) or b""
+    except ResultRefused as refused:
+        return [str(refused)]
+    lines = printable(told.decode("utf-8", errors="replace")).splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Leave no part of a file behind that could not be written whole."""
+    try:
+        yield
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _why(error: Exception) -> str:
+    return str(error.strerror or error) if isinstance(error, OSError) else str(error)
+
+
+def _made(log_dir: Path, name: str) -> Path:
+    """Make the attempt's folder, below the log folder and through no link."""
+    folder = log_dir / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.resolve() != log_dir.resolve() / name:
+        raise NotWritten(f"{name} leads elsewhere, by a link")
+    return folder
+
+
+# Events. The graph has an event file of its own, so that neither takes the other with it.
+
+
+def _scalars(attempt: Attempt, folder: Path) -> bool:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+
+    found = [
+        Event(wall_time=p.at_s, step=p.step, summary=Summary(value=[Summary.Value(tag=p.tag, simple_value=p.value)]))
+        for p in points(attempt.record, attempt.course)
+    ]
+    return bool(found) and _write_events(folder / EVENTS, attempt.record, found)
+
+
+def _graph(attempt: Attempt, folder: Path) -> bool:
+    from tensorboardX.proto.event_pb2 import Event
+
+    nodes = _nodes(attempt.job)
+    event = Event(wall_time=began_s(attempt.record), graph_def=_graph_def(nodes))
+    return bool(nodes) and _write_events(folder / f"{EVENTS}.graph", attempt.record, [event])
+
+
+def _write_events(path: Path, record: Record, events: Sequence[Event]) -> bool:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import RecordWriter
+
+    path.unlink(missing_ok=True)
+    with _whole(path), contextlib.closing(RecordWriter(str(path))) as writer:
+        for event in (Event(wall_time=began_s(record), file_version=VERSION), *events):
+            writer.write(event.SerializeToString())
+    return True
+
+
+def _graph_def(nodes: Sequence[Node]) -> bytes:
+    from tensorboardX.proto.graph_pb2 import GraphDef
+    from tensorboardX.proto.node_def_pb2 import NodeDef
+
+    found = [NodeDef(name=_fit(one.name), op=one.kind, input=map(_fit, one.inputs)) for one in nodes]
+    made: bytes = GraphDef(node=found).SerializeToString()
+    return made
+
+
+def _fit(name: str) -> str:
+    return UNFIT_NODE.sub("_", name)
+
+
+def _nodes(job: Job) -> list[Node]:
+    """Return the nodes of the model that the cell described; none where it described none."""
+    described = _left(job.model_path)
+    try:
+        return nodes_of(loads(described)) if described else []
+    except (CodecError, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+        raise NotWritten(f"the description that was left is none of a model: {error!r}") from error
+
+
+# The profile.
+
+
+def _profile(attempt: Attempt, folder: Path) -> bool:
+    content = _profiled(attempt.job.profile_dir)
+    if content is None:
+        return False
+    record = attempt.record
+    target = folder / "plugins" / "profile" / record.run_id / f"{record.settings.backend}.xplane.pb"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _whole(target):
+        target.write_bytes(content)
+    return True
+
+
+def _profiled(left: Path) -> bytes | None:
+    """Return the profile that the cell left, as an XSpace; None for none."""
+    for path in sorted(left.rglob("*.xplane.pb")):
+        return _left(path)
+    trace = _left(left / "trace.json")
+    try:
+        return xspace(json.loads(trace)["traceEvents"]) if trace else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise NotWritten(f"the trace that was left is none: {error!r}") from error
+
+
+def _left(path: Path) -> bytes | None:
+    try:
+        found = read_bounded(path, LEFT_LIMIT_BYTES)
+    except ResultRefused as refused:
+        raise NotWritten(str(refused)) from refused
+    if found is not None and len(found) > LEFT_LIMIT_BYTES:
+        raise NotWritten(f"{path.name} is larger than {LEFT_LIMIT_BYTES >> 20} MiB")
+    return found

@@ -1,0 +1,102 @@
+"""From PyTorch's trace to the file that TensorBoard's profile plugin opens, an `XSpace`; pure.
+
+The plugin reads nothing else any more; TensorFlow's and JAX's profilers write it themselves. Operations of the CPU
+become lines of the plane `/host:CPU`, one a thread; kernels those of `/device:GPU:N`, one a stream.
+Source of the layout: tsl/profiler/protobuf/xplane.proto of XLA. Times: traces tell microseconds, events picoseconds
+from their line's begin, lines nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+HOST = "/host:CPU"
+ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+US_IN_NS, US_IN_PS = 1000, 1_000_000
+VARINT, BYTES = 0, 2
+
+
+@dataclass(slots=True)
+class _Plane:
+    """Lines by their name, each a list of (begin in us, duration in us, name)."""
+
+    lines: dict[str, list[tuple[float, float, str]]] = field(default_factory=dict)
+
+
+def xspace(events: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the XSpace of a Chrome trace's events; what is no complete event is passed over."""
+    planes: dict[str, _Plane] = {}
+    for event in events:
+        if event.get("ph") != "X" or "ts" not in event:
+            continue
+        begun_us, took_us = float(event["ts"]), float(event.get("dur", 0.0))
+        plane, line = _place(event)
+        lines = planes.setdefault(plane, _Plane()).lines
+        lines.setdefault(line, []).append((begun_us, took_us, str(event.get("name", ""))))
+    begun_us = min((one[0] for plane in planes.values() for line in plane.lines.values() for one in line), default=0.0)
+    return b"".join(
+        _message(1, _plane(number, name, plane, begun_us))
+        for number, (name, plane) in enumerate(sorted(planes.items()), start=1)
+    )
+
+
+def _place(event: Mapping[str, Any]) -> tuple[str, str]:
+    if event.get("cat") in ON_DEVICE:
+        told = event.get("args") or {}
+        return (
+            f"/device:GPU:{told.get('device', event.get('pid', 0))}",
+            f"stream {told.get('stream', event.get('tid'))}",
+        )
+    return HOST, f"thread {event.get('tid', 0)}"
+
+
+def _plane(number: int, name: str, plane: _Plane, begun_us: float) -> bytes:
+    names = {text: index for index, text in enumerate(sorted({one[2] for x in plane.lines.values() for one in x}), 1)}
+    lines = (
+        _message(3, _line(index, line, sorted(events), names, begun_us))
+        for index, (line, events) in enumerate(sorted(plane.lines.items()), start=1)
+    )
+    metadata = (
+        _message(4, _number(1, index) + _message(2, _number(1, index) + _text(2, text)))
+        for text, index in names.items()
+    )
+    return b"".join([_number(1, number), _text(2, name), *lines, *metadata])
+
+
+def _line(
+    number: int, name: str, events: list[tuple[float, float, str]], names: Mapping[str, int], begun_us: float
+) -> bytes:
+    begins_ns = round((events[0][0] - begun_us) * US_IN_NS)
+    parts = [_number(1, number), _text(2, name), _number(3, begins_ns)]
+    for event_us, took_us, text in events:
+        offset_ps = max(0, round((event_us - begun_us) * US_IN_PS) - begins_ns * 1000)
+        parts.append(
+            _message(4, _number(1, names[text]) + _number(2, offset_ps) + _number(3, round(took_us * US_IN_PS)))
+        )
+    return b"".join(parts)
+
+
+def _number(place: int, value: int) -> bytes:
+    return _varint(place << 3 | VARINT) + _varint(value)
+
+
+def _text(place: int, value: str) -> bytes:
+    return _message(place, value.encode("utf-8", errors="replace"))
+
+
+def _message(place: int, content: bytes) -> bytes:
+    return _varint(place << 3 | BYTES) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    return bytes(_sevens(value))
+
+
+def _sevens(value: int) -> Iterator[int]:
+    """Yield a number of at least 0 seven bits at a time, the lowest first, each but the last marked."""
+    while value > 0x7F:
+        yield value & 0x7F | 0x80
+        value >>= 7
+    yield value

@@ -1,0 +1,101 @@
+"""Curves of what processes used over time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from analysis.beside import Beside
+from analysis.compare import Row, table
+from dashboards import report, usage
+from records.schema import Record
+from records.usage import Course, MemoryUse, PowerUse, ShareUse, Usage
+from tests.conftest import make_record, make_settings
+
+MEMORY = MemoryUse(400 << 20, 1 << 20, 500 << 20, 10, 600 << 20)
+HOST = Usage(2.0, 0.1, "processes", "courses/x.json", MEMORY, MEMORY, [None, 300 << 20])
+DEVICE = replace(
+    HOST,
+    device_memory=MEMORY,
+    device_process_memory=MEMORY,
+    device_utilisation=ShareUse(0.5, 0.1, 0.9, 10),
+    device_power=PowerUse(200.0, 10.0, 300.0, 10),
+    samples_per_j=12.5,
+)
+COURSE = Course([0.0, 1.0, 2.0], [0, 600 << 20, 300 << 20], epochs_s=[[1.0, 2.0]])
+DEVICE_COURSE = replace(
+    COURSE,
+    device_memory_bytes=[0, 600 << 20, 0],
+    device_utilisation_share=[0.0, 0.9, None],
+    device_power_w=[50.0, 300.0, 60.0],
+)
+
+
+def rows(used: Usage | None) -> tuple[list[Row], list[Record]]:
+    records = [
+        make_record(0.01, repeat, settings=make_settings(backend=backend), usage=used)
+        for backend in ("jax", "torch")
+        for repeat in range(2)
+    ]
+    return table(records), records
+
+
+def test_each_process_is_a_curve_from_zero_to_the_largest_of_the_row() -> None:
+    found, records = rows(HOST)
+    (picture,) = usage.pictures(found, {record.key: COURSE for record in records})
+    assert [lane.backend for lane in picture.lanes] == ["jax", "torch"]
+    lane = picture.lanes[0]
+    assert (lane.figure, len(lane.curves), len(lane.epochs)) == ("600\u00a0MiB", 2, 1)
+    assert lane.notes == ["mean 400\u00a0MiB", "deviation 1.00\u00a0MiB", "proportional 300\u00a0MiB"]
+    points = [tuple(map(float, point.split())) for point in re.split("[ML]", lane.curves[0].path)[1:]]
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+    assert [y for _, y in points] == [100.0, pytest.approx(2.0, abs=0.1), pytest.approx(51.0, abs=0.1)]
+
+
+def test_a_device_has_pictures_of_its_memory_utilisation_and_power() -> None:
+    found, records = rows(DEVICE)
+    pictures = usage.pictures(found, {record.key: DEVICE_COURSE for record in records})
+    assert [one.quantity for one in pictures] == [
+        "anonymous host memory, MiB",
+        "device memory, MiB",
+        "device utilisation, %",
+        "device power, W",
+    ]
+    assert pictures[1].lanes[0].notes[-1] == "of its own 500\u00a0MiB"
+    assert pictures[2].lanes[0].figure == "90.0\u00a0%"
+    assert pictures[3].lanes[0].notes == ["mean 200\u00a0W", "12.5 samples/J"]
+
+
+def test_a_value_that_is_missing_breaks_the_curve_and_is_not_drawn_as_zero() -> None:
+    found, records = rows(HOST)
+    course = Course([0.0, 1.0, 2.0, 3.0], [5, None, 5, 5])
+    (picture,) = usage.pictures(found, {records[0].key: course})
+    assert re.sub(r"[\d. ]", "", picture.lanes[0].curves[0].path) == "MML"
+
+
+def test_without_a_course_there_is_no_picture_and_no_section() -> None:
+    found, records = rows(None)
+    assert usage.pictures(found, {}) == []
+    assert 'id="usage"' not in report.render(records, found, {})
+
+
+def test_a_long_course_is_drawn_with_few_points_and_with_its_peak() -> None:
+    found, records = rows(HOST)
+    values = [100] * 400
+    values[333] = 1000
+    course = Course([number / 10 for number in range(400)], [*values])
+    (picture,) = usage.pictures(found, {records[0].key: course})
+    heights = [float(part.split()[1]) for part in re.split("[ML]", picture.lanes[0].curves[0].path)[1:]]
+    assert len(heights) <= usage.MOST_PLACES
+    assert min(heights) == pytest.approx(2.0, abs=0.1)
+
+
+def test_the_page_shows_them_between_memory_and_failures() -> None:
+    found, records = rows(DEVICE)
+    courses = {record.key: DEVICE_COURSE for record in records}
+    page = report.render(records, found, {}, beside=Beside(courses=courses))
+    places = [page.index(f'<section id="{name}">') for name in ("memory", "usage", "failures")]
+    assert places == sorted(places)
+    assert page.count('<path class="curve') == 4 * 4
