@@ -225,8 +225,8 @@ class _Campaign:
         return done
 
     def _has_room(self, warm: Sequence[_Trial], cell: Cell) -> bool:
-        """Return whether one more process may stay alive beside these."""
-        if not _may_wait(cell):
+        """Return whether one more process may stay alive beside these: an accelerator cannot hold several at once."""
+        if cell.settings.device != "cpu":
             return False
         free_bytes = free_memory_bytes()
         largest = max(trial.running.resident_bytes() for trial in warm)
@@ -249,7 +249,8 @@ class _Campaign:
         """Find the steps per epoch that these cells share.
 
         Each process goes as far as its step time and rests there; when all have told theirs, they are told how many
-        steps an epoch has. Return, for the steps whose process may go on, that process, and None for those that ended
+        steps an epoch has. With a warm start it ends there instead: what is measured must have found a full cache.
+        Return, for the steps whose process may go on, that process, and None for those that ended
         meanwhile and need not be tried again.
         """
         times_s: dict[str, float] = {}
@@ -265,7 +266,7 @@ class _Campaign:
                     found[step.key] = None
                 continue
             times_s[f"{step.arm} {step.cell.settings.backend}".strip()] = step_time_s
-            if _may_wait(step.cell) and self._has_room([trial], step.cell):
+            if step.cell.settings.compile_cache == "cold" and self._has_room([trial], step.cell):
                 found[step.key] = trial
             else:
                 self._abandon(trial)
@@ -386,12 +387,3 @@ def _autotuned(run: Run, cell: Cell) -> str | None:
 def _made(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder.absolute())
-
-
-def _may_wait(cell: Cell) -> bool:
-    """Return whether a calibrated process may wait for the others and then be measured.
-
-    An accelerator cannot hold several processes at once, and a warm start needs a process that began after another had
-    filled the cache: there the calibrated process is ended, and its cell started again with its steps.
-    """
-    return cell.settings.device == "cpu" and cell.settings.compile_cache == "cold"

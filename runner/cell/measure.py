@@ -82,8 +82,7 @@ def leave_for_board(job: Job, plug: Plug, work: Training | Predicting) -> None:
     if job.board:
         from runner.cell.board import leave
 
-        chunk = job.settings.steps_per_execution
-        leave(job, plug, work.model.to_json, lambda steps: work.again(Stretch(steps * chunk, 1)))
+        leave(job, plug, work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1)))
 
 
 def with_trace_of(job: Job, result: CellResult, work: Training | Predicting) -> CellResult:
@@ -189,7 +188,7 @@ class Training:
 
     def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
         self._built, self._plug, self._job, self._kept = built, plug, job, kept
-        self.model = built.model
+        self.model, self.steps_a_call = built.model, job.settings.steps_per_execution
         self._fed: Any = None
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
@@ -228,7 +227,7 @@ class Predicting:
 
     def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
         self._built, self._plug, self._job, self._kept = built, plug, job, kept
-        self.model = built.model
+        self.model, self.steps_a_call = built.model, 1
         self._fed: list[Batch] = []
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:

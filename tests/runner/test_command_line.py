@@ -161,6 +161,15 @@ def test_the_kept_epochs_of_a_comparison_are_taken_in_turn_back_and_forth(folder
     assert sorted(warm) == ["jax", "tensorflow", "torch"]
 
 
+def test_with_compiled_programs_kept_what_is_measured_takes_turns_too(folder: Path) -> None:
+    executor = FakeExecutor()
+    runner("--filter", "gru", "--repeats", "1", "--set", "compile_cache=warm", executor=executor)
+    backends = [job.settings.backend for job in executor.turns]
+    assert len(set(backends[:3])) == 3
+    assert backends[3:6] == backends[:3]
+    assert len(executor.abandoned) == 3  # they filled the cache
+
+
 @pytest.mark.parametrize(("free_gib", "alone"), [(100, False), (0.98, False), (0.97, True), (0.1, True)])
 def test_processes_take_turns_only_where_they_fit_in_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch, free_gib: float, alone: bool

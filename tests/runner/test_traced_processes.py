@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import sys
@@ -28,6 +27,7 @@ from runner.cell.job import Job
 from runner.executors.process import ProcessExecutor
 from runner.traces import with_trace_kept
 from tests.conftest import MACHINE, make_settings
+from tests.scripts import script
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -37,13 +37,7 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def figures() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("trace_figures", FIGURES)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return script("trace_figures")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +93,7 @@ def test_a_workload_is_traced_on_every_backend_in_the_same_words(
 def test_calls_of_predict_are_traced_as_steps_that_only_go_forward(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
-    record, folder, _ = traced(executor, tmp_path, "plain", backend=backend, phase="predict")
+    record, folder, _ = traced(executor, tmp_path, "plain", backend=backend, phase="predict", steps_per_execution=2)
     spans = spans_of(record, folder)
     assert [span.step for span in spans if span.track.kind is Kind.STEPS] == [1, 2, 3]
     assert {span.phase for span in spans if span.track.kind in neutral.WORKING} <= {Phase.FORWARD, None}

@@ -26,6 +26,7 @@ class Repeated(Protocol):
     """Work that was measured and can be done again."""
 
     model: Any
+    steps_a_call: int  # of the backend
 
     def again(self, stretch: Stretch, change: Call) -> None:
         """Run more epochs, from the source that `change` makes of its own; nothing of them is kept."""
@@ -58,8 +59,7 @@ class TracedWorkload:
                 self._trace_anew(profiler)
             step = "predict_on_batch" if self._settings.phase == "predict" else "train_function"
             marks.enter_context(_wrapped(self._work.model, step, recording.numbered))
-            steps = order.steps * self._settings.steps_per_execution
-            stretch = Stretch(steps, max(order.epochs), before=recording.before)
+            stretch = Stretch(order.steps * self._work.steps_a_call, max(order.epochs), before=recording.before)
             self._work.again(stretch, partial(_marked_input, profiler))
 
     def _named(self, profiler: Profiler) -> bool:
@@ -81,7 +81,7 @@ class TracedWorkload:
             model.make_predict_function(force=True)
         else:
             model.make_train_function(force=True)
-        self._work.again(Stretch(self._settings.steps_per_execution, 2), partial(_marked_input, profiler))
+        self._work.again(Stretch(self._work.steps_a_call, 2), partial(_marked_input, profiler))
 
 
 class Recording:
