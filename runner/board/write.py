@@ -17,27 +17,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from records.codec import CodecError, loads
+from records.codec import loads
 from records.schema import Board, Record
 from records.usage import Course
 from runner.attempts import read_bounded
 from runner.board.graph import Node, nodes_of
-from runner.board.scalars import began_s, points
+from runner.board.messages import Event, GraphDef, NodeDef, RecordWriter, Summary
+from runner.board.scalars import Point, began_s, points
 from runner.board.xspace import xspace
 from runner.cell.job import Job
 from runner.executors.output import printable
 from runner.judge import ResultRefused
-
-if TYPE_CHECKING:
-    from tensorboardX.proto.event_pb2 import Event
 
 EVENTS = "events.out.tfevents.0"
 VERSION = "brain.Event:2"
 UNFIT, UNFIT_NODE = re.compile(r"[^A-Za-z0-9_.-]+"), re.compile(r"[^A-Za-z0-9_./-]+")
 NAME_CHARACTERS, WORDS_CHARACTERS = 60, 400
 LEFT_LIMIT_BYTES = 256 << 20
+# What reading something malformed may raise; JSON's numbers may be infinite.
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError)
 
 
 class NotWritten(Exception):
@@ -69,20 +69,20 @@ def written(attempt: Attempt, log_dir: Path) -> Record:
         "profile": partial(_profile, attempt),
     }
     folder: Path | None = None
+    advice = "what was measured is not touched by it"
     for part, write in parts.items():
         try:
             folder = folder or _made(log_dir, name)
             done += [part] if write(folder) else []
-        except (OSError, NotWritten) as error:
-            problems.append(f"{part}: {_why(error)}")
-    board = Board(name, done, "; ".join(problems) or None)
-    return replace(attempt.record, tensorboard=board, warnings=[*attempt.record.warnings, *_warnings(board)])
-
-
-def _warnings(board: Board) -> Iterator[str]:
-    if board.problem is not None:
-        advice = "what was measured is not touched by it; free some space, or name another --log-dir"
-        yield f"tensorboard: {board.problem}; {advice}"
+        except NotWritten as error:
+            problems.append(f"{part}: {error}")
+        except OSError as error:
+            problems.append(f"{part}: {error.strerror or error}")
+            advice = "what was measured is not touched by it; free some space, or name another --log-dir"
+    problem = "; ".join(problems) or None
+    warnings = [f"tensorboard: {problem}; {advice}"] if problem else []
+    board = Board(name, done, problem)
+    return replace(attempt.record, tensorboard=board, warnings=[*attempt.record.warnings, *warnings])
 
 
 def _undone(job: Job) -> list[str]:
@@ -97,7 +97,8 @@ def _undone(job: Job) -> list[str]:
 
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[None]:
-    """Leave no part of a file behind that could not be written whole."""
+    """Write a file anew, never through a link; leave no part behind of one that could not be written whole."""
+    path.unlink(missing_ok=True)
     try:
         yield
     except OSError:
@@ -106,15 +107,11 @@ def _whole(path: Path) -> Iterator[None]:
         raise
 
 
-def _why(error: Exception) -> str:
-    return str(error.strerror or error) if isinstance(error, OSError) else str(error)
-
-
-def _made(log_dir: Path, name: str) -> Path:
-    """Make the attempt's folder, below the log folder and through no link."""
-    folder = log_dir / name
+def _made(above: Path, name: str) -> Path:
+    """Make a folder of this name below another, through no link."""
+    folder = above / name
     folder.mkdir(parents=True, exist_ok=True)
-    if folder.resolve() != log_dir.resolve() / name:
+    if folder.resolve() != above.resolve() / name:
         raise NotWritten(f"{name} leads elsewhere, by a link")
     return folder
 
@@ -123,29 +120,26 @@ def _made(log_dir: Path, name: str) -> Path:
 
 
 def _scalars(attempt: Attempt, folder: Path) -> bool:
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.proto.summary_pb2 import Summary
-
     found = [
-        Event(wall_time=p.at_s, step=p.step, summary=Summary(value=[Summary.Value(tag=p.tag, simple_value=p.value)]))
-        for p in points(attempt.record, attempt.course)
+        Event(wall_time=one.at_s, step=one.step, summary=Summary(value=[_value(one)]))
+        for one in points(attempt.record, attempt.course)
     ]
     return bool(found) and _write_events(folder / EVENTS, attempt.record, found)
 
 
-def _graph(attempt: Attempt, folder: Path) -> bool:
-    from tensorboardX.proto.event_pb2 import Event
+def _value(point: Point) -> Any:
+    # The name of a metric is whatever a command said: JSON may hold half a surrogate pair, a message may not.
+    tag = point.tag.encode("utf-8", errors="replace").decode("utf-8")
+    return Summary.Value(tag=tag, simple_value=point.value)
 
+
+def _graph(attempt: Attempt, folder: Path) -> bool:
     nodes = _nodes(attempt.job)
     event = Event(wall_time=began_s(attempt.record), graph_def=_graph_def(nodes))
     return bool(nodes) and _write_events(folder / f"{EVENTS}.graph", attempt.record, [event])
 
 
-def _write_events(path: Path, record: Record, events: Sequence[Event]) -> bool:
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.record_writer import RecordWriter
-
-    path.unlink(missing_ok=True)
+def _write_events(path: Path, record: Record, events: Sequence[Any]) -> bool:
     with _whole(path), contextlib.closing(RecordWriter(str(path))) as writer:
         for event in (Event(wall_time=began_s(record), file_version=VERSION), *events):
             writer.write(event.SerializeToString())
@@ -153,10 +147,7 @@ def _write_events(path: Path, record: Record, events: Sequence[Event]) -> bool:
 
 
 def _graph_def(nodes: Sequence[Node]) -> bytes:
-    from tensorboardX.proto.graph_pb2 import GraphDef
-    from tensorboardX.proto.node_def_pb2 import NodeDef
-
-    found = [NodeDef(name=_fit(one.name), op=one.kind, input=map(_fit, one.inputs)) for one in nodes]
+    found = [NodeDef(name=_fit(one.name), op=_fit(one.kind), input=map(_fit, one.inputs)) for one in nodes]
     made: bytes = GraphDef(node=found).SerializeToString()
     return made
 
@@ -170,7 +161,7 @@ def _nodes(job: Job) -> list[Node]:
     described = _left(job.model_path)
     try:
         return nodes_of(loads(described)) if described else []
-    except (CodecError, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+    except MALFORMED as error:
         raise NotWritten(f"the description that was left is none of a model: {error!r}") from error
 
 
@@ -182,8 +173,7 @@ def _profile(attempt: Attempt, folder: Path) -> bool:
     if content is None:
         return False
     record = attempt.record
-    target = folder / "plugins" / "profile" / record.run_id / f"{record.settings.backend}.xplane.pb"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target = _made(folder, f"plugins/profile/{record.run_id}") / f"{record.settings.backend}.xplane.pb"
     with _whole(target):
         target.write_bytes(content)
     return True
@@ -191,12 +181,14 @@ def _profile(attempt: Attempt, folder: Path) -> bool:
 
 def _profiled(left: Path) -> bytes | None:
     """Return the profile that the cell left, as an XSpace; None for none."""
+    if left.is_symlink():
+        raise NotWritten("the folder of the profile that was left is a link")
     for path in sorted(left.rglob("*.xplane.pb")):
         return _left(path)
     trace = _left(left / "trace.json")
     try:
         return xspace(json.loads(trace)["traceEvents"]) if trace else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         raise NotWritten(f"the trace that was left is none: {error!r}") from error
 
 

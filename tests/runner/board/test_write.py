@@ -19,6 +19,7 @@ from records.store import Results
 from records.task import Metric, TaskRun
 from records.usage import Course
 from runner.board import write
+from runner.board.messages import Event, GraphDef
 from runner.board.scalars import points
 from runner.board.write import Attempt, folder_of, written
 from runner.cell.job import Job
@@ -57,8 +58,6 @@ def write_all(job: Job, log_dir: Path, record: Record = RECORD, course: Course |
 
 def events(path: Path) -> list[Any]:
     """Return what an event file holds."""
-    from tensorboardX.proto.event_pb2 import Event
-
     content, found = path.read_bytes(), []
     while content:
         (length,) = struct.unpack("<Q", content[:8])
@@ -112,8 +111,6 @@ def test_scalars_graph_and_profile_lie_in_the_attempt_s_own_folder(job: Job, tmp
 
 
 def test_the_graph_holds_the_layers_and_their_edges(job: Job, tmp_path: Path) -> None:
-    from tensorboardX.proto.graph_pb2 import GraphDef
-
     write_all(job, tmp_path / "logs")
     (_, event) = events(tmp_path / "logs" / folder_of(RECORD) / f"{write.EVENTS}.graph")
     graph = GraphDef.FromString(event.graph_def)
@@ -140,12 +137,13 @@ def test_what_the_cell_did_not_leave_is_not_written_and_said_where_it_failed(job
     job.undone_path.write_text("profile: RuntimeError: no\x1b[31m profiler\n")
     found = write_all(job, tmp_path / "logs")
     assert found.tensorboard == Board(folder_of(RECORD), ["scalars"], "profile: RuntimeError: no profiler")
-    assert [warning.partition(";")[0] for warning in found.warnings] == [
-        "tensorboard: profile: RuntimeError: no profiler"
-    ]
+    assert found.warnings == ["tensorboard: profile: RuntimeError: no profiler; what was measured is not touched by it"]
 
 
-@pytest.mark.parametrize("text", ["not JSON", "[]", '{"config": 3}', '{"traceEvents": [3]}', "null"])
+INFINITE = '{"traceEvents": [{"ph": "X", "ts": 1}, {"ph": "X", "ts": Infinity}]}'
+
+
+@pytest.mark.parametrize("text", ["not JSON", "[]", '{"config": 3}', '{"traceEvents": [3]}', INFINITE, "null"])
 def test_garbage_that_a_cell_left_costs_its_own_part_alone(job: Job, tmp_path: Path, text: str) -> None:
     job.model_path.write_text(text)
     for left in job.profile_dir.rglob("*.xplane.pb"):
@@ -157,6 +155,17 @@ def test_garbage_that_a_cell_left_costs_its_own_part_alone(job: Job, tmp_path: P
     assert found.tensorboard.problem is not None
 
 
+def test_names_with_half_a_surrogate_pair_are_written_all_the_same(job: Job, tmp_path: Path) -> None:
+    half = "\ud800"
+    layer = {"class_name": f"D{half}", "config": {"name": f"d{half}"}}
+    job.model_path.write_text(json.dumps({"class_name": "Sequential", "config": {"name": "m", "layers": [layer]}}))
+    record = make_record(0.01, task=TaskRun("t", ["true"], half, [Metric(half, 3.5)]))
+    assert write_all(job, tmp_path / "logs", record).tensorboard == Board(
+        folder_of(record), ["scalars", "graph", "profile"]
+    )
+    assert scalars(tmp_path / "logs" / folder_of(record))["metric/?"] == [(0, 3.5)]
+
+
 def test_a_link_that_a_cell_left_is_not_followed(job: Job, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(json.dumps(LAYERS))
     job.model_path.unlink()
@@ -166,15 +175,42 @@ def test_a_link_that_a_cell_left_is_not_followed(job: Job, tmp_path: Path) -> No
     assert "graph" not in found.written
 
 
-def test_nothing_is_written_through_a_link_out_of_the_log_folder(job: Job, tmp_path: Path) -> None:
+def test_a_profile_in_a_folder_that_is_a_link_is_not_looked_for(job: Job, tmp_path: Path) -> None:
+    job.profile_dir.rename(tmp_path / "elsewhere")
+    job.profile_dir.symlink_to(tmp_path / "elsewhere")
+    found = write_all(job, tmp_path / "logs").tensorboard
+    assert found == Board(
+        folder_of(RECORD), ["scalars", "graph"], "profile: the folder of the profile that was left is a link"
+    )
+
+
+@pytest.mark.parametrize(
+    ("link", "written_all_the_same"),
+    [(RECORD.run_id, []), (f"{folder_of(RECORD)}/plugins", ["scalars", "graph"])],
+)
+def test_nothing_is_written_through_a_link_out_of_the_log_folder(
+    job: Job, tmp_path: Path, link: str, written_all_the_same: list[str]
+) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / RECORD.run_id).symlink_to(tmp_path / "elsewhere")
+    place = tmp_path / "logs" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "elsewhere")
     found = write_all(job, tmp_path / "logs").tensorboard
     assert found is not None
-    assert found.written == []
+    assert found.written == written_all_the_same
     assert "leads elsewhere, by a link" in str(found.problem)
     assert [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()] == []
+
+
+def test_a_file_that_is_a_link_is_replaced_and_not_written_through(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
+    names = [write.EVENTS, f"{write.EVENTS}.graph", f"plugins/profile/{RECORD.run_id}/jax.xplane.pb"]
+    for name in names:
+        place = tmp_path / "logs" / folder_of(RECORD) / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(tmp_path / "kept")
+    assert write_all(job, tmp_path / "logs").tensorboard == Board(folder_of(RECORD), ["scalars", "graph", "profile"])
+    assert (tmp_path / "kept").read_text() == "kept"
 
 
 @pytest.mark.parametrize("name", ["..", "../../up:f", "a/b:c", "/etc/passwd:x", "x" * 300, "\x00"])
@@ -189,11 +225,12 @@ def test_a_full_disk_changes_nothing_but_a_warning(job: Job, tmp_path: Path, mon
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("tensorboardX.record_writer.RecordWriter.write", full)
+    monkeypatch.setattr("runner.board.write.RecordWriter.write", full)
     found = write_all(job, tmp_path / "logs")
     assert found.tensorboard is not None
     assert (found.tensorboard.written, found.status) == (["profile"], Status.OK)
     assert found.tensorboard.problem == "scalars: No space left on device; graph: No space left on device"
+    assert found.warnings[0].endswith("; free some space, or name another --log-dir")
     assert replace(found, tensorboard=None, warnings=[]) == RECORD
     assert list((tmp_path / "logs").rglob("events*")) == []
 
@@ -240,6 +277,18 @@ def test_a_run_with_a_log_folder_writes_each_attempt_and_its_records_say_so(
     assert run.about()["log_dir"] == str(tmp_path / "logs")
 
 
+def imported(arguments: list[str], names: tuple[str, ...]) -> list[str]:
+    """Return what a runner of its own has imported of these, and below them, after it measured."""
+    script = (
+        "import sys; from runner.cli.main import Seams, main; from runner.testing import FakeExecutor\n"
+        f"assert main(['--json', '--new', *{arguments}], Seams(executor=FakeExecutor())) == 0\n"
+        f"print('imported', *[name for name in sys.modules if name.startswith({names})])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
 def test_without_a_log_folder_nothing_is_asked_of_a_cell_and_nothing_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,16 +298,14 @@ def test_without_a_log_folder_nothing_is_asked_of_a_cell_and_nothing_is_imported
     assert main(["--json"], Seams(executor=executor)) == 0
     assert [job.board for job in executor.jobs] == [False] * 2
     assert {record.tensorboard for record in newest_records(tmp_path)} == {None}
-    script = (
-        "import sys; from runner.cli.main import main; from runner.testing import FakeExecutor\n"
-        "from runner.cli.main import Seams\n"
-        "assert main(['--json', '--new'], Seams(executor=FakeExecutor())) == 0\n"
-        "names = ('runner.board', 'tensorboard', 'runner.cell.board')\n"
-        "found = [name for name in sys.modules if name.startswith(names)]\n"
-        "assert not found, found\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert imported([], ("runner.board", "tensorboard", "runner.cell.board")) == []
+
+
+def test_what_is_written_takes_no_backend_into_the_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    assert imported(["--log-dir", "logs"], ("keras", "tensorflow", "jax", "torch")) == []
+    assert list((tmp_path / "logs").rglob(write.EVENTS)) != []
 
 
 @pytest.mark.parametrize(("name", "told"), [("", "must name a folder"), ("matrix.yaml", "must name a folder, got")])

@@ -1,0 +1,32 @@
+"""TensorBoard's messages and the file that holds them, as tensorboardX has them.
+
+`import tensorboardX` imports PyTorch wherever that is installed: 3 s, and a backend in the runner's own process. What
+is used of it needs protobuf alone, so it is loaded below a package whose own `__init__` has not run.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+PACKAGE = "tensorboardX"
+
+
+def _enter() -> None:
+    """Make the package known without running it. Raises `ModuleNotFoundError`."""
+    found = PathFinder.find_spec(PACKAGE)
+    if found is None:
+        raise ModuleNotFoundError(f"{PACKAGE} is not installed: pip install tensorboardx", name=PACKAGE)
+    sys.modules[PACKAGE] = module_from_spec(found)
+
+
+if PACKAGE not in sys.modules:
+    _enter()
+
+Event = import_module(f"{PACKAGE}.proto.event_pb2").Event
+GraphDef = import_module(f"{PACKAGE}.proto.graph_pb2").GraphDef
+NodeDef = import_module(f"{PACKAGE}.proto.node_def_pb2").NodeDef
+Summary = import_module(f"{PACKAGE}.proto.summary_pb2").Summary
+RecordWriter = import_module(f"{PACKAGE}.record_writer").RecordWriter
