@@ -2,7 +2,7 @@
 
 What a cell prints counts for nothing. A result counts only with the parent's nonce, the right identity, and a process
 that ended with 0 of its own accord; once we have signalled a process it can never be ok. Only of what a cell does after
-its figures are complete and its result is published, which is to trace, the end does not count.
+its figures are complete and its result is published, which is to leave a profile and to trace, the end does not count.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
 
 def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> Verdict:
     """Return the verdict on one attempt: `result` as accepted, or the `problem` it was refused for."""
-    # A traced cell's figures are complete and published before its trace begins: its end says nothing of them.
-    complete = job.trace is not None and result is not None and result.trace is not None
+    # Where a process goes on, to leave a profile or to trace, its figures are published, complete, before that.
+    complete = job.goes_on and result is not None and result.exception is None
     if ended := not_run(outcome) or (None if complete else ended_by_force(outcome)):
         return ended
     if result is not None and result.exception is not None:

@@ -70,7 +70,10 @@ def written(attempt: Attempt, log_dir: Path) -> Record:
     }
     folder: Path | None = None
     advice = "what was measured is not touched by it"
+    lost = {line.partition(":")[0] for line in problems}
     for part, write in parts.items():
+        if part in lost:
+            continue
         try:
             folder = folder or _made(log_dir, name)
             done += [part] if write(folder) else []

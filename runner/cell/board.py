@@ -1,19 +1,22 @@
 """What a cell leaves for TensorBoard once everything was measured: its model's description, and a profile of few steps.
 
-The runner writes the rest from the record. Promise: whatever goes wrong here, a profiler that is missing or a disk that
-is full, is told in one line and costs nothing else; nothing here is imported where it was not asked for.
+The runner writes the rest from the record. Promise: whatever goes wrong here, a profiler that is missing or ends the
+process, a disk that is full, is told in one line and costs nothing else: figures are published before
+(`publish_figures`), and of what failed no part stays. Nothing here is imported where it was not asked for.
 """
 
 from __future__ import annotations
 
+import shutil
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from runner.cell.backends import Plug
 from runner.cell.job import Job, publish_text
 
 PROFILED_STEPS = 5
 WORDS_CHARACTERS = 160
+ENDED = "the process ended while it left this"
 
 
 def leave(job: Job, plug: Plug, describe: Callable[[], str] | None, run: Callable[[int], None] | None) -> None:
@@ -21,18 +24,32 @@ def leave(job: Job, plug: Plug, describe: Callable[[], str] | None, run: Callabl
 
     None for what this cell has not.
     """
-    told = []
+    told: list[str] = []
     if describe is not None:
-        told += _tried("graph", lambda: publish_text(job.model_path, describe()))
+        told += _left(job, told, "graph", lambda: publish_text(job.model_path, describe()))
     if run is not None:
-        told += _tried("profile", lambda: _profiled(job, plug, run))
-    if told:
-        _tried("undone", lambda: publish_text(job.undone_path, "\n".join(told)))
+        told += _left(job, told, "profile", lambda: _profiled(job, plug, run))
+
+
+def _left(job: Job, told: Sequence[str], what: str, leave_it: Callable[[], None]) -> list[str]:
+    """Leave one part; return why it could not be. What could not is noted at each moment, in case it is the last."""
+    _note(job, [*told, f"{what}: {ENDED}"])
+    found = _tried(what, leave_it)
+    _note(job, [*told, *found])
+    return found
+
+
+def _note(job: Job, told: Sequence[str]) -> None:
+    _tried("undone", lambda: publish_text(job.undone_path, "\n".join(told)))
 
 
 def _profiled(job: Job, plug: Plug, run: Callable[[int], None]) -> None:
     job.profile_dir.mkdir()
-    plug.profile(str(job.profile_dir), lambda: run(PROFILED_STEPS))
+    try:
+        plug.profile(str(job.profile_dir), lambda: run(PROFILED_STEPS))
+    except BaseException:
+        shutil.rmtree(job.profile_dir, ignore_errors=True)
+        raise
 
 
 def _tried(what: str, leave_it: Callable[[], None]) -> list[str]:

@@ -91,8 +91,8 @@ def _import_roots(job: Job) -> list[str]:
 
 
 def _report(job: Job, error: Exception) -> None:
-    if job.trace is not None and job.result_path.exists():
-        return  # what it measured was complete before it traced, and stays
+    if job.goes_on and job.result_path.exists():
+        return  # what it measured was complete before it went on, and stays
     kind = type(error)
     message = str(error) or kind.__name__
     result = CellResult(

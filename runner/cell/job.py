@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from records.codec import canonical, decode, dumps, loads
 from records.schema import CellResult
 from records.settings import Settings
 from records.task import Task
-from records.traces.asked import Trace
+from records.traces.asked import BEGUN, Trace, Traced
 
 RESULT_LIMIT_BYTES = 1 << 20
 # What parity twins leave beside their traces.
@@ -65,6 +65,11 @@ class Job:
     outputs_dir: str | None = None
     trace: Trace | None = None
     board: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the process does more once its figures are complete: leave a profile, or trace."""
+        return self.board or self.trace is not None
 
     @property
     def path(self) -> Path:
@@ -167,6 +172,13 @@ class Resting:
 def write_result(job: Job, result: CellResult) -> None:
     """Write the result whole or not at all."""
     publish_text(job.result_path, dumps(result))
+
+
+def publish_figures(job: Job, result: CellResult) -> None:
+    """Write a result that is complete before the process goes on: its figures stay whatever becomes of the rest."""
+    if job.goes_on:
+        begun = Traced(job.trace.all_steps, problem=BEGUN) if job.trace else None
+        write_result(job, replace(result, trace=begun))
 
 
 def publish_text(path: Path, text: str) -> None:

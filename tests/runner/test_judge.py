@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from analysis.surroundings import disturbance
 from records.codec import dumps, to_json
 from records.identity import cell_id
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, GpuEpochs, Learning, Status, Surroundings
+from records.traces.asked import Trace
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
 from runner.judge import ResultRefused, accept, judge
@@ -51,6 +53,18 @@ def test_a_valid_result_and_a_clean_end_are_ok() -> None:
 )
 def test_a_good_result_never_outweighs_how_the_process_ended(outcome: Outcome, status: Status) -> None:
     assert judge(JOB, outcome, GOOD, None).status is status
+
+
+@pytest.mark.parametrize("going_on", [{"board": True}, {"trace": Trace()}, {"board": True, "trace": Trace()}])
+def test_figures_that_were_complete_before_a_profile_or_a_trace_stay_however_the_process_ended(
+    going_on: dict[str, Any],
+) -> None:
+    job = replace(JOB, **going_on)
+    for outcome in (Outcome(signal=11), Outcome(signal=9, deadline_exceeded=True), Outcome(exit_code=1)):
+        assert judge(job, outcome, GOOD, None).status is Status.OK
+        assert judge(job, outcome, None, "no_result").status is not Status.OK
+    ended = Outcome(signal=9, deadline_exceeded=True)
+    assert judge(job, ended, raised("builtins.ValueError"), None).status is Status.TIMEOUT
 
 
 def test_a_clean_end_without_a_result_is_an_error() -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from records.schema import MEASURED, Record
 from records.settings import BACKENDS
+from runner.cell.board import ENDED
 from runner.cli.main import main
 from tests.sessions import counted_records
 
 pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[3]
 MATRIX = """\
 version: 1
 defaults: {repeats: 1, epochs: 2, steps_per_epoch: 4}
@@ -20,6 +22,14 @@ cells:
   - workload: mnist_mlp
   - workload: mnist_mlp
     phase: predict
+"""
+
+DYING = """\
+version: 1
+defaults: {repeats: 1, epochs: 2, steps_per_epoch: 2}
+backends: [torch]
+cells:
+  - {workload: "tests.workloads.traced:dying", batch_size: 32, samples: 64}
 """
 
 
@@ -74,3 +84,16 @@ def test_the_profile_holds_operations(logs: Path, backend: str) -> None:
     _, folder = of(logs, backend)
     (profile,) = folder.glob("plugins/profile/*/*.xplane.pb")
     assert words[backend] in profile.read_bytes()
+
+
+def test_a_process_that_dies_while_it_leaves_its_profile_keeps_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)  # where the workload is found
+    (tmp_path / "matrix.yaml").write_text(DYING)
+    places = ["--matrix", str(tmp_path / "matrix.yaml"), "--results", str(tmp_path / "results")]
+    assert main([*places, "--log-dir", str(tmp_path / "logs"), "--json"]) == 0
+    (record,) = counted_records(tmp_path)
+    assert (record.status in MEASURED, record.evidence.signal) == (True, 11)
+    assert record.tensorboard is not None
+    assert (record.tensorboard.written, record.tensorboard.problem) == (["scalars", "graph"], f"profile: {ENDED}")

@@ -22,6 +22,7 @@ from runner.board import write
 from runner.board.messages import Event, GraphDef
 from runner.board.scalars import points
 from runner.board.write import Attempt, folder_of, written
+from runner.cell.board import ENDED
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.testing import LAYERS, FakeExecutor
@@ -138,6 +139,12 @@ def test_what_the_cell_did_not_leave_is_not_written_and_said_where_it_failed(job
     found = write_all(job, tmp_path / "logs")
     assert found.tensorboard == Board(folder_of(RECORD), ["scalars"], "profile: RuntimeError: no profiler")
     assert found.warnings == ["tensorboard: profile: RuntimeError: no profiler; what was measured is not touched by it"]
+
+
+def test_a_profile_in_whose_midst_the_process_ended_is_not_written(job: Job, tmp_path: Path) -> None:
+    job.undone_path.write_text(f"profile: {ENDED}\n")
+    found = write_all(job, tmp_path / "logs")
+    assert found.tensorboard == Board(folder_of(RECORD), ["scalars", "graph"], f"profile: {ENDED}")
 
 
 INFINITE = '{"traceEvents": [{"ph": "X", "ts": 1}, {"ph": "X", "ts": Infinity}]}'
