@@ -154,6 +154,10 @@ def folder(text: str) -> Path:
     return Path(text).expanduser()
 
 
+# Of a run's folder: the log folder that the latest start with one wrote into.
+LOG_DIR_NAME = "log_dir.json"
+
+
 def log_folder(text: str) -> Path:
     """Read a folder for TensorBoard. Raises `UsageError` for what cannot be one."""
     path = Path(text).expanduser()

@@ -10,7 +10,6 @@ import contextlib
 import os
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,8 +125,7 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
     from runner.executors.process_tree import end_leftovers
     from runner.session import begin, resume
 
-    if log_dir := options.log_dir(args):
-        asked = replace(asked, about={**asked.about, "log_dir": str(log_dir)})
+    log_dir = options.log_dir(args)
     mark = str(args.results.resolve())
     end_leftovers(mark)
     if args.executor == "docker":
@@ -137,6 +135,9 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
     if session and not args.json:
         print(f"continuing {', '.join(str(run.folder) for run in session.runs.values())}")
     session = session or begin(results, asked, here, utc_now())
+    if log_dir is not None:
+        for run in session.runs.values():
+            run.keep(options.LOG_DIR_NAME, {"log_dir": str(log_dir)})
     adaptive = Adaptive(session, asked.cells, goal)
     with progress(args.json, session.steps, session.pending, estimates(args, asked.cells)) as observer:
         workshop = Workshop(

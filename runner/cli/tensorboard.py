@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from runner.cli.options import add_results_option, log_folder
+from runner.cli.options import LOG_DIR_NAME, add_results_option, log_folder
 from runner.errors import InfrastructureError, UsageError
 
 NAME = "tensorboard"
@@ -53,13 +53,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _newest(results: Path) -> Path:
     """Return the log folder of the newest run that had one. Raises `UsageError`."""
-    from records.store import Results, StoreFailure
+    from records.store import Results
 
     for one in reversed(Results(results).runs()):
-        try:
-            found = one.about().get("log_dir")
-        except StoreFailure:
-            continue
+        found = (one.kept(LOG_DIR_NAME) or {}).get("log_dir")
         if isinstance(found, str):
             return Path(found)
     raise UsageError(f"--log-dir: no run of {results} had one; measure with: runner --log-dir FOLDER")

@@ -279,9 +279,6 @@ def test_a_run_with_a_log_folder_writes_each_attempt_and_its_records_say_so(
         folder = tmp_path / "logs" / record.tensorboard.log_dir
         assert scalars(folder)["figure/step_time_s"] == [(0, pytest.approx(record.times.step_time_s))]
         assert len(scalars(folder)["use/host_anonymous_bytes"]) == 3
-    run = Results(tmp_path / "results").latest()
-    assert run is not None
-    assert run.about()["log_dir"] == str(tmp_path / "logs")
 
 
 def imported(arguments: list[str], names: tuple[str, ...]) -> list[str]:
@@ -359,6 +356,21 @@ def test_tensorboard_opens_the_newest_log_folder_on_this_machine_alone(
     assert started == [
         [sys.executable, "-m", "tensorboard.main", "--logdir", logs, "--host", "127.0.0.1", "--port", "6006"]
     ]
+
+
+def test_a_run_that_was_continued_with_a_log_folder_is_opened_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[list[str]]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    assert main(["--json"], Seams(executor=FakeExecutor())) == 0
+    runs = Results(tmp_path / "results").runs()
+    next((runs[0].folder / "records").glob("*.json")).unlink()
+    assert main(["--log-dir", "logs", "--json"], Seams(executor=FakeExecutor())) == 0
+    assert [run.run_id for run in Results(tmp_path / "results").runs()] == [run.run_id for run in runs]
+    with pytest.raises(SystemExit):
+        main(["tensorboard"])
+    assert started[0][4] == str(tmp_path / "logs")
 
 
 def test_tensorboard_that_is_not_installed_is_told_with_what_to_do(
