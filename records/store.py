@@ -8,7 +8,7 @@
         calibration/<group>.json   steps per epoch found for cells that share them
         records/<cell_id>.<repeat>.<attempt>.json
         records/corrupt/           files that were not records, set aside and never deleted
-      courses/<cell_id>.<repeat>.<attempt>.json    what the attempt used over time, thinned
+        courses/<cell_id>.<repeat>.<attempt>.json    what the attempt used over time, thinned
         work/                      scratch of the cell that runs now
 
 Promise: after a crash at any point no record is torn, lost or doubled: a record is written aside, synced, and then
@@ -33,7 +33,7 @@ from typing import IO, Any
 from records.codec import CodecError, canonical, decode, dumps, loads
 from records.identity import RUN_ID
 from records.schema import SCHEMA_VERSION, Record
-from records.usage import Course, course_name
+from records.usage import COURSES, Course, course_name
 
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
 RECORD_LIMIT_BYTES = 4 << 20
@@ -171,9 +171,10 @@ class Run:
     def course(self, record: Record) -> Course | None:
         """Return what an attempt used over time; None where that was not kept, or cannot be read."""
         try:
-            return decode(Course, loads(_bounded(self.folder / course_name(record.key))), "course")
+            found = decode(Course, loads(_bounded(self.folder / course_name(record.key))), "course")
         except (OSError, CodecError):
             return None  # a picture less
+        return found if found.whole else None
 
     def load(self) -> tuple[list[Record], list[Problem]]:
         """Return every record, sorted by key, and what is not one. Changes nothing.
@@ -209,8 +210,9 @@ class Run:
     def clear_leftovers(self) -> None:
         """Remove what a killed runner left half-made: scratch folders and unpublished files."""
         shutil.rmtree(self.folder / "work", ignore_errors=True)
-        for aside in (self.folder / "records").glob(".*.tmp"):
-            aside.unlink(missing_ok=True)
+        for name in ("records", COURSES):
+            for aside in (self.folder / name).glob(".*.tmp"):
+                aside.unlink(missing_ok=True)
 
     def scratch(self, name: str) -> Path:
         """Make and return an empty scratch folder."""

@@ -11,7 +11,7 @@ samples it stands for, so that thinning hides no peak.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from records.meaning import about
 
@@ -94,6 +94,13 @@ class Course:
     device_utilisation_share: list[float | None] = field(default_factory=list)
     device_power_w: list[float | None] = field(default_factory=list)
     epochs_s: list[list[float]] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is a value or None for each time of each quantity, and a begin and an end of each epoch."""
+        columns = [getattr(self, one.name) for one in fields(self) if one.name not in ("times_s", "epochs_s")]
+        lengths = {len(column) for column in columns} - {0}
+        return lengths <= {len(self.times_s)} and all(len(ends) == 2 for ends in self.epochs_s)
 
 
 def course_name(key: tuple[str, int, int]) -> str:

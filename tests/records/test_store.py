@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from records import store as store_module
-from records.codec import dumps
+from records.codec import dumps, to_json
 from records.schema import SCHEMA_VERSION, Record
 from records.store import Results, Run, StoreFailure, StoreInUse
-from records.usage import Course
+from records.task import TaskRun
+from records.usage import Course, MemoryUse
 from tests.conftest import make_record
 
 RUN = "20260101T000000Z-abcdef"
@@ -42,6 +43,20 @@ def test_a_record_is_published_once(run: Run, record: Record) -> None:
     assert run.load()[0] == [record]
 
 
+def test_a_record_of_version_1_is_read_with_the_memory_that_its_command_had(run: Run, record: Record) -> None:
+    data = to_json(replace(record, schema_version=1, task=TaskRun("t", ["true"], "speed", [])))
+    for later in ("usage", "tensorboard"):
+        del data[later]
+    del data["memory"]["epoch_device_memory_bytes"]
+    data["task"]["host_memory"] = {"mean_bytes": 2.0, "std_bytes": 0.5, "max_bytes": 3, "samples": 4}
+    (run.folder / "records" / "{}.{}.{}.json".format(*record.key)).write_text(json.dumps(data))
+    (found,), problems = run.load()
+    assert problems == []
+    assert (found.schema_version, found.usage, found.tensorboard) == (1, None, None)
+    assert found.task is not None
+    assert found.task.host_memory == MemoryUse(2.0, 0.5, 3, 4)
+
+
 def test_a_course_lies_beside_its_record_and_one_that_a_killed_runner_left_is_replaced(
     run: Run, record: Record
 ) -> None:
@@ -53,7 +68,20 @@ def test_a_course_lies_beside_its_record_and_one_that_a_killed_runner_left_is_re
     assert run.load() == ([], [])
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"times_s": [NaN]}', '{"stranger": 1}'])
+def test_what_a_killed_runner_left_of_a_course_is_cleared_and_the_courses_stay(run: Run, record: Record) -> None:
+    run.keep_course(record, Course([0.0], [7]))
+    aside = run.folder / "courses" / ".0.0.json.1.tmp"
+    aside.write_text("{")
+    run.clear_leftovers()
+    assert not aside.exists()
+    assert run.course(record) == Course([0.0], [7])
+
+
+SHORT = '{"times_s": [0.0], "host_anonymous_bytes": [5, 6]}'
+HALF = '{"times_s": [0.0], "host_anonymous_bytes": [5], "epochs_s": [[1.0]]}'
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"times_s": [NaN]}', '{"stranger": 1}', SHORT, HALF])
 def test_a_course_that_is_none_is_a_picture_less_and_no_error(run: Run, record: Record, text: str) -> None:
     run.keep_course(record, Course())
     (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).write_text(text)
