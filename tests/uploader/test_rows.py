@@ -59,6 +59,18 @@ def test_each_metric_of_an_external_command_is_a_measurement_in_its_own_unit() -
     }
 
 
+def test_the_memory_of_a_command_s_record_of_version_1_is_measurements_still() -> None:
+    old = TaskRun("t", ["true"], "speed", [], host_memory=MemoryUse(2.0, 0.0, 3, 1))
+    told = {row["metric"]: (row["value"], row["unit"]) for row in measurements(make_record(None, task=old))}
+    assert told == {
+        "task.outlived": (0.0, "1"),
+        "task.host_memory.mean_bytes": (2.0, "B"),
+        "task.host_memory.std_bytes": (0.0, "B"),
+        "task.host_memory.max_bytes": (3.0, "B"),
+        "task.host_memory.samples": (1.0, "1"),
+    }
+
+
 def test_what_was_used_over_time_is_measurements_and_where_it_lies_a_column() -> None:
     usage = Usage(
         2.5, 0.1, "processes", "courses/a.json", MemoryUse(2.0, 0.0, 3, 1, 4), None, [5, None], samples_per_j=7.0
