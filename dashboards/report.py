@@ -63,6 +63,7 @@ def render(
         starts=pictures.start_pictures(rows),
         memories=pictures.memory_pictures(rows),
         usages=usage.pictures(rows, beside.courses),
+        usages_left_out=usage.left_out(rows, beside.courses),
         parallel=parallel.pictures(rows, beside),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, beside.traces),

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from analysis.compare import CellSummary, Row
 from dashboards import axes
 from dashboards.axes import EDGE, Axis
-from dashboards.format import DASH, MEMORY_UNITS, SECOND, Unit, memory, number, quantity, unit_for
-from dashboards.pictures import Band, slot_of
+from dashboards.format import DASH, MEMORY_UNITS, SECOND, Unit, memory, number, plural, quantity, unit_for
+from dashboards.pictures import slot_of
 from records.schema import Record
 from records.usage import Course, MemoryUse, PowerUse, ShareUse, Usage
 
@@ -36,6 +36,15 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
+class Epoch:
+    """A kept epoch, shaded over a lane's whole height, and what it tells on hovering."""
+
+    at: str
+    width: str
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lane:
     """One backend's curves. `heights` are the lines drawn across, each with its label."""
 
@@ -46,7 +55,7 @@ class Lane:
     summary: str
     heights: list[tuple[float, str]]
     curves: list[Curve] = field(default_factory=list)
-    epochs: list[Band] = field(default_factory=list)
+    epochs: list[Epoch] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +86,34 @@ def pictures(rows: Sequence[Row], courses: Courses) -> list[Picture]:
     return [one for one in found if one]
 
 
+def left_out(rows: Sequence[Row], courses: Courses) -> str | None:
+    """Return in a line which rows have curves and no picture, None where all have one."""
+    count = sum(any(_known(cell, courses) for cell in row.cells.values()) for row in rows[MOST_WORKS:])
+    return f"{plural(count, 'more piece', 'more pieces')} of work left out; the records have all" if count else None
+
+
 def _picture(row: Row, drawn: Drawn, courses: Courses) -> Picture | None:
-    shown = {backend: _shown(cell, courses) for backend, cell in row.cells.items()}
-    several = [course for found in shown.values() for _, course in found]
+    known = {backend: _known(cell, courses) for backend, cell in row.cells.items()}
+    several = [course for found in known.values() for _, course in found[:MOST_CURVES]]
     if not several:
         return None
     across = axes.from_zero([max(c.times_s[-1], 1e-3) for c in several], "time the process worked, s", SECOND)
     most = max(value for course in several for value in drawn.values(course) if value is not None)
     up = axes.from_zero([most or 1.0], drawn.words, drawn.unit or unit_for([most], MEMORY_UNITS))
-    lanes = [_lane(backend, shown[backend], drawn, (across, up)) for backend in row.cells if shown[backend]]
+    lanes = [_lane(backend, known[backend], drawn, (across, up)) for backend in row.cells if known[backend]]
     return Picture(row.title, f"{drawn.words}, {up.unit.name}", across, lanes)
 
 
-def _shown(cell: CellSummary, courses: Courses) -> list[tuple[Record, Course]]:
-    found = [(record, courses[record.key]) for record in cell.records if record.usage and record.key in courses]
-    return found[:MOST_CURVES]
+def _known(cell: CellSummary, courses: Courses) -> list[tuple[Record, Course]]:
+    return [(record, courses[record.key]) for record in cell.records if record.usage and record.key in courses]
 
 
-def _lane(backend: str, shown: Sequence[tuple[Record, Course]], drawn: Drawn, scales: tuple[Axis, Axis]) -> Lane:
-    across, up = scales
+def _lane(backend: str, known: Sequence[tuple[Record, Course]], drawn: Drawn, scales: tuple[Axis, Axis]) -> Lane:
+    (across, up), shown = scales, known[:MOST_CURVES]
     first = shown[0][0].usage
     peak, notes = (drawn.peak(first) or DASH, drawn.notes(first)) if first else (DASH, [])
+    if len(shown) < len(known):
+        notes = [*notes, f"the first {len(shown)} of {plural(len(known), 'process', 'processes')}"]
     found = Lane(
         backend,
         slot_of(backend),
@@ -112,7 +128,7 @@ def _lane(backend: str, shown: Sequence[tuple[Record, Course]], drawn: Drawn, sc
     for begun_s, ended_s in shown[0][1].epochs_s:
         width = across.share(ended_s) - across.share(begun_s)
         tip = f"a kept epoch, {quantity(ended_s - begun_s, SECOND)}"
-        found.epochs.append(Band(across.place(begun_s), f"{max(width, 0.1):.2f}%", "", tip))
+        found.epochs.append(Epoch(across.place(begun_s), f"{max(width, 0.1):.2f}%", tip))
     return found
 
 

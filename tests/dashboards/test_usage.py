@@ -78,7 +78,7 @@ def test_a_value_that_is_missing_breaks_the_curve_and_is_not_drawn_as_zero() -> 
 def test_without_a_course_there_is_no_picture_and_no_section() -> None:
     found, records = rows(None)
     assert usage.pictures(found, {}) == []
-    assert 'id="usage"' not in report.render(records, found, {})
+    assert '<section id="usage"' not in report.render(records, found, {})
 
 
 def test_a_long_course_is_drawn_with_few_points_and_with_its_peak() -> None:
@@ -92,10 +92,28 @@ def test_a_long_course_is_drawn_with_few_points_and_with_its_peak() -> None:
     assert min(heights) == pytest.approx(2.0, abs=0.1)
 
 
+def test_of_many_processes_the_first_are_drawn_and_the_rest_counted() -> None:
+    records = [make_record(0.01, repeat, usage=HOST) for repeat in range(usage.MOST_CURVES + 2)]
+    (picture,) = usage.pictures(table(records), {record.key: COURSE for record in records})
+    assert len(picture.lanes[0].curves) == usage.MOST_CURVES
+    assert picture.lanes[0].notes[-1] == "the first 6 of 8 processes"
+
+
+def test_of_many_pieces_of_work_the_page_says_how_many_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "MOST_WORKS", 1)
+    records = [make_record(0.01, settings=make_settings(batch_size=size), usage=HOST) for size in (16, 32, 64)]
+    found, courses = table(records), {record.key: COURSE for record in records}
+    assert len(usage.pictures(found, courses)) == 1
+    told = "2 more pieces of work left out; the records have all"
+    assert told in report.render(records, found, {}, beside=Beside(courses=courses))
+    assert usage.left_out(found[:1], courses) is None
+
+
 def test_the_page_shows_them_between_memory_and_failures() -> None:
     found, records = rows(DEVICE)
     courses = {record.key: DEVICE_COURSE for record in records}
     page = report.render(records, found, {}, beside=Beside(courses=courses))
-    places = [page.index(f'<section id="{name}">') for name in ("memory", "usage", "failures")]
+    places = [page.index(f'<section id="{name}"') for name in ("memory", "usage", "failures")]
     assert places == sorted(places)
     assert page.count('<path class="curve') == 4 * 4
+    assert page.count("<title>a kept epoch, 1.00\u00a0s</title>") == 4 * 2
