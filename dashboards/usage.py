@@ -20,7 +20,7 @@ from records.usage import Course, MemoryUse, PowerUse, ShareUse, Usage
 
 WIDTH, HEIGHT = 1000, 100
 LANE_HEIGHT, MARGIN = 76, 6
-MOST_CURVES, MOST_PLACES, MOST_WORKS = 6, 150, 100
+MOST_CURVES, MOST_PLACES, MOST_WORKS = 6, 150, 40
 PERCENT = Unit("%", 0.01)
 WATT = Unit("W", 1.0)
 Courses = Mapping[tuple[str, int, int], Course]
@@ -141,17 +141,23 @@ def _height(share: float) -> float:
 def _path(times_s: Sequence[float], values: Values, across: Axis, up: Axis) -> str:
     """Return a curve through the values; where one is missing it breaks off."""
     step = -(-len(times_s) // MOST_PLACES)
-    parts, pen = [], "M"
+    parts: list[list[tuple[str, str]]] = [[]]
     for index in range(0, len(times_s), step):
         known = [value for value in values[index : index + step] if value is not None]
         if not known:
-            pen = "M"
+            parts.append([])
             continue
         x = across.share(times_s[index]) * WIDTH / 100
         y = (1 - (up.share(max(known)) - EDGE) / (100 - 2 * EDGE)) * HEIGHT
-        parts.append(f"{pen}{x:.0f} {y:.1f}")
-        pen = "L"
-    return "".join(parts)
+        parts[-1].append((f"{x:.0f}", f"{y:.1f}"))
+    return "".join("M" + "L".join(map(" ".join, _bends(part))) for part in parts if part)
+
+
+def _bends(part: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the points of a curve less those within a level stretch, which show nothing: memory is level mostly."""
+    threes = zip(part, part[1:], part[2:], strict=False)
+    inner = [here for before, here, after in threes if not before[1] == here[1] == after[1]]
+    return [part[0], *inner, *part[1:][-1:]]
 
 
 def _memory_peak(used: MemoryUse | None) -> str | None:

@@ -75,6 +75,16 @@ def test_a_value_that_is_missing_breaks_the_curve_and_is_not_drawn_as_zero() -> 
     assert re.sub(r"[\d. ]", "", picture.lanes[0].curves[0].path) == "MML"
 
 
+def test_of_a_level_stretch_only_the_ends_are_told() -> None:
+    found, records = rows(HOST)
+    course = Course([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [5, 5, 5, 5, 9, 9])
+    (picture,) = usage.pictures(found, {records[0].key: course})
+    points = [point.split() for point in re.split("[ML]", picture.lanes[0].curves[0].path)[1:]]
+    heights = [y for _, y in points]
+    assert heights == [heights[0], heights[0], "2.0", "2.0"]
+    assert [x for x, _ in points] == sorted({x for x, _ in points}, key=int)
+
+
 def test_without_a_course_there_is_no_picture_and_no_section() -> None:
     found, records = rows(None)
     assert usage.pictures(found, {}) == []
