@@ -73,7 +73,7 @@ class TreeMemory:
         self._follow()
         sizes = [_proportional(pid) for pid in self._files]
         known = [size for size in sizes if size is not None]
-        return sum(known) if known and len(known) == len(sizes) else None
+        return sum(known) or None if len(known) == len(sizes) else None  # 0: all of it has ended meanwhile
 
     def close(self) -> None:
         """Let go of the files."""

@@ -96,6 +96,14 @@ def test_a_process_that_begins_is_seen_at_once_and_one_that_ended_counts_nothing
     memory.close()
 
 
+def test_the_proportional_size_of_a_tree_that_has_ended_is_not_measured(started: list[subprocess.Popen[str]]) -> None:
+    memory = TreeMemory(start(started, HOLDING.format(1, "pass")))
+    assert memory.read() is not None
+    started.pop().communicate()
+    assert memory.proportional_bytes() is None
+    memory.close()
+
+
 def open_files() -> list[str]:
     return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
