@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
