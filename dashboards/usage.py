@@ -36,8 +36,8 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
-    """A kept epoch, shaded over a lane's whole height, and what it tells on hovering."""
+class KeptEpoch:
+    """Where a kept epoch lies, over the lane's whole height, and what it tells on hovering."""
 
     at: str
     width: str
@@ -55,7 +55,7 @@ class Lane:
     summary: str
     heights: list[tuple[float, str]]
     curves: list[Curve] = field(default_factory=list)
-    epochs: list[Epoch] = field(default_factory=list)
+    epochs: list[KeptEpoch] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _lane(backend: str, known: Sequence[tuple[Record, Course]], drawn: Drawn, sc
     for begun_s, ended_s in shown[0][1].epochs_s:
         width = across.share(ended_s) - across.share(begun_s)
         tip = f"a kept epoch, {quantity(ended_s - begun_s, SECOND)}"
-        found.epochs.append(Epoch(across.place(begun_s), f"{max(width, 0.1):.2f}%", tip))
+        found.epochs.append(KeptEpoch(across.place(begun_s), f"{max(width, 0.1):.2f}%", tip))
     return found
 
 
