@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +30,6 @@ from tests.scripts import script
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
-FIGURES = ROOT / "ci" / "trace_figures.py"
 STEPS = 3
 
 
