@@ -98,7 +98,7 @@ def read(path: Path) -> Recording:
                 _Host(found, plane, programs).read()
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (IndexError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise TraceError(f"{path}: is no whole profile of JAX or TensorFlow: {error}; record it again") from error
     found.worked = [_whole(worked, found.ends) for worked in found.worked]
     return found

@@ -2,7 +2,8 @@
 
 CELL is a cell of the matrix or of a stored run. Where the newest run with such a cell has its trace, that one is shown;
 otherwise, and with --new, --steps or --epochs, one is recorded: the cell is measured once, and traced after that. CELL
-may also be a profiler's own file: *.xplane.pb of JAX or TensorFlow, *.json or *.json.gz of PyTorch. docs/traces.md"""
+may also be a file: a profiler's own, *.xplane.pb of JAX or TensorFlow, *.json or *.json.gz of PyTorch, or a neutral
+trace, packed or plain. docs/traces.md"""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ NAME = "trace"
 HELP = "record a trace of one cell, or show where its time went"
 MATRIX = Path("matrix.yaml")
 TOP = 20
-FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz")
+FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz", ".ctf")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    parser.add_argument("cell", metavar="CELL", help=f"{cells.HELP}; or a profiler's own file")
+    parser.add_argument("cell", metavar="CELL", help=f"{cells.HELP}; or a file of a trace")
     parser.add_argument(
         "--matrix", type=Path, metavar="FILE", help="where the cell is looked for; default: matrix.yaml"
     )
@@ -203,13 +204,17 @@ def _text(cell: Cell) -> str:
 
 
 def _shown(args: argparse.Namespace, found: _Found) -> int:
+    from records.traces.asked import TraceError
     from runner.cli.format import asked
     from runner.cli.trace_text import heading, table_lines
     from runner.executors.output import printable
     from runner.traces import table_of
 
-    table = table_of(found.path)
-    _write_to(args, found.path)
+    try:
+        table = table_of(found.path)
+        _write_to(args, found.path)
+    except TraceError as error:
+        raise InfrastructureError(str(error)) from error
     if args.json:
         document = {"run": found.run.run_id, "cell_id": found.record.cell_id, "trace": str(found.path)}
         print(_document(table, document))
@@ -222,7 +227,7 @@ def _shown(args: argparse.Namespace, found: _Found) -> int:
 
 
 def _of_file(args: argparse.Namespace, path: Path) -> int:
-    """Show a profiler's own file."""
+    """Show a profiler's own file, or a neutral trace."""
     import tempfile
 
     from records.traces import native
@@ -236,7 +241,7 @@ def _of_file(args: argparse.Namespace, path: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         made = Path(folder) / TRACE_NAME
         try:
-            native.make([path], made, native.backend_of(path))
+            native.make_of(path, made)
         except TraceError as error:
             raise UsageError(str(error)) from error
         table = table_of(made)

@@ -18,7 +18,7 @@ from runner.cell.job import Job, write_result
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
 from runner.testing import Behaviour, FakeExecutor
-from tests.records.traces.made_up import chrome, step_of_torch
+from tests.records.traces.made_up import chrome, damaged, step_of_torch
 from tests.sessions import newest_records
 
 MATRIX = """\
@@ -151,6 +151,29 @@ def test_a_profilers_own_file_is_shown_without_measuring_anything(
     assert neutral.head_of(folder / "neutral.json.gz").backend == "torch"
 
 
+def test_a_neutral_trace_is_shown_as_it_was_where_it_was_recorded(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner("trace", "jax:gru", "--to", "full_trace.ctf")
+    runner("trace", "jax:gru", "--to", "mine.json.gz", "--json")
+    capsys.readouterr()
+    runner("trace", "jax:gru", "--json")
+    recorded = json.loads(capsys.readouterr().out)["table"]
+    for name in ("full_trace.ctf", "mine.json.gz"):
+        assert runner("trace", name, "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"version": 1, "file": name, "table": recorded}
+
+
+def test_a_stored_trace_that_is_damaged_is_told_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("trace", "jax:gru")
+    (path,) = (folder / "results" / "latest" / "traces").glob(f"*/{TRACE_NAME}")
+    path.write_bytes(damaged(b"{}"))
+    assert runner("trace", "jax:gru", "--to", "mine.json") == 3
+    assert f"{TRACE_NAME}: is damaged" in capsys.readouterr().err
+    (path.parent / TABLE_NAME).unlink()
+    assert runner("trace", "jax:gru") == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -181,9 +204,12 @@ def test_a_run_that_has_no_such_trace_says_which_it_has(folder: Path, capsys: py
 def test_a_file_that_is_no_trace_is_refused_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "broken.json").write_text("{")
     (folder / "broken.xplane.pb").write_bytes(b"\x0a\x7f")
+    (folder / "other.json").write_text('{"name": "no trace"}')
     for name in ("broken.json", "broken.xplane.pb"):
         assert runner("trace", name) == 2
         assert f"{name}: is no whole" in capsys.readouterr().err
+    assert runner("trace", "other.json") == 2
+    assert "other.json: holds no event that a profiler left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
