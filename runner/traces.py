@@ -54,6 +54,8 @@ def _kept(run: Run, job: Job, trace: Traced, evidence: Evidence) -> Traced:
     target = run.folder / name
     try:
         target.parent.mkdir(exist_ok=True)
+        # What a runner left that ended before it published the record; a move would go into that folder.
+        shutil.rmtree(target, ignore_errors=True)
         shutil.move(job.traced_path, target)
         _write_table(target)
         return replace(trace, folder=name)

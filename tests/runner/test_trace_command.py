@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from records.schema import CellResult, Status
+from records.store import Results
 from records.traces import neutral
 from records.traces.asked import BEGUN, TABLE_NAME, TRACE_NAME, Trace, Traced
 from runner.cell.job import Job, write_result
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
 from runner.testing import Behaviour, FakeExecutor
+from runner.traces import with_trace_kept
 from tests.records.traces.made_up import chrome, damaged, step_of_torch
 from tests.sessions import newest_records
 
@@ -65,6 +67,18 @@ def test_a_traced_cell_has_its_trace_of_the_first_process_in_the_runs_folder(fol
         assert neutral.head_of(place / TRACE_NAME).steps == 4
         assert json.loads((place / TABLE_NAME).read_text())["by_phase"][0]["name"] == "forward"
     assert [job.trace is not None for job in executor.jobs].count(True) == 2
+
+
+def test_what_a_runner_left_that_ended_before_its_record_is_replaced(folder: Path) -> None:
+    runner("trace", "jax:gru")
+    (record,) = newest_records(folder)
+    run = Results(folder / "results").runs()[-1]
+    scratch = str(run.scratch("again"))
+    job = Job("nonce", record.cell_id, 0, 0, record.settings, 1, scratch, [], None, None, trace=Trace([2], 7))
+    FakeExecutor().succeed(job)
+    kept = with_trace_kept(run, job, replace(record, trace=Traced(7, "traced")))
+    assert neutral.head_of(run.folder / str(kept.trace and kept.trace.folder) / TRACE_NAME).steps == 7
+    assert {path.name for path in (run.folder / "traces").glob("*/*")} == {TRACE_NAME, TABLE_NAME}
 
 
 def test_a_run_without_traces_has_no_folder_of_traces(folder: Path) -> None:
