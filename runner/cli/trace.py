@@ -221,9 +221,17 @@ def _shown(args: argparse.Namespace, found: _Found) -> int:
         return 0
     settings = found.record.settings
     title = f"{settings.backend} {asked(settings)}, cell {found.record.cell_id} of run {found.run.run_id}"
-    lines = [title, *heading(table, found.record.times.step_time_s), *table_lines(table, args.top)]
+    lines = [title, *heading(table, _call_time_s(found.record)), *table_lines(table, args.top)]
     print("\n".join([*map(printable, lines), f"trace: {found.path}   https://ui.perfetto.dev opens it"]))
     return 0
+
+
+def _call_time_s(record: Record) -> float | None:
+    """Return what a traced step, which is a call of the backend, took where it was measured."""
+    step_time_s, settings = record.times.step_time_s, record.settings
+    if step_time_s is None or settings.phase == "predict":
+        return step_time_s
+    return step_time_s * settings.steps_per_execution
 
 
 def _of_file(args: argparse.Namespace, path: Path) -> int:

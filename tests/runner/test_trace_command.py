@@ -16,6 +16,7 @@ from records.store import Results
 from records.traces import neutral
 from records.traces.asked import BEGUN, TABLE_NAME, TRACE_NAME, Trace, Traced
 from runner.cell.job import Job, write_result
+from runner.cli.format import seconds
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
 from runner.testing import Behaviour, FakeExecutor
@@ -109,6 +110,18 @@ def test_the_command_shows_the_newest_stored_trace(folder: Path, capsys: pytest.
     assert "ms as measured, without it" in printed
     assert "by operation   share  time a step  count a step\nmm            100.0%      3.00 ms          1.00" in printed
     assert "/trace.json.gz" in printed
+
+
+@pytest.mark.parametrize(("phase", "steps_a_call"), [("fit", 4), ("predict", 1)])
+def test_beside_a_traced_step_which_is_a_call_stands_what_a_call_took(
+    folder: Path, capsys: pytest.CaptureFixture[str], phase: str, steps_a_call: int
+) -> None:
+    cell = f"{{workload: gru, phase: {phase}, steps_per_execution: 4}}"
+    (folder / "matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n  - {cell}\n")
+    assert runner("trace", "gru") == 0
+    (record,) = newest_records(folder)
+    measured = seconds(record.times.step_time_s * steps_a_call)
+    assert f"4.00 ms each with the profiler on; {measured} as measured, without it" in capsys.readouterr().out
 
 
 def test_the_command_records_a_cell_of_the_matrix_once_and_shows_it(
