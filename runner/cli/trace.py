@@ -142,18 +142,22 @@ def _recorded(args: argparse.Namespace, wanted: Trace) -> int:
     for found in _traces(store):
         if found.record in latest:
             return _shown(args, found) or code
-    return _told(latest, code)
+    for record in latest:
+        _tell(args, record)
+    return code or 1  # what was measured without a trace is not what was asked for
 
 
-def _told(records: list[Record], code: int) -> int:
-    """Say why there is no trace; what was measured without one is not what was asked for."""
+def _tell(args: argparse.Namespace, record: Record) -> None:
+    """Say why there is no trace."""
     from runner.cli.format import asked
     from runner.executors.output import printable
 
-    for record in records:
-        why = record.trace.problem if record.trace else f"{record.status}: {record.reason}"
+    why = record.trace.problem if record.trace else f"{record.status}: {record.reason}"
+    if args.json:
+        about = {"run": record.run_id, "cell_id": record.cell_id, "trace": None, "problem": why}
+        print(json.dumps({"version": 1, **about}, indent=1))
+    else:
         print(printable(f"no trace of {record.settings.backend} {asked(record.settings)}: {why}"))
-    return code or 1
 
 
 def _cell(args: argparse.Namespace) -> Cell:

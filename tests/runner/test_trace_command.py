@@ -282,6 +282,16 @@ def test_whatever_becomes_of_a_trace_the_figures_and_the_status_stay(
     assert "no trace of jax gru" in capsys.readouterr().out
 
 
+def test_why_there_is_no_trace_is_one_document_for_machines_too(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = ending(lambda job, result: replace(result, trace=Traced(5, problem="no profiler")), Outcome(exit_code=0))
+    assert runner("trace", "jax:gru", "--json", executor=FakeExecutor(behaviours={"gru": change})) == 1
+    (record,) = newest_records(folder)
+    about = {"run": record.run_id, "cell_id": record.cell_id, "trace": None, "problem": "no profiler"}
+    assert json.loads(capsys.readouterr().out) == {"version": 1, **about}
+
+
 def test_a_cell_that_was_not_asked_to_trace_is_judged_by_its_end_whatever_it_says(folder: Path) -> None:
     change = ending(lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)), Outcome(signal=11))
     runner("--matrix", "matrix.yaml", "--filter", "workload=gru", executor=FakeExecutor(behaviours={"gru": change}))
