@@ -6,6 +6,7 @@ Promise: whatever goes wrong with a trace, the record's figures and status stay 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from records.codec import CodecError, decode, dumps, loads
 from records.schema import Evidence, Record
 from records.store import Run
 from records.traces.asked import BEGUN, TABLE_NAME, TRACE_NAME, Traced, TraceError
+from records.traces.neutral import plain
 from records.traces.table import Table
 from runner.cell.job import Job
 
@@ -35,6 +37,21 @@ def path_in(run: Run, trace: Traced) -> Path | None:
     """Return where a record's trace lies, None where it has none or none any more."""
     path = run.folder / trace.folder / TRACE_NAME if trace.folder else None
     return path if path and path.is_file() else None
+
+
+def left_plain(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
+    """Write the traces of these records uncompressed, and return where: at `target` that of one cell.
+
+    Of several cells, which are of one FC mode, backend and workers come into the name.
+    """
+    several = len({record.cell_id for record in records}) > 1
+    left = []
+    for record in records:
+        if record.trace and (path := path_in(run, record.trace)):
+            own = f".{record.settings.backend}.{record.settings.params['workers']}" if several else ""
+            left.append(target.with_suffix(own + target.suffix))
+            plain(path, left[-1])
+    return left
 
 
 def table_of(path: Path) -> Table:

@@ -298,6 +298,21 @@ def test_a_cell_that_was_not_asked_to_trace_is_judged_by_its_end_whatever_it_say
     assert {record.status for record in newest_records(folder)} == {Status.CRASH}
 
 
+def test_of_an_fc_mode_without_a_trace_on_one_backend_the_others_keep_their_names_and_the_end_is_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def only_on_jax(job: Job) -> Outcome:
+        return without(job) if job.settings.backend != "jax" else FakeExecutor().succeed(job)
+
+    without = ending(lambda job, result: replace(result, trace=Traced(5, problem="no profiler")), Outcome(exit_code=0))
+    small = ("--mode", "fc_single_manual", "--level", "2", "--weight-size", "32", "--batch-size", "8")
+    assert runner("fc", *small, "--full-trace", executor=FakeExecutor(behaviours={"fc": only_on_jax})) == 1
+    assert [path.name for path in folder.glob("*.ctf")] == ["full_trace.jax.1.ctf"]
+    printed = capsys.readouterr().out
+    assert "no_trace: no profiler; the figures were measured before" in printed
+    assert printed.count("trace: full_trace") == 1
+
+
 def test_the_fc_modes_leave_the_originals_file_where_they_are_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
