@@ -17,7 +17,7 @@ from records.settings import Settings
 from runner.cell import backends, memory
 from runner.cell.backends import Plug, Unsupported
 from runner.cell.clock import monotonic
-from runner.cell.job import Job
+from runner.cell.job import Job, write_figures
 from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, finite, timed
 from runner.cell.measure import (
@@ -70,6 +70,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             versions=found_versions(plug),
             parallel=parallel,
         )
+        write_figures(job, result)
         if job.board:
             _leave_for_board(job, plug, crew)
         return _with_trace(job, result, crew)

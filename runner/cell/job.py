@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from records.codec import canonical, decode, dumps, loads
 from records.schema import CellResult
 from records.settings import Settings
 from records.task import Task
-from records.traces.asked import Trace
+from records.traces.asked import BEGUN, Trace, Traced
 
 RESULT_LIMIT_BYTES = 1 << 20
 # What parity twins leave beside their traces.
@@ -167,6 +167,12 @@ class Resting:
 def write_result(job: Job, result: CellResult) -> None:
     """Write the result whole or not at all."""
     publish_text(job.result_path, dumps(result))
+
+
+def write_figures(job: Job, result: CellResult) -> None:
+    """Write a traced cell's result once all is measured: its figures stay, whatever becomes of what follows."""
+    if job.trace is not None:
+        write_result(job, replace(result, trace=Traced(job.trace.all_steps, problem=BEGUN)))
 
 
 def publish_text(path: Path, text: str) -> None:

@@ -22,7 +22,7 @@ from runner.cell import backends, memory
 from runner.cell.backends import Batch, CompileEvents, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
-from runner.cell.job import Job, publish_text
+from runner.cell.job import Job, publish_text, write_figures
 from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
 from runner.cell.turns import Turns
@@ -73,6 +73,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         memory=held,
         versions=found_versions(plug),
     )
+    write_figures(job, result)
     leave_for_board(job, plug, work)
     return with_trace_of(job, result, work)
 

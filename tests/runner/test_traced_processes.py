@@ -6,6 +6,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from records.schema import MEASURED, Record
 from records.settings import BACKENDS
 from records.store import Results
 from records.traces import neutral
-from records.traces.asked import NATIVE_NAME, TRACE_NAME, Trace
+from records.traces.asked import BEGUN, NATIVE_NAME, TRACE_NAME, Trace
 from records.traces.neutral import Kind, Phase, Span
 from runner.attempts import record_of
 from runner.campaign import utc_now
@@ -31,6 +32,7 @@ from tests.scripts import script
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 STEPS = 3
+TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +51,14 @@ def traced(executor: ProcessExecutor, folder: Path, workload: str, **changes: An
     """Run one traced cell; return its record, where its run is, and its job."""
     results = Results(folder / "results")
     run = results.create("20260101T000000Z-abcdef", {})
-    trace, timeout_s = changes.pop("trace", Trace([2], STEPS)), changes.pop("timeout_s", 120)
+    trace, board = changes.pop("trace", Trace([2], STEPS)), changes.pop("board", False)
     name = workload if workload == "fc" else f"tests.workloads.traced:{workload}"
     changes = {"samples": 64, "batch_size": 32, "steps_per_epoch": 2, "epochs": 3} | changes
     settings = make_settings(workload=name, **changes)
     scratch = run.scratch("cell")
-    job = Job("nonce", cell_id(settings), 0, 0, settings, 2, str(scratch), [str(ROOT)], None, None, trace=trace)
-    outcome = executor.start(job, timeout_s).finish()
+    plain = Job("nonce", cell_id(settings), 0, 0, settings, 2, str(scratch), [str(ROOT)], None, None)
+    job = replace(plain, trace=trace, board=board)
+    outcome = executor.start(job, TIMEOUT_S).finish()
     record = record_of(run.run_id, MACHINE, job, (outcome, utc_now()))
     return with_trace_kept(run, job, record), run.folder, job
 
@@ -155,12 +158,15 @@ def test_a_disk_that_is_full_leaves_the_figures(executor: ProcessExecutor, tmp_p
     assert record.warnings[-1].startswith("no_trace: ")
 
 
-def test_a_process_that_dies_while_it_traces_leaves_the_figures(executor: ProcessExecutor, tmp_path: Path) -> None:
-    record, _, _ = traced(executor, tmp_path, "dying", backend="torch")
+@pytest.mark.parametrize(("workload", "board"), [("dying", False), ("dying", True), ("dying_on_the_board", True)])
+def test_a_process_that_dies_after_what_it_measured_leaves_the_figures_of_a_traced_cell(
+    executor: ProcessExecutor, tmp_path: Path, workload: str, board: bool
+) -> None:
+    record, _, _ = traced(executor, tmp_path, workload, backend="torch", board=board)
     assert record.status in MEASURED
     assert record.evidence.signal == 11
     assert record.trace is not None
-    assert record.trace.problem == "the process ended while it traced: ended by signal 11"
+    assert record.trace.problem == f"{BEGUN}: ended by signal 11"
 
 
 def test_what_tracing_needs_of_memory_is_not_the_cells(executor: ProcessExecutor, tmp_path: Path) -> None:

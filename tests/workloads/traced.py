@@ -74,12 +74,22 @@ def without_room(**_: Any) -> Any:
 
 
 def dying(**_: Any) -> Any:
-    """Die in the first layer's call as soon as it is traced; Keras calls it at each step on PyTorch only."""
+    """Die as soon as it is traced."""
+    return _dying_with("runner.cell.tracing")
+
+
+def dying_on_the_board(**_: Any) -> Any:
+    """Die as soon as it is profiled for TensorBoard."""
+    return _dying_with("runner.cell.board")
+
+
+def _dying_with(module: str) -> Any:
+    """Die in a layer's call once a module is imported; Keras calls layers at each step on PyTorch only."""
     import keras
 
     class Dying(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: Any) -> Any:
-            if "runner.cell.tracing" in sys.modules:
+            if module in sys.modules:
                 ctypes.string_at(0)
             return x
 

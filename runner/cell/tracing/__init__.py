@@ -1,7 +1,7 @@
 """A cell's traced epochs: after everything measured, with the backend's own profiler.
 
-Imported only where a cell is to be traced. Promise: its figures are published, as they are, before the profiler starts,
-so that they stay whatever becomes of the trace; what goes wrong is told in the result and ends nothing.
+Imported only where a cell is to be traced; its figures are published by then (`write_figures`). Promise: they stay as
+they are, whatever becomes of the trace; what goes wrong is told in the result and ends nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from records.codec import dumps
 from records.schema import CellResult
 from records.traces import native
 from records.traces.asked import (
-    BEGUN,
     NAMES_NAME,
     NATIVE_NAME,
     TRACE_NAME,
@@ -25,7 +24,7 @@ from records.traces.asked import (
     TraceError,
     TraceOrder,
 )
-from runner.cell.job import Job, write_result
+from runner.cell.job import Job
 
 
 class Subject(Protocol):
@@ -41,7 +40,6 @@ class Subject(Protocol):
 def with_trace(job: Job, trace: Trace, result: CellResult, subject: Subject) -> CellResult:
     """Trace; return the result with what became of the trace."""
     told = Traced(trace.all_steps)
-    write_result(job, replace(result, trace=replace(told, problem=BEGUN)))
     try:
         size_bytes = _trace(job, trace, subject)
         return replace(result, trace=replace(told, folder=job.traced_path.name, native_bytes=size_bytes))
