@@ -173,7 +173,7 @@ def test_a_profilers_own_file_is_shown_without_measuring_anything(
     chrome(folder / "mine.json", step_of_torch())
     assert runner("trace", "mine.json", "--to", "neutral.json.gz") == 0
     printed = capsys.readouterr().out
-    assert "1 steps: 100 us each with the profiler on" in printed
+    assert "1 step: 100 us each with the profiler on" in printed
     assert "block/dense" in printed
     assert neutral.head_of(folder / "neutral.json.gz").backend == "torch"
 
