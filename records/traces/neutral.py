@@ -107,7 +107,7 @@ class Point(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """That one span led to another: `forward_backward`, `launch` or `handed_over`."""
+    """That one span led to another: `forward_backward` or `launch`."""
 
     name: str
     source: Point
