@@ -39,8 +39,8 @@ STEPS = {"tensorflow": 5, "jax": 6, "torch": 2}
 PLANTED = {"tensorflow": "slower:0.12", "jax": "slower:0.1", "torch": "slower:0.1"}
 # As many as make a block's measuring last about as long as its starting.
 EPOCHS = 33
-# PyTorch's optimiser gives back as much memory as the model has weights in every step (docs/noise.md).
-FREED = {"tensorflow": "returned", "jax": "returned", "torch": "kept"}
+# PyTorch and JAX give back memory in every step that they ask for again in the next (docs/noise.md).
+FREED = {"tensorflow": "returned", "jax": "kept", "torch": "kept"}
 DISCARD = 3  # PyTorch's first epochs of so few steps are its warm-up
 BUDGETS_S = {"quiet": 120.0, "loaded": 300.0}
 SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.10)

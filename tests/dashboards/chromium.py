@@ -73,3 +73,19 @@ def started(profile: Path) -> Iterator[Any]:
             # Selenium leaves its connection to the driver for the collector to close.
             warnings.simplefilter("ignore", ResourceWarning)
             browser.quit()
+
+
+def outlined_by_keyboard(browser: Any, presses: int) -> set[str]:
+    """Press the tabulator so often; return the names of the elements that it reached, each of which showed it."""
+    from selenium import webdriver
+    from selenium.webdriver.common import keys
+
+    reached = set()
+    for _ in range(presses):
+        webdriver.ActionChains(browser).send_keys(keys.Keys.TAB).perform()
+        name, outline = browser.execute_script(
+            "const e = document.activeElement; return [e.tagName, getComputedStyle(e).outlineStyle]"
+        )
+        reached.add(name)
+        assert outline == "solid"
+    return reached

@@ -15,7 +15,7 @@ from dashboards.board import Frame
 from dashboards.questions import Choice, questions
 from records.store import Results
 from tests.dashboards.boards import HOSTILE, cell_of, stored, warehouse_of
-from tests.dashboards.chromium import serious_faults, smallest_letters
+from tests.dashboards.chromium import outlined_by_keyboard, serious_faults, smallest_letters
 from tests.dashboards.test_browser import browser, look
 from tests.sessions import run_name
 
@@ -98,9 +98,6 @@ def test_words_in_the_box_narrow_the_page_and_stand_in_its_address(browser: Any,
 
 
 def test_links_and_scrolling_tables_are_reached_by_keyboard_and_show_it(browser: Any, whole: Path) -> None:
-    from selenium import webdriver
-    from selenium.webdriver.common import keys
-
     look(browser, whole, width=400)
     unreachable = browser.execute_script(
         "return [...document.querySelectorAll('.scroll')]"
@@ -108,14 +105,7 @@ def test_links_and_scrolling_tables_are_reached_by_keyboard_and_show_it(browser:
     )
     assert unreachable == 0
     look(browser, whole, width=1600)
-    reached = set()
-    for _ in range(30):
-        webdriver.ActionChains(browser).send_keys(keys.Keys.TAB).perform()
-        name, outline = browser.execute_script(
-            "const e = document.activeElement; return [e.tagName, getComputedStyle(e).outlineStyle]"
-        )
-        reached.add(name)
-        assert outline == "solid"
+    reached = outlined_by_keyboard(browser, presses=30)
     assert {"INPUT", "A", "SUMMARY"} <= reached
 
 

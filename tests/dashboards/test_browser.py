@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.dashboards import chromium
-from tests.dashboards.chromium import LOGS, serious_faults, smallest_letters
+from tests.dashboards.chromium import LOGS, outlined_by_keyboard, serious_faults, smallest_letters
 
 pytestmark = pytest.mark.browser
 
@@ -142,18 +142,8 @@ def test_the_rules_of_an_axis_lie_behind_every_lane_where_its_scale_has_its_tick
 
 
 def test_links_and_what_opens_are_reached_by_keyboard_and_show_it(browser: Any, page: Path) -> None:
-    from selenium import webdriver
-    from selenium.webdriver.common import keys
-
     look(browser, page)
-    reached = set()
-    for _ in range(24):
-        webdriver.ActionChains(browser).send_keys(keys.Keys.TAB).perform()
-        name, outline = browser.execute_script(
-            "const e = document.activeElement; return [e.tagName, getComputedStyle(e).outlineStyle]"
-        )
-        reached.add(name)
-        assert outline == "solid"
+    reached = outlined_by_keyboard(browser, presses=24)
     assert {"A", "SUMMARY"} <= reached
 
 

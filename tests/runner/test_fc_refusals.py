@@ -12,9 +12,9 @@ import pytest
 
 from records.settings import BACKENDS
 
-# Pretends that there are three GPUs, and then that 1 MiB of memory is free; prints why each cell is refused.
+# Pretends that there are three GPUs (and, as JAX has it where there is none, a CPU), and then that 1 MiB of memory is free; prints why each cell is refused.
 ASKED = """
-import importlib, json, os, sys
+import importlib, json, os, sys, types
 from runner.cell import fc
 from runner.cell.backends import Unsupported
 from runner.cell.job import Job
@@ -38,7 +38,8 @@ three = lambda *arguments: ["gpu"] * 3
 if backend == "torch":
     importlib.import_module("torch").cuda.device_count = lambda: 3
 elif backend == "jax":
-    importlib.import_module("jax").devices = three
+    seen = [types.SimpleNamespace(platform=platform) for platform in ("gpu", "gpu", "gpu", "cpu")]
+    importlib.import_module("jax").devices = lambda: seen
 else:
     importlib.import_module("tensorflow").config.list_physical_devices = three
 print(json.dumps([refused(backend, 1 << 40, device="gpu"), refused(backend, 1 << 20)]))
