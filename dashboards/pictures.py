@@ -79,6 +79,7 @@ class Band:
     at: str
     width: str
     centre: str
+    tip: str = ""
 
 
 @dataclass(frozen=True, slots=True)

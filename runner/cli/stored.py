@@ -83,7 +83,7 @@ def beside(run: Run, rows: Sequence[Row]) -> Beside:
     results = run.folder.parent
     found = stored(results, rows, run.about())
     shares = {share.cell_id: share for share in found.shares}
-    return Beside(tuple(parity.load(results)[0]), shares, found.notes, _courses(run, rows))
+    return Beside(tuple(parity.load(results)[0]), shares, found.notes, courses=_courses(run, rows))
 
 
 def _courses(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], Course]:

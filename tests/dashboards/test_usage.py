@@ -96,6 +96,6 @@ def test_the_page_shows_them_between_memory_and_failures() -> None:
     found, records = rows(DEVICE)
     courses = {record.key: DEVICE_COURSE for record in records}
     page = report.render(records, found, {}, beside=Beside(courses=courses))
-    places = [page.index(f'<section id="{name}">') for name in ("memory", "usage", "failures")]
+    places = [page.index(f'<section id="{name}"') for name in ("memory", "usage", "failures")]
     assert places == sorted(places)
     assert page.count('<path class="curve') == 4 * 4
