@@ -125,16 +125,21 @@ def _height(share: float) -> float:
 def _path(times_s: Sequence[float], values: Values, across: Axis, up: Axis) -> str:
     """Return a curve through the values; where one is missing it breaks off."""
     step = -(-len(times_s) // MOST_PLACES)
-    parts, pen = [], "M"
+    parts: list[str] = []
+    levels: list[str] = []
     for index in range(0, len(times_s), step):
         known = [value for value in values[index : index + step] if value is not None]
         if not known:
-            pen = "M"
+            levels = []
             continue
         x = across.share(times_s[index]) * WIDTH / 100
         y = (1 - (up.share(max(known)) - EDGE) / (100 - 2 * EDGE)) * HEIGHT
-        parts.append(f"{pen}{x:.0f} {y:.1f}")
-        pen = "L"
+        level = f"{y:.1f}"
+        if levels[-2:] == [level, level]:  # of what stays level its ends are the same curve
+            parts.pop()
+            levels.pop()
+        parts.append(f"{'L' if levels else 'M'}{x:.0f} {level}")
+        levels.append(level)
     return "".join(parts)
 
 
