@@ -14,7 +14,7 @@ from analysis.compare import CellSummary, Row
 from dashboards import axes
 from dashboards.axes import EDGE, Axis
 from dashboards.format import DASH, MEMORY_UNITS, SECOND, Unit, memory, number, quantity, unit_for
-from dashboards.pictures import Band, slot_of
+from dashboards.pictures import slot_of
 from records.schema import Record
 from records.usage import Course, MemoryUse, PowerUse, ShareUse, Usage
 
@@ -36,6 +36,15 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptEpoch:
+    """Where a kept epoch lies, over the lane's whole height, and what it tells on hovering."""
+
+    at: str
+    width: str
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lane:
     """One backend's curves. `heights` are the lines drawn across, each with its label."""
 
@@ -46,7 +55,7 @@ class Lane:
     summary: str
     heights: list[tuple[float, str]]
     curves: list[Curve] = field(default_factory=list)
-    epochs: list[Band] = field(default_factory=list)
+    epochs: list[KeptEpoch] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +121,7 @@ def _lane(backend: str, shown: Sequence[tuple[Record, Course]], drawn: Drawn, sc
     for begun_s, ended_s in shown[0][1].epochs_s:
         width = across.share(ended_s) - across.share(begun_s)
         tip = f"a kept epoch, {quantity(ended_s - begun_s, SECOND)}"
-        found.epochs.append(Band(across.place(begun_s), f"{max(width, 0.1):.2f}%", "", tip))
+        found.epochs.append(KeptEpoch(across.place(begun_s), f"{max(width, 0.1):.2f}%", tip))
     return found
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from records.settings import BACKENDS
 
-# Pretends that there are three GPUs (and, as JAX has it where there is none, a CPU), and then that 1 MiB of memory is free; prints why each cell is refused.
+# Pretends that there are three GPUs (and, as JAX has it where there is none, a CPU), and then that 1 MiB of memory is
+# free; prints why each cell is refused.
 ASKED = """
 import importlib, json, os, sys, types
 from runner.cell import fc
