@@ -79,7 +79,6 @@ class Band:
     at: str
     width: str
     centre: str
-    tip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
