@@ -2,15 +2,17 @@
 
 Only what began within the traced steps counts, so that the profiler's own start and end do not. An operation's time is
 that of itself alone: what is nested in it is taken off. Promise: the trace is read once, as a stream; of each span that
-worked four numbers are kept.
+worked three numbers are kept.
 """
 
 from __future__ import annotations
 
 import heapq
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -24,6 +26,7 @@ MOST_GAPS = 100
 MARKED = frozenset({Kind.LAYERS, Kind.INPUT})
 
 Window = tuple[int, int]
+Worked = tuple[int, int, int]  # begin, end, the number of its key
 Key = tuple[str, str | None, str | None]  # operation, layer, phase
 
 
@@ -41,14 +44,15 @@ def table(head: Head, spans: Iterable[Span]) -> Table:
     own = _own_times(workers)
     gaps = [gap for worker in workers for gap in worker.gaps]
     largest = heapq.nlargest(MOST_GAPS, gaps, key=lambda gap: gap.duration_s)
-    window_ns = fmean(worker.window_ns for worker in workers) if workers else 0.0
+    # Of a device that nothing ran on, as of the first where only the second was used, nothing can be told.
+    windows = [worker for worker in workers if worker.window_ns]
     return Table(
         backend=head.backend,
         device=head.device,
         workers=head.workers,
         steps=head.steps,
-        window_s=window_ns / 1e9,
-        busy_share=fmean(worker.busy_ns / worker.window_ns for worker in workers) if window_ns else None,
+        window_s=fmean(worker.window_ns for worker in windows) / 1e9 if windows else 0.0,
+        busy_share=fmean(worker.busy_ns / worker.window_ns for worker in windows) if windows else None,
         computed_s=sum(one.time_ns for one in own.values()) / 1e9,
         by_operation=_parts(own, 0),
         by_layer=_parts(own, 1),
@@ -66,6 +70,11 @@ class _Lane:
     starts: array[int] = field(default_factory=lambda: array("q"))
     ends: array[int] = field(default_factory=lambda: array("q"))
     keys: array[int] = field(default_factory=lambda: array("l"))
+
+    def between(self, window: Window) -> Iterator[Worked]:
+        """Yield the spans that begin within a window, in their order."""
+        first, after = (bisect_left(self.starts, at) for at in window)
+        return zip(self.starts[first:after], self.ends[first:after], self.keys[first:after], strict=True)
 
 
 @dataclass(slots=True)
@@ -116,7 +125,7 @@ class _Worker:
         self.busy_ns = 0
         self.gaps: list[Gap] = []
         for window in self.windows:
-            self._look_for_gaps(number, *window)
+            self._look_for_gaps(number, window)
 
     def _windows(self, steps: Sequence[tuple[int, int, int]], epochs: int) -> Iterator[Window]:
         """Yield, of each traced epoch, from where its first step begins to where the last, or its work, ends."""
@@ -129,14 +138,14 @@ class _Worker:
             group = steps[at : at + each]
             yield group[0][1], max(end for _, _, end in group)
 
-    def within(self) -> Iterator[Iterator[tuple[int, int, int]]]:
-        """Yield of each track the spans (begin, end, key) that begin within a window, in their order."""
+    def within(self) -> Iterator[Iterator[Worked]]:
+        """Yield of each track the spans that begin within a window, in their order."""
         for lane in self.lanes:
-            spans = zip(lane.starts, lane.ends, lane.keys, strict=True)
-            yield (span for span in spans if any(begin <= span[0] < end for begin, end in self.windows))
+            yield chain.from_iterable(map(lane.between, self.windows))
 
-    def _look_for_gaps(self, number: int, begin: int, end: int) -> None:
-        spans = sorted(span for lane in self.within() for span in lane if begin <= span[0] < end)
+    def _look_for_gaps(self, number: int, window: Window) -> None:
+        begin, end = window
+        spans = sorted(span for lane in self.lanes for span in lane.between(window))
         reached, before = begin, None
         for start, stop, key in spans:
             if start > reached:
@@ -169,7 +178,7 @@ def _own_times(workers: Iterable[_Worker]) -> dict[Key, _Own]:
     return found
 
 
-def _own(spans: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+def _own(spans: Iterable[Worked]) -> Iterator[tuple[int, int]]:
     """Yield each span's key and its time less that of those nested directly in it."""
     stack: list[list[int]] = []  # end, key, own time
     for start, end, key in spans:

@@ -6,6 +6,7 @@ Promise: whatever goes wrong with a trace, the record's figures and status stay 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from records.codec import CodecError, decode, dumps, loads
 from records.schema import Evidence, Record
 from records.store import Run
 from records.traces.asked import BEGUN, TABLE_NAME, TRACE_NAME, Traced, TraceError
+from records.traces.neutral import plain
 from records.traces.table import Table
 from runner.cell.job import Job
 
@@ -37,6 +39,21 @@ def path_in(run: Run, trace: Traced) -> Path | None:
     return path if path and path.is_file() else None
 
 
+def left_plain(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
+    """Write the traces of these records uncompressed, and return where: at `target` that of one cell.
+
+    Of several cells, which are of one FC mode, backend and workers come into the name.
+    """
+    several = len({record.cell_id for record in records}) > 1
+    left = []
+    for record in records:
+        if record.trace and (path := path_in(run, record.trace)):
+            own = f".{record.settings.backend}.{record.settings.params['workers']}" if several else ""
+            left.append(target.with_suffix(own + target.suffix))
+            plain(path, left[-1])
+    return left
+
+
 def table_of(path: Path) -> Table:
     """Return what a stored trace comes to: as kept beside it, else found anew. Raises `TraceError`."""
     try:
@@ -54,6 +71,8 @@ def _kept(run: Run, job: Job, trace: Traced, evidence: Evidence) -> Traced:
     target = run.folder / name
     try:
         target.parent.mkdir(exist_ok=True)
+        # What a runner left that ended before it published the record; a move would go into that folder.
+        shutil.rmtree(target, ignore_errors=True)
         shutil.move(job.traced_path, target)
         _write_table(target)
         return replace(trace, folder=name)

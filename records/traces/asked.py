@@ -84,5 +84,5 @@ class Names:
     phases: bool = False
 
 
-# What a process says before it traces: its figures are complete by then, and stay whatever becomes of the trace.
-BEGUN = "the process ended while it traced"
+# What a process says before it traces, and before it is profiled for TensorBoard: its figures are complete by then.
+BEGUN = "the process ended before its trace was whole"

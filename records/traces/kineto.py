@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -31,9 +32,9 @@ def members(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         with opened(path, "rt", encoding="utf-8", errors="replace") as file:
             yield from _members(_Reading(file))
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"{path}: cannot be read: {error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{path}: is no whole Chrome trace: {error}; record it again") from error
 
 

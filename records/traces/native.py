@@ -51,6 +51,8 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
     if not files:
         raise TraceError(f"{target.parent}: holds no file of a profiler")
     parts = [_part(path, names or Names()) for path in files]
+    if not any(part.spans for part in parts):
+        raise TraceError(f"{files[0]}: holds no event that a profiler left; record it again, or name another file")
     steps = {(part.first_worker, span.step) for part in parts for span in part.spans if span.track.kind is Kind.STEPS}
     workers = {worker for worker, _ in steps} or {0}
     head = Head(
@@ -63,6 +65,14 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
     shifts = _shifts_ns(parts)
     neutral.write(target, head, _spans(parts, shifts), _flows(parts, shifts))
     return head
+
+
+def make_of(path: Path, target: Path) -> None:
+    """Make a neutral trace of one file that is anybody's, a neutral one too. Raises `TraceError` or OSError."""
+    if neutral.is_one(path):
+        neutral.write(target, neutral.head_of(path), neutral.spans(path), neutral.flows(path))
+    else:
+        make([path], target, backend_of(path))
 
 
 def backend_of(path: Path) -> str:

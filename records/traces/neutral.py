@@ -14,20 +14,29 @@ import gzip
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 from records.codec import decode, to_json
 from records.traces.asked import TraceError
+
+T = TypeVar("T")
 
 VERSION = 1
 # Measured on a trace of 100 MB: level 6 takes three times as long as level 2 and saves a sixth of the size.
 COMPRESSION = 2
 LANES = 1000  # tracks of one kind, at most
+
+BEGINNING = '{"displayTimeUnit":"ms","otherData":'
+PACKED = b"\x1f\x8b"
+MOST_HEAD_CHARACTERS = 10_000
+_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
 class Phase(StrEnum):
@@ -98,7 +107,7 @@ class Point(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """That one span led to another: `forward_backward`, `launch` or `handed_over`."""
+    """That one span led to another: `forward_backward` or `launch`."""
 
     name: str
     source: Point
@@ -142,24 +151,35 @@ def write(path: Path, head: Head, spans: Iterable[Span], flows: Iterable[Flow] =
 
 
 def plain(path: Path, target: Path) -> None:
-    """Write a trace uncompressed, as the seed's `full_trace.ctf` was. Raises OSError."""
-    with gzip.open(path, "rb") as packed, target.open("wb") as file:
-        while piece := packed.read(1 << 20):
-            file.write(piece)
+    """Write a trace uncompressed, as the seed's `full_trace.ctf` was. Raises `TraceError` or OSError."""
+    try:
+        with gzip.open(path, "rb") as packed, target.open("wb") as file:
+            shutil.copyfileobj(packed, file, 1 << 20)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _damaged(path, error) from error
+
+
+def is_one(path: Path) -> bool:
+    """Return whether a file, packed or plain, begins as a neutral trace does."""
+    try:
+        with _opened(path) as file:
+            return file.read(len(BEGINNING)) == BEGINNING
+    except _UNREADABLE:
+        return False
 
 
 def head_of(path: Path) -> Head:
-    """Return what a trace is of. Raises `TraceError`."""
+    """Return what a trace, packed or plain, is of. Raises `TraceError`."""
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            line = file.readline()
+        with _opened(path) as file:
+            line = file.readline(MOST_HEAD_CHARACTERS)
         told = json.loads(line.rstrip().removesuffix(",") + "}")["otherData"]
         if told.get("version") != VERSION:
             raise TraceError(
                 f"{path}: is of version {told.get('version')!r}, this program reads {VERSION}; trace again"
             )
         return decode(Head, told, "otherData")
-    except (OSError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except _UNREADABLE as error:
         raise TraceError(
             f"{path}: is no neutral trace ({error}); make one with: runner trace FILE --to FILE"
         ) from error
@@ -168,30 +188,21 @@ def head_of(path: Path) -> Head:
 def spans(path: Path) -> Iterator[Span]:
     """Yield every span of a trace. Raises `TraceError`."""
     head_of(path)
-    for event in _events(path, '{"ph":"X"'):
-        told = event["args"]
-        phase = told.get("phase")
-        yield Span(
-            track_of(event["pid"], event["tid"]),
-            event["name"],
-            told.get("op", event["name"]),
-            round(event["ts"] * 1000),
-            round(event["dur"] * 1000),
-            Phase(phase) if phase else None,
-            told.get("layer"),
-            told.get("step"),
-        )
+    yield from _read(path, _span, '{"ph":"X"')
 
 
 def flows(path: Path) -> Iterator[Flow]:
     """Yield every flow of a trace. Raises `TraceError`."""
     begun: dict[int, Point] = {}
-    for event in _events(path, '{"ph":"s"', '{"ph":"f"'):
+
+    def ended(event: dict[str, Any]) -> Flow | None:
         point = Point(track_of(event["pid"], event["tid"]), round(event["ts"] * 1000))
         if event["ph"] == "s":
             begun[event["id"]] = point
-        else:
-            yield Flow(event["name"], begun.pop(event["id"]), point)
+            return None
+        return Flow(event["name"], begun.pop(event["id"]), point)
+
+    yield from (flow for flow in _read(path, ended, '{"ph":"s"', '{"ph":"f"') if flow)
 
 
 def track_of(pid: int, tid: int) -> Track:
@@ -201,7 +212,7 @@ def track_of(pid: int, tid: int) -> Track:
 
 def _write(file: IO[str], head: Head, spans: Iterable[Span], flows: Iterable[Flow]) -> None:
     told = json.dumps(to_json(head), separators=(",", ":"))
-    file.write(f'{{"displayTimeUnit":"ms","otherData":{told},\n"traceEvents":[\n')
+    file.write(f'{BEGINNING}{told},\n"traceEvents":[\n')
     for worker in range(head.workers):
         _metadata(file, worker, 0, "process_name", {"name": f"{head.backend} worker {worker}"})
         _metadata(file, worker, 0, "process_sort_index", {"sort_index": worker})
@@ -257,12 +268,38 @@ class _Text:
         return self._places[track]
 
 
-def _events(path: Path, *beginnings: str) -> Iterator[dict[str, Any]]:
-    """Yield the events whose line begins so. Raises `TraceError`."""
+def _span(event: dict[str, Any]) -> Span:
+    told = event["args"]
+    phase = told.get("phase")
+    return Span(
+        track_of(event["pid"], event["tid"]),
+        event["name"],
+        told.get("op", event["name"]),
+        round(event["ts"] * 1000),
+        round(event["dur"] * 1000),
+        Phase(phase) if phase else None,
+        told.get("layer"),
+        told.get("step"),
+    )
+
+
+def _read(path: Path, made: Callable[[dict[str, Any]], T], *beginnings: str) -> Iterator[T]:
+    """Yield what is made of each event whose line begins so. Raises `TraceError`."""
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
+        with _opened(path) as file:
             for line in file:
                 if line.startswith(beginnings):
-                    yield json.loads(line.rstrip().removesuffix(","))
-    except (OSError, EOFError, ValueError) as error:
-        raise TraceError(f"{path}: is damaged ({error}); trace again") from error
+                    yield made(json.loads(line.rstrip().removesuffix(",")))
+    except _UNREADABLE as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> TraceError:
+    return TraceError(f"{path}: is damaged ({error}); trace again")
+
+
+def _opened(path: Path) -> IO[str]:
+    """Open a trace, whether it is packed or plain."""
+    with path.open("rb") as file:
+        packed = file.read(len(PACKED)) == PACKED
+    return gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from records.traces import kineto
-from records.traces.asked import CLOCK, LAYER, MARK, PHASE, STEP
+from records.traces.asked import CLOCK, LAYER, MARK, PHASE, STEP, TraceError
 from records.traces.neutral import Flow, Kind, Phase, Point, Span, Track
 
 BACKWARD = "autograd::engine::evaluate_function"
@@ -79,17 +79,24 @@ def read(path: Path) -> Recording:
     found = Recording()
     names: dict[str, str] = {}
     for member, value in kineto.members(path):
-        if member != kineto.EVENTS:
-            if member == "baseTimeNanoseconds":
+        try:
+            if member == kineto.EVENTS:
+                _take(found, value, names)
+            elif member == "baseTimeNanoseconds":
                 found.base_ns = int(value)
-            continue
-        phase = value.get("ph")
-        if phase == "X" and value.get("cat") in KEPT:
-            _keep(found, value, names)
-        elif phase in ("s", "f") and value.get("cat") in FLOWS:
-            ends = found.flows.setdefault((value["cat"], value["id"]), [None, None])
-            ends[phase == "f"] = ((value["pid"], value["tid"]), round(value["ts"] * 1000))
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            raise TraceError(f"{path}: {member} holds what PyTorch's profiler does not write: {error!r}") from error
     return found
+
+
+def _take(found: Recording, event: dict[str, Any], names: dict[str, str]) -> None:
+    """Keep of an event what is wanted."""
+    phase = event.get("ph")
+    if phase == "X" and event.get("cat") in KEPT:
+        _keep(found, event, names)
+    elif phase in ("s", "f") and event.get("cat") in FLOWS:
+        ends = found.flows.setdefault((event["cat"], event["id"]), [None, None])
+        ends[phase == "f"] = ((event["pid"], event["tid"]), round(event["ts"] * 1000))
 
 
 def _keep(found: Recording, event: dict[str, Any], names: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 
 Value = int | memoryview
+MOST_BITS = 64
 
 
 class Malformed(ValueError):
@@ -40,20 +41,21 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
 
 
 def varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the number of variable length at a place, and the place behind it."""
+    """Return the number of variable length at a place, and the place behind it. Raises `Malformed` for none."""
     value = data[at]
     at += 1
     if value < 128:
         return value, at
     value &= 127
     shift = 7
-    while True:
+    while shift < MOST_BITS:
         piece = data[at]
         at += 1
         value |= (piece & 127) << shift
         if piece < 128:
             return value, at
         shift += 7
+    raise Malformed("a message has a number of more than ten bytes")
 
 
 def signed(value: int) -> int:

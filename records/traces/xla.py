@@ -40,6 +40,8 @@ WORKER = re.compile(rf"(?:^|/)(?:{WORKER_SCOPE}|replica_)(\d+)/")
 # What stands for a collective in a traced step of the FC modes (models.fc.native.tensorflow).
 COLLECTIVE_SCOPE = re.compile(r"(?:^|/)collective_of_\d+")
 INPUT = re.compile(r"^(Iterator\w*GetNext\w*|IteratorV2|MultiDeviceIteratorGetNextFromShard)$")
+# What fetches a batch within TensorFlow's step: an operation that goes on elsewhere, of which no node is told.
+FETCH = re.compile(r"^IteratorGetNext\w*Op::DoCompute$")
 # Lines of a device that tools derive from its streams: the same time again.
 DERIVED = ("Steps", "XLA ", "TensorFlow ", "Framework ", "Source code", "Async XLA")
 
@@ -80,6 +82,7 @@ class Recording:
 
     worked: list[Worked] = field(default_factory=list)
     marks: list[Marked] = field(default_factory=list)
+    fetches: list[Marked] = field(default_factory=list)
     clocks: list[tuple[int, int]] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     device: str = "cpu"
@@ -98,7 +101,7 @@ def read(path: Path) -> Recording:
                 _Host(found, plane, programs).read()
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (IndexError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise TraceError(f"{path}: is no whole profile of JAX or TensorFlow: {error}; record it again") from error
     found.worked = [_whole(worked, found.ends) for worked in found.worked]
     return found
@@ -168,6 +171,8 @@ class _Host:
             kind = "end"
         elif NODE.match(name):
             kind = "node"
+        elif FETCH.match(name):
+            kind = "fetch"
         else:
             kind = "instruction" if "hlo_op" in self._plane.stats(event) else "other"
         self._kinds[event.kind] = kind
@@ -183,6 +188,9 @@ class _Host:
         context = self._plane.stats(event).get("_c")
         if context is not None:
             self._found.ends[context] = round(event.start_ns + event.duration_ns)
+
+    def _fetch(self, place: Place, event: Event) -> None:
+        self._found.fetches.append(_marked(place, event)._replace(name=f"{PHASE}{Phase.INPUT}"))
 
     def _node(self, place: Place, event: Event) -> None:
         node, _, kind = event.name.rpartition(":")
@@ -253,7 +261,8 @@ def spans(recording: Recording, worker: int, names: Names) -> tuple[list[Span], 
 
 def _marks(recording: Recording, worker: int) -> Iterator[Span]:
     places: dict[tuple[Place, Kind], int] = {}
-    for mark in sorted(recording.marks, key=lambda one: (one.start_ns, -one.end_ns)):
+    marks = [*recording.marks, *recording.fetches]
+    for mark in sorted(marks, key=lambda one: (one.start_ns, -one.end_ns)):
         name, kind, step, phase = mark.name, Kind.HOST, None, None
         if name.startswith(STEP):
             name, kind, step = f"step {name.removeprefix(STEP)}", Kind.STEPS, int(name.removeprefix(STEP))

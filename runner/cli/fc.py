@@ -152,9 +152,18 @@ def _measure(args: argparse.Namespace) -> int:
     else:
         print("\n".join(measured_lines(latest, figures)))
         print(f"records: {store.folder / 'records'}")
-    if args.full_trace:
-        _write_traces(store, latest, quiet=args.json)
-    return exit_code(latest, max(0, len(session.steps) - len(latest)))
+    missing = args.full_trace and not _all_traces_left(args, store, latest)
+    return exit_code(latest, max(0, len(session.steps) - len(latest))) or int(missing)
+
+
+def _all_traces_left(args: argparse.Namespace, store: Run, latest: Sequence[Record]) -> bool:
+    """Leave each cell's trace here, as the original did for its one; return whether there were all."""
+    from runner.traces import left_plain
+
+    left = left_plain(store, latest, Path(FULL_TRACE))
+    if not args.json:
+        print("".join(f"trace: {path}\n" for path in left), end="")
+    return len(left) == len({record.cell_id for record in latest})
 
 
 def _cells(args: argparse.Namespace) -> tuple[str, list[Cell]]:
@@ -200,20 +209,6 @@ def _refuse_too_large(cells: Sequence[Cell]) -> None:
     for cell in cells:
         if cell.settings.device == "cpu" and (fault := memory_fault(task_of(cell.settings), free_memory_bytes())):
             raise UsageError(fault)
-
-
-def _write_traces(store: Run, latest: Sequence[Record], *, quiet: bool) -> None:
-    """Write each cell's trace into the working folder, uncompressed, as the original did for its one."""
-    from records.traces.neutral import plain
-    from runner.traces import path_in
-
-    there = [(r, path) for r in latest if r.trace and (path := path_in(store, r.trace))]
-    for record, path in there:
-        own = f".{record.settings.backend}.{record.settings.params['workers']}" if len(there) > 1 else ""
-        target = Path(FULL_TRACE).with_suffix(f"{own}.ctf")
-        plain(path, target)
-        if not quiet:
-            print(f"trace: {target}")
 
 
 def _figures(found: Findings) -> dict[str, Figure]:

@@ -2,7 +2,8 @@
 
 CELL is a cell of the matrix or of a stored run. Where the newest run with such a cell has its trace, that one is shown;
 otherwise, and with --new, --steps or --epochs, one is recorded: the cell is measured once, and traced after that. CELL
-may also be a profiler's own file: *.xplane.pb of JAX or TensorFlow, *.json or *.json.gz of PyTorch. docs/traces.md"""
+may also be a file: a profiler's own, *.xplane.pb of JAX or TensorFlow, *.json or *.json.gz of PyTorch, or a neutral
+trace, packed or plain. docs/traces.md"""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ NAME = "trace"
 HELP = "record a trace of one cell, or show where its time went"
 MATRIX = Path("matrix.yaml")
 TOP = 20
-FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz")
+FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz", ".ctf")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    parser.add_argument("cell", metavar="CELL", help=f"{cells.HELP}; or a profiler's own file")
+    parser.add_argument("cell", metavar="CELL", help=f"{cells.HELP}; or a file of a trace")
     parser.add_argument(
         "--matrix", type=Path, metavar="FILE", help="where the cell is looked for; default: matrix.yaml"
     )
@@ -141,18 +142,22 @@ def _recorded(args: argparse.Namespace, wanted: Trace) -> int:
     for found in _traces(store):
         if found.record in latest:
             return _shown(args, found) or code
-    return _told(latest, code)
+    for record in latest:
+        _tell(args, record)
+    return code or 1  # what was measured without a trace is not what was asked for
 
 
-def _told(records: list[Record], code: int) -> int:
-    """Say why there is no trace; what was measured without one is not what was asked for."""
+def _tell(args: argparse.Namespace, record: Record) -> None:
+    """Say why there is no trace."""
     from runner.cli.format import asked
     from runner.executors.output import printable
 
-    for record in records:
-        why = record.trace.problem if record.trace else f"{record.status}: {record.reason}"
+    why = record.trace.problem if record.trace else f"{record.status}: {record.reason}"
+    if args.json:
+        about = {"run": record.run_id, "cell_id": record.cell_id, "trace": None, "problem": why}
+        print(json.dumps({"version": 1, **about}, indent=1))
+    else:
         print(printable(f"no trace of {record.settings.backend} {asked(record.settings)}: {why}"))
-    return code or 1
 
 
 def _cell(args: argparse.Namespace) -> Cell:
@@ -203,26 +208,38 @@ def _text(cell: Cell) -> str:
 
 
 def _shown(args: argparse.Namespace, found: _Found) -> int:
+    from records.traces.asked import TraceError
     from runner.cli.format import asked
     from runner.cli.trace_text import heading, table_lines
     from runner.executors.output import printable
     from runner.traces import table_of
 
-    table = table_of(found.path)
-    _write_to(args, found.path)
+    try:
+        table = table_of(found.path)
+        _write_to(args, found.path)
+    except TraceError as error:
+        raise InfrastructureError(str(error)) from error
     if args.json:
         document = {"run": found.run.run_id, "cell_id": found.record.cell_id, "trace": str(found.path)}
         print(_document(table, document))
         return 0
     settings = found.record.settings
     title = f"{settings.backend} {asked(settings)}, cell {found.record.cell_id} of run {found.run.run_id}"
-    lines = [title, *heading(table, found.record.times.step_time_s), *table_lines(table, args.top)]
+    lines = [title, *heading(table, _call_time_s(found.record)), *table_lines(table, args.top)]
     print("\n".join([*map(printable, lines), f"trace: {found.path}   https://ui.perfetto.dev opens it"]))
     return 0
 
 
+def _call_time_s(record: Record) -> float | None:
+    """Return what a traced step, which is a call of the backend, took where it was measured."""
+    step_time_s, settings = record.times.step_time_s, record.settings
+    if step_time_s is None or settings.phase == "predict":
+        return step_time_s
+    return step_time_s * settings.steps_per_execution
+
+
 def _of_file(args: argparse.Namespace, path: Path) -> int:
-    """Show a profiler's own file."""
+    """Show a profiler's own file, or a neutral trace."""
     import tempfile
 
     from records.traces import native
@@ -236,7 +253,7 @@ def _of_file(args: argparse.Namespace, path: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         made = Path(folder) / TRACE_NAME
         try:
-            native.make([path], made, native.backend_of(path))
+            native.make_of(path, made)
         except TraceError as error:
             raise UsageError(str(error)) from error
         table = table_of(made)

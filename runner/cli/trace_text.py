@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dashboards.format import plural
 from records.traces.table import Gap, Part, Table
 from runner.cli.format import columns, seconds, significant
 
@@ -16,11 +17,13 @@ def heading(table: Table, measured_step_s: float | None) -> list[str]:
     workers = f" of {table.workers} workers" if table.workers > 1 else ""
     if table.steps and table.step_time_s is not None:
         beside = f"; {seconds(measured_step_s)} as measured, without it" if measured_step_s else ""
-        first = f"{table.steps} steps{workers}: {seconds(table.step_time_s)} each with the profiler on{beside}"
+        first = (
+            f"{plural(table.steps, 'step')}{workers}: {seconds(table.step_time_s)} each with the profiler on{beside}"
+        )
     else:
         first = f"{seconds(table.window_s)}{workers}; no step was marked"
     busy = "not known" if table.busy_share is None else f"{table.busy_share:.1%} of the time"
-    idle = f"{table.gap_count:,} gaps, {seconds(table.gap_time_s)} in all"
+    idle = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
     return [first, f"device ({table.device}) busy {busy}; {idle}"]
 
 

@@ -105,6 +105,25 @@ def test_of_several_workers_the_window_is_the_mean_and_the_time_the_sum() -> Non
     assert found.gaps == [Gap(1, pytest.approx(25e-6), pytest.approx(25e-6), "a", None)]
 
 
+def test_what_runs_between_traced_epochs_is_of_none_however_many_there_are() -> None:
+    spans = []
+    for number in range(1, 101):
+        begin = 1000 * number
+        spans.append(span(f"step {number}", begin, 10, Kind.STEPS, step=number))
+        spans += [span("a", begin, 5), span("between", begin + 500, 5), span("b", begin, 10, lane=1)]
+    found = table(Head("torch", 1, "cpu", 100, 100), spans)
+    assert [(part.name, part.count, part.time_s) for part in found.by_operation] == [
+        ("b", 100, pytest.approx(1000e-6)),
+        ("a", 100, pytest.approx(500e-6)),
+    ]
+    assert (found.window_s, found.busy_share, found.gap_count) == (pytest.approx(1000e-6), pytest.approx(1), 0)
+
+
+def test_a_device_that_nothing_ran_on_is_left_out_of_the_mean() -> None:
+    found = table(Head("xla", 2, "gpu"), [span("a", 10, 10, worker=1), span("b", 40, 10, worker=1)])
+    assert (found.window_s, found.busy_share, found.gap_count) == (pytest.approx(40e-6), pytest.approx(0.5), 1)
+
+
 def test_without_steps_the_window_is_all_that_worked() -> None:
     found = table(Head("torch", 1, "gpu"), [span("a", 10, 10), span("b", 40, 10)])
     assert (found.steps, found.window_s, found.busy_share) == (None, pytest.approx(40e-6), pytest.approx(0.5))

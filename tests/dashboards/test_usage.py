@@ -119,6 +119,14 @@ def test_of_many_pieces_of_work_the_page_says_how_many_are_not_drawn(monkeypatch
     assert usage.left_out(found[:1], courses) is None
 
 
+def test_of_a_level_stretch_the_ends_are_drawn_and_a_break_begins_anew() -> None:
+    found, records = rows(HOST)
+    course = Course([float(at) for at in range(9)], [5, 7, 7, 7, 7, None, 7, 7, 7])
+    (picture,) = usage.pictures(found, {records[0].key: course})
+    path = picture.lanes[0].curves[0].path
+    assert (re.sub("[^ML]", "", path), len(path.split("M")[1].split("L"))) == ("MLLML", 3)
+
+
 def test_the_page_shows_them_between_memory_and_failures() -> None:
     found, records = rows(DEVICE)
     courses = {record.key: DEVICE_COURSE for record in records}

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from records.schema import CellResult, Status
+from records.store import Results
 from records.traces import neutral
 from records.traces.asked import BEGUN, TABLE_NAME, TRACE_NAME, Trace, Traced
 from runner.cell.job import Job, write_result
+from runner.cli.format import seconds
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
 from runner.testing import Behaviour, FakeExecutor
-from tests.records.traces.made_up import chrome, step_of_torch
+from runner.traces import with_trace_kept
+from tests.records.traces.made_up import chrome, damaged, step_of_torch
 from tests.sessions import newest_records
 
 MATRIX = """\
@@ -67,6 +70,18 @@ def test_a_traced_cell_has_its_trace_of_the_first_process_in_the_runs_folder(fol
     assert [job.trace is not None for job in executor.jobs].count(True) == 2
 
 
+def test_what_a_runner_left_that_ended_before_its_record_is_replaced(folder: Path) -> None:
+    runner("trace", "jax:gru")
+    (record,) = newest_records(folder)
+    run = Results(folder / "results").runs()[-1]
+    scratch = str(run.scratch("again"))
+    job = Job("nonce", record.cell_id, 0, 0, record.settings, 1, scratch, [], None, None, trace=Trace([2], 7))
+    FakeExecutor().succeed(job)
+    kept = with_trace_kept(run, job, replace(record, trace=Traced(7, "traced")))
+    assert neutral.head_of(run.folder / str(kept.trace and kept.trace.folder) / TRACE_NAME).steps == 7
+    assert {path.name for path in (run.folder / "traces").glob("*/*")} == {TRACE_NAME, TABLE_NAME}
+
+
 def test_a_run_without_traces_has_no_folder_of_traces(folder: Path) -> None:
     (folder / "matrix.yaml").write_text(MATRIX.replace("    trace: {epochs: [1, 3], steps: 2}\n", ""))
     assert runner("--matrix", "matrix.yaml") == 0
@@ -95,6 +110,18 @@ def test_the_command_shows_the_newest_stored_trace(folder: Path, capsys: pytest.
     assert "ms as measured, without it" in printed
     assert "by operation   share  time a step  count a step\nmm            100.0%      3.00 ms          1.00" in printed
     assert "/trace.json.gz" in printed
+
+
+@pytest.mark.parametrize(("phase", "steps_a_call"), [("fit", 4), ("predict", 1)])
+def test_beside_a_traced_step_which_is_a_call_stands_what_a_call_took(
+    folder: Path, capsys: pytest.CaptureFixture[str], phase: str, steps_a_call: int
+) -> None:
+    cell = f"{{workload: gru, phase: {phase}, steps_per_execution: 4}}"
+    (folder / "matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n  - {cell}\n")
+    assert runner("trace", "gru") == 0
+    (record,) = newest_records(folder)
+    measured = seconds(record.times.step_time_s * steps_a_call)
+    assert f"4.00 ms each with the profiler on; {measured} as measured, without it" in capsys.readouterr().out
 
 
 def test_the_command_records_a_cell_of_the_matrix_once_and_shows_it(
@@ -146,9 +173,32 @@ def test_a_profilers_own_file_is_shown_without_measuring_anything(
     chrome(folder / "mine.json", step_of_torch())
     assert runner("trace", "mine.json", "--to", "neutral.json.gz") == 0
     printed = capsys.readouterr().out
-    assert "1 steps: 100 us each with the profiler on" in printed
+    assert "1 step: 100 us each with the profiler on" in printed
     assert "block/dense" in printed
     assert neutral.head_of(folder / "neutral.json.gz").backend == "torch"
+
+
+def test_a_neutral_trace_is_shown_as_it_was_where_it_was_recorded(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner("trace", "jax:gru", "--to", "full_trace.ctf")
+    runner("trace", "jax:gru", "--to", "mine.json.gz", "--json")
+    capsys.readouterr()
+    runner("trace", "jax:gru", "--json")
+    recorded = json.loads(capsys.readouterr().out)["table"]
+    for name in ("full_trace.ctf", "mine.json.gz"):
+        assert runner("trace", name, "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"version": 1, "file": name, "table": recorded}
+
+
+def test_a_stored_trace_that_is_damaged_is_told_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("trace", "jax:gru")
+    (path,) = (folder / "results" / "latest" / "traces").glob(f"*/{TRACE_NAME}")
+    path.write_bytes(damaged(b"{}"))
+    assert runner("trace", "jax:gru", "--to", "mine.json") == 3
+    assert f"{TRACE_NAME}: is damaged" in capsys.readouterr().err
+    (path.parent / TABLE_NAME).unlink()
+    assert runner("trace", "jax:gru") == 3
 
 
 @pytest.mark.parametrize(
@@ -181,9 +231,12 @@ def test_a_run_that_has_no_such_trace_says_which_it_has(folder: Path, capsys: py
 def test_a_file_that_is_no_trace_is_refused_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "broken.json").write_text("{")
     (folder / "broken.xplane.pb").write_bytes(b"\x0a\x7f")
+    (folder / "other.json").write_text('{"name": "no trace"}')
     for name in ("broken.json", "broken.xplane.pb"):
         assert runner("trace", name) == 2
         assert f"{name}: is no whole" in capsys.readouterr().err
+    assert runner("trace", "other.json") == 2
+    assert "other.json: holds no event that a profiler left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -229,10 +282,35 @@ def test_whatever_becomes_of_a_trace_the_figures_and_the_status_stay(
     assert "no trace of jax gru" in capsys.readouterr().out
 
 
+def test_why_there_is_no_trace_is_one_document_for_machines_too(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = ending(lambda job, result: replace(result, trace=Traced(5, problem="no profiler")), Outcome(exit_code=0))
+    assert runner("trace", "jax:gru", "--json", executor=FakeExecutor(behaviours={"gru": change})) == 1
+    (record,) = newest_records(folder)
+    about = {"run": record.run_id, "cell_id": record.cell_id, "trace": None, "problem": "no profiler"}
+    assert json.loads(capsys.readouterr().out) == {"version": 1, **about}
+
+
 def test_a_cell_that_was_not_asked_to_trace_is_judged_by_its_end_whatever_it_says(folder: Path) -> None:
     change = ending(lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)), Outcome(signal=11))
     runner("--matrix", "matrix.yaml", "--filter", "workload=gru", executor=FakeExecutor(behaviours={"gru": change}))
     assert {record.status for record in newest_records(folder)} == {Status.CRASH}
+
+
+def test_of_an_fc_mode_without_a_trace_on_one_backend_the_others_keep_their_names_and_the_end_is_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def only_on_jax(job: Job) -> Outcome:
+        return without(job) if job.settings.backend != "jax" else FakeExecutor().succeed(job)
+
+    without = ending(lambda job, result: replace(result, trace=Traced(5, problem="no profiler")), Outcome(exit_code=0))
+    small = ("--mode", "fc_single_manual", "--level", "2", "--weight-size", "32", "--batch-size", "8")
+    assert runner("fc", *small, "--full-trace", executor=FakeExecutor(behaviours={"fc": only_on_jax})) == 1
+    assert [path.name for path in folder.glob("*.ctf")] == ["full_trace.jax.1.ctf"]
+    printed = capsys.readouterr().out
+    assert "no_trace: no profiler; the figures were measured before" in printed
+    assert printed.count("trace: full_trace") == 1
 
 
 def test_the_fc_modes_leave_the_originals_file_where_they_are_run(

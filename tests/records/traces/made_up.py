@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,6 +61,12 @@ def span(name: str, start_us: float, duration_us: float, kind: Kind = Kind.COMPU
     phase = told.pop("phase", None)
     start_ns, duration_ns = round(start_us * US), round(duration_us * US)
     return Span(track, name, told.pop("op", name), start_ns, duration_ns, Phase(phase) if phase else None, **told)
+
+
+def damaged(content: bytes) -> bytes:
+    """Packed content of which the head is whole and the rest is not what was written."""
+    packed = gzip.compress(content)
+    return packed[:10] + b"\xff" * len(packed[10:])
 
 
 # Protocol buffers, as JAX's and TensorFlow's files are made of.

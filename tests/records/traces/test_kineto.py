@@ -10,6 +10,7 @@ import pytest
 
 from records.traces import kineto
 from records.traces.asked import TraceError
+from tests.records.traces.made_up import damaged
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 7, 1 << 20])
@@ -37,11 +38,24 @@ def test_a_file_without_events_has_none(tmp_path: Path, text: str) -> None:
     assert list(kineto.members(path)) == []
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"a" 1}', '{"traceEvents": [{}', '{"traceEvents": [{} {}]}', "nonsense"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", '{"a" 1}', '{"traceEvents": [{}', '{"traceEvents": [{} {}]}', "nonsense"),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
+)
 def test_what_is_no_whole_trace_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
     with pytest.raises(TraceError, match=r"mine\.json: is no whole Chrome trace: .*; record it again"):
+        list(kineto.members(path))
+
+
+def test_a_packed_file_that_is_damaged_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json.gz"
+    path.write_bytes(damaged(b'{"traceEvents": []}'))
+    with pytest.raises(TraceError, match=r"mine\.json\.gz: cannot be read: "):
         list(kineto.members(path))
 
 

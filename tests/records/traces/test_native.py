@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from records.traces import native, neutral
 from records.traces.asked import TRACE_NAME, TraceError
 from records.traces.neutral import Kind
-from tests.records.traces.made_up import chrome, event, mark, step_of_torch
+from tests.records.traces.made_up import chrome, event, flow, mark, step_of_torch
 
 
 def test_files_of_workers_are_one_trace_in_the_machines_clock(tmp_path: Path) -> None:
@@ -50,6 +51,30 @@ def test_a_file_that_is_not_ours_begins_at_zero(tmp_path: Path) -> None:
     path = chrome(tmp_path / "mine.json", [event("aten::mm", 1234.5, 6)])
     head = native.make([path], tmp_path / TRACE_NAME, "torch")
     assert (head.steps, [one.start_ns for one in neutral.spans(tmp_path / TRACE_NAME)]) == (None, [0])
+
+
+def test_flows_are_brought_into_the_machines_clock_too(tmp_path: Path) -> None:
+    events = [mark("clock:5000000", 0, 1), *step_of_torch(500), flow("s", 1, 515), flow("f", 1, 542)]
+    native.make([chrome(tmp_path / "mine.json", events)], tmp_path / TRACE_NAME, "torch")
+    (found,) = neutral.flows(tmp_path / TRACE_NAME)
+    assert (found.source.at_ns, found.target.at_ns) == (15_000, 42_000)
+
+
+def test_a_neutral_trace_packed_or_plain_is_taken_as_it_is(tmp_path: Path) -> None:
+    packed, plain, again = tmp_path / TRACE_NAME, tmp_path / "full_trace.ctf", tmp_path / "again.json.gz"
+    events = [*step_of_torch(500), flow("s", 1, 515), flow("f", 1, 542)]
+    native.make([chrome(tmp_path / "mine.json", events)], packed, "torch")
+    neutral.plain(packed, plain)
+    for path in (packed, plain):
+        native.make_of(path, again)
+        assert gzip.decompress(again.read_bytes()) == plain.read_bytes()
+
+
+@pytest.mark.parametrize(("name", "content"), [("mine.json", b'{"a": 1}'), ("mine.json", b"[]"), ("m.xplane.pb", b"")])
+def test_a_file_without_any_event_of_a_profilers_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TraceError, match=f"{name}: holds no event that a profiler left"):
+        native.make_of(tmp_path / name, tmp_path / TRACE_NAME)
 
 
 def test_no_file_is_no_trace(tmp_path: Path) -> None:

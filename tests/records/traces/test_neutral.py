@@ -11,7 +11,7 @@ import pytest
 from records.traces import neutral
 from records.traces.asked import TraceError
 from records.traces.neutral import Flow, Head, Kind, Point, Track, covered
-from tests.records.traces.made_up import span
+from tests.records.traces.made_up import damaged, span
 
 HEAD = Head("torch", 2, "cpu", 1)
 SPANS = [
@@ -71,6 +71,35 @@ def test_a_trace_that_breaks_off_is_damaged(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(TraceError, match="is damaged"):
         list(neutral.spans(path))
+
+
+def test_a_trace_whose_bytes_were_changed_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(damaged(b"{}"))
+    with pytest.raises(TraceError, match=r"trace\.json\.gz: is "):
+        neutral.head_of(path)
+    with pytest.raises(TraceError, match="is damaged"):
+        neutral.plain(path, tmp_path / "plain.json")
+    assert not neutral.is_one(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"ph":"X"}',
+        '{"ph":"X","pid":0,"tid":99000,"ts":0,"dur":0,"name":"a","args":{}}',
+        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":"a","args":{"phase":"sideways"}}',
+        '{"ph":"X","pid":0,"tid":0,"ts":1e999,"dur":0,"name":"a","args":{}}',
+        '{"ph":"X","pid":0,"tid":0,"ts":"soon","dur":0,"name":"a","args":[]}',
+        '{"ph":"f","pid":0,"tid":0,"ts":0,"id":1}',
+    ],
+)
+def test_a_line_that_is_no_event_of_ours_is_damage(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "trace.json.gz"
+    neutral.write(path, HEAD, [])
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + f"{line},\n".encode()))
+    with pytest.raises(TraceError, match="is damaged"):
+        [*neutral.spans(path), *neutral.flows(path)]
 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from records.traces import torch
+from records.traces.asked import TraceError
 from records.traces.neutral import Kind, Phase, Span, covered
 from tests.records.traces.made_up import chrome, event, flow, mark, step_of_torch
 
@@ -99,6 +100,22 @@ def test_spans_of_a_track_never_cross(tmp_path: Path) -> None:
     events = [event("outer", 0, 10.0004), event("inner", 4, 6.0009), event("next", 10.0004, 1)]
     outer, inner, following = spans(tmp_path, events)
     assert inner.end_ns <= outer.end_ns <= following.start_ns
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        17,
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1},
+        event("aten::mm", 1, 2) | {"ts": "soon"},
+        event("kbm:clock:late", 1, 2, "user_annotation"),
+        event("aten::mm", 1e300, 1e308) | {"ts": float("inf")},
+        {"ph": "s", "cat": "fwdbwd"},
+    ],
+)
+def test_an_event_that_is_none_of_pytorchs_is_refused_by_its_files_name(tmp_path: Path, one: Any) -> None:
+    with pytest.raises(TraceError, match=r"trace\.json: traceEvents holds what PyTorch's profiler does not write: "):
+        torch.read(chrome(tmp_path / "trace.json", [one]))
 
 
 @pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not beside this checkout")

@@ -160,6 +160,19 @@ def test_operations_of_tensorflow_are_told_by_their_path(path: Path) -> None:
     ]
 
 
+def test_what_fetches_a_batch_within_a_step_of_tensorflow_is_input_as_a_marked_fetch_is(path: Path) -> None:
+    lines = {
+        "tf_data_iterator_get_next": [("IteratorGetNextOp::DoCompute", 1, 5, {}), ("Iterator::Root", 2, 3, {})],
+        "main": [("kbm:step:1", 0, 9, {}), ("kbm:phase:input", 7, 2, {})],
+    }
+    found = spans(path, plane("/host:CPU", lines))
+    assert [(one.name, one.track.name, one.phase, one.start_ns) for one in found] == [
+        ("step 1", "steps", None, 0),
+        ("input", "input", Phase.INPUT, 1000),
+        ("input", "input 2", Phase.INPUT, 7000),
+    ]
+
+
 def test_devices_are_workers_and_their_derived_lines_are_not_counted_again(path: Path) -> None:
     kernel = ("sgemm", 0, 5, {"hlo_op": "dot.3", "hlo_module": "jit_step"})
     of_node = ("AddKernel", 6, 1, {"tf_op": "functional/dense/add:AddV2"})

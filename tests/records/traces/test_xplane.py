@@ -62,6 +62,12 @@ def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
         list(fields(memoryview(data)))
 
 
+def test_a_number_ends_after_ten_bytes_however_many_follow() -> None:
+    assert list(fields(memoryview(b"\x08" + b"\xff" * 9 + b"\x01"))) == [(1, (1 << 64) - 1)]
+    with pytest.raises(Malformed, match="more than ten bytes"):
+        list(fields(memoryview(b"\x08" + b"\x80" * 10 + b"\x00")))
+
+
 def test_numbers_of_fixed_size_are_read_as_they_lie() -> None:
     data = varint(1 << 3 | 1) + (300).to_bytes(8, "little") + varint(2 << 3 | 5) + (7).to_bytes(4, "little")
     assert list(fields(memoryview(data))) == [(1, 300), (2, 7)]
