@@ -109,7 +109,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
         whole,
         _outcome(comparisons, rule),
         not apart,
-        changed(sides["base"].values(), sides["new"].values()),
+        changed((one.base, one.new) for one in comparisons if one.base and one.new),
     )
 
 
@@ -149,11 +149,11 @@ def _outcome(comparisons: Sequence[Comparison], rule: Rule) -> Outcome:
     return overall({one.outcome for one in comparisons})
 
 
-def changed(base: Iterable[CellSummary], new: Iterable[CellSummary]) -> tuple[str, ...]:
-    """Return what differs in software or machine between the two sides, as `keras 3.14.0 -> 3.15.1`."""
-    was, now = _facts(base), _facts(new)
-    if not was or not now:
-        return ()  # a side without a figure says nothing of what it was made of
+def changed(pairs: Iterable[tuple[CellSummary, CellSummary]]) -> tuple[str, ...]:
+    """Return what differs in software or machine between base and new, as `keras 3.14.0 -> 3.15.1`."""
+    # A side without a figure says nothing of what it was made of.
+    measured = [(base, new) for base, new in pairs if base.measured and new.measured]
+    was, now = _facts(base for base, _ in measured), _facts(new for _, new in measured)
     return tuple(
         f"{name} {'/'.join(was.get(name, ['none']))} -> {'/'.join(now.get(name, ['none']))}"
         for name in sorted({*was, *now})

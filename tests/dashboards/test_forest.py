@@ -15,7 +15,7 @@ from analysis.sequential import FIXED
 from analysis.statistics import Estimate
 from analysis.versus import Versus, versus
 from dashboards import forest
-from records.schema import Record, Status
+from records.schema import Record, Status, Times
 from runner.cli.versus import as_json, markdown, names, text
 from tests.conftest import MACHINE, make_record, make_settings
 
@@ -64,6 +64,14 @@ def test_what_changed_is_told() -> None:
 
     assert found.changed == ("keras 3.13.2 -> 3.15.1",)
     assert "3.13.2 -&gt; 3.15.1" in page(found)
+
+
+def test_of_a_cell_that_one_side_alone_measured_nothing_is_said_to_have_changed() -> None:
+    other = [replace(record, cell_id="other", versions={"torch": "2.13.0"}) for record in side(1.0, 0)]
+    failed = [replace(record, status=Status.UNSUPPORTED, times=Times(), versions={}) for record in other]
+    found = versus([*side(1.0, 0), *other], [*side(1.0, 1), *failed], RULE)
+
+    assert found.changed == ()
 
 
 @pytest.mark.parametrize(
