@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.doubts import doubts
@@ -33,14 +33,14 @@ from analysis.statistics import (
     spread,
 )
 from analysis.suite import SuiteRatio, suite_ratio
-from records.codec import canonical, to_json
+from analysis.titles import Usual, titles
+from records.codec import canonical
 from records.schema import MEASURED, Record, Status
-from records.settings import BACKENDS, Scalar, Settings
+from records.settings import BACKENDS, Settings
 from records.store import latest_attempts
-from records.task import DEFINITION, PREFIX, Goal
+from records.task import Goal
 
 _PARTS = re.compile(r"(\d+)")  # batch_size=8 before batch_size=32
-Usual = Mapping[str, Mapping[str, Scalar]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
     kept = tuple(latest_attempts(records))
     measured = [record for record in kept if record.status in MEASURED]
     times = [record.times for record in measured]
+    used = [record.usage for record in measured if record.usage]
     step_times = [found for record in measured if (found := told(record))]
     return CellSummary(
         cell_id=kept[0].cell_id,
@@ -201,14 +202,9 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         warnings=tuple(sorted({warning for record in kept for warning in record.warnings})),
         doubts=doubts(kept),
         figure=figure_of(kept),
-        peak_anonymous_memory_bytes=_maximum(_peak_anonymous_bytes(record) for record in measured),
-        samples_per_j=_median(record.usage.samples_per_j if record.usage else None for record in measured),
+        peak_anonymous_memory_bytes=_maximum(one.host_anonymous.peak_bytes for one in used if one.host_anonymous),
+        samples_per_j=_median(one.samples_per_j for one in used),
     )
-
-
-def _peak_anonymous_bytes(record: Record) -> int | None:
-    found = record.usage.host_anonymous if record.usage else None
-    return found.peak_bytes if found else None
 
 
 def incomparable(cells: dict[str, CellSummary], *, apart: bool = False) -> str | None:
@@ -348,39 +344,6 @@ def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio 
 
 def _smallest_difference(scatter: float | None, count: int) -> float | None:
     return None if scatter is None else minimum_detectable_effect(math.sqrt(2) * scatter, count)
-
-
-def titles(works: Sequence[Settings], usual: Usual) -> list[str]:
-    """Name each work by its workload, by what is unusual about it, and by what tells it from the workload's others."""
-    flat = [_flat(one) for one in works]
-    seen: dict[str, list[dict[str, Scalar]]] = {}
-    for one, values in zip(works, flat, strict=True):
-        seen.setdefault(one.workload, []).append(values)
-    varying = {workload: _varying(several) for workload, several in seen.items()}
-    return [
-        " ".join([one.workload, *_details(values, varying[one.workload], usual.get(one.workload, {}))])
-        for one, values in zip(works, flat, strict=True)
-    ]
-
-
-def _varying(several: Sequence[Mapping[str, Scalar]]) -> set[str]:
-    """Return the keys whose values are not the same, or not there, in all of them."""
-    keys = dict.fromkeys(key for values in several for key in values)
-    return {key for key in keys if len({values.get(key) for values in several}) > 1}
-
-
-def _details(values: Mapping[str, Scalar], varying: Collection[str], usual: Mapping[str, Scalar]) -> list[str]:
-    return [
-        f"{key}={value}" for key, value in values.items() if key in varying or (key in usual and usual[key] != value)
-    ]
-
-
-def _flat(settings: Settings) -> dict[str, Scalar]:
-    plain = to_json(settings)
-    params = {key: value for key, value in plain.pop("params").items() if key != DEFINITION}
-    if settings.workload.startswith(PREFIX):
-        return params
-    return {**params, **{key: value for key, value in plain.items() if key not in ("backend", "workload")}}
 
 
 def by_repeat(cell: CellSummary) -> dict[int, float]:

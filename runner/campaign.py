@@ -250,8 +250,8 @@ class _Campaign:
 
         Each process goes as far as its step time and rests there; when all have told theirs, they are told how many
         steps an epoch has. With a warm start it ends there instead: what is measured must have found a full cache.
-        Return, for the steps whose process may go on, that process, and None for those that ended
-        meanwhile and need not be tried again.
+        Return, for the steps whose process may go on, that process, and None for those that ended meanwhile and need
+        not be tried again.
         """
         times_s: dict[str, float] = {}
         found: dict[tuple[str, str, int], _Trial | None] = {}

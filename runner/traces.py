@@ -6,7 +6,7 @@ Promise: whatever goes wrong with a trace, the record's figures and status stay 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +39,13 @@ def path_in(run: Run, trace: Traced) -> Path | None:
     return path if path and path.is_file() else None
 
 
+def kept_in(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record, Path]]:
+    """Yield the records that have a trace, each with where it lies."""
+    for record in records:
+        if record.trace and (path := path_in(run, record.trace)):
+            yield record, path
+
+
 def left_plain(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
     """Write the traces of these records uncompressed, and return where: at `target` that of one cell.
 
@@ -46,11 +53,10 @@ def left_plain(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
     """
     several = len({record.cell_id for record in records}) > 1
     left = []
-    for record in records:
-        if record.trace and (path := path_in(run, record.trace)):
-            own = f".{record.settings.backend}.{record.settings.params['workers']}" if several else ""
-            left.append(target.with_suffix(own + target.suffix))
-            plain(path, left[-1])
+    for record, path in kept_in(run, records):
+        own = f".{record.settings.backend}.{record.settings.params['workers']}" if several else ""
+        left.append(target.with_suffix(own + target.suffix))
+        plain(path, left[-1])
     return left
 
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from runner.cell.backends import Plug
-from runner.cell.job import Job, publish_text
+from runner.cell.job import Job, in_a_line, publish_text
 
 PROFILED_STEPS = 5
 WORDS_CHARACTERS = 160
@@ -58,6 +58,5 @@ def _tried(what: str, leave_it: Callable[[], None]) -> list[str]:
         leave_it()
     except Exception as error:  # noqa: BLE001 - whatever a backend raises: the measurement stands without this
         traceback.print_exc()
-        words = str(error).strip().partition("\n")[0]
-        return [f"{what}: {type(error).__name__}: {words}"[:WORDS_CHARACTERS]]
+        return [f"{what}: {in_a_line(error)}"[:WORDS_CHARACTERS]]
     return []

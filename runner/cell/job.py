@@ -181,6 +181,12 @@ def publish_figures(job: Job, result: CellResult) -> None:
         write_result(job, replace(result, trace=begun))
 
 
+def in_a_line(error: Exception) -> str:
+    """Return what a job's result tells of an error: its kind, and the first line of what it says."""
+    said = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {said}"
+
+
 def publish_text(path: Path, text: str) -> None:
     """Put a text at `path`, whole or not at all."""
     aside = path.with_suffix(".tmp")

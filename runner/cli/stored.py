@@ -100,13 +100,12 @@ def _traces(run: Run, records: Sequence[Record]) -> dict[str, ShownTrace]:
         return {}
     from analysis.beside import ShownTrace
     from records.traces.asked import TraceError
-    from runner.traces import path_in, table_of
+    from runner.traces import kept_in, table_of
 
     found = {}
-    for record in traced:
-        if record.trace and (path := path_in(run, record.trace)):
-            with suppress(TraceError):
-                found[record.cell_id] = ShownTrace(path.relative_to(run.folder).as_posix(), table_of(path))
+    for record, path in kept_in(run, traced):
+        with suppress(TraceError):
+            found[record.cell_id] = ShownTrace(path.relative_to(run.folder).as_posix(), table_of(path))
     return found
 
 

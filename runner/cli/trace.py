@@ -90,12 +90,10 @@ def _stored(args: argparse.Namespace) -> _Found | None:
 
 
 def _traces(run: Run) -> Iterator[_Found]:
-    from runner.traces import path_in
+    from runner.traces import kept_in
 
-    for record in run.load()[0]:
-        path = path_in(run, record.trace) if record.trace else None
-        if path is not None:
-            yield _Found(run, record, path)
+    for record, path in kept_in(run, run.load()[0]):
+        yield _Found(run, record, path)
 
 
 def _no_trace(args: argparse.Namespace, run: Run, there: dict[str, Settings]) -> NoReturn:

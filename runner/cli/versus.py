@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.compare import titles
 from analysis.gate import Outcome
 from analysis.history import LEAST_PROCESSES, LEAST_SESSIONS
 from analysis.kinds import Counts
 from analysis.primary import STEP_TIME
 from analysis.statistics import Estimate
 from analysis.suite import SuiteRatio
+from analysis.titles import titles
 from analysis.versus import ACROSS_UNKNOWN, Comparison, Versus, percent
 from records.codec import to_json
 from runner.cli.figures import quantity

@@ -11,19 +11,12 @@ from dashboards.format import DASH
 from records.identity import cell_id
 from records.traces.table import Gap, Part, Table
 from tests.conftest import make_record, make_settings
+from tests.records.traces.made_up import TABLE
 
-SHOWN = Table(
-    backend="jax",
-    device="cpu",
-    workers=1,
-    steps=4,
-    window_s=0.02,
-    busy_share=0.25,
-    computed_s=0.005,
+SHOWN = replace(
+    TABLE,
     by_operation=[Part("dot", 8, 0.004, 0.8), Part(None, 4, 0.001, 0.2)],
     gaps=[Gap(0, 0.0, 0.003, "dot", None, "input")],
-    gap_count=1,
-    gap_time_s=0.003,
 )
 
 

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from records.traces.table import Gap, Part, Table
+from records.traces.table import Gap, Part
 from runner.cli.trace_text import heading, table_lines
+from tests.records.traces.made_up import TABLE
 
-SHOWN = Table(
-    backend="jax",
-    device="cpu",
-    workers=1,
-    steps=4,
-    window_s=0.02,
-    busy_share=0.25,
-    computed_s=0.005,
+SHOWN = replace(
+    TABLE,
     by_operation=[Part("dot", 8, 0.004, 0.8), Part("add", 4, 0.0006, 0.12), Part(None, 4, 0.0004, 0.08)],
     gaps=[Gap(1, 0.001, 0.003, "dot", None, "input")],
-    gap_count=1,
-    gap_time_s=0.003,
 )
 
 

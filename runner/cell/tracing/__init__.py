@@ -24,7 +24,9 @@ from records.traces.asked import (
     TraceError,
     TraceOrder,
 )
-from runner.cell.job import Job
+from runner.cell.job import Job, in_a_line
+
+WORDS_CHARACTERS = 500
 
 
 class Subject(Protocol):
@@ -46,7 +48,7 @@ def with_trace(job: Job, trace: Trace, result: CellResult, subject: Subject) -> 
     except Exception as error:  # noqa: BLE001 - a profiler may raise anything, and the figures stand
         traceback.print_exc()
         shutil.rmtree(job.traced_path, ignore_errors=True)
-        return replace(result, trace=replace(told, problem=_in_a_line(error)))
+        return replace(result, trace=replace(told, problem=in_a_line(error)[:WORDS_CHARACTERS]))
 
 
 def _trace(job: Job, trace: Trace, subject: Subject) -> int:
@@ -61,8 +63,3 @@ def _trace(job: Job, trace: Trace, subject: Subject) -> int:
     if head.steps != trace.all_steps:
         raise TraceError(f"the profiler saw {head.steps or 0} of {trace.all_steps} steps")
     return sum(path.stat().st_size for path in files)
-
-
-def _in_a_line(error: Exception) -> str:
-    said = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {said}"[:500]

@@ -9,8 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from records.traces.neutral import Kind, Phase, Span, Track
+from records.traces.table import Table
 
 US = 1000
+# Of four steps of 5 ms on one worker, of which 5 ms in all were computed; by what and with which gap is the test's own.
+TABLE = Table(
+    backend="jax",
+    device="cpu",
+    workers=1,
+    steps=4,
+    window_s=0.02,
+    busy_share=0.25,
+    computed_s=0.005,
+    gap_count=1,
+    gap_time_s=0.003,
+)
 
 
 def event(name: str, ts: float, dur: float, cat: str = "cpu_op", **told: Any) -> dict[str, Any]:
