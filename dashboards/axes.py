@@ -57,6 +57,18 @@ class Axis:
         return [Tick(self.place(v * self.unit.size), label) for v, label in zip(values, labels, strict=True)]
 
 
+def rules(selector: str, axis: Axis, strong: float | None = None) -> str:
+    """Return the style that draws upright rules at the axis's ticks behind what the selector finds.
+
+    A page of thousands of lanes would hold tens of thousands of lines: a background is no element of it. `strong` is a
+    value whose rule stands out.
+    """
+    places = [] if strong is None else [("strong", axis.place(strong))]
+    places += [("thin", tick.at) for tick in axis.ticks()]
+    images = ",".join(f"var(--{kind})" for kind, _ in places)
+    return f"{selector}{{background-image:{images};background-position:{','.join(f'{at} 0' for _, at in places)}}}\n"
+
+
 def fitted(values: Sequence[float], title: str, unit: Unit, at_least: float = LEAST_SPAN) -> Axis:
     """Return an axis just wide enough for positive values.
 

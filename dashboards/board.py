@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from dashboards import panels, report
+from dashboards import axes, panels, report
 from dashboards.format import plural
 from dashboards.panels import Panel
 from dashboards.questions import Choice, Question, answer
@@ -96,6 +96,9 @@ def render(shown: Sequence[Panel], frame: Frame) -> str:
 
     sheets = ("history.css", "board.css")
     style = report.stylesheet() + "".join((report.TEMPLATES / name).read_text(encoding="utf-8") for name in sheets)
+    style += "".join(
+        axes.rules(f"#{one.question.name} div.plot", one.pictures[0].axis) for one in shown if one.pictures
+    )
     script = "" if frame.form else (report.TEMPLATES / "board.js").read_text(encoding="utf-8")
     page = report.templates().get_template("board.html")
     return page.render(

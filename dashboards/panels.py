@@ -171,12 +171,32 @@ def _table(*shown: Shown, bad: bool = False) -> Callable[[Question, Sequence[Row
     return make
 
 
+def _commands(question: Question, rows: Sequence[Row]) -> Panel:
+    columns = ["command", "backend", "metric", "value", "interval", "against the best", "status"]
+    lines = [TableRow(_command(row), row["status"] != "ok", str(row["cell_id"])) for row in rows]
+    return Panel(question, len(rows), "table", columns=columns, table=lines)
+
+
+def _command(row: Row) -> list[str]:
+    value, unit = row["value"], row["unit"] if row["unit"] != "1" else ""
+    return [
+        str(row["work"]),
+        str(row["backend"]),
+        str(row["metric"]),
+        DASH if value is None else f"{number(value)}\u00a0{unit}".rstrip(),
+        DASH if value is None else interval(row["low"], row["high"], value) or "no interval",
+        DASH if row["ratio"] is None else f"{number(row['ratio'])}×",
+        str(row["failures"] or row["status"]),
+    ]
+
+
 MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "matrix": _matrix,
     "comparison": _pictures(lanes.comparisons),
     "first_epoch": _pictures(lanes.starts),
     "memory": _pictures(lanes.memories),
     "fc_scaling": _pictures(lanes.scalings),
+    "commands": _commands,
     "trend": _trend,
     "roofline": _roofline,
     "regressions": _table(

@@ -35,7 +35,7 @@ from records.settings import BACKENDS
 REPEAT_HEIGHT = 17
 LANE_TOP = 13
 LEAST_HEIGHT = 42
-MIDDLE = 0.0  # of a lane that is as high as its notes: heights count from there
+MIDDLE = "50%"  # of a lane that is as high as its notes
 COMMAND_CHARACTERS = 200
 MOST_TOLD = 12  # values that are told one by one on hovering; of more, the ends
 
@@ -45,7 +45,7 @@ class Mark:
     """One dot: where, of which backend (`slot`), filled or hollow, and what it tells on hovering ("" tells nothing)."""
 
     at: str
-    y: float
+    y: float | str
     slot: int
     tip: str = ""
     hollow: bool = False
@@ -57,8 +57,8 @@ class Stroke:
 
     x1: str
     x2: str
-    y1: float
-    y2: float
+    y1: float | str
+    y2: float | str
     slot: int
     tip: str = ""
 
@@ -86,7 +86,7 @@ class Word:
     """Text inside a lane."""
 
     at: str
-    y: float
+    y: float | str
     text: str
     anchor: str = "start"
     dx: int = 0

@@ -18,6 +18,7 @@ QUERIES = Path(__file__).parent / "queries"
 ORDER = (
     "matrix",
     "comparison",
+    "commands",
     "regressions",
     "trend",
     "first_epoch",

@@ -12,14 +12,17 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import shortfall, whole
 from analysis.beside import NOTHING, Beside
 from analysis.compare import Row
-from dashboards import environment, findings, parallel, pictures, traces, troubles, usage
+from dashboards import axes, environment, findings, parallel, pictures, traces, troubles, usage
+from dashboards.axes import Axis
 from dashboards.format import DASH, moment
+from dashboards.pictures import Picture
 from records.schema import Record
 
 if TYPE_CHECKING:
@@ -42,8 +45,14 @@ def render(
     """
     from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
 
-    style = stylesheet()
     found, ratio_axis = findings.findings(rows)
+    drawn = _Drawn(
+        pictures.epoch_pictures(rows),
+        pictures.start_pictures(rows),
+        pictures.memory_pictures(rows),
+        usage.pictures(rows, beside.courses),
+    )
+    style = stylesheet() + drawn.rules(ratio_axis)
     page = templates().get_template("report.html")
     return page.render(
         style=Markup(style),
@@ -59,10 +68,7 @@ def render(
         ratio_axis=ratio_axis,
         backends=findings.backends(rows),
         blocks=findings.table(rows, beside),
-        epochs=pictures.epoch_pictures(rows),
-        starts=pictures.start_pictures(rows),
-        memories=pictures.memory_pictures(rows),
-        usages=usage.pictures(rows, beside.courses),
+        drawn=drawn,
         usages_left_out=usage.left_out(rows, beside.courses),
         parallel=parallel.pictures(rows, beside),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
@@ -80,6 +86,25 @@ def render(
             ("Surroundings and cost", environment.surroundings(records)),
         ],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The pictures of a page that are made of lanes."""
+
+    epochs: list[Picture]
+    starts: list[Picture]  # on one axis, as are the memories
+    memories: list[Picture]
+    usages: list[usage.Picture]
+
+    def rules(self, ratios: Axis | None) -> str:
+        """Return the style of the rules behind their lanes, and behind the findings."""
+        found = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
+        found += [axes.rules(f"#e{at} div.plot", one.axis) for at, one in enumerate(self.epochs, 1)]
+        found += [axes.rules("#start div.plot", one.axis) for one in self.starts[:1]]
+        found += [axes.rules("#memory div.plot", one.axis) for one in self.memories[:1]]
+        found += [axes.rules(f"#u{at} div.plot", one.axis) for at, one in enumerate(self.usages, 1)]
+        return "".join(found)
 
 
 def policy(style: str, script: str = "", forms: str = "'none'") -> str:

@@ -1,6 +1,7 @@
 """A backend's own profiler, started and stopped round a few steps, and the marks that tell where the program is.
 
-A cell that is neither traced nor watched for its collectives (models.fc.profiled) imports nothing from here.
+A cell that is not traced, profiled for TensorBoard or watched for its collectives (models.fc.profiled) imports nothing
+from here.
 """
 
 from __future__ import annotations

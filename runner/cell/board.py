@@ -11,7 +11,7 @@ import shutil
 import traceback
 from collections.abc import Callable, Sequence
 
-from runner.cell.backends import Plug
+from models.profiling import load, recorded
 from runner.cell.job import Job, in_a_line, publish_text
 
 PROFILED_STEPS = 5
@@ -19,7 +19,7 @@ WORDS_CHARACTERS = 160
 ENDED = "the process ended while it left this"
 
 
-def leave(job: Job, plug: Plug, describe: Callable[[], str] | None, run: Callable[[int], None] | None) -> None:
+def leave(job: Job, describe: Callable[[], str] | None, run: Callable[[int], None] | None) -> None:
     """Leave the description that `describe` returns, and a profile of `run`, which takes a number of steps.
 
     None for what this cell has not.
@@ -28,7 +28,7 @@ def leave(job: Job, plug: Plug, describe: Callable[[], str] | None, run: Callabl
     if describe is not None:
         told += _left(job, told, "graph", lambda: publish_text(job.model_path, describe()))
     if run is not None:
-        told += _left(job, told, "profile", lambda: _profiled(job, plug, run))
+        told += _left(job, told, "profile", lambda: _profiled(job, run))
 
 
 def _left(job: Job, told: Sequence[str], what: str, leave_it: Callable[[], None]) -> list[str]:
@@ -43,10 +43,12 @@ def _note(job: Job, told: Sequence[str]) -> None:
     _tried("undone", lambda: publish_text(job.undone_path, "\n".join(told)))
 
 
-def _profiled(job: Job, plug: Plug, run: Callable[[int], None]) -> None:
+def _profiled(job: Job, run: Callable[[int], None]) -> None:
+    profiler = load(job.settings.backend)
     job.profile_dir.mkdir()
     try:
-        plug.profile(str(job.profile_dir), lambda: run(PROFILED_STEPS))
+        with recorded(profiler, job.profile_dir / f"trace{profiler.ending}"):
+            run(PROFILED_STEPS)
     except BaseException:
         shutil.rmtree(job.profile_dir, ignore_errors=True)
         raise

@@ -72,7 +72,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         )
         publish_figures(job, result)
         if job.board:
-            _leave_for_board(job, plug, crew)
+            _leave_for_board(job, crew)
         return _with_trace(job, result, crew)
     finally:
         crew.close()
@@ -87,12 +87,12 @@ def _with_trace(job: Job, result: CellResult, crew: Crew) -> CellResult:
     return with_trace(job, job.trace, result, TracedCrew(crew, fc.task_of(job.settings)))
 
 
-def _leave_for_board(job: Job, plug: Plug, crew: Crew) -> None:
+def _leave_for_board(job: Job, crew: Crew) -> None:
     """Leave a profile of the workers, where they are in this process; Keras has no layers of theirs to describe."""
     from runner.cell.board import leave
 
     here = all(place.process in (None, os.getpid()) for place in crew.places())
-    leave(job, plug, None, crew.run if here else None)
+    leave(job, None, crew.run if here else None)
 
 
 def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:

@@ -74,16 +74,16 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         versions=found_versions(plug),
     )
     publish_figures(job, result)
-    leave_for_board(job, plug, work)
+    leave_for_board(job, work)
     return with_trace_of(job, result, work)
 
 
-def leave_for_board(job: Job, plug: Plug, work: Training | Predicting) -> None:
+def leave_for_board(job: Job, work: Training | Predicting) -> None:
     """Leave what TensorBoard is to show, where that was asked for."""
     if job.board:
         from runner.cell.board import leave
 
-        leave(job, plug, work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1)))
+        leave(job, work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1)))
 
 
 def with_trace_of(job: Job, result: CellResult, work: Training | Predicting) -> CellResult:

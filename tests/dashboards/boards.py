@@ -1,4 +1,4 @@
-"""A results folder whose questions have answers: nights on three backends, a slowdown, failures, FC modes."""
+"""A results folder whose questions have answers: nights on three backends, a slowdown, failures, FC modes, commands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from records.identity import cell_id
 from records.schema import Evidence, Memory, Record, Status, Times
 from records.settings import BACKENDS, Settings
 from records.store import Results, Run
+from records.task import PREFIX, Goal, Metric, TaskRun
 from runner.cli.stored import findings_of, keep_findings
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.fc_made_up import fc_records
@@ -68,7 +69,7 @@ def _records(backend: str, night: int, other: str) -> list[Record]:
     failing = make_settings(backend=backend, workload=other)
     reason = f"timeout_s: the time limit of {other} passed"
     last = _failed(failing, reason) if backend == "torch" else _measured(failing, 0.03, 0, keras)
-    return [*plain, last, *_fc(backend)]
+    return [*plain, last, *_fc(backend), *_commands(backend, night)]
 
 
 def _measured(settings: Settings, step_s: float, repeat: int, keras: str) -> Record:
@@ -85,6 +86,16 @@ def _measured(settings: Settings, step_s: float, repeat: int, keras: str) -> Rec
     memory = Memory(500 << 20 if settings.backend != "torch" else 400 << 20)
     versions = {"keras": keras, **version}
     return make_record(step_s, repeat, settings=settings, times=times, memory=memory, versions=versions)
+
+
+def _commands(backend: str, night: int) -> list[Record]:
+    """An external command that says how many images it takes a second."""
+    settings = make_settings(backend=backend, workload=f"{PREFIX}train")
+    speeds = [1 / step_time_s(backend, night, repeat) for repeat in range(REPEATS)]
+    runs = [
+        TaskRun("train", ["train"], "speed", [Metric("speed", one, "images/s", goal=Goal.HIGHER)]) for one in speeds
+    ]
+    return [make_record(None, repeat, settings=settings, task=run) for repeat, run in enumerate(runs)]
 
 
 def _failed(settings: Settings, reason: str) -> Record:

@@ -115,6 +115,23 @@ def test_every_dot_has_a_size_and_lies_within_its_picture(browser: Any, page: Pa
     assert all(dots)
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_dots_of_a_lane_as_high_as_its_notes_lie_in_its_middle_in_their_backends_shape(
+    browser: Any, page: Path, width: int
+) -> None:
+    look(browser, page, width=width)
+    seen = browser.execute_script(
+        "return [...document.querySelectorAll(':is(#start, #memory) .plot :is(circle, rect, use)')].map(d => {"
+        "const r = d.getBoundingClientRect(), p = d.closest('.plot').getBoundingClientRect();"
+        "const shapes = {s0: 'circle', s1: 'rect', s2: 'use'}, lane = d.closest('.lane').classList[1];"
+        "const apart = Math.abs(r.top + r.bottom - p.top - p.bottom) / 2;"
+        "return r.width > 4 && apart < 1.5 && shapes[lane] == d.localName;"
+        "})"
+    )
+    assert len(seen) > 20
+    assert all(seen)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
 def test_the_report_is_legible_and_without_serious_faults_of_access(
@@ -129,13 +146,16 @@ def test_the_report_is_legible_and_without_serious_faults_of_access(
 def test_the_rules_of_an_axis_lie_behind_every_lane_where_its_scale_has_its_ticks(browser: Any, page: Path) -> None:
     look(browser, page)
     seen = browser.execute_script(
-        "return [...document.querySelectorAll('#epochs figure, #memory figure')].map(f => {"
-        "const of = e => { const r = e.getBoundingClientRect(); return [Math.round(r.left), Math.round(r.right)] };"
-        "const scale = f.querySelector('.scale') || document.querySelector('#memory .scale');"
-        "const ticks = scale.querySelectorAll('.tick'), ends = [of(ticks[0])[0], of(ticks[ticks.length - 1])[1]];"
-        "return [...f.querySelectorAll('.plot use:not([x])')].every(e => "
-        "Math.abs(of(e)[0] - ends[0]) < 2 && Math.abs(of(e)[1] - ends[1]) < 2 && e.getBoundingClientRect().height > 20)"
-        "})"
+        "return [...document.querySelectorAll('#epochs figure, #start figure, #memory figure')].map(f => {"
+        "const scale = f.querySelector('.scale') || f.closest('section').querySelector('.scale');"
+        "const middle = r => (r.left + r.right) / 2;"
+        "const ticks = [...scale.querySelectorAll('.tick')].map(e => middle(e.getBoundingClientRect()));"
+        "return [...f.querySelectorAll('div.plot')].every(e => {"
+        "const s = getComputedStyle(e), r = e.getBoundingClientRect();"
+        "const rules = s.backgroundPositionX.split(', ').map(x => r.left + parseFloat(x) / 100 * r.width);"
+        "return s.backgroundImage.split('linear-gradient').length - 1 == ticks.length && r.height > 20 &&"
+        "rules.every((x, at) => Math.abs(x - ticks[at]) < 1);"
+        "})})"
     )
     assert len(seen) > 10
     assert all(seen)
@@ -196,4 +216,4 @@ def test_the_roofline_asks_no_other_place_for_anything_and_the_console_stays_sil
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
-    assert {url for url in asked if not url.startswith("data:")} == {roofline_page.as_uri()}
+    assert {url for url in asked if not url.startswith(("data:", "chrome:"))} == {roofline_page.as_uri()}

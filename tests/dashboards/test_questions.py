@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.compare import table
+from analysis.primary import STEP_TIME
 from dashboards.questions import Choice, answer, checked, questions
 from records.settings import BACKENDS
 from records.store import Results
@@ -56,7 +57,7 @@ def test_the_matrix_shows_what_the_newest_run_found(warehouse: LocalWarehouse, r
         (cell.cell_id, row.verdict): (cell.step_time.centre, cell.step_time.low, cell.step_time.high)
         for row in rows
         for cell in row.cells.values()
-        if cell.step_time
+        if cell.step_time and cell.figure is STEP_TIME
     }
     shown = {
         (one["cell_id"], one["verdict"]): (one["step_time_s"], one["low"], one["high"])
@@ -75,6 +76,20 @@ def test_the_comparison_shows_the_ratios_that_analysis_found(warehouse: LocalWar
     }
     shown = answer(warehouse, questions()["comparison"], Choice()).dicts()
     assert {(one["cell_id"], one["ratio"], one["low"], one["p_value"]) for one in shown} == found
+
+
+def test_of_an_external_command_its_primary_metric_is_shown_and_how_much_worse_it_is_than_the_best(
+    warehouse: LocalWarehouse,
+) -> None:
+    rows = {row["backend"]: row for row in answer(warehouse, questions()["commands"], Choice()).dicts()}
+    assert list(rows) == sorted(BACKENDS)
+    assert {(row["work"], row["metric"], row["unit"], row["status"]) for row in rows.values()} == {
+        ("task train", "speed", "images/s", "ok")
+    }
+    assert rows["tensorflow"]["value"] == pytest.approx(100, rel=0.01)
+    assert rows["tensorflow"]["ratio"] is None
+    assert rows["torch"]["ratio"] == pytest.approx(4, rel=0.01)
+    assert rows["torch"]["ratio_low"] < rows["torch"]["ratio"] < rows["torch"]["ratio_high"]
 
 
 def test_a_slowdown_is_a_regression_with_the_run_it_began_in_and_who_should_look(warehouse: LocalWarehouse) -> None:

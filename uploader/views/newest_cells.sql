@@ -5,5 +5,8 @@ SELECT
 FROM latest_findings AS f
 JOIN runs AS r
   ON r.run_id = f.run_id
-WHERE f.kind = 'figure' AND f.metric = 'times.step_time_s' AND r.fault IS NULL
+WHERE
+  f.kind = 'figure'
+  AND (f.metric = 'times.step_time_s' OR f.metric LIKE 'task.metrics.%')
+  AND r.fault IS NULL
 GROUP BY f.cell_id

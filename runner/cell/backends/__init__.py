@@ -6,7 +6,7 @@ A new backend is one new file here that offers `Plug`, and its name in `records.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -74,9 +74,6 @@ class Plug(Protocol):
 
     def intra_op_threads(self) -> int | None:
         """Return the threads that one operation may use, where the backend says."""
-
-    def profile(self, folder: str, run: Callable[[], None]) -> None:
-        """Run something under the backend's profiler, which leaves its files in this folder."""
 
     def versions(self) -> dict[str, str]:
         """Return the backend's packages and versions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -86,10 +86,6 @@ class Plug:
 
     def intra_op_threads(self) -> int | None:
         return None  # XLA's pool follows the CPUs the process may use; it does not tell
-
-    def profile(self, folder: str, run: Callable[[], None]) -> None:
-        with jax.profiler.trace(folder):
-            run()
 
     def versions(self) -> dict[str, str]:
         return {"jax": jax.__version__, "jaxlib": jax.lib.__version__}

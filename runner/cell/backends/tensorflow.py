@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -86,10 +86,6 @@ class Plug:
 
     def intra_op_threads(self) -> int | None:
         return tf.config.threading.get_intra_op_parallelism_threads() or None
-
-    def profile(self, folder: str, run: Callable[[], None]) -> None:
-        with tf.profiler.experimental.Profile(folder):
-            run()
 
     def versions(self) -> dict[str, str]:
         return {"tensorflow": tf.__version__}

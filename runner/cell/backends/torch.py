@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -88,13 +88,6 @@ class Plug:
 
     def intra_op_threads(self) -> int | None:
         return int(torch.get_num_threads())
-
-    def profile(self, folder: str, run: Callable[[], None]) -> None:
-        from torch.profiler import profile  # seconds and memory that no other cell pays for
-
-        with profile() as profiled:  # of the CPU, and of the GPU where there is one
-            run()
-        profiled.export_chrome_trace(f"{folder}/trace.json")
 
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__}
