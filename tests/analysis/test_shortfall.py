@@ -81,7 +81,8 @@ def test_a_library_far_below_the_machines_best_is_named_once() -> None:
 def test_a_library_is_named_in_each_precision_it_falls_short_in() -> None:
     found = rows((AUTOMATIC, 0.10), (AUTOMATIC.changed(precision="bfloat16"), 0.10), backend="torch")
     told = [line.partition("best in ")[2] for line in shortfall.lines(found, shares(found, 0.45, 0.9))]
-    assert sorted(told) == [f"{p}: the library it multiplies with is the limit, whatever the mode (runner roofline)" for p in BOTH]
+    why = "the library it multiplies with is the limit, whatever the mode (runner roofline)"
+    assert sorted(told) == [f"{precision}: {why}" for precision in BOTH]
 
 
 @pytest.mark.parametrize(
