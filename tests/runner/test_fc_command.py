@@ -182,6 +182,12 @@ def test_bad_input_is_told_before_anything_starts(
     assert (told in capsys.readouterr().err, executor.jobs) == (True, [])
 
 
+def test_the_hosts_memory_does_not_bound_what_a_gpu_holds() -> None:
+    executor = FakeExecutor()
+    runner("--mode", "fc_data", "--weight-size", "1000000", "--device", "gpu", "--backend", "jax", executor=executor)
+    assert [job.settings.params["weight_size"] for job in executor.jobs] == [1000000]
+
+
 def test_a_matrix_with_an_impossible_task_is_refused_at_its_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
