@@ -345,8 +345,11 @@ def expected_shapes(task: Task, rank: int) -> tuple[list[list[int]], list[int], 
 
 def layout_fault(task: Task, found: Parallel) -> str | None:
     """Return how what a cell proved differs from what its task means; None where it is as it must be."""
-    if [place.worker for place in found.places] != list(range(task.workers)):
-        return f"it shows {len(found.places)} workers, not {task.workers}"
+    shown = [place.worker for place in found.places]
+    if len(shown) != task.workers:
+        return f"it shows {len(shown)} workers, not {task.workers}"
+    if shown != list(range(task.workers)):
+        return f"it shows the workers {', '.join(map(str, shown))}, not 0 to {task.workers - 1}"
     if len({(place.device, place.process) for place in found.places}) != task.workers:
         return f"its {task.workers} workers share a device: {', '.join(place.device for place in found.places)}"
     networks = {place.network for place in found.places}

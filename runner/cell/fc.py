@@ -96,10 +96,13 @@ def _leave_for_board(job: Job, crew: Crew) -> None:
 
 
 def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
-    """Raise `Unsupported` for a task that cannot be, or that cannot fit; nothing has been allocated yet."""
+    """Raise `Unsupported` for a task that cannot be, or that cannot fit; nothing has been allocated yet.
+
+    `free_bytes` are of the host, which say nothing of a GPU's.
+    """
     task = fc.task_of(settings)
     told = fc.settings_faults(settings)
-    if not told and (fault := fc.memory_fault(task, free_bytes)):
+    if not told and settings.device == "cpu" and (fault := fc.memory_fault(task, free_bytes)):
         told = [fault]
     if told:
         raise Unsupported("; ".join(told))

@@ -71,26 +71,39 @@ def test_another_backends_one_worker_is_no_measure() -> None:
     assert figure(cells).efficiency is None
 
 
-def watched(records: Sequence[Record], *shares: float) -> list[Record]:
-    """Return the records with collectives that took such a share of a step of 1 s, one repeat after another."""
+def watched(records: Sequence[Record], *seen: tuple[float, float]) -> list[Record]:
+    """Return the records with collectives that took such a share of such a step, one repeat after another."""
     return [
-        replace(r, parallel=replace(r.parallel, communication=Communication(Method.TIMED, [1.0], [1.0 - share])))
-        for r, share in zip(records, shares, strict=True)
+        replace(r, parallel=replace(r.parallel, communication=Communication(Method.TIMED, [s], [s * (1 - share)])))
+        for r, (s, share) in zip(records, seen, strict=True)
         if r.parallel
     ]
 
 
 def test_time_in_communication_is_the_median_over_the_repeats() -> None:
-    records = watched(fc_records(TWO, "torch", [0.5, 0.5, 0.5]), 0.1, 0.3, 0.2)
+    records = watched(fc_records(TWO, "torch", [0.5, 0.5, 0.5]), (1.0, 0.1), (2.0, 0.3), (9.0, 0.2))
     found = figure([summarise(records)])
     assert found.spent is not None
     assert (found.communication_share, found.spent.method) == (pytest.approx(0.2), Method.TIMED)
+    assert found.spent.step_time_s == 2.0
+
+
+def test_throughput_and_bytes_are_those_of_all_workers() -> None:
+    physics = Task(mode="fc_phy", workers=4, phy_blocks=2, shared_ratio=0.5)
+    found = figure(of_tasks((physics, [0.5])), "fc_phy", 4)
+    assert found.samples_per_s == pytest.approx(8 * 128 / 0.5)
+    assert found.bytes_per_step == 2 * 3 * 512 * (10 * 1024 + 1) * 4
 
 
 def test_what_was_not_watched_has_no_time_in_communication_and_what_calls_nothing_has_none_of_it() -> None:
     assert figure(of_tasks((TWO, [0.5]))).communication_share is None
     silent = Task(mode="fc_data_ff", workers=2)
     assert figure(of_tasks((silent, [0.5])), "fc_data_ff").communication_share == 0.0
+
+
+def test_of_keras_own_path_nobody_saw_whether_it_communicates() -> None:
+    records = [replace(record, parallel=None) for record in fc_records(Task(mode="fc_keras"), "jax", [0.5])]
+    assert figure([summarise(records)], "fc_keras", 1).communication_share is None
 
 
 def test_shares_of_the_machine_are_those_of_the_roofline() -> None:

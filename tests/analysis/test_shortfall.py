@@ -15,6 +15,7 @@ from records.schema import Record
 from tests.fc_made_up import fc_records
 
 KERAS, AUTOMATIC, MANUAL = (Task(mode=mode) for mode in ("fc_keras", "fc_data", "fc_single_manual"))
+BOTH = ("bfloat16", "float32")
 MOODS = (1.0, 1.1, 0.9, 1.2, 0.95)
 
 
@@ -54,6 +55,16 @@ def test_nothing_is_said_of_a_small_gap_or_of_other_work(found: list[Row]) -> No
     assert shortfall.lines(found, {}) == []
 
 
+def test_a_gap_whose_interval_reaches_five_per_cent_is_in_doubt_and_one_without_an_interval_is_not() -> None:
+    def told(*ratios: float) -> list[str]:
+        keras = _records(KERAS, "jax", [0.1 * ratio for ratio in ratios], None)
+        return shortfall.lines(table([*keras, *_records(AUTOMATIC, "jax", [0.1] * len(ratios), None)]), {})
+
+    assert told(1.0, 1.4, 1.0, 1.4, 1.4) == []
+    (line,) = told(1.2, 1.2)
+    assert line.startswith("jax: Keras's layers take 1.20x the step of fc_data,")
+
+
 def shares(found: Sequence[Row], best: float, own: float) -> dict[str, Share]:
     nothing = dict.fromkeys(field.name for field in fields(Share))
     named = {cell.cell_id for row in found for cell in row.cells.values()}
@@ -67,8 +78,24 @@ def test_a_library_far_below_the_machines_best_is_named_once() -> None:
     assert shortfall.lines(found, shares(found, 0.8, 0.9)) == []
 
 
-def test_pytorch_on_amd_is_told_why() -> None:
-    records = _records(AUTOMATIC, "torch", [0.1] * 5, None)
-    found = table([replace(r, machine=replace(r.machine, cpu_model="AMD EPYC 9B45")) for r in records])
+def test_a_library_is_named_in_each_precision_it_falls_short_in() -> None:
+    found = rows((AUTOMATIC, 0.10), (AUTOMATIC.changed(precision="bfloat16"), 0.10), backend="torch")
+    told = [line.partition("best in ")[2] for line in shortfall.lines(found, shares(found, 0.45, 0.9))]
+    why = "the library it multiplies with is the limit, whatever the mode (runner roofline)"
+    assert sorted(told) == [f"{precision}: {why}" for precision in BOTH]
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "cpu_model", "told"),
+    [
+        ("torch", "float32", "AMD EPYC 9B45", True),
+        ("torch", "float32", "Intel(R) Xeon(R)", False),
+        ("torch", "bfloat16", "AMD EPYC 9B45", False),
+        ("jax", "float32", "AMD EPYC 9B45", False),
+    ],
+)
+def test_pytorch_on_amd_is_told_why_in_float32(backend: str, precision: str, cpu_model: str, told: bool) -> None:
+    records = _records(AUTOMATIC.changed(precision=precision), backend, [0.1] * 5, None)
+    found = table([replace(r, machine=replace(r.machine, cpu_model=cpu_model)) for r in records])
     (line,) = shortfall.lines(found, shares(found, 0.45, 0.9))
-    assert "MKL, which takes a slower path on AMD's CPUs" in line
+    assert ("MKL, which takes a slower path on AMD's CPUs" in line) is told

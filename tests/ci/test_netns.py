@@ -81,6 +81,39 @@ def test_the_command_gets_the_namespaces_by_name_and_its_exit_code_is_passed_on(
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("tools", "told"),
+    [
+        ({"bash": None, "id": "echo 1000"}, "making network namespaces needs root, this is 1000: sudo ci/netns 1 ..."),
+        ({"bash": None, "id": "echo 0"}, "there is no ip here: apt-get install iproute2 (Debian, Ubuntu)"),
+    ],
+    ids=["root", "ip"],
+)
+def test_what_the_machine_lacks_is_told_with_exit_code_3(
+    tools: dict[str, str | None], told: str, tmp_path: Path
+) -> None:
+    for name, answer in tools.items():
+        if answer is None:
+            (tmp_path / name).symlink_to(str(shutil.which(name)))
+        else:
+            (tmp_path / name).write_text(f"#!/bin/sh\n{answer}\n")
+            (tmp_path / name).chmod(0o755)
+    done = netns("1", "--rate", "1gbit", "--", "true", PATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (3, f"ci/netns: {told}\n")
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("networks")
+def test_both_directions_of_each_link_are_held_to_the_rate() -> None:
+    """At either end of a link, what goes out there: a burst of 5 ms at the rate is 125000 bytes."""
+    show = "for n in 0 1 hub; do tc -n kbm-net-$PPID-$n qdisc show; done"
+    done = netns("2", "--rate", "200mbit", "--", "sh", "-c", show)
+    held = [line for line in done.stdout.splitlines() if " tbf " in line]
+    assert [line.split(" dev ")[1].split()[0] for line in held] == ["link", "link", "port0", "port1"]
+    assert ["rate 200Mbit burst 125000b" in line for line in held] == [True] * 4
+
+
+@pytest.mark.process
 @pytest.mark.usefixtures("networks")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_nothing_is_left_when_it_is_told_to_end(number: signal.Signals) -> None:

@@ -180,6 +180,29 @@ def test_a_mesh_holds_its_weights_once_a_row() -> None:
     assert sizes == [(2 * 136 * n + 3 * 32) * 4 for n in (4, 2, 1)]
 
 
+@pytest.mark.parametrize(
+    ("changes", "numbers"),
+    [
+        # Weights and gradients of 136 numbers on each worker that has them whole, three layers' inputs of 4 x 8.
+        ({"mode": "fc_single_manual", "workers": 1}, 2 * 136 + 3 * 32),
+        ({"mode": "fc_data"}, 4 * 136 + 3 * 32),
+        ({"mode": "fc_model"}, 2 * 136 + 3 * 32),
+        ({"mode": "fc_pipeline"}, 2 * 136 + 3 * 32),
+        ({"mode": "fc_zero"}, 2 * 136 + 3 * 32),
+        ({"mode": "fc_phy", "phy_blocks": 3}, 6 * (2 * 136 + 3 * 32)),
+        # Forward only there are no gradients, and of the inputs those of one layer and of the next.
+        ({"mode": "fc_data_ff"}, 2 * 136 + 2 * 32),
+        ({"mode": "fc_model_ff"}, 136 + 2 * 32),
+    ],
+)
+@pytest.mark.parametrize("precision", fc.ITEM_BYTES)
+def test_a_mode_needs_memory_for_what_its_workers_hold(changes: dict[str, Any], numbers: int, precision: str) -> None:
+    task = TINY.changed(**{"workers": 2, "precision": precision, **changes})
+    needed = fc.least_memory_bytes(task)
+    assert needed == numbers * fc.ITEM_BYTES[precision]
+    assert (fc.memory_fault(task, needed), fc.memory_fault(task, needed - 1) is None) == (None, False)
+
+
 def test_what_cannot_fit_memory_is_known_before() -> None:
     task = Task(mode="fc_data", workers=2, weight_size=1 << 17)
     assert fc.memory_fault(task, 8 << 30) == (
@@ -210,6 +233,23 @@ def test_a_layout_that_is_not_as_it_must_be_is_told() -> None:
     assert fc.layout_fault(task, replace(right, counted_bytes_per_step=0)) == (
         "its workers communicated 0, not 544 bytes a step"
     )
+
+
+def test_a_batch_or_labels_that_are_not_cut_as_they_must_be_are_told() -> None:
+    task = TINY.changed(mode="fc_data", workers=2)
+    right = parallel(task)
+    for what, shape, must in (("batch", [4, 8], [2, 8]), ("labels", [4, 1], [2, 1])):
+        whole = [right.places[0], replace(right.places[1], **{what: shape})]
+        assert fc.layout_fault(task, replace(right, places=whole)) == (
+            f"worker 1 holds {what} of shape {shape}, not {must}"
+        )
+
+
+def test_a_worker_that_stands_for_another_is_told() -> None:
+    task = TINY.changed(mode="fc_data", workers=2)
+    right = parallel(task)
+    twice = [replace(place, worker=0) for place in right.places]
+    assert fc.layout_fault(task, replace(right, places=twice)) == "it shows the workers 0, 0, not 0 to 1"
 
 
 def test_a_mesh_cuts_weights_one_way_and_the_batch_both() -> None:

@@ -39,9 +39,10 @@ class FakeProbe:
     """Pretends that every task came out as far from NumPy as `error` says."""
 
     error: float = 1e-16
+    absent: tuple[str, ...] = ()
 
     def missing(self, backend: str) -> str | None:
-        return None
+        return f"{backend} is not installed" if backend in self.absent else None
 
     def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
         assert isinstance(order, ProofOrder)
@@ -117,6 +118,12 @@ def test_a_stored_sweep_is_exported_in_the_originals_layout(folder: Path, capsys
     (row,) = (row for row in rows if row.startswith("64, ") and row.count("N/A") < 13)
     assert row.split(", ")[:4] == ["64", *[row.split(", ")[1]] * 2, "N/A"]
     assert float(row.split(", ")[1]) == pytest.approx(0.020, rel=0.02)
+    assert runner("--export-csv", "absent/sweep.csv", "--backend", "jax") == 2
+    assert "--export-csv: absent/sweep.csv cannot be written: No such file" in capsys.readouterr().err
+    assert runner("--mode", "fc_data", "--batch-size", "64", "--backend", "jax", "--new") == 0
+    capsys.readouterr()
+    assert runner("--export-csv", "sweep.csv", "--backend", "torch") == 2
+    assert "--backend: must name one of jax for --export-csv, got torch" in capsys.readouterr().err
 
 
 def test_a_run_without_a_point_of_the_sweep_cannot_be_exported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,6 +155,7 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
         (["--mode", "fc_data", "--network", "1gbit"], "network: must be local for tensorflow on cpu, got 1gbit"),
         (["--export-csv", "sweep.csv"], "--results: results holds no run"),
         (["--mode", "fc_data", "--num-batches", "0"], "--num-batches: must be at least 1, got 0"),
+        (["--mode", "fc_data", "--full-trace", "2"], "--full-trace: must be 0 or 1, got 2"),
         (
             ["--mode", "fc_data", "--backend", "theano"],
             "--backend: must be one of tensorflow, jax, torch, got",
@@ -172,6 +180,12 @@ def test_bad_input_is_told_before_anything_starts(
     executor = FakeExecutor()
     assert runner(*arguments, executor=executor) == 2
     assert (told in capsys.readouterr().err, executor.jobs) == (True, [])
+
+
+def test_the_hosts_memory_does_not_bound_what_a_gpu_holds() -> None:
+    executor = FakeExecutor()
+    runner("--mode", "fc_data", "--weight-size", "1000000", "--device", "gpu", "--backend", "jax", executor=executor)
+    assert [job.settings.params["weight_size"] for job in executor.jobs] == [1000000]
 
 
 def test_a_matrix_with_an_impossible_task_is_refused_at_its_line(
@@ -286,6 +300,17 @@ def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pyte
     printed = capsys.readouterr().out
     for told in ("float64, mean model_workers=2:", "float64, sum micro_batches=32:", "float64, sum overlap=off:"):
         assert f"on jax, 4 workers, {told}" in printed
+
+
+@pytest.mark.parametrize("absent", [("torch",), BACKENDS])
+def test_a_backend_that_was_not_proved_is_named_and_ends_with_1(
+    absent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner("--prove", "--mode", "fc_data", probe=FakeProbe(absent=absent)) == 1
+    assert "* torch: not proved: torch is not installed" in capsys.readouterr().out
+    assert runner("--prove", "--mode", "fc_data", "--json", probe=FakeProbe(absent=absent)) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["holds"], list(found["refused"])) == (False, list(absent))
 
 
 def test_a_proof_without_gradients_or_with_a_wrong_layout_does_not_hold() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from records.settings import BACKENDS
 
-# Pretends that there are three GPUs (and, as JAX has it where there is none, a CPU), and then that 1 MiB of memory is
-# free; prints why each cell is refused.
+# Pretends that there are three GPUs (and, as JAX has it where there is none, a CPU), and that 1 MiB of memory is free;
+# prints why each cell is refused. The host's memory says nothing of the GPUs'.
 ASKED = """
 import importlib, json, os, sys, types
 from runner.cell import fc
@@ -43,7 +43,7 @@ elif backend == "jax":
     importlib.import_module("jax").devices = lambda: seen
 else:
     importlib.import_module("tensorflow").config.list_physical_devices = three
-print(json.dumps([refused(backend, 1 << 40, device="gpu"), refused(backend, 1 << 20)]))
+print(json.dumps([refused(backend, 1 << 20, device="gpu"), refused(backend, 1 << 20)]))
 """
 
 

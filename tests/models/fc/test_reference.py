@@ -26,6 +26,30 @@ def single(task: Task, part: int, steps: int) -> list[Any]:
     return weights
 
 
+def test_weights_and_batch_follow_from_the_seed_and_from_nothing_else() -> None:
+    def drawn(seed: int, mode: str, workers: int = 1) -> list[Any]:
+        task = TASK.changed(mode=mode, workers=workers)
+        return [*layout.draw_weights(task, seed), *layout.draw_batch(task, seed)]
+
+    first = drawn(1, "fc_single_manual")
+    for again in (drawn(1, "fc_single_manual"), drawn(1, "fc_model", workers=2)):
+        assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    other = drawn(2, "fc_single_manual")
+    assert [np.array_equal(a, b) for a, b in zip(first, other, strict=True)] == [False] * 4 + [True]  # labels are 0
+    assert not np.allclose(first[0][: TASK.batch_size] * 6**0.5, first[3] / layout.BATCH_SCALE)
+
+
+def test_weights_keep_the_scale_of_a_batch_through_the_stack() -> None:
+    task = Task(level=1, weight_size=400, batch_size=100)
+    square, last = layout.draw_weights(task, 0)
+    batch, labels = layout.draw_batch(task, 0)
+    assert float(square.std()) == pytest.approx(1 / 20, rel=0.02)
+    assert float(last.std()) == pytest.approx(1 / 20, rel=0.15)
+    assert float(batch.std()) == pytest.approx(0.1, rel=0.02)
+    assert float((batch @ square).std()) == pytest.approx(0.1, rel=0.02)
+    assert not labels.any()
+
+
 def test_gradients_are_those_of_finite_differences() -> None:
     weights, (batch, labels) = list(layout.draw_weights(TASK, 0)), layout.draw_batch(TASK, 0)
     _, gradients = backward(weights, batch, labels)

@@ -1,0 +1,22 @@
+"""Run with KERAS_BACKEND=torch: the CPUs and the threads that each of two worker processes has, of those there are."""
+
+import json
+import os
+
+from models.fc.crew import Order
+from models.fc.ranks import Ranks
+from records.fc import Task
+
+if __name__ == "__main__":
+    import torch
+
+    from models.fc.native.torch import TorchRank
+
+    TorchRank.share = lambda self: (sorted(os.sched_getaffinity(0)), torch.get_num_threads())
+    whole = sorted(os.sched_getaffinity(0))
+    crew = Ranks(Order(Task(mode="fc_data", workers=2, level=2, weight_size=32, batch_size=8), seed=0))
+    try:
+        cpus, threads = zip(*crew._ask("share"), strict=True)
+        print(json.dumps({"whole": whole, "cpus": cpus, "threads": threads}))
+    finally:
+        crew.close()
