@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from analysis.beside import Beside
+from analysis.beside import Beside, ShownTrace
 from analysis.compare import Row, table
 from analysis.roofline import roofline
 from dashboards import report
@@ -32,8 +32,10 @@ from records.schema import (
     Times,
 )
 from records.settings import BACKENDS, Settings
+from records.traces.table import Part
 from records.usage import Course, MemoryUse, Usage
 from tests.conftest import make_settings
+from tests.records.traces.made_up import TABLE
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 REPEATS = 5
@@ -250,6 +252,10 @@ def _ended(record: Record) -> Record:
     return record
 
 
+# A name as long as oneDNN's, and one that must stay text.
+LONG, PLAIN = "_MklNativeConv2DBackpropFilterWithBias", Part(HOSTILE, 4, 0.001, 0.2)
+
+
 def made_up_beside(rows: list[Row]) -> Beside:
     """Return twins of three workloads, one explained, and shares of a peak for the cells that were measured."""
     versions = {backend: dict(VERSIONS_OF[backend]) for backend in BACKENDS}
@@ -268,7 +274,8 @@ def made_up_beside(rows: list[Row]) -> Beside:
         for share in roofline(cells, {}, None).shares
     }
     courses = courses_of([record for _, cell in cells for record in cell.records])
-    return Beside(tuple(twins), shares, courses=courses)
+    traced = ShownTrace("traces/a/trace.json.gz", replace(TABLE, by_operation=[Part(LONG, 8, 0.004, 0.8), PLAIN]))
+    return Beside(tuple(twins), shares, courses=courses, traces={cells[0][1].cell_id: traced})
 
 
 @dataclass(frozen=True)

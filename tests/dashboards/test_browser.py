@@ -132,6 +132,16 @@ def test_dots_of_a_lane_as_high_as_its_notes_lie_in_its_middle_in_their_backends
     assert all(seen)
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_long_name_in_a_table_of_a_trace_runs_into_no_other_column(browser: Any, page: Path, width: int) -> None:
+    look(browser, page, width=width)
+    room = browser.execute_script(
+        "return [...document.querySelectorAll('#traces tbody th')].map(name => [name.scrollWidth, name.clientWidth])"
+    )
+    assert room
+    assert all(needed <= there for needed, there in room)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
 def test_the_report_is_legible_and_without_serious_faults_of_access(
