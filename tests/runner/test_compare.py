@@ -198,7 +198,8 @@ def test_show_tells_median_and_p95_of_each_process_and_of_all(
 
 
 @pytest.mark.parametrize(
-    ("names", "shares"), [("", 1), ("recompiles", 1), ("scatter", 2), ("first-epoch, scatter,recompiles,scatter", 3)]
+    ("names", "shares"),
+    [("", 1), ("recompiles", 1), ("scatter", 2), ("unstable", 2), ("first-epoch, scatter,recompiles,scatter", 3)],
 )
 def test_the_chance_of_a_false_alarm_is_shared_by_what_can_be_one(names: str, shares: int) -> None:
     assert _also(Rule(), names).level == pytest.approx(0.01 / shares)
