@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from runner.cli.stored import findings_of
 from runner.errors import Interrupted
 from runner.executors import Outcome
 from runner.matrix import Cell, expand, load
+from runner.plan import order
 from runner.testing import FakeExecutor, crash
 from tests.conftest import make_record
 
@@ -82,6 +84,16 @@ def test_a_hopeless_comparison_stops_at_the_last_look(folder: Path) -> None:
     counts, why = newest(folder)
     assert counts == {"jax": 40, "torch": 40}
     assert set(why.values()) == {"no look left"}
+
+
+def test_added_blocks_come_in_the_order_that_as_many_fixed_ones_would(folder: Path) -> None:
+    """Comparisons in random order, each one's cells in random order, which every second block turns round."""
+    (folder / "matrix.yaml").write_text(MATRIX + "  - workload: lstm\n  - workload: mnist_mlp\n")
+    executor = FakeExecutor(step_time_s=noisy(2.0))
+    runner("--order-seed", "7", executor=executor)
+    cells = [replace(cell, repeats=40) for cell in expand(load(Path("matrix.yaml")))]
+    expected = [(step.cell.cell_id, step.repeat) for step in order(cells, 7)]
+    assert expected == [(job.cell_id, job.repeat) for job in executor.jobs]
 
 
 @pytest.mark.parametrize(("budget", "blocks"), [("15", 5), ("17", 8), ("23", 8), ("25", 12)])
