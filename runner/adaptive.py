@@ -27,6 +27,7 @@ from analysis.primary import cost
 from analysis.sequential import LOOKS, State, Why, allocate, decide, way_s
 from analysis.statistics import paired_logs
 from records.schema import MEASURED, Record
+from records.store import latest_attempts
 from runner.matrix import Cell
 from runner.plan import Step, block, comparisons
 from runner.session import Session
@@ -148,11 +149,12 @@ class Adaptive:
 
 
 def step_times(records: Sequence[tuple[str, Record]]) -> Times:
-    """Return the costs (step times, or the like) of what was measured, of each repeat the latest attempt."""
+    """Return the costs (step times, or the like) of what was measured, of each repeat by its latest attempt."""
     found: dict[tuple[str, str], dict[int, float]] = {}
-    for arm, record in sorted(records, key=lambda pair: pair[1].key):
-        if record.status in MEASURED and (figure := cost(record)):
-            found.setdefault((arm, record.cell_id), {})[record.repeat] = figure
+    for arm in dict.fromkeys(arm for arm, _ in records):
+        for record in latest_attempts(record for its, record in records if its == arm):
+            if record.status in MEASURED and (figure := cost(record)):
+                found.setdefault((arm, record.cell_id), {})[record.repeat] = figure
     return found
 
 

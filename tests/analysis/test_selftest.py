@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from random import Random
 
@@ -9,6 +10,7 @@ import pytest
 
 from analysis.gate import Rule
 from analysis.selftest import Labelled, Rate, cut, findings, gate_alarms, pooled
+from records.schema import Status
 from tests.conftest import MACHINE, make_record, make_settings
 
 
@@ -28,6 +30,18 @@ def session(blocks: int, slower: float = 1.0, scatter: float = 0.01, seed: int =
 def test_blocks_are_cut_into_comparisons_that_share_none_and_what_is_left_over_makes_none() -> None:
     assert {backend: len(found) for backend, found in cut(session(14)).items()} == {"jax": 2, "torch": 2}
     assert [len(comparison) for comparison in cut(session(14))["jax"]] == [5, 5]
+
+
+def test_of_a_repeat_the_latest_attempt_counts_and_blocks_come_in_their_order() -> None:
+    again = [
+        replace(make_record(0.02, 1), attempt=1),  # given before the attempt that it replaces
+        *(make_record(0.01 * (1 + repeat) * (9 if repeat == 1 else 1), repeat) for repeat in (4, 3, 1, 2, 0)),
+    ]
+    base = [make_record(0.01, repeat) for repeat in range(5)]
+    (logs,) = cut((base, again))["jax"]
+    assert [round(math.exp(log)) for log in logs] == [1, 2, 3, 4, 5]
+    crashed = replace(make_record(None, 1, Status.CRASH), attempt=2)
+    assert cut((base, [*again, crashed])) == {}
 
 
 def test_the_false_alarms_of_equal_labels_are_about_one_in_twenty() -> None:
