@@ -303,3 +303,12 @@ def test_an_environment_without_keras_is_refused_before_the_other_side_is_measur
     code, printed = told(["--base-env", "bare"], capsys)
     assert (code, printed.startswith("runner: --base-env: bare has no keras, numpy, jax; install")) == (2, True)
     assert not (tmp_path / "results").exists()
+
+
+def test_another_environment_is_refused_where_cells_run_in_containers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("runner.executors.interpreter.of_environment", lambda folder, flag: Bare(str(folder)))
+    code, printed = told(["--base-env", "bare", "--executor", "docker"], capsys)
+    assert (code, printed.startswith("runner: --executor docker: cells in containers have")) == (2, True)
