@@ -12,7 +12,8 @@ import pytest
 
 from analysis.gate import GATE_LOOKS, Outcome, Rule
 from analysis.history import SessionRatio, SessionSpread, across_sessions
-from analysis.sequential import FIXED
+from analysis.sequential import FIXED, LOOKS
+from analysis.statistics import of_logs, paired_logs
 from analysis.versus import Comparison, versus
 from records.schema import Learning, Record, Status
 from tests.conftest import MACHINE, make_record, make_settings
@@ -111,3 +112,15 @@ def test_what_is_doubtful_of_a_side_and_of_both_beside_each_other_is_told_by_the
     apart, outliers = one.doubts
     assert apart.startswith("losses do not fall alike: in epoch 2 base is at 1 and new at 1.9")
     assert outliers == "new: outliers: 1 of 31 epochs lie beyond ten robust deviations; they count"
+
+
+def test_the_ratio_with_disturbed_blocks_is_as_sure_as_the_one_it_stands_beside() -> None:
+    base, new = blocks(), [replace(record, repeat=7 - record.repeat) for record in blocks()]
+    again = [[replace(record, attempt=1) for record in side if record.repeat == 2] for side in (base, new)]
+    (one,) = versus([*base, *again[0]], [*new, *again[1]], Rule(looks=LOOKS)).comparisons
+    assert (len(one.logs), one.ratio) == (8, of_logs(one.logs, LOOKS.confidence(8)))
+    twice = paired_logs(*({r.repeat: r.times.step_time_s or 0.0 for r in side} for side in (new, base)))
+    expected = of_logs([*twice.values(), twice[2]], LOOKS.confidence(8))
+    assert one.all_data is not None
+    assert expected is not None
+    assert (one.all_data.low, one.all_data.high) == pytest.approx((expected.low, expected.high))
