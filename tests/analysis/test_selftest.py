@@ -58,6 +58,12 @@ def test_a_planted_slowdown_is_found_in_every_comparison_that_is_precise_enough(
     assert (everything.slower.count, everything.slower.of) == (20, 20)
 
 
+def test_what_is_faster_is_not_found_slower() -> None:
+    everything = findings([session(50, slower=1 / 1.1)])[-1]
+
+    assert (everything.outside.count, everything.slower.count) == (20, 0)
+
+
 def test_sessions_of_other_machines_or_versions_are_told_together_and_said_to_be() -> None:
     def of(host: str, keras: str) -> Labelled:
         machine, versions = replace(MACHINE, host_id=host * 16), {"keras": keras, "jax": "0.10.0"}
