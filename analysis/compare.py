@@ -228,21 +228,25 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     quickest = _quickest(running)
     pairs = {b: list(paired_logs(by_repeat(running[b]), by_repeat(running[quickest])).values()) for b in running}
     ratios = tuple(_ratio(backend, logs, looks) for backend, logs in pairs.items() if backend != quickest and logs)
-    ratios = tuple(replace(r, all_data=all_data(running[r.backend], running[quickest])) for r in ratios)
+    ratios = tuple(replace(r, all_data=all_data(running[r.backend], running[quickest], looks)) for r in ratios)
     doubted = losses_apart({backend: cell.measured for backend, cell in running.items()})
     verdict = _open_verdict(quickest, ratios, len(running) - 1)
     row = Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else (), looks=looks)
     return replace(row, quickest=quickest if ratios else None)
 
 
-def all_data(one: CellSummary, other: CellSummary) -> Estimate | None:
-    """Return one / other over every block measured, disturbed ones too; None where none was measured again."""
+def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | None:
+    """Return one / other over every block measured, disturbed ones too; None where none was measured again.
+
+    It is as sure as the ratio that it stands beside: that of the look at the blocks that count.
+    """
     if not one.superseded and not other.superseded:
         return None
     times = [
         {(r.repeat, r.attempt): found for r in (*c.measured, *c.superseded) if (found := cost(r))} for c in (one, other)
     ]
-    return of_logs(list(paired_logs(*times).values()))
+    counted = len(paired_logs(by_repeat(one), by_repeat(other)))
+    return of_logs(list(paired_logs(*times).values()), looks.confidence(counted))
 
 
 def _ratio(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:

@@ -42,7 +42,7 @@ THRESHOLD = 0.05
 # A gate may go on from look to look until it has decided, so a slowdown of the threshold itself has six chances to pass
 # as no worse. Pocock's way (Biometrika 64 (1977)): one confidence for all looks, by simulation such that the six
 # together let 2.5 % of such slowdowns pass (docs/statistics.md).
-GATE_LOOKS = Looks(LOOKS.blocks, (0.988,) * len(LOOKS.blocks))
+GATE_LOOKS = Looks(LOOKS.blocks, (0.988,) * len(LOOKS.blocks), LOOKS.p_factor)
 
 
 class Outcome(StrEnum):

@@ -20,6 +20,7 @@ from analysis.kinds import Kind
 from analysis.statistics import CONFIDENCE, MIN_BLOCKS, of_logs, paired_logs
 from analysis.versus import versus
 from records.schema import MEASURED, Record
+from records.store import latest_attempts
 
 Labelled = tuple[Sequence[Record], Sequence[Record]]
 """The records of the two labels of one session."""
@@ -161,7 +162,7 @@ def _logs(session: Labelled) -> Iterable[tuple[str, list[float]]]:
 
 def _by_cell(records: Iterable[Record]) -> Mapping[str, tuple[str, dict[int, float]]]:
     found: dict[str, tuple[str, dict[int, float]]] = {}
-    for record in sorted(records, key=lambda record: record.key):
+    for record in latest_attempts(records):
         if record.status in MEASURED and record.times.step_time_s:
             cell = found.setdefault(record.cell_id, (record.settings.backend, {}))
             cell[1][record.repeat] = record.times.step_time_s

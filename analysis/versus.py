@@ -100,7 +100,8 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
     for cell in cells:
         ends = sides["base"].get(cell), sides["new"].get(cell)
         verdict = judged.get(cell, Verdict(Outcome.NOT_MEASURED, None, None))
-        comparisons.append(_comparison(cell, ends, logs.get(cell, ()), verdict, reasons[cell]))
+        one = _comparison(cell, ends, logs.get(cell, ()), verdict, reasons[cell])
+        comparisons.append(replace(one, all_data=_all_data(one, rule)))
     comparisons = [_with_failures(one, apart) for one in _with_facets(comparisons, rule, paired=not apart)]
     by_backend, whole = per_group(_grouped(comparisons), rule.looks)
     return Versus(
@@ -246,8 +247,11 @@ def _comparison(
         more_blocks=verdict.more_blocks,
         reason=reason,
         doubts=_doubts(*ends) if reason is None else (),
-        all_data=all_data(new, base) if logs and base and new else None,
     )
+
+
+def _all_data(one: Comparison, rule: Rule) -> Estimate | None:
+    return all_data(one.new, one.base, rule.looks) if one.logs and one.base and one.new else None
 
 
 def _doubts(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...]:

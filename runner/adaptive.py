@@ -27,6 +27,7 @@ from analysis.primary import cost
 from analysis.sequential import LOOKS, State, Why, allocate, decide, way_s
 from analysis.statistics import paired_logs
 from records.schema import MEASURED, Record
+from records.store import latest_attempts
 from runner.matrix import Cell
 from runner.plan import Step, block, comparisons
 from runner.session import Session
@@ -51,7 +52,8 @@ class Adaptive:
         self, session: Session, cells: Sequence[Cell], goal: Goal, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._session = session
-        self._groups = {group[0].cell_id: group for group in comparisons(cells) if group[0].auto}
+        self._all = comparisons(cells)
+        self._groups = {group[0].cell_id: group for group in self._all if group[0].auto}
         self._budget_s = math.inf if goal.budget_s is None else goal.budget_s
         self._rule = goal.rule
         self._looks = goal.rule.looks if goal.rule else LOOKS
@@ -78,7 +80,7 @@ class Adaptive:
         while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
             chosen.append(name)
             left_s -= way_s(states[name], self._looks)
-        return [step for name in chosen for step in self._steps(self._groups[name], repeats[name], done)]
+        return self._steps({name: repeats[name] for name in chosen}, done)
 
     def why(self) -> dict[str, str]:
         """Return, for each comparison by the cell_id of its first cell, why no more repeats were added."""
@@ -125,11 +127,17 @@ class Adaptive:
         offers = [found for target, some in by_target.items() if (found := allocate(some, left_s, target, self._looks))]
         return offers[0] if offers else None
 
-    def _steps(self, group: Sequence[Cell], repeat: int, done: Collection[tuple[str, str, int]]) -> list[Step]:
-        """Return what is left of one block of a comparison; all of it, unless an earlier start was stopped in it."""
-        cells = [replace(cell, repeats=repeat + 1) for cell in group]
-        planned = {cell.cell_id: cell for cell in group}
-        steps = block([cells], repeat, self._session.seed, self._arms)
+    def _steps(self, wanted: Mapping[str, int], done: Collection[tuple[str, str, int]]) -> list[Step]:
+        """Return what is left of one block: of these comparisons this repeat each, all of it unless stopped in it.
+
+        Their order is what it would be had so many repeats been planned: it is drawn for all comparisons together.
+        """
+        planned = {cell.cell_id: cell for group in self._all for cell in group}
+        steps = []
+        for repeat in sorted(set(wanted.values())):
+            counts = [repeat + 1 if wanted.get(group[0].cell_id) == repeat else 0 for group in self._all]
+            there = [[replace(cell, repeats=n) for cell in group] for group, n in zip(self._all, counts, strict=True)]
+            steps += block(there, repeat, self._session.seed, self._arms)
         return [replace(step, cell=planned[step.cell.cell_id]) for step in steps if step.key not in done]
 
     def _next_repeat(self, group: Sequence[Cell], done: Collection[tuple[str, str, int]]) -> int:
@@ -141,11 +149,12 @@ class Adaptive:
 
 
 def step_times(records: Sequence[tuple[str, Record]]) -> Times:
-    """Return the costs (step times, or the like) of what was measured, of each repeat the latest attempt."""
+    """Return the costs (step times, or the like) of what was measured, of each repeat by its latest attempt."""
     found: dict[tuple[str, str], dict[int, float]] = {}
-    for arm, record in sorted(records, key=lambda pair: pair[1].key):
-        if record.status in MEASURED and (figure := cost(record)):
-            found.setdefault((arm, record.cell_id), {})[record.repeat] = figure
+    for arm in dict.fromkeys(arm for arm, _ in records):
+        for record in latest_attempts(record for its, record in records if its == arm):
+            if record.status in MEASURED and (figure := cost(record)):
+                found.setdefault((arm, record.cell_id), {})[record.repeat] = figure
     return found
 
 

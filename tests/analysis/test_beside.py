@@ -10,6 +10,7 @@ from analysis.beside import Beside, Standing, cell_doubts, same_work
 from analysis.compare import Row, table
 from analysis.roofline import roofline
 from records.parity import Deviation, Finding, Pair, ParityRecord
+from records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record, make_settings
 
 VERSIONS = {name: {"keras": "3.15.1", name: "1.0"} for name in ("jax", "torch")}
@@ -89,8 +90,17 @@ def test_a_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
     assert whole.remarks == ("torch was compared with none of the others: runner parity mnist_mlp",)
     alone = {name: same_work([compared(found)], three, name).standing for name in THREE}
     assert alone == {"tensorflow": Standing.AGREES, "jax": Standing.AGREES, "torch": Standing.NOT_CHECKED}
+    assert same_work([compared(found, EXPLAINED)], three).standing is Standing.NOT_CHECKED
     parted = replace(EXPLAINED, explanation=None)
     assert same_work([compared(found, parted)], three).standing is Standing.DEVIATES
+
+
+def test_what_an_external_command_does_is_not_ours_to_check_and_no_command_is_advised() -> None:
+    metric = Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER)
+    task = TaskRun("train", ["./train"], "speed", [metric])
+    (found,) = table([make_record(None, settings=make_settings(workload="task train"), task=task)])
+    assert same_work([], found).standing is Standing.NOT_CHECKED
+    assert same_work([], found).remarks == ("what an external command does is not ours to check",)
 
 
 def test_a_backend_alone_is_told_by_its_own_pairs() -> None:

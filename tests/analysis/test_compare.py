@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from analysis.compare import Row, incomparable, suite, summarise, table, titles
+from analysis.gate import GATE_LOOKS
 from analysis.primary import beside_mean
-from analysis.sequential import LOOKS
+from analysis.sequential import FIXED, LOOKS, Looks
 from analysis.statistics import minimum_detectable_effect, spread
 from records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
+from records.task import Goal, Metric, TaskRun
 from tests.conftest import MACHINE, make_record, make_settings
 
 CLOSE = {"tensorflow": 0.0100, "jax": 0.0101, "torch": 0.0102}
@@ -161,6 +163,14 @@ def test_a_name_must_be_a_discovery_among_the_rows() -> None:
     assert row.verdict == "not separable: jax against torch 1.00-1.05x: not a discovery among 21 rows (p 0.73)"
 
 
+@pytest.mark.parametrize(("looks", "factor"), [(FIXED, 1), (LOOKS, 2), (GATE_LOOKS, 2)])
+def test_where_repeats_were_added_a_name_takes_half_the_p_value(looks: Looks, factor: int) -> None:
+    (plain,) = only_row(pair("gru", 0.027)).ratios
+    (row,) = table(pair("gru", 0.027), looks=looks)
+    assert plain.p_value is not None
+    assert row.ratios[0].p_value == pytest.approx(factor * plain.p_value)
+
+
 def test_a_row_is_a_discovery_only_as_far_as_its_nearest_rival_is() -> None:
     """Of two rows a p-value of 0.035 is one of 0.07; that another backend is far behind does not make it surer."""
     far = [
@@ -259,6 +269,20 @@ def test_a_suite_never_mixes_leagues() -> None:
     matched = records_of({"jax": 0.01, "torch": 0.02}, league="matched")
     found = suite(table(records_of({"jax": 0.02, "torch": 0.01}) + matched))
     assert [(one.league, one.against) for one in found] == [("as_shipped", "torch"), ("matched", "jax")]
+
+
+def test_the_metric_of_an_external_command_is_in_no_suite_of_step_times() -> None:
+    def speed(value: float) -> TaskRun:
+        return TaskRun("train", ["./train"], "speed", [Metric("speed", value, "samples/s", goal=Goal.HIGHER)])
+
+    told = [
+        make_record(None, repeat, settings=make_settings(workload="task train", backend=name), task=speed(value))
+        for name, value in (("batch_size=8", 100.0), ("batch_size=16", 300.0))
+        for repeat in range(5)
+    ]
+    rows = table(told)
+    assert [row.fastest for row in rows] == ["batch_size=16"]
+    assert suite(rows) == []
 
 
 def test_what_is_not_comparable_is_in_no_suite() -> None:
@@ -379,3 +403,11 @@ def test_a_backend_that_does_not_tell_its_threads_is_matched_all_the_same() -> N
         if r.resolved
     ]
     assert only_row(found).fastest == "tensorflow"
+
+
+def test_what_is_not_separable_is_told_with_its_disturbed_blocks_too() -> None:
+    calm = pair("gru", 0.0)
+    again = [replace(record, attempt=1) for record in calm if record.repeat == 2]
+    row = only_row([*calm, *again])
+    assert row.fastest is None
+    assert "x (with disturbed blocks 0." in row.verdict

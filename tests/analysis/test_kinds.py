@@ -72,8 +72,8 @@ def only(found: Versus) -> Comparison:
     return one
 
 
-def said(base: list[Record], new: list[Record]) -> tuple[tuple[Kind, ...], str]:
-    facets = only(compared(base, new)).facets
+def said(base: list[Record], new: list[Record], rule: Rule = RULE) -> tuple[tuple[Kind, ...], str]:
+    facets = only(compared(base, new, rule)).facets
     assert facets is not None
     return facets.kinds, facets.said
 
@@ -89,6 +89,8 @@ def test_slower_steps_are_named_with_the_flops_that_explain_them() -> None:
     assert more[1].endswith("with +50.0 % FLOPs")
     same = said(base, side(always(1.5), seed=1, forward_flops=1000))
     assert same[1].endswith("with the same FLOPs: extra memory traffic or overhead")
+    fewer = said(base, side(always(1.5), seed=1, forward_flops=500))
+    assert fewer[1].endswith("with fewer FLOPs: extra memory traffic or overhead")
     unknown = said(side(), side(always(1.5), seed=1))
     assert "FLOPs" not in unknown[1]
     assert unknown[1].startswith("slower steps: +")
@@ -172,6 +174,23 @@ def test_processes_that_are_unstable_in_new_alone_are_named_from_seven_blocks_on
     assert told == (f"unstable processes: {len(new)} against {len(base)}" if kinds else "")
 
 
+def test_unstable_processes_spend_the_level_of_the_look_at_which_one_looks() -> None:
+    """Eight of twelve blocks, 1 in 256: too many at the third look of a gate, which may spend a quarter of 1 %."""
+    new = unstable(side(seed=1), range(8))
+    assert said(side(), new)[0] == (Kind.UNSTABLE,)
+    assert said(side(), new, Rule())[0] == ()
+
+
+def test_every_figure_has_the_confidence_of_the_look_at_which_one_looks() -> None:
+    plain, looked = (only(compared(side(), side(seed=1), rule)).facets for rule in (RULE, Rule()))
+    assert plain is not None
+    assert looked is not None
+    for name in ("first_epoch", "scatter", "scatter_within"):
+        narrow, wide = (getattr(facets, name).estimate for facets in (plain, looked))
+        assert narrow.centre == wide.centre
+        assert narrow.half_width < wide.half_width
+
+
 def test_a_few_unstable_processes_are_no_finding_and_a_doubt_with_advice() -> None:
     one = only(compared(side(), unstable(side(seed=1), range(3))))
     assert one.facets is not None
@@ -187,8 +206,29 @@ def test_more_unstable_cells_are_needed_among_many() -> None:
     assert [one.facets.kinds for one in found.comparisons if one.facets] == [(), ()]
 
 
+def test_a_slower_first_epoch_must_be_a_discovery_among_the_comparisons_in_that_figure() -> None:
+    """As above: seven blocks beyond 10 % are enough for one comparison, not for one of two."""
+    settings = make_settings(batch_size=64)
+    other = [replace(r, settings=settings, cell_id=make_record(settings=settings).cell_id) for r in side(count=7)]
+    slow = side(first=always(2.0), seed=1, count=7)
+    assert said(side(count=7), slow)[0] == (Kind.FIRST_EPOCH,)
+    found = compared([*side(count=7), *other], [*slow, *other])
+    assert [one.facets.kinds for one in found.comparisons if one.facets] == [(), ()]
+
+
 def test_scatter_too_small_to_matter_is_not_named() -> None:
     assert said(side(within=always(0.0001)), side(within=always(0.003), seed=1))[0] == ()
+
+
+@pytest.mark.parametrize(("new", "kinds"), [(0.015, ()), (0.03, (Kind.SCATTER,))])
+def test_scatter_between_processes_counts_from_two_per_cent_on_too(new: float, kinds: tuple[Kind, ...]) -> None:
+    """Of processes of the same work without any other noise: seven and fifteen times that of the base."""
+    apart: dict[float, list[Record]] = {0.002: [], new: []}
+    for scatter, made in apart.items():
+        for repeat in range(12):
+            step_s = 0.01 * math.exp(scatter * (-1) ** repeat)
+            made.append(replace(make_record(step_s, repeat), times=Times(step_time_s=step_s, epoch_times_s=[step_s])))
+    assert said(apart[0.002], apart[new])[0] == kinds
 
 
 def test_recompiles_are_counted_and_named_first() -> None:

@@ -151,11 +151,12 @@ def test_training_that_parts_is_explained_by_three_times_a_backends_own_deviatio
         (2e-3, 1e-15, 0.005, False),
         (2e-3, 1e-15, None, False),
         (1e-5, 1e-15, 0.01, False),
+        (None, 1e-15, 0.01, False),  # its float64 is not known
         (2e-3, 1e-3, 0.01, False),
     ],
 )
 def test_a_float32_gradient_is_explained_only_where_both_backends_round_so_and_a_nudge_moves_one_as_far(
-    torch: float, exact: float, nudged: float | None, is_explained: bool
+    torch: float | None, exact: float, nudged: float | None, is_explained: bool
 ) -> None:
     pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=exact)}, [Finding("float32", "gradient", 0.02, 1e-2)])
     rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=torch)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from random import Random
 
@@ -9,6 +10,7 @@ import pytest
 
 from analysis.gate import Rule
 from analysis.selftest import Labelled, Rate, cut, findings, gate_alarms, pooled
+from records.schema import Status
 from tests.conftest import MACHINE, make_record, make_settings
 
 
@@ -30,6 +32,18 @@ def test_blocks_are_cut_into_comparisons_that_share_none_and_what_is_left_over_m
     assert [len(comparison) for comparison in cut(session(14))["jax"]] == [5, 5]
 
 
+def test_of_a_repeat_the_latest_attempt_counts_and_blocks_come_in_their_order() -> None:
+    again = [
+        replace(make_record(0.02, 1), attempt=1),  # given before the attempt that it replaces
+        *(make_record(0.01 * (1 + repeat) * (9 if repeat == 1 else 1), repeat) for repeat in (4, 3, 1, 2, 0)),
+    ]
+    base = [make_record(0.01, repeat) for repeat in range(5)]
+    (logs,) = cut((base, again))["jax"]
+    assert [round(math.exp(log)) for log in logs] == [1, 2, 3, 4, 5]
+    crashed = replace(make_record(None, 1, Status.CRASH), attempt=2)
+    assert cut((base, [*again, crashed])) == {}
+
+
 def test_the_false_alarms_of_equal_labels_are_about_one_in_twenty() -> None:
     everything = findings([session(200, seed=seed) for seed in range(10)])[-1]
 
@@ -42,6 +56,12 @@ def test_a_planted_slowdown_is_found_in_every_comparison_that_is_precise_enough(
     everything = findings([session(50, slower=1.1)])[-1]
 
     assert (everything.slower.count, everything.slower.of) == (20, 20)
+
+
+def test_what_is_faster_is_not_found_slower() -> None:
+    everything = findings([session(50, slower=1 / 1.1)])[-1]
+
+    assert (everything.outside.count, everything.slower.count) == (20, 0)
 
 
 def test_sessions_of_other_machines_or_versions_are_told_together_and_said_to_be() -> None:

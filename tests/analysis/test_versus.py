@@ -6,15 +6,17 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from analysis.gate import Outcome, Rule
+from analysis.gate import GATE_LOOKS, Outcome, Rule
 from analysis.history import SessionRatio, SessionSpread, across_sessions
-from analysis.sequential import FIXED
+from analysis.sequential import FIXED, LOOKS
+from analysis.statistics import of_logs, paired_logs
 from analysis.versus import Comparison, versus
-from records.schema import Record, Status
-from tests.conftest import make_record, make_settings
+from records.schema import Learning, Record, Status
+from tests.conftest import MACHINE, make_record, make_settings
 
 SPREAD = SessionSpread(0.01, 0.01, 10)
 
@@ -81,3 +83,44 @@ def test_a_ratio_at_the_threshold_says_that_repeats_do_not_decide_it() -> None:
     assert one.said == "undecided: so near the threshold that 10,000 repeats do not tell; set another --threshold"
     nearer = replace(one, more_blocks=1)
     assert nearer.said == "undecided: about 1 more repeat would decide it"
+
+
+def blocks(count: int = 8, **changes: Any) -> list[Record]:
+    """One side of a session whose processes scatter."""
+    return [make_record(0.01 * (1 + 0.01 * (repeat % 3)), repeat, **changes) for repeat in range(count)]
+
+
+def test_the_geometric_means_are_as_sure_as_their_comparisons_at_that_look() -> None:
+    shuffled = [replace(record, repeat=7 - record.repeat) for record in blocks()]
+    found = versus(blocks(), shuffled, Rule(looks=GATE_LOOKS))
+    (one,) = found.comparisons
+    assert found.whole is not None
+    assert one.ratio == found.whole.estimate == found.by_backend["jax"].estimate
+
+
+def test_another_kernel_and_another_host_are_told_as_what_changed() -> None:
+    old, new = (replace(MACHINE, kernel=kernel, host_id=kernel[-1] * 16) for kernel in ("6.1", "6.2"))
+    found = versus(blocks(machine=old), blocks(machine=new), Rule())
+    assert found.changed == (f"host {'1' * 16} -> {'2' * 16}", "kernel 6.1 -> 6.2")
+
+
+def test_what_is_doubtful_of_a_side_and_of_both_beside_each_other_is_told_by_the_comparison() -> None:
+    base, new = blocks(learning=Learning(loss=[2.0, 1.0])), blocks(learning=Learning(loss=[2.0, 1.9]))
+    far = [0.01] * 9 + [0.5]
+    new[0] = replace(new[0], times=replace(new[0].times, epoch_times_s=far))
+    (one,) = versus(base, new, Rule()).comparisons
+    apart, outliers = one.doubts
+    assert apart.startswith("losses do not fall alike: in epoch 2 base is at 1 and new at 1.9")
+    assert outliers == "new: outliers: 1 of 31 epochs lie beyond ten robust deviations; they count"
+
+
+def test_the_ratio_with_disturbed_blocks_is_as_sure_as_the_one_it_stands_beside() -> None:
+    base, new = blocks(), [replace(record, repeat=7 - record.repeat) for record in blocks()]
+    again = [[replace(record, attempt=1) for record in side if record.repeat == 2] for side in (base, new)]
+    (one,) = versus([*base, *again[0]], [*new, *again[1]], Rule(looks=LOOKS)).comparisons
+    assert (len(one.logs), one.ratio) == (8, of_logs(one.logs, LOOKS.confidence(8)))
+    twice = paired_logs(*({r.repeat: r.times.step_time_s or 0.0 for r in side} for side in (new, base)))
+    expected = of_logs([*twice.values(), twice[2]], LOOKS.confidence(8))
+    assert one.all_data is not None
+    assert expected is not None
+    assert (one.all_data.low, one.all_data.high) == pytest.approx((expected.low, expected.high))

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -14,19 +15,20 @@ from typing import Any
 import pytest
 
 from analysis.compare import by_repeat
-from analysis.gate import GATE_LOOKS
+from analysis.gate import GATE_LOOKS, Rule
 from analysis.sequential import FIXED, LOOKS, Looks
 from analysis.statistics import of_logs, paired_logs
-from records.schema import Harness
+from records.schema import Harness, Record, Status
 from records.settings import Settings
 from records.store import Results
-from runner.adaptive import Adaptive, Goal, series, widest
+from runner.adaptive import Adaptive, Goal, series, step_times, widest
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.cli.stored import findings_of
 from runner.errors import Interrupted
 from runner.executors import Outcome
 from runner.matrix import Cell, expand, load
+from runner.plan import order
 from runner.testing import FakeExecutor, crash
 from tests.conftest import make_record
 
@@ -84,6 +86,16 @@ def test_a_hopeless_comparison_stops_at_the_last_look(folder: Path) -> None:
     assert set(why.values()) == {"no look left"}
 
 
+def test_added_blocks_come_in_the_order_that_as_many_fixed_ones_would(folder: Path) -> None:
+    """Comparisons in random order, each one's cells in random order, which every second block turns round."""
+    (folder / "matrix.yaml").write_text(MATRIX + "  - workload: lstm\n  - workload: mnist_mlp\n")
+    executor = FakeExecutor(step_time_s=noisy(2.0))
+    runner("--order-seed", "7", executor=executor)
+    cells = [replace(cell, repeats=40) for cell in expand(load(Path("matrix.yaml")))]
+    expected = [(step.cell.cell_id, step.repeat) for step in order(cells, 7)]
+    assert expected == [(job.cell_id, job.repeat) for job in executor.jobs]
+
+
 @pytest.mark.parametrize(("budget", "blocks"), [("15", 5), ("17", 8), ("23", 8), ("25", 12)])
 def test_a_spent_budget_stops_it_at_a_look_and_says_so(folder: Path, budget: str, blocks: int) -> None:
     """A pretended process takes a second, a block of two takes two: 8 blocks are bought for 16 seconds, 12 for 24."""
@@ -135,6 +147,32 @@ def test_a_ratio_is_new_over_base_whichever_was_measured_first(folder: Path) -> 
     jax, torch = two_cells()
     times = {("new", jax.cell_id): {0: 0.02, 1: 0.02}, ("base", jax.cell_id): {1: 0.01}}
     assert series([jax, torch], times, ["base", "new"]) == [(pytest.approx(math.log(2)),)]
+
+
+def test_a_repeat_that_was_measured_again_counts_by_its_latest_attempt_even_where_that_failed() -> None:
+    first = [make_record(0.01, repeat) for repeat in range(3)]
+    again, failed = replace(make_record(0.02, 1), attempt=1), replace(make_record(None, 2, Status.CRASH), attempt=1)
+    found = step_times([("new", again), ("new", failed), *(("new", record) for record in first), ("base", first[2])])
+    assert found == {("new", again.cell_id): {0: 0.01, 1: 0.02}, ("base", again.cell_id): {2: 0.01}}
+
+
+@pytest.mark.parametrize(("rule", "workload"), [(Rule(), "gru"), (None, "lstm")])
+def test_the_last_of_a_budget_goes_where_what_is_asked_is_open(folder: Path, rule: Rule | None, workload: str) -> None:
+    """The noisier ratio may be 1.05, which a gate asks for; it cannot be 1, which a comparison asks for."""
+    (folder / "matrix.yaml").write_text(MATRIX.replace("jax, torch", "jax") + "  - workload: lstm\n")
+    cells = expand(load(Path("matrix.yaml")))
+    ratios = {"gru": (1.10, 0.07), "lstm": (1.02, 0.06)}  # the centre and the scatter over eight blocks
+    made: dict[str, list[Record]] = {"base": [], "new": []}
+    for cell in cells:
+        centre, scatter = ratios[cell.settings.workload]
+        for repeat in range(8):
+            for arm, factor in (("base", 1.0), ("new", centre * math.exp(scatter * (-1) ** repeat))):
+                changes = {"settings": cell.settings, "harness": Harness(wall_time_s=1.0)}
+                made[arm].append(make_record(0.01 * factor, repeat, **changes))
+    session = SimpleNamespace(runs=made, seed=0, records=made.__getitem__)
+    pays_for_one = Goal(4 * 8 + 2 * (12 - 8) + 1.0, rule)
+    adaptive = Adaptive(session, cells, pays_for_one, lambda: 0.0)  # type: ignore[arg-type]
+    assert {step.cell.settings.workload for step in adaptive.more()} == {workload}
 
 
 def test_in_one_arm_each_backend_is_set_against_the_quickest_and_a_lone_one_against_nothing(folder: Path) -> None:

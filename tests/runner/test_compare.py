@@ -198,7 +198,8 @@ def test_show_tells_median_and_p95_of_each_process_and_of_all(
 
 
 @pytest.mark.parametrize(
-    ("names", "shares"), [("", 1), ("recompiles", 1), ("scatter", 2), ("first-epoch, scatter,recompiles,scatter", 3)]
+    ("names", "shares"),
+    [("", 1), ("recompiles", 1), ("scatter", 2), ("unstable", 2), ("first-epoch, scatter,recompiles,scatter", 3)],
 )
 def test_the_chance_of_a_false_alarm_is_shared_by_what_can_be_one(names: str, shares: int) -> None:
     assert _also(Rule(), names).level == pytest.approx(0.01 / shares)
@@ -302,3 +303,12 @@ def test_an_environment_without_keras_is_refused_before_the_other_side_is_measur
     code, printed = told(["--base-env", "bare"], capsys)
     assert (code, printed.startswith("runner: --base-env: bare has no keras, numpy, jax; install")) == (2, True)
     assert not (tmp_path / "results").exists()
+
+
+def test_another_environment_is_refused_where_cells_run_in_containers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("runner.executors.interpreter.of_environment", lambda folder, flag: Bare(str(folder)))
+    code, printed = told(["--base-env", "bare", "--executor", "docker"], capsys)
+    assert (code, printed.startswith("runner: --executor docker: cells in containers have")) == (2, True)

@@ -109,6 +109,40 @@ def test_a_block_is_measured_again_only_so_often(tmp_path: Path, monkeypatch: py
     assert max(attempt for _, _, attempt in found) == MOST_REPLACEMENTS == 1
 
 
+class Ending(Watching):
+    """Ends each process as `ends` says, watched as it was; None for a result."""
+
+    ends: Callable[[Job], Outcome | None]
+
+    def end(self, job: Job) -> Outcome:
+        outcome = self.ends(job)
+        return super().end(job) if outcome is None else replace(outcome, watched=(self.sees(job),))
+
+
+def attempts(folder: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Job], Outcome | None]) -> list[int]:
+    """Measure one disturbed block whose processes end like this; return the attempts at one of its cells."""
+    monkeypatch.chdir(folder)
+    (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 5", "repeats: 1"))
+    executor = Ending()
+    executor.sees, executor.ends = lambda job: STOLEN if job.attempt == 0 else CALM, ends
+    main(["--matrix", "matrix.yaml"], Seams(executor=executor))
+    records = Results(folder / "results").runs()[-1].load()[0]
+    return sorted(record.attempt for record in records if record.settings.backend == "jax")
+
+
+def test_a_disturbed_block_in_which_nothing_was_measured_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert attempts(tmp_path, monkeypatch, lambda job: Outcome(signal=11)) == [0]
+
+
+def test_what_is_measured_again_may_be_spoiled_as_often_as_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Outcome(infrastructure="server: pretended to be gone")
+    assert attempts(tmp_path, monkeypatch, lambda job: gone if job.attempt else None) == [0, 1, 2, 3]
+
+
 def test_on_a_machine_that_is_always_disturbed_a_quarter_of_the_blocks_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
