@@ -35,19 +35,20 @@ def detect() -> Machine:
 
 
 def free_memory_bytes() -> int | None:
-    """Return the memory that may still be taken without swapping: the machine's or the cgroup's, whichever is less."""
+    """Return the memory that may still be taken without swapping, of the machine or of its control group if less."""
     available = _first_value("/proc/meminfo", "MemAvailable")
     machine = int(available.split()[0]) * 1024 if available else None
     return min((free for free in (machine, _free_in_cgroup()) if free is not None), default=None)
 
 
 def _free_in_cgroup() -> int | None:
-    """Return what is left of the limit of the cgroup (version 2) that a container sees as its root."""
-    try:
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii") for name in ("max", "current"))
-        return max(0, int(limit) - int(used))
-    except (OSError, ValueError):
-        return None  # no cgroup of that kind, or "max": no limit
+    """Return what is left of the tightest limit of the groups that can be seen, as those of a container."""
+    from runner.surroundings import cgroups  # the cell of a container asks, and few commands
+    from runner.surroundings.tree import Tree
+
+    tree = Tree()
+    limit, used = cgroups.memory_limit_bytes(tree), cgroups.memory_used_bytes(tree)
+    return max(0, limit - used) if isinstance(limit, int) and isinstance(used, int) else None
 
 
 def _host_id() -> str:

@@ -28,17 +28,8 @@ def peak_resident_bytes() -> int | None:
     return None if peak is None else peak + max(0, _server_file_bytes - mapped_file_bytes())
 
 
-def available_bytes() -> int | None:
-    """Return the memory that may still be taken without swapping, None where the kernel does not say."""
-    return _kilobytes("/proc/meminfo", "MemAvailable")
-
-
 def _status(name: str) -> int | None:
-    return _kilobytes("/proc/self/status", name)
-
-
-def _kilobytes(path: str, name: str) -> int | None:
-    for line in Path(path).read_text(encoding="ascii", errors="replace").splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
     return None

@@ -105,6 +105,14 @@ def test_a_cell_that_takes_too_much_memory_is_oom_host(tmp_path: Path, start: st
     assert record.container.memory_limit_bytes == 800 << 20
 
 
+def test_sizes_that_exceed_what_a_container_may_take_are_refused_before_they_are_taken(tmp_path: Path) -> None:
+    matrix(tmp_path, [SERVICE], "fc\n    weight_size: 4096", batch_size=128)
+    run(tmp_path, "--memory", "1g")
+    (record,) = counted_records(tmp_path)
+    assert record.status is Status.UNSUPPORTED, record
+    assert (record.reason or "").startswith("weight_size: 4096 at level 10")
+
+
 def test_a_child_that_takes_too_much_memory_is_a_warning(tmp_path: Path) -> None:
     record = one(tmp_path, "child_hoarding", "--memory", "1200m")
     assert record.status in MEASURED, record
