@@ -23,7 +23,7 @@ from tests.sessions import counted_records
 
 pytestmark = pytest.mark.docker
 SERVICE = next((service for service in SERVICES if service == "jax-cpu"), SERVICES[0])
-LIMIT_S = 400
+LIMIT_S = 900  # a machine that does other things measures disturbed blocks twice
 
 
 # As on a machine where none is installed: whoever imports one of them gets an `ImportError`.
