@@ -32,13 +32,12 @@ from runner.cell.measure import (
     with_start,
 )
 from runner.cell.turns import Turns
-from runner.machine import free_memory_bytes
 
 
 def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result. Raises `Unsupported`, `DeviceMismatch`, or what a worker raised."""
     settings, task = job.settings, fc.task_of(job.settings)
-    refuse_impossible(settings, free_memory_bytes())
+    refuse_impossible(settings, memory.available_bytes())
     namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
     plug = backends.load(settings.backend)
     plug.configure(settings, job.compile_cache_dir)
