@@ -104,6 +104,12 @@ class BigQueryWarehouse:
             merged = self._job(name, lambda job_id: self._client.query(sql, **_query(job_id)))
         except RowsRefused as error:  # the rows were loaded: what is refused here is no row's fault
             raise WarehouseFailure(f"{error}; the batch stays pending: push again") from error
+        except SchemaDiffers as error:
+            if self._found(staging) is not None:
+                raise  # it is another table that is missing
+            if self._done_before(name):
+                return 0  # by another uploader of the same batch, which then dropped the staging table
+            raise Unreachable(f"{name}: its staging table vanished; push again later") from error
         self._ask(
             "drop the staging table",
             lambda: self._client.delete_table(staging, retry=None, timeout=TIMEOUT_S, not_found_ok=True),
