@@ -43,7 +43,7 @@ def free_memory_bytes() -> int | None:
 
 def _free_in_cgroup() -> int | None:
     """Return what is left of the tightest limit of the groups that can be seen, as those of a container."""
-    from runner.surroundings import cgroups  # the cell of a container asks, and few commands
+    from runner.surroundings import cgroups  # few commands ask
     from runner.surroundings.tree import Tree
 
     tree = Tree()
