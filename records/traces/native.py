@@ -18,6 +18,8 @@ from records.traces.neutral import Flow, Head, Kind, Point, Span
 
 XPLANE = ".xplane.pb"
 CHROME = (".json", ".json.gz")
+# Some profilers count nanoseconds since 1970; of two such times the difference is still one that a trace may hold.
+MOST_NS = neutral.MOST_NS // 2
 _NAME = re.compile(r"epoch(\d+)\.worker(\d+)\.")
 
 
@@ -90,7 +92,18 @@ def _place(path: Path) -> tuple[int, ...]:
 
 
 def _part(path: Path, names: Names) -> Part:
-    worker = _place(path)[1]
+    try:
+        part = _read(path, _place(path)[1], names)
+    except (LookupError, TypeError, ValueError) as error:
+        raise TraceError(f"{path}: holds a mark that no traced cell makes: {error}; record it again") from error
+    for span in part.spans:
+        if span.track.worker >= neutral.MOST_WORKERS or abs(span.start_ns) + span.duration_ns > MOST_NS:
+            told = f"{span.name!r} on device {span.track.worker} at {span.start_ns} ns for {span.duration_ns} ns"
+            raise TraceError(f"{path}: holds an event that no machine leaves: {told}; record it again")
+    return part
+
+
+def _read(path: Path, worker: int, names: Names) -> Part:
     if backend_of(path) == "torch":
         recording = torch.read(path)
         spans, flows = torch.spans(recording, worker)

@@ -32,6 +32,8 @@ VERSION = 1
 # Measured on a trace of 100 MB: level 6 takes three times as long as level 2 and saves a sixth of the size.
 COMPRESSION = 2
 LANES = 1000  # tracks of one kind, at most
+MOST_WORKERS = 4096
+MOST_NS = 1 << 62
 
 BEGINNING = '{"displayTimeUnit":"ms","otherData":'
 PACKED = b"\x1f\x8b"
@@ -63,6 +65,8 @@ class Kind(StrEnum):
 KINDS = tuple(Kind)
 # Where a worker's device works.
 WORKING = frozenset({Kind.COMPUTE, Kind.COMMUNICATION})
+# What a span that is read back may have for a layer and a step.
+TEXT, WHOLE = frozenset({str, type(None)}), frozenset({int, type(None)})
 
 
 class Track(NamedTuple):
@@ -178,7 +182,10 @@ def head_of(path: Path) -> Head:
             raise TraceError(
                 f"{path}: is of version {told.get('version')!r}, this program reads {VERSION}; trace again"
             )
-        return decode(Head, told, "otherData")
+        head = decode(Head, told, "otherData")
+        if not (0 <= head.workers <= MOST_WORKERS and head.epochs >= 1):
+            raise ValueError(f"it is of {head.workers} workers and {head.epochs} epochs")
+        return head
     except _UNREADABLE as error:
         raise TraceError(
             f"{path}: is no neutral trace ({error}); make one with: runner trace FILE --to FILE"
@@ -206,7 +213,9 @@ def flows(path: Path) -> Iterator[Flow]:
 
 
 def track_of(pid: int, tid: int) -> Track:
-    """Return the track that a process and a thread of the picture stand for."""
+    """Return the track that a process and a thread of the picture stand for. Raises TypeError or LookupError."""
+    if type(pid) is not int:
+        raise TypeError(f"a process of number {pid!r}")
     return Track(pid, KINDS[tid // LANES], tid % LANES)
 
 
@@ -269,18 +278,15 @@ class _Text:
 
 
 def _span(event: dict[str, Any]) -> Span:
-    told = event["args"]
-    phase = told.get("phase")
-    return Span(
-        track_of(event["pid"], event["tid"]),
-        event["name"],
-        told.get("op", event["name"]),
-        round(event["ts"] * 1000),
-        round(event["dur"] * 1000),
-        Phase(phase) if phase else None,
-        told.get("layer"),
-        told.get("step"),
-    )
+    told, name = event["args"], event["name"]
+    phase, layer, step = (told.get(key) for key in ("phase", "layer", "step"))
+    track, op = track_of(event["pid"], event["tid"]), told.get("op", name)
+    begin_ns, duration_ns = round(event["ts"] * 1000), round(event["dur"] * 1000)
+    if not (-MOST_NS < begin_ns < MOST_NS and 0 <= duration_ns < MOST_NS):
+        raise ValueError(f"a span begins at {event['ts']} and lasts {event['dur']}")
+    if type(name) is not str or type(op) is not str or type(layer) not in TEXT or type(step) not in WHOLE:
+        raise TypeError(f"a span of {name!r}, {op!r}, {layer!r}, {step!r}")
+    return Span(track, name, op, begin_ns, duration_ns, Phase(phase) if phase else None, layer, step)
 
 
 def _read(path: Path, made: Callable[[dict[str, Any]], T], *beginnings: str) -> Iterator[T]:

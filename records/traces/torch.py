@@ -107,8 +107,9 @@ def _keep(found: Recording, event: dict[str, Any], names: dict[str, str]) -> Non
     if name.startswith(CLOCK):
         found.clocks.append((start_ns, int(name.removeprefix(CLOCK))))
         return
-    # What ended is rounded, not how long it took: the ends of what is nested must not cross.
-    duration_ns = round((event["ts"] + event["dur"]) * 1000) - start_ns
+    # What ended is rounded, not how long it took: the ends of what is nested must not cross. Clocks of a device may
+    # have it end before it began.
+    duration_ns = max(0, round((event["ts"] + event["dur"]) * 1000) - start_ns)
     sequence, correlation = told.get("Sequence number", _NO_NUMBER), told.get("correlation", _NO_NUMBER)
     seen = Seen(start_ns, duration_ns, name, names.setdefault(event["cat"], event["cat"]), sequence, correlation)
     found.threads.setdefault((event["pid"], event["tid"]), []).append(seen)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 Value = int | memoryview
 MOST_BITS = 64
+FIXED_BYTES = {1: 8, 5: 4}
 
 
 class Malformed(ValueError):
@@ -32,12 +33,26 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
                 raise Malformed("a message breaks off")
             yield key >> 3, data[at : at + size]
             at += size
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
+        elif kind in FIXED_BYTES:
+            size = FIXED_BYTES[kind]
+            if at + size > end:
+                raise Malformed("a message breaks off amid a number")
             yield key >> 3, int.from_bytes(data[at : at + size], "little")
             at += size
         else:
             raise Malformed(f"a message has a field of kind {kind}")
+
+
+def passed(data: bytes | memoryview, at: int) -> int:
+    """Return the place behind a field that nobody asks for, whatever its number and kind. Raises `Malformed`."""
+    key, at = varint(data, at)
+    kind = key & 7
+    if kind in FIXED_BYTES:
+        return at + FIXED_BYTES[kind]
+    value, at = varint(data, at)
+    if kind not in (0, 2):
+        raise Malformed(f"a message has a field of kind {kind}")
+    return at + value if kind == 2 else at
 
 
 def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:

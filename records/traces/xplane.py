@@ -10,12 +10,14 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from records.traces.wire import Malformed, Value, fields, number, piece, real, signed, text, varint
+from records.traces.wire import Malformed, Value, fields, number, passed, piece, real, signed, text, varint
 
 METADATA_PLANE = "/host:metadata"
 # Keys as they lie in a file: a field's number, three bits to the left, and what kind of a value follows.
 EVENT = STAT = 4 << 3 | 2
-NUMBERS = (0x18, 0x20)
+OF_EVENT = frozenset({0x08, 0x10, 0x18, STAT})
+WHOLE, SIGNED, NAMED = 0x18, 0x20, 0x38
+REAL, TEXT, BYTES = 0x11, 0x2A, 0x32
 # So many different statistics are remembered; names and numbers of programs are among the first.
 MOST_KNOWN = 1 << 16
 
@@ -92,8 +94,8 @@ class Plane:
             yield self.event_names.get(kind, ""), self._of_name(kind)
 
     def _name_of(self, raw: bytes) -> str:
-        """Return what a statistic is called; its number comes first."""
-        if raw[0] == 0x08 and raw[1] < 128:
+        """Return what a statistic is called; as a rule its number comes first."""
+        if raw[:1] == b"\x08" and raw[1] < 128:
             return self.stat_names.get(raw[1], "")
         return self._stat(raw)[0]
 
@@ -115,29 +117,23 @@ class Plane:
         value: Any = None
         while at < end:
             key = raw[at]
-            if key & 7 == 0:
+            if key == 0x08:
+                kind, at = varint(raw, at + 1)
+                name = self.stat_names.get(kind, "")
+            elif key in (WHOLE, SIGNED, NAMED):
                 item, at = varint(raw, at + 1)
-                if key == 0x08:
-                    name = self.stat_names.get(item, "")
-                elif key in NUMBERS:
-                    value = signed(item) if key == 0x20 else item
-                elif key == 0x38:
-                    value = self.stat_names.get(item, "")
+                value = self.stat_names.get(item, "") if key == NAMED else signed(item) if key == SIGNED else item
+            elif key in (TEXT, BYTES):
+                size, begin = varint(raw, at + 1)
+                at = begin + size
+                value = str(raw[begin:at], "utf-8", "replace") if key == TEXT else memoryview(raw)[begin:at]
+            elif key == REAL:
+                value, at = real(raw[at + 1 : at + 9]), at + 9
             else:
-                value, at = _told(raw, at, end)
+                at = passed(raw, at)
+        if at > end:
+            raise Malformed("a statistic breaks off")
         return name, value
-
-
-def _told(raw: bytes | memoryview, at: int, end: int) -> tuple[Any, int]:
-    """Return what is told otherwise than by a whole number, and the place behind it."""
-    key = raw[at]
-    if key == 0x11:
-        return real(raw[at + 1 : at + 9]), at + 9
-    size, at = varint(raw, at + 1)
-    if key & 7 != 2 or at + size > end:
-        raise Malformed("a statistic breaks off, or is of an unknown kind")
-    told = raw[at : at + size]
-    return (str(told, "utf-8", "replace") if key == 0x2A else memoryview(told)), at + size
 
 
 def planes(data: bytes) -> Iterator[Plane]:
@@ -189,25 +185,25 @@ def _entry(data: memoryview) -> tuple[int, memoryview]:
     return number(found.get(1, 0)), piece(found.get(2, memoryview(b"")))
 
 
-# For there are millions of events, `fields` is written out for them.
+# For there are millions of events, `fields` is written out for them. What a later version of the format may add to a
+# line, an event or a statistic is passed over.
 
 
 def _pieces(data: bytes, wanted: int) -> Iterator[tuple[int, int]]:
     """Yield where each piece with that key lies, and what is behind it."""
     at, end = 0, len(data)
     while at < end:
-        key, value = data[at], data[at + 1]
+        if data[at] != wanted:
+            at = passed(data, at)
+            continue
+        size = data[at + 1]
         at += 2
-        if value > 127:
-            value, at = varint(data, at - 1)
-        if key & 7 == 2:
-            begin, at = at, at + value
-            if at > end:
-                raise Malformed("a message breaks off")
-            if key == wanted:
-                yield begin, at
-        elif key & 7:
-            raise Malformed("a line has a field that is neither a number nor a piece")
+        if size > 127:
+            size, at = varint(data, at - 1)
+        begin, at = at, at + size
+        if at > end:
+            raise Malformed("a message breaks off")
+        yield begin, at
 
 
 def _kind(data: bytes, at: int, end: int) -> int:
@@ -223,7 +219,11 @@ def _event(data: bytes, at: int, end: int) -> tuple[int, int, int, list[bytes]]:
     kind = offset_ps = duration_ps = 0
     stats: list[bytes] = []
     while at < end:
-        key, value = data[at], data[at + 1]
+        key = data[at]
+        if key not in OF_EVENT:
+            at = passed(data, at)
+            continue
+        value = data[at + 1]
         at += 2
         if value > 127:
             value, at = varint(data, at - 1)
@@ -234,10 +234,8 @@ def _event(data: bytes, at: int, end: int) -> tuple[int, int, int, list[bytes]]:
             kind = value
         elif key == 0x10:
             offset_ps = value
-        elif key == 0x18:
+        else:
             duration_ps = value
-        elif key & 7:
-            raise Malformed("an event has a field that is no number")
     if at > end:
         raise Malformed("an event breaks off")
-    return kind, signed(offset_ps), duration_ps, stats
+    return kind, signed(offset_ps), max(0, signed(duration_ps)), stats

@@ -252,9 +252,9 @@ def _of_file(args: argparse.Namespace, path: Path) -> int:
         made = Path(folder) / TRACE_NAME
         try:
             native.make_of(path, made)
+            table = table_of(made)
         except TraceError as error:
             raise UsageError(str(error)) from error
-        table = table_of(made)
         _write_to(args, made)
     if args.json:
         print(_document(table, {"file": str(path)}))

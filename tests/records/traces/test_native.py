@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,35 @@ def test_a_file_without_any_event_of_a_profilers_is_refused(tmp_path: Path, name
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TraceError, match=f"{name}: holds no event that a profiler left"):
         native.make_of(tmp_path / name, tmp_path / TRACE_NAME)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        *(mark("step:one", 0, 9), mark("phase:sideways", 0, 9)),
+        event("ProfilerStep#last", 0, 9, "user_annotation"),
+        event("aten::mm", 1, 2, **{"Sequence number": []}),
+    ],
+)
+def test_a_mark_that_is_none_is_refused_by_its_files_name(tmp_path: Path, one: dict[str, Any]) -> None:
+    chrome(tmp_path / "mine.json", [*step_of_torch(), one])
+    with pytest.raises(TraceError, match=r"mine\.json: holds a mark that no traced cell makes: .*; record it again"):
+        native.make_of(tmp_path / "mine.json", tmp_path / TRACE_NAME)
+
+
+@pytest.mark.parametrize("one", [event("aten::mm", 1e16, 2), event("aten::mm", 200, 1e16), event("aten::mm", -1e16, 2)])
+def test_times_of_centuries_are_refused_by_their_files_name(tmp_path: Path, one: dict[str, Any]) -> None:
+    chrome(tmp_path / "mine.json", [*step_of_torch(), one])
+    with pytest.raises(TraceError, match=r"mine\.json: holds an event that no machine leaves: 'aten::mm' on device 0"):
+        native.make_of(tmp_path / "mine.json", tmp_path / TRACE_NAME)
+
+
+def test_times_since_1970_and_ends_before_their_beginnings_are_read(tmp_path: Path) -> None:
+    since_1970_us = 1.9e15
+    events = [event("aten::mm", since_1970_us + at, long) for at, long in ((0, 32), (64, -32))]
+    native.make_of(chrome(tmp_path / "mine.json", events), tmp_path / TRACE_NAME)
+    found = [(one.start_ns, one.duration_ns) for one in neutral.spans(tmp_path / TRACE_NAME)]
+    assert found == [(0, 32_000), (64_000, 0)]
 
 
 def test_no_file_is_no_trace(tmp_path: Path) -> None:

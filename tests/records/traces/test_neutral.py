@@ -57,6 +57,15 @@ def test_the_plain_text_is_what_a_browser_opens(tmp_path: Path) -> None:
     assert json.loads(plain.read_text())["otherData"]["backend"] == "torch"
 
 
+@pytest.mark.parametrize("told", ['"workers":999999999', '"workers":-1', '"workers":1,"epochs":0'])
+def test_a_head_of_what_cannot_be_is_refused_by_its_files_name(tmp_path: Path, told: str) -> None:
+    path = tmp_path / "other.json"
+    head = f'"backend":"jax","device":"cpu","steps":1,"version":{neutral.VERSION},{told}'
+    path.write_text(f'{neutral.BEGINNING}{{{head}}},\n"traceEvents":[]}}')
+    with pytest.raises(TraceError, match=r"other\.json: is no neutral trace \(it is of -?\d+ workers"):
+        neutral.head_of(path)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"otherData": {"version": 99}}', b"\x1f\x8b"])
 def test_what_is_no_neutral_trace_is_refused_by_its_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.json.gz"
@@ -91,6 +100,14 @@ def test_a_trace_whose_bytes_were_changed_is_damaged(tmp_path: Path) -> None:
         '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":"a","args":{"phase":"sideways"}}',
         '{"ph":"X","pid":0,"tid":0,"ts":1e999,"dur":0,"name":"a","args":{}}',
         '{"ph":"X","pid":0,"tid":0,"ts":"soon","dur":0,"name":"a","args":[]}',
+        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":"a","args":{"step":"first"}}',
+        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":"a","args":{"layer":["dense"]}}',
+        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":"a","args":{"op":7}}',
+        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":0,"name":null,"args":{"op":"a"}}',
+        '{"ph":"X","pid":"one","tid":0,"ts":0,"dur":0,"name":"a","args":{}}',
+        '{"ph":"X","pid":0,"tid":0,"ts":1e300,"dur":0,"name":"a","args":{}}',
+        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":-1,"name":"a","args":{}}',
+        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":1e300,"name":"a","args":{}}',
         '{"ph":"f","pid":0,"tid":0,"ts":0,"id":1}',
     ],
 )

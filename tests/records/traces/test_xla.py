@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from records.traces import xla
+from records.traces import native, xla
 from records.traces.asked import Names, TraceError
 from records.traces.neutral import Kind, Phase, Span
 from tests.records.traces.made_up import message
@@ -210,6 +211,58 @@ def test_marks_of_the_clock_are_read_and_not_shown(path: Path) -> None:
     path.write_bytes(message(plane("/host:CPU", {"main": [("kbm:clock:12345", 7, 1, {})]})))
     recording = xla.read(path)
     assert (recording.clocks, recording.marks) == ([(7000, 12345)], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [
+        ("/device:GPU:99999999999", ("sgemm", 0, 5, {})),
+        ("/host:CPU", ran("dot.1", 0, 5, device_ordinal=1 << 40)),
+        ("/host:CPU", ("worker_99999999999/MatMul:MatMul", 0, 5, {})),
+    ],
+)
+def test_devices_beyond_number_are_refused_and_not_drawn(path: Path, name: str, event: Made) -> None:
+    path.write_bytes(message(plane(name, {"Stream": [event]})))
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: holds an event that no machine leaves: "):
+        native.make_of(path, path.with_name("trace.json.gz"))
+
+
+@pytest.mark.parametrize("name", ["kbm:step:one", "kbm:phase:sideways", "kbm.phase.sideways/MatMul:MatMul"])
+def test_a_mark_that_is_none_is_refused_by_its_files_name(path: Path, name: str) -> None:
+    path.write_bytes(message(plane("/host:CPU", {"main": [(name, 0, 5, {})]})))
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: holds a mark that no traced cell makes: "):
+        native.make_of(path, path.with_name("trace.json.gz"))
+
+
+def test_what_threads_without_marks_do_besides_is_passed_over_also_where_it_comes_first(path: Path) -> None:
+    lines = {
+        "pool": [("ThreadpoolListener", 0, 1, {}), ran("dot.1", 1, 1), ("ThreadpoolListener", 2, 1, {})],
+        "main": [("ThreadpoolListener", 0, 1, {}), ("kbm:step:1", 0, 9, {}), ("Execute", 3, 1, {})],
+        "clock": [("kbm:clock:7", 0, 1, {}), ("Execute", 4, 1, {})],
+    }
+    found = spans(path, plane("/host:CPU", lines))
+    assert sorted((one.name, one.track.name) for one in found) == [
+        ("Execute", "host"),
+        ("ThreadpoolListener", "host"),
+        ("dot.1", "compute"),
+        ("step 1", "steps"),
+    ]
+
+
+def test_a_file_that_is_damaged_or_breaks_off_anywhere_is_read_or_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = {"main": [("kbm:step:1", 0, 9, {}), ran("dot.1", 1, 1, _p=7), ("end: dot.1", 2, 1, {"_c": 7})]}
+    whole = message(metadata("jit_step(9)", program(**{"dot.1": ("dot", DOT)})), plane("/host:CPU", lines))
+    cut = [whole[:size] for size in range(len(whole))]
+    changed = [whole[:at] + byte + whole[at + 1 :] for at in range(len(whole)) for byte in (b"\0", b"\x7f", b"\xff")]
+    found = []
+    for data in (*cut, *changed):
+        monkeypatch.setattr(Path, "read_bytes", lambda _, data=data: data)
+        with contextlib.suppress(TraceError):
+            found.append(xla.read(path).worked)
+    assert {one.name for worked in found for one in worked} >= {"dot.1"}
+    assert 0 < len(found) < len(changed)
 
 
 @pytest.mark.parametrize("data", [b"\x0a\x7fxx", b"\xff\xff", b"{}"])

@@ -11,6 +11,14 @@ from records.traces.wire import Malformed, fields
 from records.traces.xplane import planes
 from tests.records.traces.made_up import message, named, varint
 
+# Fields of numbers that no version of the format has yet: a number, a piece, eight bytes, four bytes.
+UNKNOWN = (
+    varint(16 << 3) + varint(300)
+    + varint(17 << 3 | 2) + varint(200) + b"\x80" * 200
+    + varint(13 << 3 | 1) + b"\xff" * 8
+    + varint(14 << 3 | 5) + b"\xff" * 4
+)  # fmt: skip
+
 
 def space(*parts: tuple[int, int | str | bytes]) -> bytes:
     return message((1, message(*parts)))
@@ -41,6 +49,101 @@ def test_what_is_told_of_a_name_holds_for_all_its_events() -> None:
     assert list(plane.own_stats()) == [("a", {"tf_op": "MatMul"})]
 
 
+def test_fields_in_any_order_and_some_left_out_are_read() -> None:
+    stat = (4, message((5, "dot.3"), (1, 300)))
+    events = [
+        message(stat, (3, 2_000), (2, (1 << 64) - 5_000), (1, 200)),
+        message((2, 300_000)),
+        message((1, 1)),
+        message((3, (1 << 64) - 1), (5, 7)),
+        b"",
+    ]
+    line = message(*((4, event) for event in events), (3, 1000), (1, 500))
+    names = [(4, message((2, message((2, "dot"))), (1, 200))), *named(4, ["first"])]
+    (plane,) = planes(space((3, line), *names, (5, message((1, 300), (2, message((2, "hlo_op")))))))
+    found = list(plane.lines[0].events())
+    assert [(one.name, one.kind, one.start_ns, one.duration_ns) for one in found] == [
+        ("dot", 200, 995.0, 2.0),
+        ("", 0, 1300.0, 0.0),
+        ("first", 1, 1000.0, 0.0),
+        ("", 0, 1000.0, 0.0),
+        ("", 0, 1000.0, 0.0),
+    ]
+    assert [plane.stats(one) for one in found] == [{"hlo_op": "dot.3"}, {}, {}, {}, {}]
+    assert (plane.stat(found[0], "hlo_op"), plane.stat(found[1], "hlo_op")) == ("dot.3", None)
+
+
+def test_what_a_later_version_of_the_format_may_add_is_passed_over() -> None:
+    stat = UNKNOWN + message((1, 1), (4, 7))
+    event = UNKNOWN + message((1, 1), (2, 5_000), (4, stat)) + UNKNOWN
+    line = UNKNOWN + message((4, event)) + UNKNOWN + message((4, event), (2, "thread"))
+    (plane,) = planes(space((3, line), *named(4, ["dot"]), *named(5, ["_c"])))
+    (line_read,) = plane.lines
+    assert (line_read.name, line_read.holds({1}), line_read.holds({0, 2})) == ("thread", True, False)
+    assert [(one.name, one.start_ns, plane.stats(one)) for one in line_read.events()] == [("dot", 5.0, {"_c": 7})] * 2
+    assert [plane.stat(one, "_c") for one in line_read.events()] == [7, 7]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_events_of_unwanted_kinds_are_left_out_wherever_their_kind_stands(first: bool) -> None:
+    kinds = (1, 127, 128, 300)
+    events = [message(*sorted([(1, kind), (2, 1000)], reverse=not first)) for kind in kinds]
+    line = message(*((4, event) for event in (*events, message((2, 1000)))))
+    (plane,) = planes(space((3, line)))
+    assert [one.kind for one in plane.lines[0].events({127, 300})] == [1, 128, 0]
+    assert [one.kind for one in plane.lines[0].events({0, 1})] == [127, 128, 300]
+    assert [plane.lines[0].holds({kind}) for kind in (*kinds, 0, 2)] == [True] * 5 + [False]
+
+
+def test_what_becomes_unwanted_while_events_are_read_is_left_out_from_then_on() -> None:
+    line = message(*((4, message((1, kind))) for kind in (1, 2, 1, 2)))
+    (plane,) = planes(space((3, line)))
+    unwanted: set[int] = set()
+    seen = []
+    for one in plane.lines[0].events(unwanted):
+        seen.append(one.kind)
+        unwanted.add(1)
+    assert seen == [1, 2, 2]
+
+
+def test_a_statistic_without_anything_is_none() -> None:
+    line = message((4, message((1, 1), (4, b""), (4, message((1, 1), (3, 4))))))
+    (plane,) = planes(space((3, line), *named(4, ["end: dot"]), *named(5, ["_c"])))
+    (event,) = plane.lines[0].events()
+    assert (plane.stat(event, "_c"), plane.stats(event)) == (4, {"_c": 4})
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(message((1, 1)) + b"\x10", id="amid an event"),
+        pytest.param(message((1, 1)) + b"\x22\x09\x08", id="amid a statistic"),
+        pytest.param(message((1, 1)) + b"\x13\x01", id="of no kind"),
+        pytest.param(message((1, 1)) + b"\x09\x01", id="amid a number of eight bytes"),
+    ],
+)
+def test_an_event_that_breaks_off_is_not_read_on_in_the_next(event: bytes) -> None:
+    line = message((4, event), (4, message((1, 2), (2, 1000))), (2, "thread"))
+    (plane,) = planes(space((3, line)))
+    with pytest.raises(Malformed):
+        list(plane.lines[0].events())
+
+
+@pytest.mark.parametrize(
+    "stat",
+    [
+        pytest.param(message((1, 1)) + b"\x2a\x09dot", id="amid a text"),
+        pytest.param(message((1, 1)) + b"\x11\x00", id="amid a real number"),
+        pytest.param(message((1, 1)) + b"\x2d\x00", id="amid four bytes"),
+    ],
+)
+def test_a_statistic_that_breaks_off_is_malformed(stat: bytes) -> None:
+    line = message((4, message((1, 1), (4, stat))))
+    (plane,) = planes(space((3, line), *named(5, ["hlo_op"])))
+    with pytest.raises(Malformed):
+        plane.stats(next(plane.lines[0].events()))
+
+
 def test_a_shown_name_goes_before_a_lines_own() -> None:
     (plane,) = planes(space((3, message((2, "own"), (11, "shown")))))
     assert [line.name for line in plane.lines] == ["shown"]
@@ -56,7 +159,7 @@ def test_a_programs_instructions_have_their_operation_and_origin() -> None:
     }
 
 
-@pytest.mark.parametrize("data", [b"\x0a\x05abc", b"\x0b", b"\x08"])
+@pytest.mark.parametrize("data", [b"\x0a\x05abc", b"\x0b", b"\x08", b"\x09\x01", b"\x0d\x01\x02\x03"])
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with pytest.raises((Malformed, IndexError)):
         list(fields(memoryview(data)))
