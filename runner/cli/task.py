@@ -59,18 +59,25 @@ def run(args: argparse.Namespace) -> int:
 
     matrix = _matrix(args)
     cells = expand(matrix, Overrides(repeats=args.repeats))
-    output: Path = args.result or Path(result_file.NAME)
-    output.unlink(missing_ok=True)  # what an earlier run found is no result of this one
+    output = _output(args.result or Path(result_file.NAME))
     asked = request(args, cells, {"": own_arm(args, cells)})
     session = measure_session(args, Results(args.results), asked, Goal(budget_s(args, matrix)))
-    code = conclude(args, session.runs[""], session)
     labels = result_file.Labels(args.framework, args.metrics_suffix)
     figures = result_file.document(latest_attempts(session.records("")), labels)
-    if figures:
+    if figures:  # before anything is printed: who reads that may leave amid it
         output.write_text(result_file.text(figures), encoding="utf-8")
+    code = conclude(args, session.runs[""], session)
     if not args.json:
         print(f"result: {output}" if figures else f"no result: nothing was measured, and {output} was not written")
     return code
+
+
+def _output(path: Path) -> Path:
+    """Return where the figures go, without those of an earlier run, which are none of this one. Raises `UsageError`."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"--result: must be a file in a folder that is there, got {path}")
+    path.unlink(missing_ok=True)
+    return path
 
 
 def _matrix(args: argparse.Namespace) -> Matrix:

@@ -14,6 +14,7 @@ from records.task import Task
 from runner.cell.job import Job, make_home
 from runner.executors.environment import ALLOWED, MARK, THREAD_VARIABLES, device_environment
 from runner.executors.inside import ROOT, WORK, Mount, variables_inside
+from runner.tasks.asked import filled
 
 SHELL = "/bin/sh"
 REPORT_VARIABLE = "KERAS_BENCHMARK_METRICS"
@@ -49,7 +50,7 @@ def command_of(job: Job, python: str, mark: str, caller: Mapping[str, str]) -> C
     gpus = _gpus(task, caller)
     folder = _folder(job)
     environment = _environment(job, mark, caller, gpus) | {
-        name: _filled(value, values) for name, value in task.environment.items()
+        name: filled(value, values) for name, value in task.environment.items()
     }
     argv = _argv(task, values)
     program = _program(argv[0], folder, environment.get("PATH", os.defpath))
@@ -72,7 +73,7 @@ def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, 
     )
     values = {"python": "python3", "outputs": f"{ROOT}/outputs"}
     usual = variables_inside(_environment(job, mark, {}, ("0",) if gpus else ()), seen)
-    environment = usual | {name: _filled(value, values) for name, value in task.environment.items()}
+    environment = usual | {name: filled(value, values) for name, value in task.environment.items()}
     return Command(_argv(task, values), environment, f"{ROOT}/task", gpus), seen
 
 
@@ -89,14 +90,8 @@ def _folder(job: Job) -> Path:
 
 
 def _argv(task: Task, values: Mapping[str, str]) -> list[str]:
-    command = [_filled(word, values) for word in task.command]
-    return [*(_filled(word, values) for word in task.wrap), *([SHELL, "-c", *command] if task.shell else command)]
-
-
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        text = text.replace("{" + name + "}", value)
-    return text
+    command = [filled(word, values) for word in task.command]
+    return [*(filled(word, values) for word in task.wrap), *([SHELL, "-c", *command] if task.shell else command)]
 
 
 def _program(word: str, folder: Path, path: str) -> str:

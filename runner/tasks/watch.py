@@ -170,8 +170,9 @@ class TaskWatch:
         size = os.fstat(self._log).st_size
         if size > LOG_LIMIT_BYTES:
             self._ask_to_end(f"log_limit: it printed more than {LOG_LIMIT_BYTES >> 30} GiB; have it print less")
-        elif size > LEAST_FREE_BYTES and _free_bytes(self._log) < LEAST_FREE_BYTES:
-            told = f"it printed {size >> 20} MiB and left less than {LEAST_FREE_BYTES >> 30} GiB on the disk"
+        # Of a disk that was almost full before, what is left beside a short log is none of the command's doing.
+        elif _free_bytes(self._log) < min(size, LEAST_FREE_BYTES):
+            told = f"it printed {size >> 20} MiB, more than is left on the disk"
             self._ask_to_end(f"disk_full: {told}; have it print less, or choose another disk with --results")
 
     def _stop_in_time(self, now_s: float, deadline_s: float) -> None:
@@ -198,7 +199,7 @@ class TaskWatch:
     def _seen(self, task: Task, outlived: int) -> TaskSeen:
         metrics, doubt = metrics_of(task, Written(self._job.log_path, self._job.reported_path))
         cut = (
-            f"reports: over than {REPORT_LIMIT_BYTES >> 20} MiB came over the pipe, the rest was left out; report less"
+            f"reports: more than {REPORT_LIMIT_BYTES >> 20} MiB came over the pipe, the rest was left out; report less"
         )
         run = TaskRun(
             name=task.name,

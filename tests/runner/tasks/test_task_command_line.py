@@ -157,6 +157,51 @@ def test_the_result_file_has_the_keys_of_the_driver(folder: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("told", "workers"), [(None, 1), ("0", 1), ("4", 4)])
+def test_workers_of_a_cfg_file_are_told_by_the_drivers_own_variable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, workers: int
+) -> None:
+    (folder / "task_config.cfg").write_text(CFG)
+    monkeypatch.delenv("DEEPLEARNING_WORKERS_COUNT", raising=False)
+    if told is not None:
+        monkeypatch.setenv("DEEPLEARNING_WORKERS_COUNT", told)
+    executor = FakeExecutor()
+    assert runner("task", "--num-gpus", "0", executor=executor) == 0
+    assert executor.jobs[0].task is not None
+    assert executor.jobs[0].task.workers == workers
+
+
+def test_another_number_of_workers_than_a_whole_one_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "task_config.cfg").write_text(CFG)
+    monkeypatch.setenv("DEEPLEARNING_WORKERS_COUNT", "two")
+    assert runner("task") == 2
+    assert "DEEPLEARNING_WORKERS_COUNT: must be a whole number, got 'two'" in capsys.readouterr().err
+
+
+def test_the_result_file_is_there_though_who_waits_for_the_table_stops(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (folder / "task_config.cfg").write_text(CFG)
+    monkeypatch.setattr("runner.cli.present.print_table", stopped)
+    assert runner("task", "--num-gpus", "0", "--result", "mine.json") == 130
+    assert "train.speed" in json.loads((folder / "mine.json").read_text())
+
+
+@pytest.mark.parametrize("place", [".", "nowhere/mine.json"])
+def test_a_place_for_the_result_that_is_none_is_refused_before_anything_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    executor = FakeExecutor()
+    assert runner("task", "--result", place, executor=executor) == 2
+    assert f"--result: must be a file in a folder that is there, got {place}" in capsys.readouterr().err
+    assert executor.jobs == []
+
+
 def test_a_task_of_the_matrix_may_be_run_alone_and_its_cells_have_names(folder: Path) -> None:
     assert runner("task", "--task-name", "train", "--repeats", "2") == 0
     found = json.loads((folder / "dlbenchmark_result.json").read_text())

@@ -191,6 +191,52 @@ def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch:
     assert len(record.evidence.output_tail) <= 8000
 
 
+def record_of(folder: Path, task: str, script: str = "") -> Record:
+    """Return the record of a task that runs once, beside a script of this text."""
+    (folder / "script.py").write_text(script)
+    (folder / "matrix.yaml").write_text(f"version: 1\ntasks:\n  - {{{task}, repeats: 1, timeout_s: 60}}\n")
+    main(["--matrix", str(folder / "matrix.yaml"), "--results", str(folder / "results"), "--json"])
+    run = Results(folder / "results").latest()
+    assert run is not None
+    (record,) = run.load()[0]
+    return record
+
+
+def test_a_command_that_fills_the_disk_is_ended_and_one_that_prints_little_on_a_full_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.tasks.watch._free_bytes", lambda _: 1 << 20)
+    flood = record_of(tmp_path, "task: flood, command: ['yes']")
+    assert (flood.status, str(flood.reason)[:10]) == (Status.ERROR, "disk_full:")
+    quiet = record_of(tmp_path, "task: quiet, command: ['{python}', script.py]", "import time; time.sleep(0.4)")
+    assert quiet.status == Status.OK
+
+
+def test_reports_without_end_are_cut_and_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.tasks.watch.REPORT_LIMIT_BYTES", 1 << 17)
+    script = """
+import os
+with open(os.environ["KERAS_BENCHMARK_METRICS"], "w") as pipe:
+    for value in range(20_000):
+        pipe.write('{"metric": "m", "value": %d}\\n' % value)
+"""
+    record = record_of(
+        tmp_path, "task: reports, command: ['{python}', script.py], metrics: {m: {compute: first}}", script
+    )
+    assert (record.status, values(record)) == (Status.OK, {"m": 0.0})
+    assert any("came over the pipe, the rest was left out" in warning for warning in record.warnings)
+
+
+def test_a_matching_process_that_dies_costs_one_metric_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("speed 3\n")
+    monkeypatch.setattr("runner.tasks.metrics.sys.executable", "/bin/false")
+    found, _ = metrics_of(Task("t", ["true"], [MetricAsked("m", r"speed (\d)")]), Written(log, tmp_path / "none"))
+    assert [(one.value, str(one.problem)[:13]) for one in found] == [(None, "match_failed:")]
+
+
 def test_the_drivers_own_example_gives_the_drivers_own_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The section of its document runs unchanged, against a script that prints the log of its document."""
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,55 @@
+"""`dlbenchmark_result.json`, from the records of a task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from records.schema import Record, Status
+from records.task import Metric, TaskRun
+from records.usage import MemoryUse, Usage
+from runner.tasks.result_file import Labels, document
+from tests.conftest import make_record, make_settings
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def used(host_kib: float, gpu_mib: float | None) -> Usage:
+    """Memory of which mean, deviation and most can be told apart."""
+    host = MemoryUse(host_kib * KIB, 1.0, int(2 * host_kib * KIB), 9, int(3 * host_kib * KIB))
+    gpu = None if gpu_mib is None else MemoryUse(gpu_mib * MIB, 7.5 * MIB, int(2 * gpu_mib * MIB), 9, 1 << 50)
+    return Usage(1.0, 0.1, "processes", host_resident=host, device_memory=gpu)
+
+
+def ran(repeat: int, speed: float | None, usage: Usage | None = None, **changes: Any) -> Record:
+    task = TaskRun("train", ["true"], "speed", [Metric("speed", speed), Metric("lost", None, problem="no_match: so")])
+    return make_record(None, repeat, task=task, usage=usage, **changes)
+
+
+def test_each_figure_is_the_median_of_the_repeats_and_what_was_not_measured_has_no_key() -> None:
+    records = [ran(0, 3.0, used(100, 10)), ran(1, 5.0, used(300, 30)), ran(2, 100.0, used(200, 20))]
+    assert document(records, Labels()) == {
+        "train.speed": 5.0,
+        "train.cpu_memory_usage": 200.0,
+        "train.gpu_memory_usage_mean": 20.0,
+        "train.gpu_memory_usage_std": 7.5,
+        "train.gpu_memory_usage_max": 40.0,
+    }
+
+
+def test_the_framework_is_put_before_each_key_and_the_suffix_after_it() -> None:
+    found = document([ran(0, 3.0, used(100, None))], Labels("mxnet", "daily"))
+    assert found == {"mxnet.train.speed.daily": 3.0, "mxnet.train.cpu_memory_usage.daily": 100.0}
+
+
+def test_what_failed_gives_no_figure() -> None:
+    assert document([ran(0, 3.0, status=Status.ERROR)], Labels()) == {}
+    assert document([ran(0, 3.0, status=Status.ERROR), ran(1, 5.0)], Labels()) == {"train.speed": 5.0}
+
+
+def test_several_cells_of_a_task_have_names_of_their_own() -> None:
+    records = [
+        ran(0, speed, settings=make_settings(backend=backend, params={"rate": 0.5, "definition": "0123"}))
+        for backend, speed in (("batch_size=8", 1.0), ("batch_size=32", 2.0))
+    ]
+    found = document(records, Labels())
+    assert found == {"train.batch_size=8.0.5.speed": 1.0, "train.batch_size=32.0.5.speed": 2.0}

@@ -1,0 +1,126 @@
+"""What is started for a command: its words, its environment, its GPUs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.task import Task
+from runner.cell.job import Job
+from runner.tasks.start import Command, NoDevice, NotStarted, command_of, contained
+from tests.conftest import make_settings
+
+CALLER = {"PATH": os.defpath, "HOME": "/home/of/the/caller", "SECRET": "x", "KEPT": "y"}
+TASK = Task("t", ["true"])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    for name in ("scratch", "outputs"):
+        (tmp_path / name).mkdir()
+    settings = make_settings(backend="command")
+    folder, outputs = str(tmp_path / "scratch"), str(tmp_path / "outputs")
+    return Job("n", "c", 0, 0, settings, 1, folder, [str(tmp_path)], None, None, task=TASK, outputs_dir=outputs)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Path("/dev") / name for name in ("nvidia0", "nvidia1", "nvidiactl", "null")]
+    monkeypatch.setattr("runner.tasks.start.Path.iterdir", lambda self: iter(found))
+
+
+def started(job: Job, caller: dict[str, str] | None = None, **task: Any) -> Command:
+    return command_of(replace(job, task=replace(TASK, **task)), sys.executable, "mark", CALLER | (caller or {}))
+
+
+def test_places_are_filled_wherever_they_stand_and_those_of_a_shell_are_left_to_it(job: Job) -> None:
+    text = "{python} {outputs} ${python} ${outputs} {unknown} $HOME"
+    found = started(job, command=[text], shell=True, wrap=["env", "A={outputs}"], environment={"B": "{python}"})
+    outputs = job.outputs_dir
+    own = f"{sys.executable} {outputs} ${{python}} ${{outputs}} {{unknown}} $HOME"
+    assert found.argv[1:] == [f"A={outputs}", "/bin/sh", "-c", own]
+    assert Path(found.argv[0]).name == "env"
+    assert found.environment["B"] == sys.executable
+
+
+def test_a_command_has_the_usual_variables_what_it_asks_for_and_a_home_of_its_own(job: Job) -> None:
+    found = started(job, inherit=["KEPT"]).environment
+    assert (found["KEPT"], found["PATH"], found.get("SECRET")) == ("y", os.defpath, None)
+    assert all(found[name].startswith(job.folder) for name in ("HOME", "TMPDIR"))
+    assert found["KERAS_BENCHMARK_OUTPUTS"] == job.outputs_dir
+    assert "KERAS_BACKEND" not in found
+
+
+def test_a_command_that_inherits_all_has_the_callers_home_too(job: Job) -> None:
+    found = started(job, inherit=None).environment
+    assert (found["HOME"], found["SECRET"]) == (CALLER["HOME"], "x")
+
+
+def test_a_home_that_a_command_asks_for_is_the_callers(job: Job) -> None:
+    assert started(job, inherit=["HOME"]).environment["HOME"] == CALLER["HOME"]
+
+
+def test_a_backend_and_threads_of_a_cell_are_told_by_the_usual_variables(job: Job) -> None:
+    settings = make_settings(backend="jax", threads=3)
+    found = command_of(replace(job, settings=settings), sys.executable, "mark", CALLER).environment
+    assert (found["KERAS_BACKEND"], found["OMP_NUM_THREADS"]) == ("jax", "3")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "seen"),
+    [
+        (0, None, "-1"),
+        (0, "0,1", "-1"),
+        (1, None, "0"),
+        (2, None, "0,1"),
+        (1, "1", "1"),
+        (2, "1,0", "1,0"),
+        (1, "GPU-8f2a,GPU-11c0", "GPU-8f2a"),
+    ],
+)
+def test_a_command_sees_as_many_gpus_as_it_asks_for_of_those_its_caller_sees(
+    job: Job, two_gpus: None, gpus: int, visible: str | None, seen: str
+) -> None:
+    caller = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    found = started(job, caller, gpus=gpus, inherit=None)
+    assert found.environment["CUDA_VISIBLE_DEVICES"] == seen
+    assert found.gpus == (tuple(seen.split(",")) if gpus else ())
+
+
+@pytest.mark.parametrize(("gpus", "visible", "there"), [(3, None, 2), (2, "1", 1), (1, "", 0)])
+def test_more_gpus_than_can_be_had_are_refused_with_their_number(
+    job: Job, two_gpus: None, gpus: int, visible: str | None, there: int
+) -> None:
+    caller = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    with pytest.raises(NoDevice, match=f"it asks for {gpus}, and {there} can be had here"):
+        started(job, caller, gpus=gpus)
+
+
+def test_a_container_gets_one_gpu_as_its_first_and_no_more(job: Job, two_gpus: None) -> None:
+    of_one = replace(job, task=replace(TASK, gpus=1, image="mine:1"))
+    found, _ = contained(of_one, "mark", {"CUDA_VISIBLE_DEVICES": "1"})
+    assert (found.gpus, found.environment["CUDA_VISIBLE_DEVICES"]) == (("1",), "0")
+    with pytest.raises(NoDevice, match="gets one GPU, and it asks for 2"):
+        contained(replace(job, task=replace(TASK, gpus=2)), "mark", {})
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("/bin", "/bin is a folder, not a program"),
+        ("no-such-program", "there is no program 'no-such-program' on its PATH"),
+        ("./none", "there is no program './none' in "),
+        ("python-none", "on its PATH; {python} is the runner's own"),
+        ("./plain", "./plain is not executable; chmod"),
+    ],
+)
+def test_what_cannot_be_started_says_why_and_what_to_do(job: Job, tmp_path: Path, word: str, why: str) -> None:
+    (tmp_path / "plain").write_text("not a program")
+    with pytest.raises(NotStarted) as caught:
+        started(job, command=[word])
+    assert why in str(caught.value)
