@@ -5,6 +5,7 @@ Promise: one bad pattern costs its own metric and no other, and no more than its
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -96,8 +97,9 @@ def _answers(asked: Sequence[MetricAsked], written: Written, workers: int, limit
         assert child.stdin is not None
         assert child.stdout is not None
         try:
-            child.stdin.write(json.dumps(order).encode())
-            child.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it has ended already, which what follows will tell
+                child.stdin.write(json.dumps(order).encode())
+                child.stdin.close()
             yield from _lines(child.stdout.fileno(), limit_s)
         finally:
             child.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def test_the_log_of_the_driver_we_follow_gives_its_figures(
         (b"x=1\nx=2", ["1", "2"]),
         (b"x=1\rx=2\r\nx=3\r", ["1", "2", "3"]),
         (b"\x1b[1mx=\x1b[32m4\x1b[0m done\n", ["4"]),
+        (b"\x1b]8;;http://here/?x=9\x07x=4\x1b]8;;\x07\x1b]0;x=8\n", ["4"]),
         (b"\xff\xfe x=5 \xc3\x28\n", ["5"]),
         (b"x=6 x=7\n", ["6", "7"]),
         (b"x=\n8\n", []),
@@ -153,6 +155,17 @@ def test_values_become_one(tmp_path: Path, compute: str, value: float) -> None:
     assert made == {"name": "m", "value": pytest.approx(value), "matches": 5, "problem": None, "unit": None}
 
 
+@pytest.mark.parametrize(
+    ("compute", "value"), [("min", 1.0), ("max", 9.0), ("total", 20.0), ("first", 1.0), ("last", 3.0), ("p50", 3.0)]
+)
+def test_values_become_one_however_few_are_held_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str, value: float
+) -> None:
+    monkeypatch.setattr("runner.tasks.values.FOLD_AT", 2)
+    made = measured(tmp_path, "x=1\nx=2\nx=5\nx=9\nx=3\n", compute=compute)
+    assert (made["value"], made["matches"]) == (pytest.approx(value), 5)
+
+
 def test_workers_share_a_total_and_add_up_an_average() -> None:
     made = {}
     for compute in ("total", "average_aggregate"):
@@ -226,10 +239,18 @@ def test_what_is_reported_unasked_is_kept_and_what_is_none_is_counted(tmp_path: 
         "[" * 100_000,
         "",
         '{"metric": "odd\\u0007", "value": 1}',
+        json.dumps({"metric": "long", "value": 1, "unit": "m" * 65}),
     ]
     (tmp_path / "reported").write_text("\n".join(lines))
     order = {"log": str(log_of(tmp_path, "")), "reported": str(tmp_path / "reported"), "workers": 1}
     assert list(measure(order | {"metrics": [], "unasked": True})) == [
         {"name": "loss", "value": 0.25, "matches": 2, "problem": None, "unit": "nats", "unasked": True},
-        {"bad_lines": 5},
+        {"bad_lines": 6},
     ]
+
+
+def test_of_metrics_without_number_that_nobody_asked_for_the_first_are_kept(tmp_path: Path) -> None:
+    lines = [json.dumps({"metric": f"m{number}", "value": number}) for number in range(100)]
+    (tmp_path / "reported").write_text("\n".join(lines))
+    values, _, bad = match.reported(tmp_path / "reported")
+    assert (list(values), bad) == ([f"m{number}" for number in range(match.MOST_UNASKED)], 0)

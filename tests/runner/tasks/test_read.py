@@ -95,6 +95,31 @@ def test_a_shell_reads_one_text_and_keeps_its_own_variables() -> None:
     assert (task.command, task.shell) == (["echo ${HOME} 3 | cat"], True)
 
 
+def test_places_are_filled_in_the_command_the_wrapper_and_the_environment() -> None:
+    text = (
+        "version: 1\ntasks:\n"
+        "  - task: train\n"
+        "    command: ['{task}', '{gpus} {workers}', '{python}', '${n}']\n"
+        "    wrap: [nice, -n, '{n}']\n"
+        "    environment: {RATE: 'at {rate}', BACKEND: '{backend}'}\n"
+        "    params: {n: 7, rate: 0.5}\n"
+        "    backends: [jax]\n"
+        "    gpus: 2\n"
+        "    workers: 3\n"
+    )
+    task = cells_of(text)[0].task
+    assert task is not None
+    assert task.command == ["train", "2 3", "{python}", "${n}"]
+    assert task.wrap == ["nice", "-n", "7"]
+    assert task.environment == {"RATE": "at 0.5", "BACKEND": "jax"}
+    assert (task.primary, task.workers) == ("uptime_in_seconds", 3)
+
+
+def test_what_any_cell_may_say_of_its_threads_and_limits_a_task_may_too() -> None:
+    (cell,) = cells_of(TASK + "    params: {batch_size: 8}\n    threads: 1\n    repeats: 7\n    timeout_s: 9\n")
+    assert (cell.settings.threads, cell.repeats, cell.timeout_s) == (1, 7, 9)
+
+
 def test_the_command_line_narrows_and_sets_a_task_too() -> None:
     text = TASK + "    params: {batch_size: [8, 32], rate: [0.1, 0.2]}\n    environment: {RATE: '{rate}'}\n"
     kept = cells_of(text, Overrides(backends=("batch_size=32",), filters=("rate=0.2",), repeats=1))
@@ -149,6 +174,15 @@ WRONG = {
         "    params: {batch_size: 1}\n    environment: {A: '{batch_size}'}\n",
         "5: tasks[0].command: {batchsize} must be a parameter or one of gpus, outputs, python, task, workers; did you "
         "mean batch_size?; in a shell write ${batchsize} for its own variables",
+    ),
+    "a place in a wrapper that nothing fills": (
+        f"  - task: a\n{COMMAND}    wrap: [nice, '{{n}}']\n",
+        "6: tasks[0].wrap: {n} must be a parameter or one of gpus, outputs, python, task, workers; in a shell write "
+        "${n} for its own variables",
+    ),
+    "a name to inherit that is none": (
+        f"  - task: a\n{COMMAND}    inherit: [A, B-C]\n",
+        "6: tasks[0].inherit[1]: must be all or names of variables, got 'B-C'",
     ),
     "an axis that fills no place": (
         f"  - task: a\n{COMMAND}    params: {{n: [1, 2]}}\n",

@@ -157,6 +157,13 @@ def test_the_result_file_has_the_keys_of_the_driver(folder: Path) -> None:
     }
 
 
+def test_gpus_of_a_task_of_the_matrix_are_those_of_the_command_line(folder: Path) -> None:
+    executor = FakeExecutor()
+    assert runner("task", "--num-gpus", "3", executor=executor) == 0
+    assert {job.task.gpus for job in executor.jobs if job.task} == {3}
+    assert {job.settings.device for job in executor.jobs} == {"gpu"}
+
+
 @pytest.mark.parametrize(("told", "workers"), [(None, 1), ("0", 1), ("4", 4)])
 def test_workers_of_a_cfg_file_are_told_by_the_drivers_own_variable(
     folder: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, workers: int

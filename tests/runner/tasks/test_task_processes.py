@@ -194,7 +194,9 @@ def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch:
 def record_of(folder: Path, task: str, script: str = "") -> Record:
     """Return the record of a task that runs once, beside a script of this text."""
     (folder / "script.py").write_text(script)
-    (folder / "matrix.yaml").write_text(f"version: 1\ntasks:\n  - {{{task}, repeats: 1, timeout_s: 60}}\n")
+    (folder / "matrix.yaml").write_text(
+        f"version: 1\ndefaults: {{repeats: 1, timeout_s: 60}}\ntasks:\n  - {{{task}}}\n"
+    )
     main(["--matrix", str(folder / "matrix.yaml"), "--results", str(folder / "results"), "--json"])
     run = Results(folder / "results").latest()
     assert run is not None
@@ -210,6 +212,27 @@ def test_a_command_that_fills_the_disk_is_ended_and_one_that_prints_little_on_a_
     assert (flood.status, str(flood.reason)[:10]) == (Status.ERROR, "disk_full:")
     quiet = record_of(tmp_path, "task: quiet, command: ['{python}', script.py]", "import time; time.sleep(0.4)")
     assert quiet.status == Status.OK
+
+
+def test_a_command_whose_time_is_up_is_asked_to_end_and_has_time_for_it(tmp_path: Path) -> None:
+    script = """
+import signal, sys, time
+def ending(*_):
+    time.sleep(0.3)
+    print("put away")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, ending)
+time.sleep(60)
+"""
+    record = record_of(tmp_path, "task: polite, command: ['{python}', script.py], timeout_s: 1", script)
+    assert (record.status, record.evidence.output_tail) == (Status.TIMEOUT, "put away\n")
+
+
+def test_a_command_is_held_to_as_many_cpus_as_it_has_threads(tmp_path: Path) -> None:
+    script = "import os; print(len(os.sched_getaffinity(0)), 'CPUs', os.environ['OMP_NUM_THREADS'], 'threads')"
+    asked = "metrics: {cpus: '(.*) CPUs', threads: 'CPUs (.*) threads'}"
+    record = record_of(tmp_path, f"task: held, command: ['{{python}}', script.py], threads: 1, {asked}", script)
+    assert values(record) == {"cpus": 1.0, "threads": 1.0}
 
 
 def test_reports_without_end_are_cut_and_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,4 +304,8 @@ def _read(path: Path) -> bytes:
 
 
 def test_the_time_limit_of_a_metric_grows_with_its_log(tmp_path: Path) -> None:
-    assert Written(tmp_path / "none", tmp_path / "none").limit_s == metrics.START_LIMIT_S
+    log = tmp_path / "log"
+    assert Written(log, log).limit_s == metrics.START_LIMIT_S
+    log.touch()
+    os.truncate(log, 200 * 10**6)
+    assert Written(log, log).limit_s == metrics.START_LIMIT_S + 10
