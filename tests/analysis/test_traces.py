@@ -105,6 +105,18 @@ def test_of_several_workers_the_window_is_the_mean_and_the_time_the_sum() -> Non
     assert found.gaps == [Gap(1, pytest.approx(25e-6), pytest.approx(25e-6), "a", None)]
 
 
+def test_where_one_process_drives_all_devices_its_steps_are_everybodys() -> None:
+    spans = [STEP, span("a", 0, 100), span("a", 10, 50, worker=1), span("late", 300, 50, worker=1)]
+    found = table(Head("jax", 2, "gpu", 1), spans)
+    assert (found.window_s, found.busy_share) == (pytest.approx(100e-6), pytest.approx(0.75))
+    assert [(part.name, part.count) for part in found.by_operation] == [("a", 2)]
+
+
+def test_a_mark_round_less_than_half_of_a_gap_does_not_tell_it() -> None:
+    found = table(HEAD, [STEP, span("a", 0, 20), span("input", 20, 35, Kind.INPUT), span("b", 95, 5)])
+    assert [(gap.after, gap.meanwhile) for gap in found.gaps] == [("b", None)]
+
+
 def test_what_runs_between_traced_epochs_is_of_none_however_many_there_are() -> None:
     spans = []
     for number in range(1, 101):

@@ -153,6 +153,19 @@ def test_the_driver_is_asked_for_the_processes_of_the_tree() -> None:
     sampling.close()
 
 
+def test_of_a_control_group_of_its_own_the_anonymous_memory_is_the_groups() -> None:
+    group = SimpleNamespace(anonymous_bytes=lambda: 12345, close=lambda: None)
+    sampling = Sampling(os.getpid(), group=group)  # type: ignore[arg-type]
+    sampling.sample(0.0)
+    found = sampling.usage()
+    assert found is not None
+    assert found.host_anonymous is not None
+    assert (found.host_source, found.host_anonymous.peak_bytes) == ("cgroup", 12345)
+    assert found.host_resident is not None
+    assert found.host_resident.max_bytes > 12345
+    sampling.close()
+
+
 def test_what_was_never_seen_is_not_measured() -> None:
     sampling = Sampling(GONE)
     sampling.sample(0.0)

@@ -96,6 +96,42 @@ def test_flows_lead_from_forward_to_backward_operators(tmp_path: Path) -> None:
     assert (found.name, found.source.at_ns, found.target.at_ns) == ("forward_backward", 15_000, 42_000)
 
 
+def test_flows_lead_from_a_launch_to_its_kernel(tmp_path: Path) -> None:
+    launch = {"cat": "ac2g", "name": "ac2g"}
+    events = [
+        event("aten::mm", 5, 10),
+        event("cudaLaunchKernel", 8, 2, "cuda_runtime", correlation=3),
+        event("sgemm", 20, 30, "kernel", pid=0, tid=7, correlation=3),
+        flow("s", 3, 8, **launch),
+        flow("f", 3, 20, pid=0, tid=7, **launch),
+    ]
+    (found,) = torch.spans(torch.read(chrome(tmp_path / "trace.json", events)), 0)[1]
+    assert (found.name, found.source.track.kind, found.target.track.kind) == ("launch", Kind.HOST, Kind.COMPUTE)
+
+
+def test_what_drives_a_device_lies_on_the_hosts_tracks_and_copies_compute(tmp_path: Path) -> None:
+    events = [
+        event("aten::copy_", 0, 50),
+        event("train.py(7): step", 1, 40, "python_function"),
+        event("cudaMemcpyAsync", 5, 10, "cuda_runtime", correlation=3),
+        event("cuLaunchKernel", 20, 2, "cuda_driver", correlation=4),
+        event("Memcpy HtoD", 30, 5, "gpu_memcpy", pid=0, tid=7, correlation=3),
+        event("Memset", 36, 1, "gpu_memset", pid=0, tid=7, correlation=4),
+        event("cudaDeviceSynchronize", 60, 2, "overhead"),
+        event("some other category", 70, 2, "ac2g"),
+    ]
+    found = spans(tmp_path, events)
+    assert [(one.name, str(one.track.kind)) for one in found] == [
+        ("aten::copy_", "host"),
+        ("train.py(7): step", "host"),
+        ("cudaMemcpyAsync", "host"),
+        ("cuLaunchKernel", "host"),
+        ("cudaDeviceSynchronize", "host"),
+        ("Memcpy HtoD", "compute"),
+        ("Memset", "compute"),
+    ]
+
+
 def test_spans_of_a_track_never_cross(tmp_path: Path) -> None:
     events = [event("outer", 0, 10.0004), event("inner", 4, 6.0009), event("next", 10.0004, 1)]
     outer, inner, following = spans(tmp_path, events)

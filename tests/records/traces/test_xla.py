@@ -92,6 +92,19 @@ def test_instructions_are_told_by_the_program_beside_them(path: Path) -> None:
     assert [one.track.name for one in found] == ["compute", "compute", "communication"]
 
 
+def test_of_two_programs_of_one_name_the_number_tells_which_it_was(path: Path) -> None:
+    planes = [metadata(f"jit_step({k})", program(**{"dot.3": (f"dot{k}", "")})) for k in (8, 9)]
+    events = [ran("dot.3", 0, 5, program_id=8), ran("dot.3", 6, 5, program_id=9), ran("dot.3", 12, 5, program_id=7)]
+    found = worked(spans(path, *planes, plane("/host:CPU", {"thread": events})))
+    assert [one.op for one in found[:2]] == ["dot8", "dot9"]
+
+
+@pytest.mark.parametrize(("name", "device"), [("/device:GPU:1", "gpu"), ("/device:TPU:0", "tpu"), ("/host:CPU", "cpu")])
+def test_the_device_is_told_by_its_planes_name(path: Path, name: str, device: str) -> None:
+    path.write_bytes(message(plane(name, {"Stream": [("sgemm", 0, 5, {})]})))
+    assert xla.read(path).device == device
+
+
 def test_without_its_program_an_instruction_has_its_name_and_no_more(path: Path) -> None:
     (found,) = worked(spans(path, plane("/host:CPU", {"thread": [ran("multiply_add.12.3", 0, 5)]})))
     assert (found.op, found.phase, found.layer) == ("multiply_add", None, None)
@@ -115,18 +128,26 @@ def test_an_instruction_lasts_until_its_end_is_told_and_lies_apart_from_its_thre
 
 def test_the_runs_of_a_program_are_the_steps_that_called_it_though_they_begin_later(path: Path) -> None:
     program_thread = [
-        ("kbm:step:1", 0, 1, {}),
-        ("kbm:step:2", 2, 1, {}),
-        ("PjitFunction(step)", 2.1, 0.5, {}),
+        ("kbm:step:1", 1, 1, {}),
+        ("kbm:step:2", 3, 1, {}),
+        ("PjitFunction(step)", 3.1, 0.5, {}),
     ]
-    pool = [ran("dot.1", 0.5, 4, run=5), ran("dot.1", 5, 4, run=6), ran("dot.1", -0.5, 0.1, run=4)]
-    found = spans(path, plane("/host:CPU", {"main": program_thread, "pool": pool[:2]}))
-    assert [one.step for one in worked(found)] == [1, 2]
+    pool = [ran("dot.1", 0.5, 0.1, run=4), ran("dot.1", 1.5, 4, run=5), ran("dot.1", 6, 4, run=6)]
+    found = spans(path, plane("/host:CPU", {"main": program_thread, "pool": pool}))
+    assert [one.step for one in worked(found)] == [None, 1, 2]
     assert [(one.name, one.track.kind) for one in found[:3]] == [
         ("step 1", Kind.STEPS),
         ("step 2", Kind.STEPS),
         ("PjitFunction(step)", Kind.HOST),
     ]
+
+
+def test_of_a_program_that_a_step_runs_twice_two_runs_in_a_row_are_a_steps(path: Path) -> None:
+    lines = {
+        "main": [("kbm:step:1", 0, 1, {}), ("kbm:step:2", 2, 1, {})],
+        "pool": [ran("dot.1", 10 + at, 1, run=at) for at in range(4)],
+    }
+    assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 1, 2, 2]
 
 
 def test_a_program_that_ran_another_number_of_times_is_no_steps(path: Path) -> None:
