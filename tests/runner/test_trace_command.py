@@ -153,6 +153,19 @@ def test_new_records_again_where_there_is_a_trace(folder: Path) -> None:
     assert len(executor.jobs) == 1
 
 
+def test_of_several_runs_with_a_trace_of_the_cell_the_newest_is_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for steps in ("3", "7"):
+        assert runner("trace", "jax:gru", "--steps", steps) == 0
+    first, _ = sorted(path.name for path in (folder / "results").glob("2*"))
+    capsys.readouterr()
+    assert runner("trace", "jax:gru") == 0
+    assert "7 steps: " in capsys.readouterr().out
+    assert runner("trace", "jax:gru", "--run", first) == 0
+    assert "3 steps: " in capsys.readouterr().out
+
+
 def test_one_document_for_machines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("trace", "jax:gru", "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -211,6 +224,8 @@ def test_a_stored_trace_that_is_damaged_is_told_by_its_name(folder: Path, capsys
         (("jax:gru", "--epochs", "2", "2"), "--epochs: must not repeat, got 2 2"),
         (("jax:gru", "--top", "0"), "--top: must be at least 1, got 0"),
         (("absent.json",), "CELL: there is no file absent.json"),
+        (("jax:gru", "--to", "."), "--to: must be a file in a folder that is there, got ."),
+        (("jax:gru", "--to", "nowhere/mine.json"), "--to: must be a file in a folder that is there, got nowhere/mine"),
         (("jax:gru", "--matrix", "absent.yaml"), "absent.yaml: there is no such file"),
     ],
 )
@@ -219,6 +234,19 @@ def test_what_cannot_be_traced_is_one_clear_error(
 ) -> None:
     assert runner("trace", *arguments) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"epochs":1', '"epochs":0'), ('"workers":1', '"workers":999999999'), ('"step":1', '"step":""')],
+)
+def test_a_neutral_trace_of_what_cannot_be_is_refused_by_its_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], before: str, after: str
+) -> None:
+    runner("trace", "jax:gru", "--to", "mine.json")
+    (folder / "mine.json").write_text((folder / "mine.json").read_text().replace(before, after, 1))
+    assert runner("trace", "mine.json") == 2
+    assert "mine.json: is " in capsys.readouterr().err
 
 
 def test_a_run_that_has_no_such_trace_says_which_it_has(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

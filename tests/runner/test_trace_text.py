@@ -46,6 +46,12 @@ def test_what_is_beyond_the_lines_that_are_wanted_is_added_up() -> None:
     ]
 
 
+def test_of_the_gaps_the_longest_are_shown() -> None:
+    gaps = [Gap(0, 0.001, 0.003, "dot", "add", None), Gap(0, 0.009, 0.002, "add", None, None)]
+    (shown,) = [line.split() for line in table_lines(replace(SHOWN, gaps=gaps), 1)[-2:] if line]
+    assert shown == ["3.00", "ms", "1.00", "ms", "dot", "add", "-"]
+
+
 def test_what_was_not_told_has_words_and_a_long_name_is_cut() -> None:
     found = replace(SHOWN, by_operation=[Part(None, 4, 0.001, 0.2), Part("x" * 99, 4, 0.001, 0.2)])
     names = [line.split()[0] for line in table_lines(found, 20)[2:4]]

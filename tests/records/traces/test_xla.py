@@ -270,6 +270,13 @@ def test_what_threads_without_marks_do_besides_is_passed_over_also_where_it_come
     ]
 
 
+def test_of_many_names_each_event_has_its_own(path: Path) -> None:
+    others = [(f"other {number}", number, 1, {}) for number in range(300)]
+    events = [*others, ran("dot.1", 300, 1), *others, ran("add.2", 301, 1), ran("dot.1", 302, 1)]
+    found = spans(path, plane("/host:CPU", {"pool": events}))
+    assert [one.name for one in found] == ["dot.1", "add.2", "dot.1"]
+
+
 def test_a_file_that_is_damaged_or_breaks_off_anywhere_is_read_or_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

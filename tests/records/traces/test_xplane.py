@@ -106,6 +106,14 @@ def test_what_becomes_unwanted_while_events_are_read_is_left_out_from_then_on() 
     assert seen == [1, 2, 2]
 
 
+def test_no_more_statistics_are_remembered_than_a_few_and_all_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("records.traces.xplane.MOST_KNOWN", 2)
+    line = message(*((4, message((1, 1), (4, message((1, 1), (3, number % 5))))) for number in range(10)))
+    (plane,) = planes(space((3, line), *named(5, ["run_id"])))
+    assert [plane.stats(one)["run_id"] for one in plane.lines[0].events()] == [0, 1, 2, 3, 4] * 2
+    assert len(plane._known) == 2
+
+
 def test_a_statistic_without_anything_is_none() -> None:
     line = message((4, message((1, 1), (4, b""), (4, message((1, 1), (3, 4))))))
     (plane,) = planes(space((3, line), *named(4, ["end: dot"]), *named(5, ["_c"])))
