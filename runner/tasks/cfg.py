@@ -90,7 +90,10 @@ def _sections(path: Path) -> dict[str, dict[str, str]]:
     parser = configparser.ConfigParser()
     try:
         with path.open("rb") as file:
-            parser.read_string(file.read(MAX_BYTES).decode("utf-8"), str(path))
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise MatrixError([f"{path}: must have at most {MAX_BYTES:,} bytes; take out the tasks that are not run"])
+        parser.read_string(data.decode("utf-8"), str(path))
         return {name: dict(parser.items(name)) for name in parser.sections()}
     except OSError as error:
         raise MatrixError([f"{path}: cannot be read ({error.strerror}); name a file with --config"]) from error

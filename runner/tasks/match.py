@@ -5,7 +5,7 @@ as it is found, so that whoever ends it for taking too long knows at which it wa
 
 A pattern is matched against each line by itself: `^` and `$` are a line's ends. Lines end with a newline or a carriage
 return, as progress bars have it; the last may have no end. Terminal sequences and backspaces are taken out before.
-What is not UTF-8 matches nothing but a dot. A line longer than `LINE_BYTES` is cut.
+What is not UTF-8 is matched only by what takes any character, or all but some. A line longer than `LINE_BYTES` is cut.
 """
 
 from __future__ import annotations

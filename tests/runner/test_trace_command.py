@@ -82,6 +82,20 @@ def test_what_a_runner_left_that_ended_before_its_record_is_replaced(folder: Pat
     assert {path.name for path in (run.folder / "traces").glob("*/*")} == {TRACE_NAME, TABLE_NAME}
 
 
+def test_a_trace_that_is_a_link_is_none_and_nothing_of_it_stays(folder: Path) -> None:
+    runner("trace", "jax:gru", "--to", "elsewhere.json.gz")
+    (record,) = newest_records(folder)
+    run = Results(folder / "results").runs()[-1]
+    scratch = str(run.scratch("again"))
+    job = Job("nonce", record.cell_id, 0, 1, record.settings, 1, scratch, [], None, None, trace=Trace([2], 7))
+    FakeExecutor().succeed(job)
+    (job.traced_path / TRACE_NAME).unlink()
+    (job.traced_path / TRACE_NAME).symlink_to(folder / "elsewhere.json.gz")
+    kept = with_trace_kept(run, job, replace(record, trace=Traced(7, "traced")))
+    assert kept.trace == Traced(7, None, f"TraceError: {TRACE_NAME}: the process left no such file")
+    assert [path.name for path in (run.folder / "traces").iterdir()] == [f"{record.cell_id}.0.0"]
+
+
 def test_a_run_without_traces_has_no_folder_of_traces(folder: Path) -> None:
     (folder / "matrix.yaml").write_text(MATRIX.replace("    trace: {epochs: [1, 3], steps: 2}\n", ""))
     assert runner("--matrix", "matrix.yaml") == 0
@@ -247,6 +261,12 @@ def test_a_neutral_trace_of_what_cannot_be_is_refused_by_its_name(
     (folder / "mine.json").write_text((folder / "mine.json").read_text().replace(before, after, 1))
     assert runner("trace", "mine.json") == 2
     assert "mine.json: is " in capsys.readouterr().err
+
+
+def test_an_external_command_is_sent_to_its_wrapper(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX + "tasks:\n  - {task: mine, command: [train]}\n")
+    assert runner("trace", "mine") == 2
+    assert "'mine' is an external command; put a profiler round it with wrap" in capsys.readouterr().err
 
 
 def test_a_run_that_has_no_such_trace_says_which_it_has(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

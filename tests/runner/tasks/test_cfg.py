@@ -134,6 +134,7 @@ WRONG = {
     "no section": ("patterns = []\n", "is no .cfg file: File contains no section headers."),
     "two of a name": ("[t]\n[t]\n", "is no .cfg file: While reading from"),
     "not UTF-8": (b"[t\xff]\n", "must be UTF-8, got byte 0xff at 2"),
+    "more than a file of tasks": (SEED + "# so\n" * (1 << 18), "must have at most 1,048,576 bytes; take out the tasks"),
     "several tasks": ("[a]\n[b]\n", "holds 2 tasks; name one with --task-name: a, b"),
 }
 

@@ -106,6 +106,16 @@ def test_a_pattern_may_name_letters_by_their_numbers(tmp_path: Path, pattern: st
     assert found(tmp_path, "durée: 3 s\n", pattern) == ["3"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [(r"x=(.)", ["\ufffd"]), (r"x=(\S+) ", ["\ufffd5"]), (r"x=([^ ]+)", ["\ufffd5"]), (r"x=(\w)", []), (r"x=(5)", [])],
+)
+def test_what_is_no_utf_8_is_matched_by_what_takes_any_character(
+    tmp_path: Path, pattern: str, expected: list[str]
+) -> None:
+    assert found(tmp_path, b"x=\xff5 y\n", pattern) == expected
+
+
 def test_a_pattern_of_other_letters_finds_them(tmp_path: Path) -> None:
     assert found(tmp_path, "durée: 3 s\nDurée [é]: 4 s\n", r"dur[é]e: (\d)") == ["3"]
 
