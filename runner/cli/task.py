@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,10 +103,14 @@ def _config(args: argparse.Namespace) -> Path | None:
 def _of_cfg(args: argparse.Namespace, path: Path) -> Entry:
     from runner.grammar import LIMITS
     from runner.tasks.asked import TaskAsked, labelled
-    from runner.tasks.cfg import read_cfg
+    from runner.tasks.cfg import Filled, placeless, read_cfg
     from runner.tasks.entry import entry_of
 
-    task = read_cfg(path, args.task_name, _filled(args))
+    filled = _filled(args)
+    task = read_cfg(path, args.task_name, filled)
+    written = read_cfg(path, args.task_name, Filled(policy=filled.policy, command=filled.command))
+    for flag in placeless(written.command[0], filled):
+        print(f"runner: {flag}: the command has no such field, and runs as it stands there", file=sys.stderr)
     limits = {key: rule.default for key, rule in LIMITS.items()} | {"timeout_s": LIMITS["timeout_s"].maximum}
     return entry_of((f"[{task.name}]", None), TaskAsked(task, None, labelled(None, ())), {}, limits)
 

@@ -72,13 +72,24 @@ def substituted(command: str, filled: Filled) -> str:
     """Return a command with the template's fields filled in; without GPUs `--gpus` goes."""
     if filled.gpus is not None:
         command = re.sub(r"--gpus [0-9][0-9,]*", f"--gpus {filled.gpus}" if filled.gpus else "", command)
-    if filled.epochs is not None:
-        command = re.sub(r"--epochs \d+", f"--epochs {filled.epochs}", command)
-    if filled.kvstore is not None:
-        command = command.replace("--kvstore device", f"--kvstore {filled.kvstore}")
-    if filled.dtype is not None:
-        command = command.replace("--dtype float32", f"--dtype {filled.dtype}")
+    for place, text in _fields(filled):
+        command = re.sub(place, text.replace("\\", r"\\"), command)
     return command
+
+
+def placeless(command: str, filled: Filled) -> list[str]:
+    """Return the flags whose place a command does not have, so that they change nothing in it."""
+    return [text for place, text in _fields(filled) if not re.search(place, command)]
+
+
+def _fields(filled: Filled) -> list[tuple[str, str]]:
+    """Return, of each field that is given, its place in a command and what comes there."""
+    fields = (
+        (r"--epochs \d+", "--epochs", filled.epochs),
+        ("--kvstore device", "--kvstore", filled.kvstore),
+        ("--dtype float32", "--dtype", filled.dtype),
+    )
+    return [(place, f"{flag} {value}") for place, flag, value in fields if value is not None]
 
 
 def goal_of(metric: str) -> Goal:

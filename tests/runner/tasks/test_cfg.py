@@ -8,7 +8,7 @@ import pytest
 
 from records.task import Compute, Goal, MetricAsked
 from runner.errors import MatrixError
-from runner.tasks.cfg import Filled, goal_of, read_cfg, substituted
+from runner.tasks.cfg import Filled, goal_of, placeless, read_cfg, substituted
 
 # The example of that driver's own document.
 SEED = r"""
@@ -58,6 +58,17 @@ def test_the_example_of_the_driver_is_read_as_it_stands(tmp_path: Path) -> None:
 )
 def test_fields_of_the_template_are_filled_in(filled: Filled, expected: str) -> None:
     assert substituted("run --gpus 8 --epochs 20 --kvstore device --dtype float32", filled) == expected
+
+
+def test_a_value_is_filled_in_as_it_stands() -> None:
+    assert substituted("run --kvstore device", Filled(kvstore=r"\1\g<0>")) == r"run --kvstore \1\g<0>"
+
+
+def test_fields_that_a_command_does_not_have_are_known() -> None:
+    filled = Filled(gpus=2, epochs=3, kvstore="nccl", dtype="float16")
+    assert placeless("run --epochs 20 --kvstore dist --dtype=float32", filled) == ["--kvstore nccl", "--dtype float16"]
+    assert placeless("run --epochs 20 --kvstore device --dtype float32", filled) == []
+    assert placeless("run", Filled()) == []
 
 
 def test_a_list_of_gpus_is_replaced_whole() -> None:

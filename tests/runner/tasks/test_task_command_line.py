@@ -148,6 +148,7 @@ def test_the_result_file_has_the_keys_of_the_driver(folder: Path) -> None:
     executor = FakeExecutor()
     flags = ("--framework", "keras", "--metrics-suffix", "daily", "--num-gpus", "2")
     assert runner("task", "--task-name", "train", *flags, executor=executor) == 0
+    assert executor.timeouts_s == [86_400]
     assert executor.jobs[0].task is not None
     assert (executor.jobs[0].task.command, executor.jobs[0].task.gpus) == (["train --gpus 2"], 2)
     assert json.loads((folder / "dlbenchmark_result.json").read_text()) == {
@@ -209,8 +210,30 @@ def test_a_place_for_the_result_that_is_none_is_refused_before_anything_runs(
     assert executor.jobs == []
 
 
+def test_a_field_that_the_command_does_not_have_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "task_config.cfg").write_text(CFG)
+    assert runner("task", "--num-gpus", "2", "--epochs", "3", "--kvstore", "nccl") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "runner: --epochs 3: the command has no such field, and runs as it stands there",
+        "runner: --kvstore nccl: the command has no such field, and runs as it stands there",
+    ]
+
+
+def test_the_template_goes_before_the_other_cfg_file_and_both_before_the_matrix(folder: Path) -> None:
+    chosen = []
+    for name in ("matrix.yaml", "task_config.cfg", "task_config_template.cfg"):
+        if name.endswith(".cfg"):
+            (folder / name).write_text(CFG.replace("= train", f"= {name}"))
+        executor = FakeExecutor()
+        assert runner("task", "--task-name", "train", executor=executor) == 0
+        chosen.append({job.task.command[0] for job in executor.jobs if job.task})
+    assert chosen == [{"train"}, {"task_config.cfg --gpus 8"}, {"task_config_template.cfg --gpus 8"}]
+
+
 def test_a_task_of_the_matrix_may_be_run_alone_and_its_cells_have_names(folder: Path) -> None:
-    assert runner("task", "--task-name", "train", "--repeats", "2") == 0
+    executor = FakeExecutor()
+    assert runner("task", "--task-name", "train", "--repeats", "2", executor=executor) == 0
+    assert len(executor.jobs) == 4 * 2
     found = json.loads((folder / "dlbenchmark_result.json").read_text())
     assert len([key for key in found if key.endswith(".speed")]) == 4
     assert {key.split(".")[0] for key in found} == {"train"}
@@ -224,6 +247,7 @@ def test_a_task_of_the_matrix_may_be_run_alone_and_its_cells_have_names(folder: 
         (["--config", "a", "--matrix", "b"], "--config, --matrix: name one file, not both"),
         (["--epochs", "3"], "--epochs: belongs to a .cfg file; a matrix file has params in their place"),
         (["--config", "x.cfg", "--num-gpus", "-1"], "--num-gpus: must be at least 0, got -1"),
+        (["--config", "x.cfg", "--epochs", "-2"], "--epochs: must be at least 0, got -2"),
         (
             ["--config", "x.cfg", "--metrics-policy", "a"],
             "--metrics-policy, --command-to-execute: give both or neither",
