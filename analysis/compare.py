@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.doubts import doubts
-from analysis.primary import STEP_TIME, Figure, cost, figure_of, told
+from analysis.primary import STEP_TIME, Figure, cost, figure_of, told, without_ratio
 from analysis.same_work import differing, losses_apart, mixed
 from analysis.sequential import FIXED, Looks
 from analysis.statistics import (
@@ -48,7 +48,8 @@ class CellSummary:
     """One cell over its processes. Times in seconds, memory in bytes; None where not measured.
 
     `records` are the attempts that count, `superseded` the measured ones whose block was disturbed and measured again.
-    Of an external command `step_time` holds its primary metric, in its own unit; `figure` says which.
+    Of an external command `step_time` holds its primary metric, in its own unit; `figure` says which. It is None where
+    that is not above zero in a process, since no ratio can be drawn of it.
     `step_time_median` and `step_time_p95` are of the processes' figures too, interpolated; None below two processes.
     """
 
@@ -176,7 +177,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
     measured = [record for record in kept if record.status in MEASURED]
     times = [record.times for record in measured]
     used = [record.usage for record in measured if record.usage]
-    step_times = [found for record in measured if (found := told(record))]
+    step_times = [] if without_ratio(measured) else [found for record in measured if (found := told(record))]
     return CellSummary(
         cell_id=kept[0].cell_id,
         settings=kept[0].settings,
@@ -219,7 +220,7 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     cells = {backend: cells[backend] for backend in in_order(cells)}
     running = {backend: cell for backend, cell in cells.items() if cell.step_time}
     if len(running) < 2:
-        return Row(title, cells, None, "nothing to compare")
+        return Row(title, cells, None, _nothing(cells))
     for name, cell in running.items():
         if found := mixed(cell.measured):
             return Row(title, cells, None, f"not comparable: {found} within {name}")
@@ -233,6 +234,12 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     verdict = _open_verdict(quickest, ratios, len(running) - 1)
     row = Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else (), looks=looks)
     return replace(row, quickest=quickest if ratios else None)
+
+
+def _nothing(cells: dict[str, CellSummary]) -> str:
+    """Return why there is nothing to compare."""
+    below = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
+    return "nothing to compare" + (f": {below} is not above zero, and no ratio can be drawn of that" if below else "")
 
 
 def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | None:
@@ -352,7 +359,7 @@ def _smallest_difference(scatter: float | None, count: int) -> float | None:
 
 def by_repeat(cell: CellSummary) -> dict[int, float]:
     """Return the cost of each measured repeat: the step time in seconds, or the like of an external command."""
-    return {r.repeat: found for r in cell.measured if (found := cost(r))}
+    return {} if without_ratio(cell.measured) else {r.repeat: c for r in cell.measured if (c := cost(r))}
 
 
 def cost_of(cell: CellSummary) -> float:

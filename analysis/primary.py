@@ -62,6 +62,17 @@ def cost(record: Record) -> float | None:
     return 1 / found
 
 
+def without_ratio(records: Iterable[Record]) -> bool:
+    """Return whether a command's figure is not above zero in one of these, so that no ratio can be drawn of them."""
+    return any(record.task is not None and told(record) is None for record in records)
+
+
+def shown(records: Sequence[Record]) -> float | None:
+    """Return the median of a command's primary metric, above zero or not; None for a workload."""
+    name = figure_of(records).name
+    return next((one.value for one in metrics_over(records) if one.name == name), None)
+
+
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
     """One metric over the processes of a cell: the median of those that have it, how many do, and why others do not."""

@@ -17,6 +17,7 @@ from analysis.failing import failing, more_often
 from analysis.gate import Outcome, Rule, Verdict, judge, overall
 from analysis.history import SessionRatio
 from analysis.kinds import Facets, Pair, facets
+from analysis.primary import without_ratio
 from analysis.same_work import losses_apart, mixed
 from analysis.statistics import MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values, paired_logs
 from analysis.suite import SuiteRatio, per_group
@@ -189,6 +190,8 @@ def _reason(base: CellSummary | None, new: CellSummary | None, apart: bool) -> s
             return f"not measured in {name}: {told or 'no repeat has ended'}"
         if found := mixed(cell.measured):
             return f"{found} within {name}"
+        if without_ratio(cell.measured):
+            return f"not comparable: {cell.figure.name} is not above zero in {name}, and no ratio can be drawn of that"
     if reason := incomparable({"base": base, "new": new}, apart=apart):
         return f"not comparable: {reason}"
     return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from analysis.beside import NOTHING, Beside, SameWork, Standing, cell_doubts, same_work
 from analysis.compare import CellSummary, Row, cost_of, in_order
 from analysis.parallel import Figure, figures
-from analysis.primary import STEP_TIME, MetricSummary, metrics_over
+from analysis.primary import STEP_TIME, MetricSummary, metrics_over, shown
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.format import (
@@ -39,6 +39,7 @@ HOW_WATCHED = {
     Method.PROFILED: "by the backend's profiler",
 }
 FOREST_LINE = 18
+NO_RATIO = "not above zero in a process: no ratio can be drawn of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +313,8 @@ def _missing(cell: CellSummary | None) -> Value:
 
 def _step_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:
     if cell is None or cell.step_time is None:
-        return _missing(cell)
+        below = shown(cell.measured) if cell else None
+        return _missing(cell) if below is None else Value(number(below), "not compared", hint=NO_RATIO)
     estimate, size = cell.step_time, MILLISECOND.size if cell.figure == STEP_TIME else 1.0
     told = interval(estimate.low, estimate.high, estimate.centre, size)
     doubts = cell_doubts(cell, beside)

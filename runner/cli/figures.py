@@ -29,7 +29,8 @@ def between(low: float, high: float, figure: Figure) -> str:
 def told(record: Record) -> str:
     """Return one attempt's figure for the progress line."""
     figure = figure_of([record])
-    return f"{quantity(primary.told(record), figure)} " + ("a step" if figure == STEP_TIME else figure.name)
+    found = record.times.step_time_s if record.task is None else primary.shown([record])
+    return f"{quantity(found, figure)} " + ("a step" if figure == STEP_TIME else figure.name)
 
 
 def metric_lines(cell: CellSummary) -> list[str]:
@@ -54,7 +55,7 @@ def task_lines(cell: CellSummary) -> list[str]:
             continue
         by_name = {metric.name: metric for metric in task.metrics}
         row = [significant(by_name[name].value) if name in by_name else NOTHING for name in names]
-        peak = size(task.host_memory.max_bytes if task.host_memory else None)
+        peak = size(task.host_memory.max_bytes if task.host_memory else record.memory.peak_host_memory_bytes)
         rows.append([str(record.repeat), record.status, *row, peak, f"{count(task.log_bytes)}B", _left(task.files)])
     problems = [
         f"{name}: {one.problem}" for name, one in zip(names, metrics_over(cell.records), strict=True) if one.problem

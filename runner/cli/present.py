@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import shortfall, whole
 from analysis.beside import Beside, cell_doubts, same_work
 from analysis.compare import CellSummary, Row, in_order
-from analysis.primary import STEP_TIME, beside_mean, metrics_over
+from analysis.primary import STEP_TIME, beside_mean, metrics_over, shown
 from analysis.statistics import MIN_BLOCKS
 from records.codec import to_json
 from records.schema import MEASURED, Record
@@ -107,8 +107,10 @@ def _cell_text(row: Row, backend: str, beside: Beside) -> str:
     cell = row.cells.get(backend)
     if cell is None:
         return "-"
-    if cell.step_time is None:
+    if cell.step_time is None and not cell.measured:
         return f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
+    if cell.step_time is None:
+        return "\n".join(map(_plain, [quantity(shown(cell.measured), cell.figure), *metric_lines(cell)]))
     centre = quantity(cell.step_time.centre, cell.figure)
     if cell.figure != STEP_TIME:
         best = f"[bold green]* {_plain(centre)}[/]" if row.fastest == backend else _plain(centre)

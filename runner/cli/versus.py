@@ -9,7 +9,7 @@ from typing import Any
 from analysis.gate import Outcome
 from analysis.history import LEAST_PROCESSES, LEAST_SESSIONS
 from analysis.kinds import Counts
-from analysis.primary import STEP_TIME
+from analysis.primary import STEP_TIME, shown
 from analysis.statistics import Estimate
 from analysis.suite import SuiteRatio
 from analysis.titles import titles
@@ -172,7 +172,9 @@ def _ratio(ratio: Estimate | None) -> list[str]:
 
 def _centre(one: Comparison, side: str) -> float | None:
     cell = one.base if side == "base" else one.new
-    return cell.step_time.centre if cell and cell.step_time else None
+    if cell is None:
+        return None
+    return cell.step_time.centre if cell.step_time else shown(cell.measured)
 
 
 def _remarks(found: Versus, names: Names) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from records.schema import Record, Status
+from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
 from runner.testing import FakeExecutor
@@ -121,6 +123,39 @@ def test_an_unfinished_run_is_continued(folder: Path) -> None:
 
 def test_no_backend_is_missed_and_no_server_started_for_a_command(folder: Path) -> None:
     assert runner("--filter", "workload=task train", executor=FakeExecutor(absent=frozenset({"word=a"}))) == 0
+
+
+def below_zero(job: Job) -> Outcome:
+    """Its metrics are negative."""
+    seen = FakeExecutor().succeed(job)
+    assert seen.task is not None
+    metrics = [replace(one, value=-0.5) if one.name == "speed" else one for one in seen.task.run.metrics]
+    return replace(seen, task=replace(seen.task, run=replace(seen.task.run, metrics=metrics)))
+
+
+def test_a_metric_below_zero_is_shown_and_not_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ("--filter", "workload=task train", "--filter", "batch_size=8")
+    for _ in range(2):
+        assert runner(*chosen, "--new", executor=FakeExecutor(behaviours={"task train": below_zero})) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "ok, -0.500 samples/s speed" in printed
+    assert "task train -0.500 samples/s -0.500 samples/s" in printed
+    assert "nothing to compare: speed is not above zero, and no ratio can be drawn of that" in printed
+    page = (folder / "results" / "latest" / "report.html").read_text()
+    assert page.count("not compared") == 2
+    assert page.count("-0.5") >= 2
+    base, new = sorted(path.name for path in (folder / "results").glob("2*"))
+    assert main(["compare", base, new]) == 1  # of nothing there is a ratio
+    told = "-0.500 samples/s -0.500 samples/s - - - not comparable: speed is not above zero in base, and no ratio"
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_memory_of_each_process_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--filter", "workload=task train", "--filter", "batch_size=8", "--backend", "word=a")
+    capsys.readouterr()
+    assert main(["show", "train"]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.split()[:2] == ["0", "ok"])
+    assert " 500 MiB " in row
 
 
 def test_two_runs_of_a_task_are_compared_by_its_metric(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
