@@ -373,6 +373,19 @@ def test_a_run_that_was_continued_with_a_log_folder_is_opened_there(
     assert started[0][4] == str(tmp_path / "logs")
 
 
+def test_without_the_profile_plugin_tensorboard_starts_and_is_told_what_it_lacks(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    started: list[list[str]],
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if "plugin" in name else object())
+    with pytest.raises(SystemExit):
+        main(["tensorboard", "--log-dir", str(tmp_path)])
+    assert len(started) == 1
+    assert "pip install tensorboard-plugin-profile" in capsys.readouterr().err
+
+
 def test_tensorboard_that_is_not_installed_is_told_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

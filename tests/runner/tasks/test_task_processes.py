@@ -233,6 +233,7 @@ def test_a_command_is_held_to_as_many_cpus_as_it_has_threads(tmp_path: Path) -> 
     asked = "metrics: {cpus: '(.*) CPUs', threads: 'CPUs (.*) threads'}"
     record = record_of(tmp_path, f"task: held, command: ['{{python}}', script.py], threads: 1, {asked}", script)
     assert values(record) == {"cpus": 1.0, "threads": 1.0}
+    assert list((tmp_path / "results").glob("*/outputs/*")) == []  # it left nothing, and nothing is kept
 
 
 def test_reports_without_end_are_cut_and_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
