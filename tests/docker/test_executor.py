@@ -322,7 +322,7 @@ OTHER = 12345  # no user of this machine's
 
 @pytest.fixture
 def reachable() -> Iterator[Path]:
-    """A folder that another user can come to: pytest makes its own for one user alone, and shuts them anew each time."""
+    """A folder that another user can come to: pytest makes its own for one user alone, and shuts them again."""
     with tempfile.TemporaryDirectory(prefix="another-user-") as folder:
         yield Path(folder)
 
