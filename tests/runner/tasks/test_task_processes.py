@@ -212,6 +212,17 @@ def test_a_command_that_fills_the_disk_is_ended_and_one_that_prints_little_on_a_
     assert (flood.status, str(flood.reason)[:10]) == (Status.ERROR, "disk_full:")
     quiet = record_of(tmp_path, "task: quiet, command: ['{python}', script.py]", "import time; time.sleep(0.4)")
     assert quiet.status == Status.OK
+    assert quiet.task is not None
+    (uptime,) = quiet.task.metrics
+    assert (uptime.name, 0.4 <= (uptime.value or 0) < 10) == ("uptime_in_seconds", True)
+
+
+def test_of_very_many_outputs_the_record_names_the_first(tmp_path: Path) -> None:
+    script = "import sys, pathlib; [(pathlib.Path(sys.argv[1]) / f'{n:03}').touch() for n in range(120)]"
+    record = record_of(tmp_path, "task: many, command: ['{python}', script.py, '{outputs}']", script)
+    assert record.task is not None
+    assert record.task.files == [f"{number:03}" for number in range(100)]
+    assert len(list((tmp_path / "results").glob("2*/outputs/*/*"))) == 120
 
 
 def test_a_command_whose_time_is_up_is_asked_to_end_and_has_time_for_it(tmp_path: Path) -> None:
