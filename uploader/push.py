@@ -7,7 +7,7 @@ never take is set aside with its reason and the rest goes. Measuring knows nothi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,10 +47,20 @@ def push(results: Results, warehouse: Warehouse, outbox: Outbox, say: Say = lamb
     """Seal what is new and send all that is pending. Raises `UploadError`; what is pending then stays so."""
     done = Pushed()
     with outbox.locked():
-        done.sealed = seal_all(_collect(results, outbox, done), outbox)
+        done.sealed = seal_all(short_enough(_collect(results, outbox, done), outbox), outbox)
         send(warehouse, outbox, done, say)
         done.dead = len(outbox.dead())
     return done
+
+
+def short_enough(found: Iterable[Row], outbox: Outbox) -> Iterator[Row]:
+    """Yield the rows that a warehouse may take; one that is too long is set aside."""
+    for row in found:
+        size = len(row.line.encode())
+        if size > LONGEST_ROW_BYTES:
+            outbox.bury(row.table, row.item, row.line, f"{size:,} bytes, more than {LONGEST_ROW_BYTES:,}")
+        else:
+            yield row
 
 
 def send(warehouse: Warehouse, outbox: Outbox, done: Pushed, say: Say) -> None:
@@ -80,15 +90,10 @@ def _refused(outbox: Outbox, batch: Batch, reason: str) -> None:
 
 
 def _collect(results: Results, outbox: Outbox, done: Pushed) -> Iterator[Row]:
-    """Yield the rows of what is not sent yet; a row that is too long is set aside."""
+    """Yield the rows of what is not sent yet."""
     sent = outbox.sent()
     for run in results.runs():
-        for row in _of_run(run, sent, done):
-            size = len(row.line.encode())
-            if size > LONGEST_ROW_BYTES:
-                outbox.bury(row.table, row.item, row.line, f"{size:,} bytes, more than {LONGEST_ROW_BYTES:,}")
-            else:
-                yield row
+        yield from _of_run(run, sent, done)
 
 
 def _of_run(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     outbox, done = options.outbox(args), pushing.Pushed()
     with options.warehouse(args) as warehouse, outbox.locked():
         options.make_ready(warehouse, args.to)
-        seal_all(found.rows, outbox)
+        seal_all(pushing.short_enough(found.rows, outbox), outbox)
         pushing.send(warehouse, outbox, done, print)
         done.dead = len(outbox.dead())
     print(f"{done.new:,} new rows, {done.known:,} were there")
