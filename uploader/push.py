@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from records import findings
 from records.store import RECORD_NAME, Problem, Results, Run, StoreFailure
@@ -51,6 +50,12 @@ def push(results: Results, warehouse: Warehouse, outbox: Outbox, say: Say = lamb
         send(warehouse, outbox, done, say)
         done.dead = len(outbox.dead())
     return done
+
+
+def unsealed(results: Results, outbox: Outbox) -> int:
+    """Return how many attempts no batch holds yet, those set aside left out; by the names of their records."""
+    held = outbox.sent()[CELLS.name] | {letter.item for letter in outbox.dead()}
+    return sum(len(_items(run) - held) for run in results.runs())
 
 
 def short_enough(found: Iterable[Row], outbox: Outbox) -> Iterator[Row]:
@@ -108,8 +113,7 @@ def _of_run(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:
 
 def _of_records(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:
     """Yield the rows of new records. Names tell which are new: reading all records every night would take minutes."""
-    items = {f"{run.run_id}/{path.name.removesuffix('.json')}" for path in _record_files(run)}
-    if not items - (sent[CELLS.name] & sent[MEASUREMENTS.name]):
+    if not _items(run) - (sent[CELLS.name] & sent[MEASUREMENTS.name]):
         return
     records, problems = run.load()
     done.left_out += [_told(problem) for problem in problems]
@@ -120,8 +124,10 @@ def _of_records(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[R
         yield from (row for row in rows.of_record(record) if row.item not in sent[row.table.name])
 
 
-def _record_files(run: Run) -> Iterator[Path]:
-    return (path for path in (run.folder / "records").glob("[!.]*") if RECORD_NAME.fullmatch(path.name))
+def _items(run: Run) -> set[str]:
+    """Return the items of a run's records."""
+    names = (path.name for path in (run.folder / "records").glob("[!.]*") if RECORD_NAME.fullmatch(path.name))
+    return {f"{run.run_id}/{name.removesuffix('.json')}" for name in names}
 
 
 def _of_findings(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:

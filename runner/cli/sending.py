@@ -12,10 +12,13 @@ from runner.errors import InfrastructureError, UsageError
 
 def check(address: str) -> None:
     """Refuse an address that is none before anything is measured. Raises `UsageError`."""
-    from uploader.warehouse import BIGQUERY, LOCAL
+    from uploader.errors import BadInput
+    from uploader.warehouse import is_local
 
-    if address != LOCAL and not address.startswith(f"{LOCAL}:") and not BIGQUERY.fullmatch(address):
-        raise UsageError(f"--upload: must be local, local:FOLDER or bigquery://PROJECT.DATASET, got {address!r}")
+    try:
+        is_local(address)
+    except BadInput as error:
+        raise UsageError(str(error).replace("--to", "--upload", 1)) from error
 
 
 def after_run(address: str, results: Path) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from records.codec import dumps
-from records.schema import Learning
+from records.schema import DeviceProof, Learning
 from records.store import Results, Run
-from tests.conftest import make_settings
+from tests.conftest import MACHINE, make_settings
 from tests.uploader.stored import Killed, dying_at, full_at, results_with, store_run
 from uploader import local, parquet
 from uploader.errors import BadInput, UploadError, WarehouseFailure
@@ -72,6 +74,24 @@ def test_overlapping_batches_of_several_uploaders_add_each_row_once(tmp_path: Pa
     store_run(results.root, 1)
     assert pushed(results, warehouse, "second") == 53
     assert verify(results, warehouse).problems == ()
+
+
+def test_while_rows_are_taken_no_other_uploader_into_the_same_folder_takes_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, made, held = _batch(tmp_path, 0), LocalWarehouse(tmp_path / "warehouse"), []
+    write_new = parquet.write_new
+
+    def watched(*args: Any) -> int:
+        with (made.folder / ".lock").open("a") as other, pytest.raises(BlockingIOError) as refused:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(refused.type)
+        return write_new(*args)
+
+    monkeypatch.setattr(parquet, "write_new", watched)
+    made.create()
+    assert made.merge(batch) == 1
+    assert held == [BlockingIOError]
 
 
 def test_killed_at_any_file_operation_of_a_merge_and_a_compaction_each_row_is_there_once(
@@ -254,6 +274,21 @@ def test_the_flat_table_of_the_first_benchmarks_has_its_names(tmp_path: Path, wa
         "sampletype": "synthetic",
     }
     assert row["keras_backend"] == {"type": "jax", "version": "0.10.0"}
+    assert (row["test_name"], row["test_type"], row["keras_version"]) == ("mnist_mlp", "fit", "3.15.0")
+    assert row["recorded_time"].isoformat() == "2026-01-01T02:00:00+00:00"
+    assert row["platform_info"] == {"type": "host", "machine_type": "a CPU"}
+    assert row["gpu_info"] == {"count": 0.0, "platform": None}
+
+
+def test_the_flat_table_tells_memory_container_and_gpus(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    machine = replace(MACHINE, memory_bytes=8 << 30, container="docker")
+    device = DeviceProof("gpu", "cuda:0", 2, "a GPU")
+    store_run(tmp_path / "results", 0, count=1, machine=machine, device=device)
+    pushed(Results(tmp_path / "results"), warehouse)
+    [row] = warehouse.query("SELECT * FROM benchmarks").dicts()
+    assert row["cpu_info"] == {"numcores": 2.0, "memory": 8.0, "memory_units": "GiB"}
+    assert row["platform_info"] == {"type": "docker", "machine_type": "a CPU"}
+    assert row["gpu_info"] == {"count": 2.0, "platform": "a GPU"}
 
 
 def test_types_of_all_tables_are_known_to_the_engine() -> None:

@@ -251,6 +251,14 @@ def test_the_outbox_of_any_address_is_a_folder_of_its_own_below_the_results(addr
     assert found.resolve().parent == (tmp_path / "outbox").resolve()
 
 
+def test_what_was_sent_into_one_folder_counts_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = [outbox_folder(f"local:{name}", tmp_path) for name in ("a/b", "a-b", "/a/b", f"{tmp_path}/a/b", "./a/b")]
+    assert len({path.name[-8:] for path in found}) == 3
+    assert found[0].name[-8:] == found[3].name[-8:] == found[4].name[-8:]
+    assert outbox_folder("local", tmp_path) == tmp_path / "outbox" / "local"
+
+
 def test_an_item_is_never_cut_in_two(results: Results, outbox: Outbox) -> None:
     with outbox.locked():
         rows = [row for run in results.runs() for record in run.load()[0] for row in _rows(record)]

@@ -71,9 +71,16 @@ class Client:
         self.tables.add(target)
         return self._job("load", given["job_id"])
 
+    def get_dataset(self, name: str, **given: Any) -> Any:
+        self._note("get_dataset", (name,), given)
+        raise api.NotFound("no such dataset")
+
+    def create_dataset(self, asked: Any, **given: Any) -> None:
+        self._note("create_dataset", (asked,), given)
+
     def query(self, sql: str, **given: Any) -> Job:
         self._note("query", (sql,), given)
-        return self._job("query", given.get("job_id") or "none")
+        return self._job("query", given.get("job_id") or f"unnamed-{len(self.jobs)}")
 
     def delete_table(self, name: str, **given: Any) -> None:
         self._note("delete_table", (name,), given)
@@ -129,6 +136,16 @@ def test_a_batch_is_loaded_and_merged_by_jobs_that_its_content_names(batch: Batc
     assert re.search(r"ON T.day BETWEEN DATE '2026-01-01' AND DATE '2026-01-01' AND T.run_id = S.run_id", sql)
     assert "WHEN MATCHED" not in sql
     assert client.named("delete_table")[0][0] == (staging,)
+
+
+def test_both_datasets_are_made_where_was_asked_and_what_waits_in_staging_vanishes_after_a_day() -> None:
+    client = Client()
+    opened(client, location="EU").create()
+    made = [asked for (asked,), _ in client.named("create_dataset")]
+    assert [(one.dataset_id, one.location, one.default_table_expiration_ms) for one in made] == [
+        ("data", "EU", None),
+        ("data_staging", "EU", 24 * 3600 * 1000),
+    ]
 
 
 def test_a_batch_that_was_merged_before_is_neither_loaded_nor_merged_again(batch: Batch) -> None:

@@ -1,16 +1,17 @@
 """Answer one SELECT in BigQuery's dialect, on BigQuery or on the local warehouse.
 
 uploader query 'SELECT backend, COUNT(*) AS attempts FROM cells GROUP BY backend'
-uploader query --file dashboards/queries/failures.sql --set days=30 --csv"""
+uploader query --file dashboards/queries/runs.sql --set workload= --set backend=jax --set since=2026-01-01 --csv"""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import json
+import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uploader.cli import options
 from uploader.errors import BadInput
@@ -41,8 +42,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Ask, and print the rows."""
     from uploader.local import LocalWarehouse
+    from uploader.warehouse import is_local
 
     sql = _sql(args)
+    if is_local(args.to):
+        options.require_results(args)
     with options.warehouse(args) as warehouse:
         if isinstance(warehouse, LocalWarehouse):
             warehouse.shut_in()
@@ -53,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         writer.writerows(answer.rows)
     elif args.json:
         for row in answer.dicts():
-            print(json.dumps(row, default=str, ensure_ascii=False))
+            print(json.dumps(_json(row), default=str, ensure_ascii=False, allow_nan=False))
     else:
         _print_table(answer)
     return 0
@@ -78,6 +82,17 @@ def _assignment(text: str) -> tuple[str, Scalar]:
         except ValueError:
             continue
     return name, value
+
+
+def _json(value: Any) -> Any:
+    """Return a value for JSON; what JSON has no number for is told in words, as BigQuery does: NaN, Infinity."""
+    if isinstance(value, dict):
+        return {str(name): _json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def _print_table(answer: Answer) -> None:
