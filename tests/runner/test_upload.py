@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -23,8 +24,9 @@ from runner.cli.main import Seams, main
 from runner.testing import FakeExecutor
 from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
+from uploader.testing import FakeWarehouse
 from uploader.verify import verify
-from uploader.warehouse import Warehouse
+from uploader.warehouse import Options, Warehouse
 
 ROOT = Path(__file__).parents[2]
 MATRIX = """\
@@ -183,6 +185,36 @@ def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
     assert status == "200 OK"
     assert "Nothing has been measured yet" in page
     assert "<section" not in page
+
+
+def test_a_query_of_the_dashboard_reads_no_more_than_it_may(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[str, Options]] = []
+
+    def opening(address: str, results: Path, options: Options) -> FakeWarehouse:
+        opened.append((address, options))
+        return FakeWarehouse(address)
+
+    monkeypatch.setattr("uploader.warehouse.open_warehouse", opening)
+    monkeypatch.setattr(serve, "serve", lambda warehouse, host, port: None)
+    for more in ([], ["--maximum-bytes-billed", "5", "--location", "EU"]):
+        assert runner("dashboard", "--from", "bigquery://some-project.data", *more) == 0
+    assert opened == [
+        ("bigquery://some-project.data", Options(most_bytes_billed=10 << 30)),
+        ("bigquery://some-project.data", Options(most_bytes_billed=5, location="EU")),
+    ]
+
+
+@pytest.mark.process
+def test_a_port_that_is_taken_is_named(folder: Path) -> None:
+    pytest.importorskip("waitress", reason="waitress is not installed: extra `dashboard`")
+    (folder / "results").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "runner", "dashboard", "--listen", place]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"--listen: {place}: Address already in use; name another HOST:PORT" in done.stderr
 
 
 @pytest.mark.process
