@@ -159,6 +159,9 @@ def test_a_trend_has_every_session_and_marks_the_change(warehouse: LocalWarehous
     assert [row["run_id"] for row in rows] == [run_name(night) for night in range(NIGHTS)]
     assert [row["run_id"] for row in rows if row["change_verdict"]] == [run_name(SLOWER_FROM)]
     assert {row["backend_version"] for row in rows} == {"0.12.1"}
+    assert [row["keras_version"] for row in rows] == ["3.15.0"] * SLOWER_FROM + ["3.16.0"] * (NIGHTS - SLOWER_FROM)
+    assert [row["change_look"] for row in rows if row["change_look"]] == ["Keras: keras 3.15.0 → 3.16.0"]
+    assert rows[SLOWER_FROM]["change_ratio"] == pytest.approx(1.5, rel=0.01)
 
 
 def test_the_fc_modes_show_the_efficiency_of_their_workers(warehouse: LocalWarehouse) -> None:
@@ -208,6 +211,15 @@ def test_each_device_has_a_trend_and_regressions_of_its_own(tmp_path: Path) -> N
     assert (row["device"], row["at_run_id"], row["sessions_since"]) == ("gpu a", runs[0].run_id, 3)
     trend = answer(warehouse, questions()["trend"], Choice()).dicts()
     assert [(one["device"], one["change_verdict"]) for one in trend] == [("gpu a", "slower"), ("gpu b", None)]
+
+
+def test_what_a_devices_newest_session_no_longer_finds_is_no_regression(tmp_path: Path) -> None:
+    first, second = (store_run(tmp_path, night) for night in range(2))
+    one = replace(found(first.load()[0][0].cell_id), kind=Kind.SESSION, host_id="host", device="gpu a")
+    slower = replace(one, kind=Kind.CHANGE, estimate=1.5, verdict="slower", at_run_id=first.run_id)
+    findings.keep(first, [one, replace(one, device="gpu b"), slower])
+    findings.keep(second, [one])
+    assert answer(warehouse_of(Results(tmp_path)), questions()["regressions"], Choice()).rows == []
 
 
 def test_a_run_tells_how_many_attempts_ended_ok_and_how_many_failed(tmp_path: Path) -> None:

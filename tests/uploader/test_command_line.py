@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -72,6 +73,16 @@ def test_a_query_prints_what_json_has_no_number_for_as_bigquery_does(
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     versions = {"jax": "0.10.0", "keras": "3.15.0"}
     assert found == {"a": "NaN", "b": "-Infinity", "c": ["Infinity"], "versions": versions}
+
+
+def test_what_has_members_is_json_in_csv_and_in_a_table(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["push", "--results", results, "--quiet"])
+    command = ["query", "SELECT versions, ['a'] AS b, 1 AS c FROM cells LIMIT 1", "--results", results]
+    assert main([*command, "--csv"]) == 0
+    [_, [versions, *rest]] = csv.reader(capsys.readouterr().out.splitlines())
+    assert (json.loads(versions), rest) == ({"jax": "0.10.0", "keras": "3.15.0"}, ['["a"]', "1"])
+    assert main(command) == 0
+    assert '["a"]' in capsys.readouterr().out
 
 
 def test_a_query_that_a_person_wrote_reads_no_file_but_the_warehouses(

@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
     if args.csv:
         writer = csv.writer(sys.stdout)
         writer.writerow(answer.columns)
-        writer.writerows(answer.rows)
+        writer.writerows(map(_text, row) for row in answer.rows)
     elif args.json:
         for row in answer.dicts():
-            print(json.dumps(_json(row), default=str, ensure_ascii=False, allow_nan=False))
+            print(_line(row))
     else:
         _print_table(answer)
     return 0
@@ -95,6 +95,15 @@ def _json(value: Any) -> Any:
     return value
 
 
+def _line(value: Any) -> str:
+    return json.dumps(_json(value), default=str, ensure_ascii=False, allow_nan=False)
+
+
+def _text(value: Any) -> Any:
+    """Return a value for a cell of a table: a struct, an array or JSON as JSON, all else as it is."""
+    return _line(value) if isinstance(value, dict | list) else value
+
+
 def _print_table(answer: Answer) -> None:
     from rich import box
     from rich.console import Console
@@ -105,6 +114,6 @@ def _print_table(answer: Answer) -> None:
     for name in answer.columns:
         shown.add_column(name, overflow="fold")
     for row in answer.rows:
-        shown.add_row(*(Text("" if value is None else str(value)) for value in row))
+        shown.add_row(*(Text("" if value is None else str(_text(value))) for value in row))
     Console(highlight=False).print(shown)
     print(f"{len(answer.rows)} rows")
