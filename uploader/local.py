@@ -71,19 +71,13 @@ class LocalWarehouse:
         return made
 
     def actual(self, table: Table) -> Actual | None:
-        """Return the columns of a table's files; those of its definition where it has no file yet."""
+        """Return the columns of a table's definition: what a file does not have is NULL in it."""
         if not self._path.exists():
             return None
-        files = self._files()[table.name]
-        found = set(parquet.columns(self._engine(), self._paths(table, files))) if files else None
-        return {
-            column.name: (str(column.type), str(column.mode))
-            for column in table.columns
-            if found is None or column.name in found
-        }
+        return {column.name: (str(column.type), str(column.mode)) for column in table.columns}
 
     def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
-        """Do nothing: a file without a column shows NULL in it."""
+        """Do nothing: none can be missing."""
 
     def merge(self, batch: Batch) -> int:
         """Take a batch: its rows whose keys are not there yet go into one new file."""

@@ -11,7 +11,7 @@ import pytest
 from analysis.beside import same_work
 from analysis.compare import table
 from analysis.primary import STEP_TIME
-from dashboards import board
+from dashboards import board, panels
 from dashboards.app.application import Application
 from dashboards.board import Standing
 from dashboards.questions import Choice, answer, checked, questions
@@ -21,7 +21,7 @@ from records.schema import Status
 from records.settings import BACKENDS
 from records.store import Results
 from tests.conftest import make_record, make_settings
-from tests.dashboards.boards import NIGHTS, SLOWER_FROM, cell_of, stored, warehouse_of
+from tests.dashboards.boards import HOSTILE, NIGHTS, SLOWER_FROM, cell_of, stored, warehouse_of
 from tests.sessions import run_name, store_session
 from tests.uploader.stored import found, store_run
 from uploader.cli.main import main as uploader
@@ -120,6 +120,46 @@ def test_the_matrix_shows_what_the_newest_run_found(warehouse: LocalWarehouse, r
     assert shown == found
 
 
+def test_none_is_called_fastest_where_the_backends_are_not_separated(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 0)
+    quick = replace(found("0" * 16), work_id="w", facts={"jax": "0.11.0"})
+    slow = replace(quick, cell_id="1" * 16, backend="torch", estimate=0.02)
+    ratio = replace(slow, kind=Kind.RATIO, estimate=1.1, against="jax", verdict="open")
+    verdict = replace(quick, kind=Kind.VERDICT, cell_id=None, backend=None, verdict="open", said="not separable")
+    findings.keep(run, [quick, slow, ratio, verdict])
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
+    assert [(row["backend"], row["ratio"], row["fastest"], row["verdict"]) for row in rows] == [
+        ("jax", None, None, "not separable"),
+        ("torch", 1.1, None, "not separable"),
+    ]
+    [shown] = panels.panel(questions()["matrix"], rows).heat
+    assert [cell.fastest for cell in shown.cells] == [False, False]
+
+
+def test_of_two_runs_of_a_work_each_backend_shows_its_newest_and_the_newer_run_says_which_is_fastest() -> None:
+    row = dict.fromkeys(("low", "high", "ratio", "status", "failures"), None) | {"work": "a work", "work_id": "w"}
+    row |= {"workload": "a work", "cell_id": "0" * 16, "step_time_s": 0.01}
+    older = {**row, "run_id": "1", "backend": "jax", "fastest": "jax", "verdict": "jax is fastest"}
+    newer = [
+        {
+            **row,
+            "run_id": "2",
+            "backend": name,
+            "step_time_s": step_s,
+            "fastest": "torch",
+            "verdict": "torch is fastest",
+        }
+        for name, step_s in (("jax", 0.03), ("torch", 0.02))
+    ]
+    for rows in ([older, *newer], [*newer, older]):
+        [shown] = panels.panel(questions()["matrix"], rows).heat
+        assert shown.verdict == "torch is fastest"
+        assert [(cell.text, cell.aside, cell.fastest) for cell in shown.cells] == [
+            ("30.0\u00a0ms", "no interval", False),
+            ("20.0\u00a0ms", "no interval", True),
+        ]
+
+
 def test_the_comparison_shows_the_ratios_that_analysis_found(warehouse: LocalWarehouse, results: Results) -> None:
     rows = table(results.runs()[-1].load()[0])
     found = {
@@ -144,6 +184,19 @@ def test_of_an_external_command_its_primary_metric_is_shown_and_how_much_worse_i
     assert rows["tensorflow"]["ratio"] is None
     assert rows["torch"]["ratio"] == pytest.approx(4, rel=0.01)
     assert rows["torch"]["ratio_low"] < rows["torch"]["ratio"] < rows["torch"]["ratio_high"]
+
+
+def test_of_a_command_that_failed_its_own_reason_is_shown(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 0)
+    one = replace(found("0" * 16), work_id="w", metric="task.metrics.speed", verdict="crash", said="crash: signal 11")
+    findings.keep(run, [one, replace(one, kind=Kind.VERDICT, cell_id=None, said="nothing to compare")])
+    [row] = answer(warehouse_of(Results(tmp_path)), questions()["commands"], Choice()).dicts()
+    assert (row["metric"], row["status"], row["failures"], row["verdict"]) == (
+        "speed",
+        "crash",
+        "crash: signal 11",
+        "nothing to compare",
+    )
 
 
 def test_a_slowdown_is_a_regression_with_the_run_it_began_in_and_who_should_look(warehouse: LocalWarehouse) -> None:
@@ -265,6 +318,10 @@ def test_what_others_measured_is_in_no_answer(tmp_path: Path) -> None:
 def test_failures_are_counted_by_status(warehouse: LocalWarehouse) -> None:
     [row] = answer(warehouse, questions()["failures"], Choice()).dicts()
     assert (row["status"], row["backend"], row["attempts"], row["runs"]) == ("timeout", "torch", NIGHTS, NIGHTS)
+    assert (row["last_run_id"], row["example"]) == (
+        run_name(NIGHTS - 1),
+        f"timeout_s: the time limit of {HOSTILE} passed",
+    )
 
 
 def test_a_run_with_a_planted_fault_is_in_no_latest_matrix(tmp_path: Path) -> None:

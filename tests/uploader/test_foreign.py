@@ -168,6 +168,18 @@ def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
     assert filled.query("SELECT COUNT(*) AS n FROM newest_cells").rows == [(0,)]
 
 
+def test_of_many_rows_that_do_not_fit_the_first_are_told_and_the_rest_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "old.csv"
+    path.write_text("name,lib,seconds,when\n" + "mlp,theano,fast,2017-10-02\n" * 23)
+    maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
+    command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
+    assert main([*command, "--results", str(tmp_path / "results")]) == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+    assert (len(told), told[-1]) == (21, "left out: 3 more")
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from records.codec import dumps
@@ -18,6 +19,7 @@ from records.store import Results, Run
 from tests.conftest import MACHINE, make_settings
 from tests.uploader.stored import Killed, dying_at, full_at, results_with, store_run
 from uploader import local, parquet
+from uploader.cli.main import main
 from uploader.errors import BadInput, UploadError, WarehouseFailure
 from uploader.local import LocalWarehouse
 from uploader.outbox import Batch, Outbox
@@ -187,6 +189,21 @@ def test_a_column_that_no_file_has_yet_shows_null(
     monkeypatch.setattr(local, "TABLES", (newer, *(table for table in local.TABLES if table is not CELLS)))
     found = LocalWarehouse(warehouse.folder).query("SELECT added, COUNT(*) AS n FROM cells GROUP BY added")
     assert found.rows == [(None, 3)]
+
+
+def test_no_column_has_to_be_added_where_files_are_older(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = results_with(tmp_path / "results", runs=1)
+    made = LocalWarehouse(results.root / "warehouse")
+    made.create()
+    pushed(results, made)
+    [path] = (made.folder / "cells").glob("*.parquet")
+    whole = path.rename(tmp_path / "whole.parquet")
+    duckdb.sql(f"COPY (SELECT * EXCLUDE (machine_os) FROM '{whole}') TO '{path}'")
+    assert main(["migrate", "--dry-run", "--results", str(results.root)]) == 0
+    assert capsys.readouterr().out == "the tables are as this version needs them\n"
+    assert LocalWarehouse(made.folder).query("SELECT machine_os, COUNT(*) AS n FROM cells GROUP BY 1").rows == [
+        (None, 3)
+    ]
 
 
 @pytest.mark.parametrize(
