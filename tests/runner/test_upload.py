@@ -117,6 +117,8 @@ def test_an_address_that_is_none_is_refused_before_anything_is_measured(
 def test_a_site_over_all_runs_is_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner()
     runner("--new")
+    assert runner("report", "--publish", "site") == 0
+    assert len(list((folder / "site" / "runs").iterdir())) == 2
     assert runner("report", "--publish", "site", "--last", "1") == 0
     assert "5 pages: site/index.html" in capsys.readouterr().out
     newest = Results(folder / "results").runs()[-1].run_id

@@ -269,6 +269,10 @@ def test_migrate_shows_the_difference_adds_what_may_be_null_and_nothing_else(
     fake.columns["runs"]["planned"] = ("STRING", "NULLABLE")
     assert main(["migrate", "--to", BIGQUERY]) == 3
     assert "runs.planned: is STRING, must be INT64" in capsys.readouterr().err
+    del fake.columns["runs"], fake.columns["cells"]["machine_os"]
+    assert main(["migrate", "--to", BIGQUERY]) == 3
+    assert "runs: is missing\nmake them with: uploader init --to" in capsys.readouterr().err
+    assert "machine_os" not in fake.columns["cells"]
 
 
 def test_init_prints_the_least_rights_and_they_are_no_more_than_two_datasets(
@@ -317,6 +321,18 @@ def test_help_imports_neither_engine_nor_client() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_opening_the_local_warehouse_waits_for_no_parser_of_sql(results: str) -> None:
+    main(["push", "--results", results, "--quiet"])
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom uploader.local import LocalWarehouse\n"
+        "print(LocalWarehouse(Path(sys.argv[1]))._opened().execute('SELECT COUNT(*) FROM newest_cells').fetchall())\n"
+        "assert 'duckdb' in sys.modules and 'sqlglot' not in sys.modules\n"
+    )
+    command = [sys.executable, "-c", script, f"{results}/warehouse"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[(1,)]\n", "")
 
 
 def test_no_secret_of_the_environment_reaches_any_output_or_row(tmp_path: Path, results: str) -> None:
