@@ -28,6 +28,7 @@ from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
 from uploader.sql import checked as one_select
 
+ROOT = Path(__file__).parents[2]
 # Where each column of a question comes from: the kind and metric of a finding, and which of its figures.
 SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
     "first_epoch": (
@@ -88,6 +89,13 @@ def test_a_question_has_a_title_asks_something_and_is_one_select(name: str) -> N
     assert question.title
     assert question.asks.endswith("?")
     assert one_select(question.sql) == question.sql
+
+
+@pytest.mark.parametrize("name", list(questions()))
+def test_a_question_has_its_picture_in_the_readme(name: str) -> None:
+    picture = Path("docs") / "images" / f"dashboard-{name}.png"
+    assert f"]({picture})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", list(questions()))

@@ -58,6 +58,17 @@ def test_a_value_that_changed_in_the_warehouse_is_found(tmp_path: Path, warehous
     assert [line.split(":")[0] for line in problems] == [f"measurements, run {results.runs()[0].run_id}"] * 2
 
 
+def test_a_record_that_cannot_be_read_is_told_as_not_compared(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    results = results_with(tmp_path / "results", runs=1)
+    path = sorted((results.runs()[0].folder / "records").glob("*.json"))[0]
+    path.write_text(path.read_text()[:-20])
+    pushed(results, warehouse)
+    found = verify(results, warehouse, values=True)
+    assert found.expected == found.found
+    [problem] = found.problems
+    assert problem.startswith(f"not compared: {path}: ")
+
+
 def test_a_lost_and_a_doubled_row_are_found(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     results = results_with(tmp_path / "results", runs=1)
     pushed(results, warehouse)

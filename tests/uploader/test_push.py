@@ -72,6 +72,7 @@ def test_killed_at_any_file_operation_nothing_is_lost_and_nothing_doubled(
         push(results, warehouse, outbox)
         assert counts(warehouse) == {"runs": 1, "cells": 2, "measurements": 32, "findings": 1}
         assert outbox.pending() == []
+        assert list(outbox.folder.rglob("*.tmp")) == []
         if not was_killed:
             break
         died += 1
