@@ -53,7 +53,7 @@ class Found:
 def mapping(assignments: Sequence[str]) -> dict[str, str]:
     """Read a mapping. Raises `BadInput` naming what is wrong or missing."""
     columns = {column.name for column in CELLS.columns} - MADE | {"value"}
-    found = {}
+    found: dict[str, str] = {}
     for text in assignments:
         ours, sign, theirs = text.partition("=")
         if not sign or not theirs or ours not in columns:

@@ -59,7 +59,7 @@ def verify(results: Results, warehouse: Warehouse, *, values: bool = False) -> V
 
 def _expected(results: Results) -> tuple[dict[str, dict[str, Held]], list[str]]:
     counted: dict[str, dict[str, Held]] = {table.name: {} for table in TABLES}
-    unread = []
+    unread: list[str] = []
     for run in results.runs():
         try:
             for row in _rows(run, unread):

@@ -126,10 +126,14 @@ def test_a_site_over_all_runs_is_published(folder: Path, capsys: pytest.CaptureF
     assert "tensorflow is fastest" in (folder / "site" / "index.html").read_text()
 
 
-def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published(folder: Path) -> None:
+def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runner()
     [run] = Results(folder / "results").runs()
     (run.folder / findings.FILE).unlink()
+    assert uploader(["push", "--quiet"]) == 0
+    assert "1 runs have no findings: runner report --run RUN makes them" in capsys.readouterr().out
     runner("report", "--publish", "site")
     assert findings.load(run) is not None
 
