@@ -21,13 +21,13 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
     """Yield (number, value) of each field of a message: a piece as a view of it, anything else as a whole number."""
     at, end = 0, len(data)
     while at < end:
-        key, at = varint(data, at)
+        key, at = varint(data, at) if data[at] > 127 else (data[at], at + 1)
         kind = key & 7
         if kind == 0:
             value, at = varint(data, at)
             yield key >> 3, value
         elif kind == 2:
-            size, at = varint(data, at)
+            size, at = varint(data, at) if data[at] > 127 else (data[at], at + 1)
             if at + size > end:
                 raise Malformed("a message breaks off")
             yield key >> 3, data[at : at + size]
@@ -40,7 +40,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
             raise Malformed(f"a message has a field of kind {kind}")
 
 
-def varint(data: memoryview, at: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return the number of variable length at a place, and the place behind it. Raises `Malformed` for none."""
     value = data[at]
     at += 1
@@ -63,9 +63,12 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def real(value: int) -> float:
-    """Return the real number whose eight bytes these are."""
-    return float(struct.unpack("<d", value.to_bytes(8, "little"))[0])
+def real(data: bytes | memoryview) -> float:
+    """Return the real number whose eight bytes these are. Raises `Malformed` for fewer."""
+    try:
+        return float(struct.unpack("<d", data)[0])
+    except struct.error as error:
+        raise Malformed("a message breaks off amid a number") from error
 
 
 def text(value: Value) -> str:

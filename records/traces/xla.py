@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from records.traces.xplane import Event, Plane
 
 DEVICE_PLANE = "/device:"
 END = "end: "
+MARKED = re.compile(rf"{MARK}(?!{CLOCK.removeprefix(MARK)})")
 # A node's path, a colon, the type of its operation.
 NODE = re.compile(r"^([\w./>=-]+):(_?[A-Z]\w*)$")
 NUMBER = re.compile(r"(\.\d+)+$")
@@ -46,7 +47,6 @@ FETCH = re.compile(r"^IteratorGetNext\w*Op::DoCompute$")
 DERIVED = ("Steps", "XLA ", "TensorFlow ", "Framework ", "Source code", "Async XLA")
 
 Place = tuple[str, int]
-Programs = dict[str, dict[str, Instruction]]
 
 
 class Worked(NamedTuple):
@@ -92,7 +92,7 @@ def read(path: Path) -> Recording:
     """Read a file. Raises `TraceError`."""
     try:
         planes = list(xplane.planes(path.read_bytes()))
-        programs = _programs(planes)
+        programs = Programs(planes)
         found = Recording()
         for plane in planes:
             if plane.name.startswith(DEVICE_PLANE):
@@ -107,22 +107,39 @@ def read(path: Path) -> Recording:
     return found
 
 
-def _programs(planes: Iterable[Plane]) -> Programs:
-    """Return the instructions of every program that stands beside the events, by its name."""
-    found: Programs = {}
-    for plane in planes:
-        if plane.name == xplane.METADATA_PLANE:
-            for name, told in plane.own_stats():
-                if isinstance(program := told.get(hlo.STAT), memoryview):
-                    # Behind the name stands the program's number, in brackets.
-                    found[name] = found[name.partition("(")[0]] = hlo.instructions(program)
-    return found
+class Known(NamedTuple):
+    """An instruction, as its program tells of it; `program` has its number in brackets."""
+
+    name: str
+    op: str
+    origin: str
+    program: str
 
 
-def _instruction(programs: Programs, told: dict[str, Any]) -> Instruction:
-    module, name = told.get("hlo_module", ""), told["hlo_op"]
-    numbered = programs.get(f"{module}({told.get('program_id')})")
-    return (numbered or programs.get(module, {})).get(name) or Instruction(NUMBER.sub("", name), "")
+class Programs:
+    """The programs that stand beside the events. An instruction of one runs again and again, and is looked up once."""
+
+    def __init__(self, planes: Iterable[Plane]) -> None:
+        self._instructions: dict[str, dict[str, Instruction]] = {}
+        self._known: dict[tuple[Any, ...], Known] = {}
+        for plane in planes:
+            if plane.name == xplane.METADATA_PLANE:
+                for name, told in plane.own_stats():
+                    if isinstance(program := told.get(hlo.STAT), memoryview):
+                        found = hlo.instructions(program)
+                        self._instructions[name] = self._instructions[name.partition("(")[0]] = found
+
+    def instruction(self, told: dict[str, Any]) -> Known:
+        """Return the instruction that an event was."""
+        key = told["hlo_op"], told.get("hlo_module", ""), told.get("program_id")
+        return self._known.get(key) or self._found(*key)
+
+    def _found(self, name: str, module: str, number: int | None) -> Known:
+        program = f"{module}({number})"
+        own = self._instructions.get(program) or self._instructions.get(module, {})
+        found = own.get(name) or Instruction(NUMBER.sub("", name), "")
+        self._known[name, module, number] = known = Known(name, _op_of(found), found.origin, program)
+        return known
 
 
 def _op_of(instruction: Instruction) -> str:
@@ -146,37 +163,42 @@ class _Host:
 
     def __init__(self, found: Recording, plane: Plane, programs: Programs) -> None:
         self._found, self._plane, self._programs = found, plane, programs
-        self._kinds: dict[int, str] = {}
+        self._readers: dict[int, Callable[[Place, Event], None]] = {}
+        self._others: set[int] = set()
+        self._marked = False
 
     def read(self) -> None:
+        marks = {kind for kind, name in self._plane.event_names.items() if MARKED.match(name)}
         for line in self._plane.lines:
             place = (self._plane.name, line.number)
-            others: list[Marked] = []
-            known = len(self._found.marks)
-            for event in line.events():
-                kind = self._kinds.get(event.kind) or self._kind(event)
-                if kind == "other":
-                    others.append(_marked(place, event))
-                else:
-                    getattr(self, f"_{kind}")(place, event)
-            # What the thread that is marked does besides is what the program does.
-            if len(self._found.marks) > known:
-                self._found.marks += others
+            # What the thread that is marked does besides is what the program does; other threads' is passed over.
+            self._marked = bool(marks) and line.holds(marks)
+            for event in line.events(() if self._marked else self._others):
+                reader = self._readers.get(event.kind) or self._reader(event)
+                reader(place, event)
 
-    def _kind(self, event: Event) -> str:
+    def _reader(self, event: Event) -> Callable[[Place, Event], None]:
+        """Return what reads events of this one's name."""
         name = event.name
         if name.startswith(MARK):
-            kind = "mark"
+            reader = self._mark
         elif name.startswith(END):
-            kind = "end"
+            reader = self._end
         elif NODE.match(name):
-            kind = "node"
+            reader = self._node
         elif FETCH.match(name):
-            kind = "fetch"
+            reader = self._fetch
+        elif "hlo_op" in self._plane.stats(event):
+            reader = self._instruction
         else:
-            kind = "instruction" if "hlo_op" in self._plane.stats(event) else "other"
-        self._kinds[event.kind] = kind
-        return kind
+            self._others.add(event.kind)
+            reader = self._other
+        self._readers[event.kind] = reader
+        return reader
+
+    def _other(self, place: Place, event: Event) -> None:
+        if self._marked:
+            self._found.marks.append(_marked(place, event))
 
     def _mark(self, place: Place, event: Event) -> None:
         if event.name.startswith(CLOCK):
@@ -185,7 +207,7 @@ class _Host:
             self._found.marks.append(_marked(place, event))
 
     def _end(self, place: Place, event: Event) -> None:
-        context = self._plane.stats(event).get("_c")
+        context = self._plane.stat(event, "_c")
         if context is not None:
             self._found.ends[context] = round(event.start_ns + event.duration_ns)
 
@@ -201,17 +223,17 @@ class _Host:
 
     def _instruction(self, place: Place, event: Event) -> None:
         told = self._plane.stats(event)
-        found = _instruction(self._programs, told)
-        run = told.get("run_id", NO_RUN)
-        module = f"{told.get('hlo_module')}({told.get('program_id')})"
+        found, run = self._programs.instruction(told), told.get("run_id", NO_RUN)
         self._found.worked.append(
             Worked(
-                *_marked(place, event)[:3],
-                told["hlo_op"],
-                _op_of(found),
+                place,
+                round(event.start_ns),
+                round(event.start_ns + event.duration_ns),
+                found.name,
+                found.op,
                 found.origin,
                 max(0, told.get("device_ordinal", 0)),
-                None if run == NO_RUN else (module, run),
+                None if run == NO_RUN else (found.program, run),
                 told.get("_p"),
             )
         )
@@ -234,8 +256,7 @@ def _read_device(found: Recording, plane: Plane, programs: Programs) -> None:
             told = plane.stats(event)
             op, origin = event.name, ""
             if "hlo_op" in told:
-                instruction = _instruction(programs, told)
-                op, origin = _op_of(instruction), instruction.origin
+                _, op, origin, _ = programs.instruction(told)
             elif node := NODE.match(str(told.get("tf_op", ""))):
                 origin, op = node[1], node[2]
             found.worked.append(Worked(*_marked(place, event)[:3], event.name, op, origin, device))

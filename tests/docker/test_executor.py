@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -318,6 +320,13 @@ def wait_for_a_container(folder: Path, process: subprocess.Popen[bytes]) -> None
 OTHER = 12345  # no user of this machine's
 
 
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that another user can come to: pytest makes its own for one user alone, and shuts them again."""
+    with tempfile.TemporaryDirectory(prefix="another-user-") as folder:
+        yield Path(folder)
+
+
 def as_another(folder: Path, groups: list[int]) -> subprocess.CompletedProcess[str]:
     """Run the runner as a user who is not root, in these groups beside its own."""
     python = reachable_python()
@@ -325,9 +334,6 @@ def as_another(folder: Path, groups: list[int]) -> subprocess.CompletedProcess[s
         pytest.skip("becoming another user needs root, and a Python that the other user may run")
     for path in (folder, folder / "matrix.yaml"):
         os.chown(path, OTHER, OTHER)
-    for parent in folder.parents:
-        if "pytest" in parent.name:  # pytest makes its folders for one user alone
-            parent.chmod(0o755)
     return subprocess.run(
         [python, *command(folder)[1:]],
         cwd=folder,
@@ -367,16 +373,16 @@ def reachable_python() -> str | None:
     return None
 
 
-def test_a_user_who_is_not_root_measures_and_owns_what_was_found(tmp_path: Path) -> None:
-    matrix(tmp_path, [SERVICE], "mnist_mlp")
-    done = as_another(tmp_path, [Path("/var/run/docker.sock").stat().st_gid])
+def test_a_user_who_is_not_root_measures_and_owns_what_was_found(reachable: Path) -> None:
+    matrix(reachable, [SERVICE], "mnist_mlp")
+    done = as_another(reachable, [Path("/var/run/docker.sock").stat().st_gid])
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.lstat().st_uid for path in (tmp_path / "results").rglob("*")} == {OTHER}
-    assert left(tmp_path / "results") == []
+    assert {path.lstat().st_uid for path in (reachable / "results").rglob("*")} == {OTHER}
+    assert left(reachable / "results") == []
 
 
-def test_a_user_without_a_right_to_the_socket_is_told_so(tmp_path: Path) -> None:
-    matrix(tmp_path, [SERVICE], "mnist_mlp")
-    done = as_another(tmp_path, [])
+def test_a_user_without_a_right_to_the_socket_is_told_so(reachable: Path) -> None:
+    matrix(reachable, [SERVICE], "mnist_mlp")
+    done = as_another(reachable, [])
     assert done.returncode == 3
     assert "this user may not use it: add the user to the group docker" in done.stderr

@@ -341,6 +341,29 @@ def test_real_workers_prove_their_layout_in_the_record(folder: Path) -> None:
 
 
 @pytest.mark.process
+def test_samples_are_counted_over_all_copies_and_the_record_says_what_was_trained(folder: Path) -> None:
+    copies = ("--mode", "fc_phy", "--num-workers", "2", "--phy-blocks", "2")
+    assert main(["fc", *copies, *SMALL, "--num-batches", "4", "--dtype", "float64"]) == 0
+    latest = {record.settings.backend: record for record in newest_records(folder)}
+    assert set(latest) == set(BACKENDS)
+    for record in latest.values():
+        assert record.times.samples_per_s == pytest.approx(2 * 2 * 8 * record.times.steps_per_s)
+        assert (record.device.platform, record.device.count) == ("cpu", 2)
+        found = record.resolved
+        assert (found.parameters, found.trainable_parameters, found.optimizer_slots) == (2080, 2080, 0)
+        assert (found.optimizer, found.learning_rate) == ("SGD", 1e-6)
+        assert found.jit_compile is (record.settings.backend == "jax")
+
+
+@pytest.mark.process
+def test_what_only_goes_forward_trains_nothing(folder: Path) -> None:
+    assert main(["fc", "--mode", "fc_data_ff", "--backend", "torch", *SMALL, "--num-batches", "4"]) == 0
+    (record,) = newest_records(folder)
+    found = record.resolved
+    assert (found.parameters, found.trainable_parameters, found.optimizer) == (2080, 0, None)
+
+
+@pytest.mark.process
 def test_keras_own_layers_are_one_of_the_modes(folder: Path) -> None:
     assert main(["fc", "--mode", "fc_keras", "--backend", "torch", *SMALL, "--num-batches", "4"]) == 0
     record = newest_records(folder)[-1]

@@ -69,3 +69,39 @@ def test_more_workers_than_gpus_and_more_memory_than_is_free_are_refused_with_wh
         f"weight_size: 512 at level 2 and batch_size 128 needs at least {needed / 2**30:.1f} GiB in fc_data with 4 "
         "workers, and 0.0 GiB are free; lower weight_size, level or workers"
     )
+
+
+# Pretends that the workers of a CPU's cell, processes of their own, are found on GPUs.
+ELSEWHERE = """
+import json
+from runner.cell import fc
+from runner.cell.job import Job
+from runner.cell.measure import DeviceMismatch
+from records.fc import Place
+from tests.conftest import make_settings
+
+class Crew:
+    closed = False
+    def places(self):
+        return [Place(worker, f"cuda:{worker}", [], [], [], process=1) for worker in range(2)]
+    def close(self):
+        self.closed = True
+
+crew = Crew()
+fc.assemble = lambda *arguments, **named: crew
+settings = make_settings(workload="fc", backend="torch", params={"mode": "fc_data", "workers": 2}, batch_size=128)
+try:
+    fc.measure_fc(Job("nonce", "cell", 0, 0, settings, 1, ".", [], None, None), 0.0, "fresh")
+except DeviceMismatch as reason:
+    print(json.dumps([str(reason), crew.closed]))
+"""
+
+
+@pytest.mark.process
+def test_workers_on_another_device_than_was_asked_are_ended_and_measure_nothing() -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", ELSEWHERE]
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["device: cpu was asked for, but workers are on cuda:0", True]

@@ -27,6 +27,10 @@ from records.fc import LEARNING_RATE, MODES, Kind, Place, Task
 from records.traces.asked import TraceOrder
 from records.traffic import Traffic
 
+# Workers that have met wait for each other as long as it takes, over a slow network or beside a slower worker: a cell
+# has a limit of its own, and where a worker dies the others are ended.
+COLLECTIVE_LIMIT = timedelta(days=7)
+
 
 class NotMet(Exception):
     """The workers did not all come to the meeting in time."""
@@ -64,6 +68,7 @@ def join(order: Order, rank: int, meeting: str, timeout_s: float) -> TorchRank:
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
     except RuntimeError as error:
         raise _not_met(error, size, timeout_s) from error
+    dist.group.WORLD.set_timeout(COLLECTIVE_LIMIT)
     return TorchRank(order, rank)
 
 
@@ -98,7 +103,8 @@ class TorchWorker(Worker):
         """Form the groups of a task; every worker does so, in the same order."""
         for axis in Axis:
             groups = layout.groups(task, axis is Axis.MODEL)
-            handles = [dist.new_group(ranks) if 1 < len(ranks) < self.size else None for ranks in groups]
+            apart = [ranks if 1 < len(ranks) < self.size else None for ranks in groups]
+            handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in apart]
             (own,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
             self._parts[axis] = TorchWorker(len(groups[0]), own, self)
 

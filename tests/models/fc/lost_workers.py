@@ -1,7 +1,7 @@
 """Run with KERAS_BACKEND=torch: two worker processes, one of which is lost in the way that the argument names.
 
 Prints the exception, the seconds from the loss to it, and whether any process is left. The way `orphaned` loses the
-process that forked the workers instead: nobody is left to raise anything.
+process that forked the workers instead: nobody is left to raise anything. The way `slow` loses nobody, only time.
 """
 
 import itertools
@@ -67,6 +67,26 @@ def absent() -> None:
     Ranks(ORDER, timeout_s=2.0)
 
 
+def slow() -> None:
+    """Nobody is lost: a step takes longer than the workers had for meeting."""
+    from models.fc import programs
+
+    real = programs.PROGRAMS["fc_data"]
+
+    def slow_on_rank_1(*arguments):
+        import torch.distributed as dist
+
+        time.sleep(3.5 * dist.get_rank())
+        return real(*arguments)
+
+    programs.PROGRAMS["fc_data"] = slow_on_rank_1
+    crew = Ranks(ORDER, timeout_s=2.0)
+    begun_s = time.perf_counter()
+    crew.run(1)
+    print(json.dumps({"step_time_s": time.perf_counter() - begun_s}))
+    crew.close()
+
+
 def ports() -> None:
     from models.fc.native import torch as native
 
@@ -115,7 +135,7 @@ LOST: list[float] = []
 
 if __name__ == "__main__":
     try:
-        WAYS = {way.__name__: way for way in (killed, raising, absent, ports, elsewhere, orphaned)}
+        WAYS = {way.__name__: way for way in (killed, raising, absent, slow, ports, elsewhere, orphaned)}
         WAYS[sys.argv[1]]()
     except (WorkerDied, WorkerFailed) as error:
         took_s = time.perf_counter() - LOST[0]

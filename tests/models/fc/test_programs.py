@@ -69,6 +69,23 @@ def test_three_workers_compute_and_communicate_what_they_must(backend: str) -> N
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_means_are_means_whoever_sums_and_whenever(backend: str) -> None:
+    sizes = Task(workers=2, level=3, weight_size=16, batch_size=16, precision="float64", reduce="mean")
+    late = [sizes.changed(mode=mode, overlap="off") for mode in OVERLAPPING]
+    divided = [sizes.changed(mode="fc_data", partition=name) for name, (own, _) in DIVIDERS.items() if own == backend]
+    proofs = proved(backend, [*late, *(task for task in divided if backend != "torch")])
+    assert len(proofs) == (2 if backend == "torch" else 3)
+    assert [(proof.task, fault) for proof in proofs if (fault := proof_fault(proof))] == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_worker_in_its_cells_own_process_computes_in_float64_where_asked(backend: str) -> None:
+    assert answered("alone.py", backend)["error"] < 1e-10
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_in_bfloat16_layout_and_bytes_are_as_the_formulas_say(backend: str) -> None:
     proofs = proved(backend, other_tasks(workers=2, precision="bfloat16"))
     assert [(proof.task, proof.layout_fault) for proof in proofs if proof.layout_fault] == []
@@ -164,6 +181,11 @@ def test_when_a_worker_is_lost_the_others_end_and_the_message_names_it(loss: str
     assert (found["kind"], message in found["message"]) == (kind, True)
     assert found["took_s"] < (7.0 if loss == "absent" else 5.0)
     assert found["left"] == []
+
+
+@pytest.mark.process
+def test_a_step_may_take_longer_than_the_workers_had_for_meeting() -> None:
+    assert answered("lost_workers.py", "torch", "slow")["step_time_s"] > 3.5
 
 
 @pytest.mark.process

@@ -1,0 +1,30 @@
+"""Run with KERAS_BACKEND: how far one worker in this very process, as a cell has it, is from plain NumPy in float64."""
+
+import json
+import os
+
+from models.fc.crew import Order, assemble, reserve
+from models.fc.prove import error
+from models.fc.reference import train
+from records.fc import Task
+
+BACKEND = os.environ["KERAS_BACKEND"]
+STEPS = 5
+
+
+def main() -> None:
+    if BACKEND == "jax":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+    task = Task("fc_data", level=3, weight_size=32, batch_size=16, precision="float64")
+    reserve(BACKEND, 1, "cpu")
+    crew = assemble(BACKEND, Order(task, seed=0, keep_gradients=True))
+    crew.run(STEPS)
+    (kept,) = crew.kept()
+    assert {place.process for place in crew.places()} <= {None, os.getpid()}
+    print(json.dumps({"error": error([kept.gradients], train(task, 0, STEPS).gradients)}))
+
+
+if __name__ == "__main__":
+    main()
