@@ -25,7 +25,7 @@ from uploader.local import LocalWarehouse
 from uploader.outbox import Batch, Outbox
 from uploader.push import push
 from uploader.rows import of_record
-from uploader.schema import CELLS, MEASUREMENTS, Column, Mode, Type
+from uploader.schema import CELLS, LONGEST_ROW_BYTES, MEASUREMENTS, Column, Mode, Type
 from uploader.verify import verify
 
 
@@ -200,6 +200,13 @@ def test_a_column_that_no_file_has_yet_shows_null(
     monkeypatch.setattr(local, "TABLES", (newer, *(table for table in local.TABLES if table is not CELLS)))
     found = LocalWarehouse(warehouse.folder).query("SELECT added, COUNT(*) AS n FROM cells GROUP BY added")
     assert found.rows == [(None, 3)]
+
+
+def test_a_row_just_below_the_limit_arrives(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    long = "x" * (LONGEST_ROW_BYTES - 4096)
+    store_run(tmp_path / "results", 0, count=1, reason=long)
+    pushed(Results(tmp_path / "results"), warehouse)
+    assert warehouse.query("SELECT reason FROM cells").rows == [(long,)]
 
 
 def test_no_column_has_to_be_added_where_files_are_older(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from uploader.outbox import Batch, Outbox
 from uploader.retry import Patience
 from uploader.rows import of_record
 from uploader.schema import CELLS, TABLES
+from uploader.sql import views
 from uploader.warehouse import Options
 
 bigquery = pytest.importorskip(
@@ -146,6 +147,15 @@ def test_both_datasets_are_made_where_was_asked_and_what_waits_in_staging_vanish
         ("data", "EU", None),
         ("data_staging", "EU", 24 * 3600 * 1000),
     ]
+
+
+def test_without_dml_the_names_of_tables_are_views_of_what_was_appended() -> None:
+    client = Client()
+    opened(client, append_only=True).create()
+    made = re.findall(r"CREATE (?:OR REPLACE )?(\w+).*?`some-project\.data\.(\w+)`", str(client.named("query")))
+    names = [table.name for table in TABLES]
+    assert [name for kind, name in made if kind == "TABLE"] == [f"{name}_appended" for name in names]
+    assert [name for kind, name in made if kind == "VIEW"] == [*names, *views()]
 
 
 def test_a_batch_that_was_merged_before_is_neither_loaded_nor_merged_again(batch: Batch) -> None:
