@@ -10,15 +10,15 @@ from pathlib import Path
 from runner.errors import InfrastructureError, UsageError
 
 
-def check(address: str) -> None:
-    """Refuse an address that is none before anything is measured. Raises `UsageError`."""
+def check(address: str, flag: str = "--upload") -> None:
+    """Refuse an address that is none, before anything is measured or sent. Raises `UsageError` that names the flag."""
     from uploader.errors import BadInput
     from uploader.warehouse import is_local
 
     try:
         is_local(address)
     except BadInput as error:
-        raise UsageError(str(error).replace("--to", "--upload", 1)) from error
+        raise UsageError(str(error).replace("--to", flag, 1)) from error
 
 
 def after_run(address: str, results: Path) -> None:

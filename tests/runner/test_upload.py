@@ -255,7 +255,7 @@ def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
     ("arguments", "told"),
     [
         (["dashboard", "--listen", "here"], "--listen: must be HOST:PORT"),
-        (["dashboard", "--from", "x"], "--to: must be local"),
+        (["dashboard", "--from", "x"], "--from: must be local"),
         (["report", "--publish", "site", "--last", "0"], "--last: must be 1 or more"),
     ],
 )
