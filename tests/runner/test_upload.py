@@ -59,6 +59,15 @@ def test_a_run_keeps_what_was_found_in_it(folder: Path) -> None:
     assert findings.load(run) == kept
 
 
+def test_what_was_found_in_a_run_knows_nothing_of_later_ones(folder: Path) -> None:
+    runner()
+    [first] = Results(folder / "results").runs()
+    kept = findings.load(first)
+    runner("--new")
+    assert runner("report", "--run", first.run_id) == 0
+    assert findings.load(first) == kept
+
+
 def test_a_run_pushes_into_the_local_warehouse(folder: Path) -> None:
     assert runner("--upload", "local") == 0
     results = Results(folder / "results")
