@@ -7,7 +7,7 @@ as `analysis` computed them and run unchanged on BigQuery and, transpiled, on th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -58,12 +58,12 @@ class Choice:
 
 
 def checked(choice: Choice) -> Choice:
-    """Return the choice, every day where its day is none."""
+    """Return the choice with its day as SQL reads one, such as 2026-01-31; every day where it is none."""
     try:
-        date.fromisoformat(choice.since)
+        since = date.fromisoformat(choice.since).isoformat()
     except ValueError:
-        return Choice(choice.workload, choice.backend, EVER, choice.cell)
-    return choice
+        since = EVER
+    return replace(choice, since=since)
 
 
 @cache

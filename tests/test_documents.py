@@ -20,12 +20,15 @@ from records.usage import MOST_POINTS
 from runner import campaign, judge
 from runner.executors.sampling import PSS_SHARE
 from runner.fc import GROUP
+from uploader import bigquery, ddl
+from uploader.schema import LONGEST_ROW_BYTES
 
 DOCS = Path(__file__).parent.parent / "docs"
 TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times"}
 NUMBERS = {2: "two", 3: "three", 5: "five", 6: "six", 10: "ten"}
 QUARTERS = {0.75: "three quarters"}
 MINUTES = {60.0: "a minute"}
+DAYS = {24 * 3600 * 1000: "a day"}
 OFTEN = figures.MIN_BLOCKS
 
 
@@ -141,6 +144,9 @@ STATED = [
     ("history.md", f"is held within {NUMBERS[round(changes.CLIP)]} scatters of their median"),
     ("history.md", f"With fewer than {history.LEAST_SESSIONS} sessions it is not known"),
     ("history.md", f"a session has fewer than {NUMBERS[history.LEAST_PROCESSES]} processes"),
+    ("bigquery.md", f"a row above {LONGEST_ROW_BYTES >> 20} MiB"),
+    ("bigquery.md", f"whose tables vanish after {DAYS[bigquery.DAY_MS]}"),
+    ("bigquery.md", f"load jobs add rows to `<table>{ddl.APPENDED}`"),
     ("roofline.md", f"| {percent(flops.SAME)} | ours and arithmetic |"),
     ("roofline.md", f"| {percent(flops.FORWARD)} | a tool's forward pass and ours |"),
     ("roofline.md", f"| {percent(flops.TRAIN)} | a tool's training step and {flops.TRAINING_PER_FORWARD} x ours"),

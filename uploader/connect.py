@@ -40,11 +40,14 @@ def client(project: str, options: Options) -> bigquery.Client:
 
 def _credentials(options: Options) -> Any:
     """Return anonymous credentials for an emulator, else Application Default ones, impersonating where asked."""
-    from google.auth import credentials, default, impersonated_credentials
+    from google.auth import credentials, default, exceptions, impersonated_credentials
 
     if os.environ.get(EMULATOR):
         return credentials.AnonymousCredentials()
-    found, _ = default(scopes=SCOPES)
+    try:
+        found, _ = default(scopes=SCOPES)
+    except (AttributeError, KeyError, TypeError):  # what google-auth makes of a file that is JSON and no credentials
+        raise exceptions.DefaultCredentialsError("The file that holds them is JSON, but no credentials.") from None
     if options.impersonate is None:
         return found
     return impersonated_credentials.Credentials(found, options.impersonate, SCOPES)

@@ -1,8 +1,9 @@
 """Results of others as rows of ours: through a mapping of columns, marked, in runs of their own.
 
 A row of theirs becomes one attempt with one measurement. Its run is the day and source it has; its cell is the hash of
-all that was mapped but value and time, so that equal things compare. Promise: importing the same file again adds
-nothing.
+all that was mapped but value and time, so that equal things compare; its repeat is the hash of these two, whatever its
+place among the others. Promise: importing a row again adds nothing, and no row takes another's place, also where a
+table has grown, gives its rows in another order, or came as several files.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import csv
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +29,8 @@ from uploader.schema import CELLS, MEASUREMENTS, RUNS, Column, Mode, Type, metri
 NEEDED = ("workload", "backend", "value", "started_at")
 MADE = frozenset({"day", "run_id", "cell_id", "repeat", "attempt", "row_hash", "source", "schema_version", "status"})
 MOST_SOURCE = 60
+REPEAT_BYTES = 5
+BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,13 @@ class Found:
 def mapping(assignments: Sequence[str]) -> dict[str, str]:
     """Read a mapping. Raises `BadInput` naming what is wrong or missing."""
     columns = {column.name for column in CELLS.columns} - MADE | {"value"}
-    found = {}
+    found: dict[str, str] = {}
     for text in assignments:
         ours, sign, theirs = text.partition("=")
         if not sign or not theirs or ours not in columns:
             raise BadInput(f"--map: must be COLUMN=NAME with a column of cells (docs/schema.md) or value, got {text!r}")
+        if ours in found:
+            raise BadInput(f"--map: {ours} must be mapped once, got {found[ours]!r} and {theirs!r}")
         found[ours] = theirs
     if missing := [name for name in NEEDED if name not in found]:
         raise BadInput(f"--map: {', '.join(missing)} must be mapped too: --map {missing[0]}=NAME")
@@ -71,9 +77,15 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a CSV file. Raises `BadInput`."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return list(csv.DictReader(file, strict=True))
+            rows = csv.DictReader(file, strict=True)
+            names, found = rows.fieldnames or (), list(rows)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path}: cannot be read as CSV in UTF-8: {error}") from error
+    if not names:
+        raise BadInput(f"{path}: must begin with a line of columns' names, got an empty file")
+    if doubled := sorted({name for name in names if name and names.count(name) > 1}):
+        raise BadInput(f"{path}: columns must have different names, got more than one {doubled[0]!r}")
+    return found
 
 
 def read_table(address: str, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -95,11 +107,11 @@ def rows_of(theirs: Iterable[Mapping[str, Any]], asked: Asked) -> Found:
     known = {".".join(leaf.path) for leaf in metrics()}
     if asked.metric not in known:
         raise BadInput(f"--metric: must be a metric of measurements (such as times.step_time_s), got {asked.metric!r}")
-    found, runs, repeats = Found(), set(), _Counter()
+    found, runs, seen = Found(), set(), Counter[tuple[object, ...]]()
     for number, one in enumerate(theirs, 1):
         try:
-            values = _cell(one, asked)
-        except ValueError as error:
+            values, began, value = _cell(one, asked)
+        except (ValueError, TypeError, OverflowError) as error:  # as for "fast", a struct, and 1e400 in a whole number
             found.problems.append(f"row {number}: {error}")
             continue
         run_id = values["run_id"]
@@ -107,22 +119,17 @@ def rows_of(theirs: Iterable[Mapping[str, Any]], asked: Asked) -> Found:
             runs.add(run_id)
             told = {"day": values["day"], "run_id": run_id, "started_at": values["started_at"], "arm": asked.source}
             found.rows.append(Row(RUNS, run_id, line(RUNS, told)))
-        value = values.pop("value")
-        values["repeat"] = repeats.next((run_id, values["cell_id"]))
+        equal = (run_id, values["cell_id"], began, value)
+        values["repeat"] = _repeat(began, value, seen[equal])
+        seen[equal] += 1
         _add(found, values, value, asked.metric)
     return found
 
 
-class _Counter:
-    """Numbers equal things."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Any, int] = {}
-
-    def next(self, key: Any) -> int:
-        """Return how often this key was seen before."""
-        self._seen[key] = self._seen.get(key, -1) + 1
-        return self._seen[key]
+def _repeat(began: datetime, value: float, before: int) -> int:
+    """Return the number of a row among those of its cell and day; `before` are the equal ones that came before it."""
+    digest = hashlib.sha256(canonical([began.isoformat(), value, before]).encode()).digest()
+    return int.from_bytes(digest[:REPEAT_BYTES])
 
 
 def _add(found: Found, values: dict[str, Any], value: float, metric: str) -> None:
@@ -132,22 +139,21 @@ def _add(found: Found, values: dict[str, Any], value: float, metric: str) -> Non
     found.rows.append(Row(MEASUREMENTS, item, line(MEASUREMENTS, told)))
 
 
-def _cell(one: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
-    """Return the columns of a foreign attempt, and its value. Raises `ValueError`."""
+def _cell(one: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], datetime, float]:
+    """Return the columns of a foreign attempt, its time and its value. Raises `ValueError`."""
+    if None in one:  # where `csv` puts what has no name, as after a comma that no quotes hold
+        raise ValueError("has more fields than there are columns")
     given = {ours: _picked(one, theirs) for ours, theirs in asked.mapping.items()}
     for name in NEEDED:
         if given[name] in (None, ""):
             raise ValueError(f"{asked.mapping[name]} is empty")
-    value, began = float(given.pop("value")), _moment(given.pop("started_at"))
-    if not math.isfinite(value):
-        raise ValueError(f"{asked.mapping['value']} is not finite")
+    value, began = _number(asked.mapping["value"], given.pop("value")), _moment(given.pop("started_at"))
     columns = {name: _typed(CELLS.column(name), v) for name, v in given.items() if v not in (None, "")}
     digest = hashlib.sha256(asked.source.encode()).hexdigest()[:6]
-    run_id = f"{began:%Y%m%dT000000Z}-{digest}"
+    run_id = f"{began.year:04}{began:%m%dT000000Z}-{digest}"
     identity = canonical([asked.source, json.loads(json.dumps(columns, default=str))])
-    return {
+    made = {
         **columns,
-        "value": value,
         "day": day_of(run_id),
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
@@ -157,6 +163,7 @@ def _cell(one: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
         "started_at": began.isoformat(timespec="seconds"),
         "source": asked.source,
     }
+    return made, began, value
 
 
 def _picked(one: Mapping[str, Any], path: str) -> Any:
@@ -179,19 +186,37 @@ def _moment(value: Any) -> datetime:
 def _typed(column: Column, value: Any) -> Any:
     """Return a value as a column has it. Raises `ValueError`."""
     if column.mode is Mode.REPEATED:
-        return [str(value)]
+        return [str(one) for one in value] if isinstance(value, list) else [str(value)]
     if column.type is Type.INT64:
-        number = float(value)
-        if number != int(number):
-            raise ValueError(f"{column.name}: must be a whole number, got {value!r}")
-        return int(number)
+        return _whole(column.name, value)
     if column.type is Type.FLOAT64:
-        return float(value)
+        return _number(column.name, value)
     if column.type is Type.BOOL:
-        return str(value).lower() in ("1", "true", "yes")
+        if (found := BOOLEANS.get(str(value).lower())) is None:
+            raise ValueError(f"{column.name}: must be true or false, got {value!r}")
+        return found
     if column.type is Type.JSON:
         found = json.loads(value) if isinstance(value, str) else value
         if not isinstance(found, dict):
             raise ValueError(f"{column.name}: must be a JSON object, got {value!r}")
         return found
     return str(value)
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a finite number. Raises `ValueError` or `TypeError`."""
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{name} is not finite")
+    return found
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return a whole number, also one that was written as 32.0. Raises `ValueError` or `TypeError`."""
+    try:
+        return int(value) if isinstance(value, str | int) else int(str(value))
+    except ValueError:
+        number = _number(name, value)
+    if number != int(number):
+        raise ValueError(f"{name}: must be a whole number, got {value!r}")
+    return int(number)

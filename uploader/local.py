@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from records.codec import CodecError, loads
 from records.peaks import put
@@ -36,6 +36,17 @@ if TYPE_CHECKING:
 MANIFEST_VERSION = 1
 MOST_FILES = 24  # of a table; from here on small ones are made one
 TRIES = 5
+
+
+def _answer(described: list[tuple[Any, ...]], rows: list[tuple[Any, ...]]) -> Answer:
+    """Return an answer with JSON as what it says, as BigQuery's client gives it; the engine gives its text."""
+    open_ended = {place for place, one in enumerate(described) if str(one[1]) == "JSON"}
+    if open_ended:
+        rows = [
+            tuple(json.loads(v) if place in open_ended and v is not None else v for place, v in enumerate(row))
+            for row in rows
+        ]
+    return Answer(tuple(str(one[0]) for one in described), rows)
 
 
 class LocalWarehouse:
@@ -60,19 +71,13 @@ class LocalWarehouse:
         return made
 
     def actual(self, table: Table) -> Actual | None:
-        """Return the columns of a table's files; those of its definition where it has no file yet."""
+        """Return the columns of a table's definition: what a file does not have is NULL in it."""
         if not self._path.exists():
             return None
-        files = self._files()[table.name]
-        found = set(parquet.columns(self._engine(), self._paths(table, files))) if files else None
-        return {
-            column.name: (str(column.type), str(column.mode))
-            for column in table.columns
-            if found is None or column.name in found
-        }
+        return {column.name: (str(column.type), str(column.mode)) for column in table.columns}
 
     def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
-        """Do nothing: a file without a column shows NULL in it."""
+        """Do nothing: none can be missing."""
 
     def merge(self, batch: Batch) -> int:
         """Take a batch: its rows whose keys are not there yet go into one new file."""
@@ -94,7 +99,7 @@ class LocalWarehouse:
         for left in reversed(range(TRIES)):
             try:
                 cursor = self._opened().execute(translated, dict(parameters or {}))
-                return Answer(tuple(one[0] for one in cursor.description or ()), cursor.fetchall())
+                return _answer(cursor.description or [], cursor.fetchall())
             except duckdb.IOException as error:
                 self._shown = None
                 if not left:

@@ -7,9 +7,8 @@ never take is set aside with its reason and the rest goes. Measuring knows nothi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from records import findings
 from records.store import RECORD_NAME, Problem, Results, Run, StoreFailure
@@ -47,10 +46,26 @@ def push(results: Results, warehouse: Warehouse, outbox: Outbox, say: Say = lamb
     """Seal what is new and send all that is pending. Raises `UploadError`; what is pending then stays so."""
     done = Pushed()
     with outbox.locked():
-        done.sealed = seal_all(_collect(results, outbox, done), outbox)
+        done.sealed = seal_all(short_enough(_collect(results, outbox, done), outbox), outbox)
         send(warehouse, outbox, done, say)
         done.dead = len(outbox.dead())
     return done
+
+
+def unsealed(results: Results, outbox: Outbox) -> int:
+    """Return how many attempts no batch holds yet, those set aside left out; by the names of their records."""
+    held = outbox.sent()[CELLS.name] | {letter.item for letter in outbox.dead()}
+    return sum(len(_items(run) - held) for run in results.runs())
+
+
+def short_enough(found: Iterable[Row], outbox: Outbox) -> Iterator[Row]:
+    """Yield the rows that a warehouse may take; one that is too long is set aside."""
+    for row in found:
+        size = len(row.line.encode())
+        if size > LONGEST_ROW_BYTES:
+            outbox.bury(row.table, row.item, row.line, f"{size:,} bytes, more than {LONGEST_ROW_BYTES:,}")
+        else:
+            yield row
 
 
 def send(warehouse: Warehouse, outbox: Outbox, done: Pushed, say: Say) -> None:
@@ -80,15 +95,10 @@ def _refused(outbox: Outbox, batch: Batch, reason: str) -> None:
 
 
 def _collect(results: Results, outbox: Outbox, done: Pushed) -> Iterator[Row]:
-    """Yield the rows of what is not sent yet; a row that is too long is set aside."""
+    """Yield the rows of what is not sent yet."""
     sent = outbox.sent()
     for run in results.runs():
-        for row in _of_run(run, sent, done):
-            size = len(row.line.encode())
-            if size > LONGEST_ROW_BYTES:
-                outbox.bury(row.table, row.item, row.line, f"{size:,} bytes, more than {LONGEST_ROW_BYTES:,}")
-            else:
-                yield row
+        yield from _of_run(run, sent, done)
 
 
 def _of_run(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:
@@ -103,8 +113,7 @@ def _of_run(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:
 
 def _of_records(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:
     """Yield the rows of new records. Names tell which are new: reading all records every night would take minutes."""
-    items = {f"{run.run_id}/{path.name.removesuffix('.json')}" for path in _record_files(run)}
-    if not items - (sent[CELLS.name] & sent[MEASUREMENTS.name]):
+    if not _items(run) - (sent[CELLS.name] & sent[MEASUREMENTS.name]):
         return
     records, problems = run.load()
     done.left_out += [_told(problem) for problem in problems]
@@ -115,8 +124,10 @@ def _of_records(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[R
         yield from (row for row in rows.of_record(record) if row.item not in sent[row.table.name])
 
 
-def _record_files(run: Run) -> Iterator[Path]:
-    return (path for path in (run.folder / "records").glob("[!.]*") if RECORD_NAME.fullmatch(path.name))
+def _items(run: Run) -> set[str]:
+    """Return the items of a run's records."""
+    names = (path.name for path in (run.folder / "records").glob("[!.]*") if RECORD_NAME.fullmatch(path.name))
+    return {f"{run.run_id}/{name.removesuffix('.json')}" for name in names}
 
 
 def _of_findings(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:

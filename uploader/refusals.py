@@ -58,12 +58,13 @@ def explained(doing: str, error: Exception) -> WarehouseFailure:
     from google.auth import exceptions as auth
     from requests import exceptions as http
 
-    if isinstance(error, auth.DefaultCredentialsError | auth.RefreshError):
+    for_now = isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable)
+    if isinstance(error, auth.GoogleAuthError) and not for_now:
         return NotAllowed(
             f"{doing}: no usable credentials ({_short(str(error))}); log in with: gcloud auth application-default "
             "login, or see docs/bigquery.md for workload identity"
         )
-    if isinstance(error, auth.TransportError | http.RequestException | ConnectionError | TimeoutError | api.RetryError):
+    if for_now or isinstance(error, http.RequestException | ConnectionError | TimeoutError | api.RetryError):
         return Unreachable(f"{doing}: no answer ({type(error).__name__}: {_short(str(error))}); push again later")
     if isinstance(error, api.GoogleAPICallError):
         return by_reason(doing, error.errors, error.code, error.message)

@@ -42,7 +42,7 @@ class Verified:
 
 def verify(results: Results, warehouse: Warehouse, *, values: bool = False) -> Verified:
     """Compare the warehouse with the records of a results folder."""
-    wanted, dead = _expected(results)
+    wanted, unread = _expected(results)
     problems: list[str] = []
     expected = found = foreign = 0
     for table in TABLES:
@@ -54,15 +54,15 @@ def verify(results: Results, warehouse: Warehouse, *, values: bool = False) -> V
         foreign += sum(held.rows for run_id, held in there.items() if run_id not in ours)
     if values:
         problems += _values(results, warehouse)
-    return Verified(expected, found, foreign, (*problems, *dead))
+    return Verified(expected, found, foreign, (*problems, *unread))
 
 
 def _expected(results: Results) -> tuple[dict[str, dict[str, Held]], list[str]]:
     counted: dict[str, dict[str, Held]] = {table.name: {} for table in TABLES}
-    unread = []
+    unread: list[str] = []
     for run in results.runs():
         try:
-            for row in _rows(run):
+            for row in _rows(run, unread):
                 before = counted[row.table.name].get(run.run_id, Held(0, 0))
                 added = Held(before.rows + 1, before.hashes + _hash(row.line))
                 counted[row.table.name][run.run_id] = added
@@ -71,9 +71,12 @@ def _expected(results: Results) -> tuple[dict[str, dict[str, Held]], list[str]]:
     return counted, unread
 
 
-def _rows(run: Run) -> Iterator[Row]:
+def _rows(run: Run, unread: list[str]) -> Iterator[Row]:
+    """Yield what a run makes; records that cannot be read are added to `unread`. Raises `StoreFailure`."""
     yield rows.of_run(run.run_id, run.about())
-    for record in run.load()[0]:
+    records, problems = run.load()
+    unread += [f"not compared: {problem.path}: {problem.reason}" for problem in problems]
+    for record in records:
         yield from rows.of_record(record)
     if (found := findings.load(run)) is not None:
         yield from rows.of_findings(found)
@@ -116,7 +119,7 @@ def _values(results: Results, warehouse: Warehouse) -> list[str]:
     told = []
     for run in results.runs():
         try:
-            lines = (json.loads(row.line) for row in _rows(run) if row.table is MEASUREMENTS)
+            lines = (json.loads(row.line) for row in _rows(run, []) if row.table is MEASUREMENTS)
             ours: Counter[tuple[Any, ...]] = Counter(tuple(values.get(key) for key in keys) for values in lines)
         except StoreFailure:
             continue  # told already

@@ -5,6 +5,8 @@ An address names a warehouse: `local` (results/warehouse), `local:FOLDER`, or `b
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,25 +75,42 @@ class Options:
     most_bytes_billed: int | None = None
 
 
+def is_local(address: str) -> bool:
+    """Return whether an address names a folder, and no dataset. Raises `BadInput` for what is no address."""
+    if address == LOCAL or address.startswith(f"{LOCAL}:"):
+        return True
+    if BIGQUERY.fullmatch(address):
+        return False
+    raise BadInput(
+        f"--to: must be local, local:FOLDER or bigquery://PROJECT.DATASET (project of 6 to 30 small letters, "
+        f"digits and hyphens, dataset of letters, digits and underscores), got {address!r}"
+    )
+
+
 def open_warehouse(address: str, results: Path, options: Options | None = None) -> Warehouse:
     """Return the warehouse at an address. Raises `BadInput` for what is none."""
-    if address == LOCAL or address.startswith(f"{LOCAL}:"):
+    if is_local(address):
         from uploader.local import LocalWarehouse
 
-        folder = address.partition(":")[2]
-        return LocalWarehouse(Path(folder).expanduser() if folder else results / "warehouse")
-    found = BIGQUERY.fullmatch(address)
-    if found is None:
-        raise BadInput(
-            f"--to: must be local, local:FOLDER or bigquery://PROJECT.DATASET (project of 6 to 30 small letters, "
-            f"digits and hyphens, dataset of letters, digits and underscores), got {address!r}"
-        )
+        return LocalWarehouse(_folder(address) or results / "warehouse")
     from uploader.connect import connect
 
-    return connect(found["project"], found["dataset"], options or Options())
+    project, _, dataset = address.removeprefix("bigquery://").partition(".")
+    return connect(project, dataset, options or Options())
 
 
 def outbox_folder(address: str, results: Path) -> Path:
-    """Return where the outbox for an address lies: beside the results, so that a later push finds it."""
+    """Return where the outbox for an address lies: beside the results, so that a later push finds it.
+
+    That of a folder has a part of the folder's hash in its name: a/b is not a-b, nor b the one in another place.
+    Raises `BadInput` for what is no address.
+    """
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", address.replace("://", "-")).strip("-")
+    if is_local(address) and (folder := _folder(address)):
+        name += "-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:8]
     return results / "outbox" / name
+
+
+def _folder(address: str) -> Path | None:
+    folder = address.partition(":")[2]
+    return Path(folder).expanduser() if folder else None

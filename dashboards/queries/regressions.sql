@@ -14,17 +14,22 @@ SELECT
   l.count AS sessions_since
 FROM latest_findings AS c
 JOIN (
-  SELECT cell_id, host_id, MAX(run_id) AS run_id
+  SELECT cell_id, host_id, IFNULL(device, '') AS place, MAX(run_id) AS run_id
   FROM latest_findings
   WHERE kind = 'session'
-  GROUP BY cell_id, host_id
+  GROUP BY cell_id, host_id, place
 ) AS newest
-  ON newest.cell_id = c.cell_id AND newest.host_id = c.host_id AND newest.run_id = c.run_id
+  ON
+    newest.cell_id = c.cell_id
+    AND newest.host_id = c.host_id
+    AND newest.place = IFNULL(c.device, '')
+    AND newest.run_id = c.run_id
 LEFT JOIN latest_findings AS l
   ON
     l.run_id = c.run_id
     AND l.cell_id = c.cell_id
     AND l.host_id = c.host_id
+    AND IFNULL(l.device, '') = newest.place
     AND l.kind = 'level'
     AND l.at_run_id = c.at_run_id
 WHERE

@@ -26,19 +26,22 @@ SELECT
   c.look AS change_look
 FROM latest_findings AS s
 JOIN (
-  SELECT cell_id, host_id, MAX(run_id) AS run_id
+  SELECT cell_id, host_id, IFNULL(device, '') AS place, MAX(run_id) AS run_id
   FROM latest_findings
   WHERE kind = 'session'
-  GROUP BY cell_id, host_id
+  GROUP BY cell_id, host_id, place
 ) AS newest
-  ON newest.cell_id = s.cell_id AND newest.host_id = s.host_id
+  ON
+    newest.cell_id = s.cell_id
+    AND newest.host_id = s.host_id
+    AND newest.place = IFNULL(s.device, '')
 LEFT JOIN latest_findings AS c
   ON
     c.kind = 'change'
     AND c.run_id = newest.run_id
     AND c.cell_id = s.cell_id
     AND c.host_id = s.host_id
-    AND IFNULL(c.device, '') = IFNULL(s.device, '')
+    AND IFNULL(c.device, '') = newest.place
     AND c.at_run_id = s.run_id
 WHERE
   s.kind = 'session'

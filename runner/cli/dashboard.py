@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
         host, port = address(args.listen)
     except ValueError as error:
         raise UsageError(f"--listen: {error}") from error
+    sending.check(args.source, "--from")
     with sending.explained():
         if args.source == LOCAL:
             sending.send(LOCAL, args.results)

@@ -10,12 +10,15 @@ from pathlib import Path
 from runner.errors import InfrastructureError, UsageError
 
 
-def check(address: str) -> None:
-    """Refuse an address that is none before anything is measured. Raises `UsageError`."""
-    from uploader.warehouse import BIGQUERY, LOCAL
+def check(address: str, flag: str = "--upload") -> None:
+    """Refuse an address that is none, before anything is measured or sent. Raises `UsageError` that names the flag."""
+    from uploader.errors import BadInput
+    from uploader.warehouse import is_local
 
-    if address != LOCAL and not address.startswith(f"{LOCAL}:") and not BIGQUERY.fullmatch(address):
-        raise UsageError(f"--upload: must be local, local:FOLDER or bigquery://PROJECT.DATASET, got {address!r}")
+    try:
+        is_local(address)
+    except BadInput as error:
+        raise UsageError(str(error).replace("--to", flag, 1)) from error
 
 
 def after_run(address: str, results: Path) -> None:

@@ -13,6 +13,7 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 
 from dashboards import board, panels, site
+from dashboards.app import application as served
 from dashboards.app.application import Application, address
 from dashboards.board import Frame, Standing
 from dashboards.questions import Choice, questions
@@ -189,6 +190,34 @@ def test_health_tells_whether_the_warehouse_answers(ask: Callable[..., tuple[str
     told: list[str] = []
     Application(FakeWarehouse())({"PATH_INFO": "/health"}, lambda status, headers: told.append(status))
     assert told == ["503 Service Unavailable"]
+
+
+def test_no_page_is_kept_sniffed_or_told_of_elsewhere(warehouse: LocalWarehouse) -> None:
+    told: list[dict[str, str]] = []
+    for path in ("/", "/nothing", "/health"):
+        Application(warehouse)({"PATH_INFO": path}, lambda status, headers: told.append(dict(headers)))
+    assert (
+        told
+        == [
+            {
+                "Content-Type": "text/html; charset=utf-8",
+                "X-Content-Type-Options": "nosniff",
+                "Referrer-Policy": "no-referrer",
+                "Cache-Control": "no-store",
+            }
+        ]
+        * 3
+    )
+
+
+def test_however_many_choices_are_asked_for_no_more_than_so_many_answers_are_kept(
+    warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "MOST_KEPT", 20)
+    application = Application(warehouse)
+    for number in range(4):
+        application({"PATH_INFO": "/", "QUERY_STRING": f"workload={number}"}, lambda status, headers: None)
+        assert len(application._kept) <= 20
 
 
 def test_an_answer_is_asked_once_until_it_is_old(warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch) -> None:

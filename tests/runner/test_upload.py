@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -23,8 +24,9 @@ from runner.cli.main import Seams, main
 from runner.testing import FakeExecutor
 from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
+from uploader.testing import FakeWarehouse
 from uploader.verify import verify
-from uploader.warehouse import Warehouse
+from uploader.warehouse import Options, Warehouse
 
 ROOT = Path(__file__).parents[2]
 MATRIX = """\
@@ -55,6 +57,15 @@ def test_a_run_keeps_what_was_found_in_it(folder: Path) -> None:
     assert {one.kind for one in kept.found} >= {"figure", "ratio", "verdict", "session", "level"}
     runner("report")
     assert findings.load(run) == kept
+
+
+def test_what_was_found_in_a_run_knows_nothing_of_later_ones(folder: Path) -> None:
+    runner()
+    [first] = Results(folder / "results").runs()
+    kept = findings.load(first)
+    runner("--new")
+    assert runner("report", "--run", first.run_id) == 0
+    assert findings.load(first) == kept
 
 
 def test_a_run_pushes_into_the_local_warehouse(folder: Path) -> None:
@@ -115,6 +126,8 @@ def test_an_address_that_is_none_is_refused_before_anything_is_measured(
 def test_a_site_over_all_runs_is_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner()
     runner("--new")
+    assert runner("report", "--publish", "site") == 0
+    assert len(list((folder / "site" / "runs").iterdir())) == 2
     assert runner("report", "--publish", "site", "--last", "1") == 0
     assert "5 pages: site/index.html" in capsys.readouterr().out
     newest = Results(folder / "results").runs()[-1].run_id
@@ -122,10 +135,14 @@ def test_a_site_over_all_runs_is_published(folder: Path, capsys: pytest.CaptureF
     assert "tensorflow is fastest" in (folder / "site" / "index.html").read_text()
 
 
-def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published(folder: Path) -> None:
+def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runner()
     [run] = Results(folder / "results").runs()
     (run.folder / findings.FILE).unlink()
+    assert uploader(["push", "--quiet"]) == 0
+    assert "1 runs have no findings: runner report --run RUN makes them" in capsys.readouterr().out
     runner("report", "--publish", "site")
     assert findings.load(run) is not None
 
@@ -185,6 +202,36 @@ def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
     assert "<section" not in page
 
 
+def test_a_query_of_the_dashboard_reads_no_more_than_it_may(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[str, Options]] = []
+
+    def opening(address: str, results: Path, options: Options) -> FakeWarehouse:
+        opened.append((address, options))
+        return FakeWarehouse(address)
+
+    monkeypatch.setattr("uploader.warehouse.open_warehouse", opening)
+    monkeypatch.setattr(serve, "serve", lambda warehouse, host, port: None)
+    for more in ([], ["--maximum-bytes-billed", "5", "--location", "EU"]):
+        assert runner("dashboard", "--from", "bigquery://some-project.data", *more) == 0
+    assert opened == [
+        ("bigquery://some-project.data", Options(most_bytes_billed=10 << 30)),
+        ("bigquery://some-project.data", Options(most_bytes_billed=5, location="EU")),
+    ]
+
+
+@pytest.mark.process
+def test_a_port_that_is_taken_is_named(folder: Path) -> None:
+    pytest.importorskip("waitress", reason="waitress is not installed: extra `dashboard`")
+    (folder / "results").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "runner", "dashboard", "--listen", place]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"--listen: {place}: Address already in use; name another HOST:PORT" in done.stderr
+
+
 @pytest.mark.process
 def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
     pytest.importorskip("waitress", reason="waitress is not installed: extra `dashboard`")
@@ -217,7 +264,7 @@ def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
     ("arguments", "told"),
     [
         (["dashboard", "--listen", "here"], "--listen: must be HOST:PORT"),
-        (["dashboard", "--from", "x"], "--to: must be local"),
+        (["dashboard", "--from", "x"], "--from: must be local"),
         (["report", "--publish", "site", "--last", "0"], "--last: must be 1 or more"),
     ],
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, 
 from uploader.local import LocalWarehouse
 from uploader.testing import FakeWarehouse
 from uploader.verify import verify
+from uploader.warehouse import Options
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -53,12 +56,81 @@ def test_a_query_prints_a_table_or_json(results: str, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out.splitlines()[0]) == {"day": "2026-01-01"}
 
 
+def test_a_query_of_the_dashboards_is_read_from_its_file(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["push", "--results", results, "--quiet"])
+    given = [f"--set={one}" for one in ("workload=", "backend=jax", "since=2026-01-02")]
+    command = ["query", "--file", str(ROOT / "dashboards" / "queries" / "runs.sql"), *given]
+    assert main([*command, "--json", "--results", results]) == 0
+    assert [json.loads(line)["day"] for line in capsys.readouterr().out.splitlines()] == ["2026-01-02"]
+
+
+def test_a_query_prints_what_json_has_no_number_for_as_bigquery_does(
+    results: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["push", "--results", results, "--quiet"])
+    sql = "SELECT CAST('nan' AS FLOAT64) AS a, CAST('-inf' AS FLOAT64) AS b, [CAST('inf' AS FLOAT64)] AS c, versions"
+    assert main(["query", f"{sql} FROM cells LIMIT 1", "--json", "--results", results]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    versions = {"jax": "0.10.0", "keras": "3.15.0"}
+    assert found == {"a": "NaN", "b": "-Infinity", "c": ["Infinity"], "versions": versions}
+
+
+def test_what_has_members_is_json_in_csv_and_in_a_table(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["push", "--results", results, "--quiet"])
+    command = ["query", "SELECT versions, ['a'] AS b, 1 AS c FROM cells LIMIT 1", "--results", results]
+    assert main([*command, "--csv"]) == 0
+    [_, [versions, *rest]] = csv.reader(capsys.readouterr().out.splitlines())
+    assert (json.loads(versions), rest) == ({"jax": "0.10.0", "keras": "3.15.0"}, ['["a"]', "1"])
+    assert main(command) == 0
+    assert '["a"]' in capsys.readouterr().out
+
+
+def test_a_query_that_a_person_wrote_reads_no_file_but_the_warehouses(
+    results: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["push", "--results", results, "--quiet"])
+    (tmp_path / "secret.csv").write_text("a\ncanary\n")
+    assert main(["query", f"SELECT * FROM read_csv('{tmp_path}/secret.csv')", "--results", results]) == 3
+    told = capsys.readouterr()
+    assert "file system operations are disabled" in told.err
+    assert "canary" not in told.out + told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["push"], Options()),
+        (["push", "--append-only"], Options(append_only=True)),
+        (["push", "--storage-write"], Options(append_only=True, storage_write=True)),
+        (["init", "--location", "EU", "--append-only"], Options(append_only=True, location="EU")),
+        (["verify", "--impersonate", "me@x.example"], Options(impersonate="me@x.example")),
+        (["query", "SELECT 1 AS one", "--maximum-bytes-billed", "7"], Options(most_bytes_billed=7)),
+    ],
+)
+def test_flags_of_bigquery_reach_the_warehouse(
+    results: str, monkeypatch: pytest.MonkeyPatch, arguments: list[str], asked: Options
+) -> None:
+    opened: list[Options] = []
+
+    def opening(address: str, folder: Path, options: Options) -> FakeWarehouse:
+        opened.append(options)
+        return FakeWarehouse(address)
+
+    monkeypatch.setattr(warehouse, "open_warehouse", opening)
+    main([*arguments, "--to", BIGQUERY, "--results", results])
+    assert opened == [asked]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["push", "--to", "bigquery://P.d"], "--to: must be local"),
         (["push", "--to", "postgres://x"], "--to: must be local"),
         (["push", "--results", "absent"], "--results: absent is no folder"),
+        (["status", "--results", "absent"], "--results: absent is no folder"),
+        (["status", "--to", "postgres://x"], "--to: must be local"),
+        (["query", "SELECT 1 AS x", "--results", "absent"], "--results: absent is no folder"),
+        (["verify", "--results", "run"], "--results: run is a run, name the folder that holds it: --results ."),
         (["query", "DROP TABLE cells"], "the query must be one SELECT"),
         (["query"], "SELECT: give a query"),
         (["query", "SELECT 1 AS x", "--set", "y"], "--set: must be NAME=VALUE, got 'y'"),
@@ -69,6 +141,8 @@ def test_what_cannot_be_used_ends_with_2_and_says_why(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
+    (tmp_path / "run" / "records").mkdir(parents=True)
+    (tmp_path / "run" / "run.json").write_text("{}")
     assert main(arguments) == 2
     assert told in capsys.readouterr().err
 
@@ -103,7 +177,7 @@ def test_what_the_warehouse_refuses_ends_with_3_and_is_sent_by_the_next_push(
     assert "uploader: the reason, and what to do" in capsys.readouterr().err
     assert main(["status", "--to", BIGQUERY, "--results", results, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (len(told["pending"]), told["done"], told["dead"]) == (3, 1, [])
+    assert (told["unsealed"], len(told["pending"]), told["done"], told["dead"]) == (0, 3, 1, [])
     assert main(["push", "--to", BIGQUERY, "--results", results]) == 0
     assert {name: fake.count(name) for name in fake.rows} == {
         "runs": 2,
@@ -111,6 +185,35 @@ def test_what_the_warehouse_refuses_ends_with_3_and_is_sent_by_the_next_push(
         "measurements": 96,
         "findings": 2,
     }
+
+
+def test_what_no_push_has_sealed_yet_is_told_by_status(
+    results: str, fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.columns.clear()
+    assert main(["push", "--to", BIGQUERY, "--results", results]) == 3
+    capsys.readouterr()
+    assert main(["status", "--to", BIGQUERY, "--results", results]) == 0
+    assert "not sealed yet: 6 attempts; uploader push seals and sends them" in capsys.readouterr().out
+    fake.create()
+    assert main(["push", "--to", BIGQUERY, "--results", results, "--quiet"]) == 0
+    assert main(["status", "--to", BIGQUERY, "--results", results]) == 0
+    assert "not sealed" not in capsys.readouterr().out
+
+
+def test_what_the_warehouse_has_lost_since_is_told_with_how_it_is_sent_again(
+    results: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["push", "--results", results])
+    shutil.rmtree(Path(results) / "warehouse")
+    assert main(["push", "--results", results]) == 0
+    capsys.readouterr()
+    assert main(["verify", "--results", results]) == 1
+    outbox = Path(results) / "outbox" / "local"
+    assert f"once {outbox} is removed" in capsys.readouterr().out
+    shutil.rmtree(outbox)
+    assert main(["push", "--results", results]) == 0
+    assert main(["verify", "--results", results]) == 0
 
 
 def test_a_row_that_is_refused_ends_with_1_and_can_be_tried_again(
@@ -166,6 +269,10 @@ def test_migrate_shows_the_difference_adds_what_may_be_null_and_nothing_else(
     fake.columns["runs"]["planned"] = ("STRING", "NULLABLE")
     assert main(["migrate", "--to", BIGQUERY]) == 3
     assert "runs.planned: is STRING, must be INT64" in capsys.readouterr().err
+    del fake.columns["runs"], fake.columns["cells"]["machine_os"]
+    assert main(["migrate", "--to", BIGQUERY]) == 3
+    assert "runs: is missing\nmake them with: uploader init --to" in capsys.readouterr().err
+    assert "machine_os" not in fake.columns["cells"]
 
 
 def test_init_prints_the_least_rights_and_they_are_no_more_than_two_datasets(
@@ -214,6 +321,18 @@ def test_help_imports_neither_engine_nor_client() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_opening_the_local_warehouse_waits_for_no_parser_of_sql(results: str) -> None:
+    main(["push", "--results", results, "--quiet"])
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom uploader.local import LocalWarehouse\n"
+        "print(LocalWarehouse(Path(sys.argv[1]))._opened().execute('SELECT COUNT(*) FROM newest_cells').fetchall())\n"
+        "assert 'duckdb' in sys.modules and 'sqlglot' not in sys.modules\n"
+    )
+    command = [sys.executable, "-c", script, f"{results}/warehouse"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[(1,)]\n", "")
 
 
 def test_no_secret_of_the_environment_reaches_any_output_or_row(tmp_path: Path, results: str) -> None:

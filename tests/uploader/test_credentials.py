@@ -37,6 +37,19 @@ def test_without_credentials_the_message_says_how_to_log_in(
     assert "gcloud auth application-default login" in told
 
 
+@pytest.mark.parametrize("text", ["[]", "null", '"canary"', '{"type": "impersonated_service_account"}', "{", "{}"])
+def test_a_file_that_holds_no_credentials_is_told_and_nothing_of_it(
+    results: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (tmp_path / "given.json").write_text(text)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "given.json"))
+    assert main(["push", "--to", "bigquery://some-project.benchmarks", "--results", results]) == 3
+    told = capsys.readouterr().err
+    assert "connect to project some-project: no usable credentials (" in told
+    assert "gcloud auth application-default login" in told
+    assert "canary" not in told
+
+
 def test_another_account_is_acted_as_with_no_more_than_bigquerys_scope(monkeypatch: pytest.MonkeyPatch) -> None:
     from google.oauth2.credentials import Credentials
 

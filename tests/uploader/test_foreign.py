@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from uploader import foreign, warehouse
+from uploader import foreign, push, warehouse
 from uploader.cli.main import main
 from uploader.errors import BadInput
 from uploader.foreign import Asked
 from uploader.local import LocalWarehouse
+from uploader.outbox import Outbox, seal_all
+from uploader.push import Pushed, send
 from uploader.testing import FakeWarehouse
 
 MAPPING = {
@@ -48,9 +50,22 @@ def test_equal_rows_are_repeats_of_one_cell_and_importing_again_gives_the_same_l
     rows = [THEIRS, THEIRS, {**THEIRS, "test_name": "lstm"}]
     once, again = (foreign.rows_of(rows, ASKED) for _ in range(2))
     cells = [json.loads(row.line) for row in once.rows if row.table.name == "cells"]
-    assert [cell["repeat"] for cell in cells] == [0, 1, 0]
     assert len({cell["cell_id"] for cell in cells}) == 2
+    assert len({(cell["cell_id"], cell["repeat"]) for cell in cells}) == 3
     assert once.rows == again.rows
+
+
+def test_a_table_that_grew_or_gives_its_rows_in_another_order_brings_only_what_is_new(tmp_path: Path) -> None:
+    old = [{**THEIRS, "metrics": {"totaltime": value, "batch_size": 32}} for value in (1.0, 2.0, 2.0)]
+    grown = [{**THEIRS, "metrics": {"totaltime": 3.0, "batch_size": 32}}, *reversed(old)]
+    filled, outbox = LocalWarehouse(tmp_path / "warehouse"), Outbox(tmp_path / "outbox")
+    for rows, new in ((old, 7), (grown, 2), (old[1:], 0)):
+        done = Pushed()
+        with outbox.locked():
+            seal_all(foreign.rows_of(rows, ASKED).rows, outbox)
+            send(filled, outbox, done, lambda text: None)
+        assert done.new == new
+    assert filled.query("SELECT value FROM measurements ORDER BY value").rows == [(1.0,), (2.0,), (2.0,), (3.0,)]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +76,11 @@ def test_equal_rows_are_repeats_of_one_cell_and_importing_again_gives_the_same_l
         ({"metrics": {"totaltime": 1.0, "batch_size": 1.5}}, "batch_size: must be a whole number, got 1.5"),
         ({"metrics": {"totaltime": None, "batch_size": 1}}, "metrics.totaltime is empty"),
         ({"recorded_time": "yesterday"}, "Invalid isoformat string"),
+        ({"recorded_time": "9999-12-31T23:00:00-10:00"}, "date value out of range"),
+        ({"metrics": {"totaltime": {"s": 1}, "batch_size": 1}}, "must be a string or a real number, not 'dict'"),
+        ({"metrics": {"totaltime": 1.0, "batch_size": "inf"}}, "batch_size is not finite"),
+        ({"metrics": {"totaltime": 1.0, "batch_size": []}}, "must be a string or a real number, not 'list'"),
+        ({None: ["of a comma that no quotes hold"]}, "has more fields than there are columns"),
         ({"keras_backend": "theano"}, "has no column 'keras_backend.type'"),
     ],
 )
@@ -78,11 +98,52 @@ def test_a_row_that_does_not_fit_is_told_and_left_out(change: dict[str, object],
         (["workload"], "COLUMN=NAME"),
         (["row_hash=x"], "COLUMN=NAME"),
         (["workload=a", "backend=b"], "value, started_at must be mapped too"),
+        (["workload=a", "workload=b"], "workload must be mapped once, got 'a' and 'b'"),
     ],
 )
 def test_a_mapping_that_cannot_be_is_refused(assignments: list[str], told: str) -> None:
     with pytest.raises(BadInput, match=told):
         foreign.mapping(assignments)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "kept"),
+    [
+        ("eager", "False", False),
+        ("eager", 1, True),
+        ("samples", "9007199254740993", 9007199254740993),
+        ("samples", 32.0, 32),
+        ("resolved_learning_rate", "0.1", 0.1),
+        ("warnings", ["a", "b"], ["a", "b"]),
+        ("versions", '{"keras": "1.0"}', {"keras": "1.0"}),
+    ],
+)
+def test_a_value_is_kept_as_its_column_has_it(ours: str, theirs: object, kept: object) -> None:
+    asked = Asked({**MAPPING, ours: "more"}, ASKED.metric, ASKED.source)
+    [_, cell, _] = foreign.rows_of([{**THEIRS, "more": theirs}], asked).rows
+    assert json.loads(cell.line)[ours] == kept
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"),
+    [
+        ("eager", "maybe", "eager: must be true or false, got 'maybe'"),
+        ("resolved_learning_rate", "nan", "resolved_learning_rate is not finite"),
+        ("versions", "[]", "versions: must be a JSON object"),
+        ("versions", '{"keras": NaN}', "not JSON compliant"),
+    ],
+)
+def test_a_value_that_its_column_cannot_hold_is_told(ours: str, theirs: object, told: str) -> None:
+    asked = Asked({**MAPPING, ours: "more"}, ASKED.metric, ASKED.source)
+    found = foreign.rows_of([{**THEIRS, "more": theirs}], asked)
+    assert found.rows == []
+    [problem] = found.problems
+    assert told in problem
+
+
+def test_the_first_years_have_four_digits_too() -> None:
+    run, *_ = foreign.rows_of([{**THEIRS, "recorded_time": "0817-10-02"}], ASKED).rows
+    assert json.loads(run.line)["day"] == "0817-10-02"
 
 
 def test_a_metric_must_be_one_of_ours() -> None:
@@ -105,6 +166,20 @@ def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
     filled = LocalWarehouse(tmp_path / "results" / "warehouse")
     assert filled.query("SELECT source, workload, backend FROM cells").rows == [("lab", "mlp", "theano")]
     assert filled.query("SELECT COUNT(*) AS n FROM newest_cells").rows == [(0,)]
+    assert main(["verify", "--results", str(tmp_path / "results")]) == 0
+    assert capsys.readouterr().out.startswith("0 rows by the records, 3 in the warehouse, 3 of other records\n")
+
+
+def test_of_many_rows_that_do_not_fit_the_first_are_told_and_the_rest_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "old.csv"
+    path.write_text("name,lib,seconds,when\n" + "mlp,theano,fast,2017-10-02\n" * 23)
+    maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
+    command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
+    assert main([*command, "--results", str(tmp_path / "results")]) == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+    assert (len(told), told[-1]) == (21, "left out: 3 more")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +188,8 @@ def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
         (None, "No such file"),
         (b"\xff\xfe,x\n1,2\n", "cannot be read as CSV in UTF-8"),
         (b'a,"b\n', "cannot be read as CSV"),
+        (b"", "must begin with a line of columns' names, got an empty file"),
+        (b"x,y,x\n1,2,3\n", "columns must have different names, got more than one 'x'"),
     ],
 )
 def test_a_file_that_is_no_csv_is_refused(
@@ -154,3 +231,20 @@ def test_a_dry_run_shows_rows_and_sends_nothing(tmp_path: Path, capsys: pytest.C
     assert main([*command, "--results", str(tmp_path / "results")]) == 0
     assert '"workload":"mlp"' in capsys.readouterr().out
     assert not (tmp_path / "results").exists()
+
+
+def test_a_row_above_the_limit_is_set_aside_before_it_is_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "LONGEST_ROW_BYTES", 500)
+    path = tmp_path / "old.csv"
+    path.write_text(f"name,lib,seconds,when\n{'m' * 300},theano,1,2017-10-02\nmlp,theano,2,2017-10-02\n")
+    maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
+    command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
+    results = str(tmp_path / "results")
+    assert main([*command, "--results", results]) == 1
+    assert "rows are set aside: uploader status says why" in capsys.readouterr().out
+    assert main(["status", "--results", results]) == 1
+    assert "bytes, more than 500" in capsys.readouterr().out
+    filled = LocalWarehouse(tmp_path / "results" / "warehouse")
+    assert filled.query("SELECT workload FROM cells").rows == [("mlp",)]

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 
 from records.codec import dumps
-from records.schema import Learning
+from records.schema import DeviceProof, Learning
 from records.store import Results, Run
-from tests.conftest import make_settings
+from tests.conftest import MACHINE, make_settings
 from tests.uploader.stored import Killed, dying_at, full_at, results_with, store_run
 from uploader import local, parquet
+from uploader.cli.main import main
 from uploader.errors import BadInput, UploadError, WarehouseFailure
 from uploader.local import LocalWarehouse
 from uploader.outbox import Batch, Outbox
 from uploader.push import push
 from uploader.rows import of_record
-from uploader.schema import CELLS, MEASUREMENTS, Column, Mode, Type
+from uploader.schema import CELLS, LONGEST_ROW_BYTES, MEASUREMENTS, Column, Mode, Type
 from uploader.verify import verify
 
 
@@ -54,6 +58,17 @@ def test_a_value_that_changed_in_the_warehouse_is_found(tmp_path: Path, warehous
     assert [line.split(":")[0] for line in problems] == [f"measurements, run {results.runs()[0].run_id}"] * 2
 
 
+def test_a_record_that_cannot_be_read_is_told_as_not_compared(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    results = results_with(tmp_path / "results", runs=1)
+    path = sorted((results.runs()[0].folder / "records").glob("*.json"))[0]
+    path.write_text(path.read_text()[:-20])
+    pushed(results, warehouse)
+    found = verify(results, warehouse, values=True)
+    assert found.expected == found.found
+    [problem] = found.problems
+    assert problem.startswith(f"not compared: {path}: ")
+
+
 def test_a_lost_and_a_doubled_row_are_found(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     results = results_with(tmp_path / "results", runs=1)
     pushed(results, warehouse)
@@ -72,6 +87,24 @@ def test_overlapping_batches_of_several_uploaders_add_each_row_once(tmp_path: Pa
     store_run(results.root, 1)
     assert pushed(results, warehouse, "second") == 53
     assert verify(results, warehouse).problems == ()
+
+
+def test_while_rows_are_taken_no_other_uploader_into_the_same_folder_takes_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, made, held = _batch(tmp_path, 0), LocalWarehouse(tmp_path / "warehouse"), []
+    write_new = parquet.write_new
+
+    def watched(*args: Any) -> int:
+        with (made.folder / ".lock").open("a") as other, pytest.raises(BlockingIOError) as refused:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(refused.type)
+        return write_new(*args)
+
+    monkeypatch.setattr(parquet, "write_new", watched)
+    made.create()
+    assert made.merge(batch) == 1
+    assert held == [BlockingIOError]
 
 
 def test_killed_at_any_file_operation_of_a_merge_and_a_compaction_each_row_is_there_once(
@@ -169,6 +202,28 @@ def test_a_column_that_no_file_has_yet_shows_null(
     assert found.rows == [(None, 3)]
 
 
+def test_a_row_just_below_the_limit_arrives(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    long = "x" * (LONGEST_ROW_BYTES - 4096)
+    store_run(tmp_path / "results", 0, count=1, reason=long)
+    pushed(Results(tmp_path / "results"), warehouse)
+    assert warehouse.query("SELECT reason FROM cells").rows == [(long,)]
+
+
+def test_no_column_has_to_be_added_where_files_are_older(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = results_with(tmp_path / "results", runs=1)
+    made = LocalWarehouse(results.root / "warehouse")
+    made.create()
+    pushed(results, made)
+    [path] = (made.folder / "cells").glob("*.parquet")
+    whole = path.rename(tmp_path / "whole.parquet")
+    duckdb.sql(f"COPY (SELECT * EXCLUDE (machine_os) FROM '{whole}') TO '{path}'")
+    assert main(["migrate", "--dry-run", "--results", str(results.root)]) == 0
+    assert capsys.readouterr().out == "the tables are as this version needs them\n"
+    assert LocalWarehouse(made.folder).query("SELECT machine_os, COUNT(*) AS n FROM cells GROUP BY 1").rows == [
+        (None, 3)
+    ]
+
+
 @pytest.mark.parametrize(
     "sql",
     [
@@ -254,6 +309,21 @@ def test_the_flat_table_of_the_first_benchmarks_has_its_names(tmp_path: Path, wa
         "sampletype": "synthetic",
     }
     assert row["keras_backend"] == {"type": "jax", "version": "0.10.0"}
+    assert (row["test_name"], row["test_type"], row["keras_version"]) == ("mnist_mlp", "fit", "3.15.0")
+    assert row["recorded_time"].isoformat() == "2026-01-01T02:00:00+00:00"
+    assert row["platform_info"] == {"type": "host", "machine_type": "a CPU"}
+    assert row["gpu_info"] == {"count": 0.0, "platform": None}
+
+
+def test_the_flat_table_tells_memory_container_and_gpus(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+    machine = replace(MACHINE, memory_bytes=8 << 30, container="docker")
+    device = DeviceProof("gpu", "cuda:0", 2, "a GPU")
+    store_run(tmp_path / "results", 0, count=1, machine=machine, device=device)
+    pushed(Results(tmp_path / "results"), warehouse)
+    [row] = warehouse.query("SELECT * FROM benchmarks").dicts()
+    assert row["cpu_info"] == {"numcores": 2.0, "memory": 8.0, "memory_units": "GiB"}
+    assert row["platform_info"] == {"type": "docker", "machine_type": "a CPU"}
+    assert row["gpu_info"] == {"count": 2.0, "platform": "a GPU"}
 
 
 def test_types_of_all_tables_are_known_to_the_engine() -> None:

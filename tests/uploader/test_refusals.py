@@ -61,6 +61,8 @@ def raised(module: str, name: str) -> Exception:
         ("google.auth.exceptions", "TransportError", Unreachable),
         ("google.auth.exceptions", "DefaultCredentialsError", NotAllowed),
         ("google.auth.exceptions", "RefreshError", NotAllowed),
+        ("google.auth.exceptions", "MalformedError", NotAllowed),
+        ("google.auth.exceptions", "MutualTLSChannelError", NotAllowed),
         ("google.api_core.exceptions", "TooManyRequests", Unreachable),
         ("google.api_core.exceptions", "ServiceUnavailable", Unreachable),
         ("google.api_core.exceptions", "Forbidden", NotAllowed),
@@ -76,6 +78,12 @@ def test_whatever_the_client_raises_is_told_as_what_it_means(
     error = raised(module, name)
     assert isinstance(error, kinds())
     assert type(explained("push", error)) is kind
+
+
+def test_a_token_that_was_refused_for_now_is_asked_for_again() -> None:
+    auth = pytest.importorskip("google.auth.exceptions", reason="google-cloud-bigquery is not installed")
+    error = auth.RefreshError("503 from the token's server", retryable=True)
+    assert type(explained("push", error)) is Unreachable
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from uploader.outbox import Batch, Outbox
 from uploader.retry import Patience
 from uploader.rows import of_record
 from uploader.schema import CELLS, TABLES
+from uploader.sql import views
 from uploader.warehouse import Options
 
 bigquery = pytest.importorskip(
@@ -71,9 +72,16 @@ class Client:
         self.tables.add(target)
         return self._job("load", given["job_id"])
 
+    def get_dataset(self, name: str, **given: Any) -> Any:
+        self._note("get_dataset", (name,), given)
+        raise api.NotFound("no such dataset")
+
+    def create_dataset(self, asked: Any, **given: Any) -> None:
+        self._note("create_dataset", (asked,), given)
+
     def query(self, sql: str, **given: Any) -> Job:
         self._note("query", (sql,), given)
-        return self._job("query", given.get("job_id") or "none")
+        return self._job("query", given.get("job_id") or f"unnamed-{len(self.jobs)}")
 
     def delete_table(self, name: str, **given: Any) -> None:
         self._note("delete_table", (name,), given)
@@ -129,6 +137,25 @@ def test_a_batch_is_loaded_and_merged_by_jobs_that_its_content_names(batch: Batc
     assert re.search(r"ON T.day BETWEEN DATE '2026-01-01' AND DATE '2026-01-01' AND T.run_id = S.run_id", sql)
     assert "WHEN MATCHED" not in sql
     assert client.named("delete_table")[0][0] == (staging,)
+
+
+def test_both_datasets_are_made_where_was_asked_and_what_waits_in_staging_vanishes_after_a_day() -> None:
+    client = Client()
+    opened(client, location="EU").create()
+    made = [asked for (asked,), _ in client.named("create_dataset")]
+    assert [(one.dataset_id, one.location, one.default_table_expiration_ms) for one in made] == [
+        ("data", "EU", None),
+        ("data_staging", "EU", 24 * 3600 * 1000),
+    ]
+
+
+def test_without_dml_the_names_of_tables_are_views_of_what_was_appended() -> None:
+    client = Client()
+    opened(client, append_only=True).create()
+    made = re.findall(r"CREATE (?:OR REPLACE )?(\w+).*?`some-project\.data\.(\w+)`", str(client.named("query")))
+    names = [table.name for table in TABLES]
+    assert [name for kind, name in made if kind == "TABLE"] == [f"{name}_appended" for name in names]
+    assert [name for kind, name in made if kind == "VIEW"] == [*names, *views()]
 
 
 def test_a_batch_that_was_merged_before_is_neither_loaded_nor_merged_again(batch: Batch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from records.findings import Finding
 from records.schema import Record
-from uploader import ddl
+from uploader import ddl, parquet
 from uploader.schema import (
     BY_NAME,
     CELLS,
@@ -23,6 +23,7 @@ from uploader.schema import (
     metrics,
     unit_of,
 )
+from uploader.sql import to_duckdb
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -82,3 +83,20 @@ def test_the_ddl_partitions_by_day_and_clusters_by_workload_and_backend() -> Non
 def test_the_page_of_the_tables_is_current() -> None:
     """Made with: uploader schema --markdown > docs/schema.md"""
     assert (DOCS / "schema.md").read_text(encoding="utf-8") == ddl.page()
+
+
+def test_a_view_over_what_was_appended_shows_each_key_once_a_null_among_them_too() -> None:
+    engine = parquet.engine()
+    parquet.show(engine, MEASUREMENTS, [])
+    names = ", ".join(MEASUREMENTS.key)
+    engine.execute("CREATE TABLE given AS SELECT * FROM measurements")
+    for step, row_hash in (("NULL", 1), ("NULL", 2), ("0", 3), ("1", 4), ("1", 4)):
+        values = f"'run', 'cell', 0, 0, 'learning.loss', {step}, {row_hash}"
+        engine.execute(f"INSERT INTO given ({names}, row_hash) VALUES ({values})")
+    view = ddl.once_each("p.d", MEASUREMENTS).replace("`p.d.measurements_appended`", "given")
+    shown = to_duckdb(view.partition("\nAS ")[2])
+    assert engine.execute(f"SELECT step, row_hash FROM ({shown}) ORDER BY row_hash").fetchall() == [
+        (None, 1),
+        (0, 3),
+        (1, 4),
+    ]

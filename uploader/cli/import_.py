@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from uploader.foreign import Found
 
 NAME = "import"
+SHOWN = 20
 HELP = "bring in foreign results through a mapping of columns"
 
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     outbox, done = options.outbox(args), pushing.Pushed()
     with options.warehouse(args) as warehouse, outbox.locked():
         options.make_ready(warehouse, args.to)
-        seal_all(found.rows, outbox)
+        seal_all(pushing.short_enough(found.rows, outbox), outbox)
         pushing.send(warehouse, outbox, done, print)
         done.dead = len(outbox.dead())
     print(f"{done.new:,} new rows, {done.known:,} were there")
@@ -58,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _told(found: Found) -> int:
-    for line in found.problems[:20]:
+    for line in found.problems[:SHOWN]:
         print(f"left out: {line}")
+    if (more := len(found.problems) - SHOWN) > 0:
+        print(f"left out: {more:,} more")
     return 1 if found.problems else 0

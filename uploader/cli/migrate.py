@@ -24,9 +24,10 @@ def run(args: argparse.Namespace) -> int:
         found = differences(warehouse)
         if not found:
             print("the tables are as this version needs them")
+            return 0
         if args.dry_run:
             print("\n".join(line for one in found for line in one.lines()))
-            return 1 if found else 0
+            return 1
         refuse([one for one in found if one.wrong or one.absent], args.to)
         for one in found:
             warehouse.add_columns(one.table, one.missing)

@@ -65,7 +65,7 @@ def make_ready(warehouse: Warehouse, address: str) -> None:
 
 
 def outbox(args: argparse.Namespace) -> Outbox:
-    """Return the outbox of the warehouse that the flags name."""
+    """Return the outbox of the warehouse that the flags name. Raises `BadInput` for what names none."""
     from uploader.outbox import Outbox
     from uploader.warehouse import outbox_folder
 
@@ -73,9 +73,12 @@ def outbox(args: argparse.Namespace) -> Outbox:
 
 
 def require_results(args: argparse.Namespace) -> None:
-    """Raise `BadInput` where the results folder is missing."""
+    """Raise `BadInput` where the results folder is missing, or is one run of it."""
     if not args.results.is_dir():
         raise BadInput(f"--results: {args.results} is no folder; measure with: runner --matrix matrix.yaml")
+    if (args.results / "run.json").exists():
+        holder = args.results.resolve().parent if args.results.is_symlink() else args.results.parent
+        raise BadInput(f"--results: {args.results} is a run, name the folder that holds it: --results {holder}")
 
 
 def folder(text: str) -> Path:

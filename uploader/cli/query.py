@@ -1,16 +1,17 @@
 """Answer one SELECT in BigQuery's dialect, on BigQuery or on the local warehouse.
 
 uploader query 'SELECT backend, COUNT(*) AS attempts FROM cells GROUP BY backend'
-uploader query --file dashboards/queries/failures.sql --set days=30 --csv"""
+uploader query --file dashboards/queries/runs.sql --set workload= --set backend=jax --set since=2026-01-01 --csv"""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import json
+import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uploader.cli import options
 from uploader.errors import BadInput
@@ -41,8 +42,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Ask, and print the rows."""
     from uploader.local import LocalWarehouse
+    from uploader.warehouse import is_local
 
     sql = _sql(args)
+    if is_local(args.to):
+        options.require_results(args)
     with options.warehouse(args) as warehouse:
         if isinstance(warehouse, LocalWarehouse):
             warehouse.shut_in()
@@ -50,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
     if args.csv:
         writer = csv.writer(sys.stdout)
         writer.writerow(answer.columns)
-        writer.writerows(answer.rows)
+        writer.writerows(map(_text, row) for row in answer.rows)
     elif args.json:
         for row in answer.dicts():
-            print(json.dumps(row, default=str, ensure_ascii=False))
+            print(_line(row))
     else:
         _print_table(answer)
     return 0
@@ -80,6 +84,26 @@ def _assignment(text: str) -> tuple[str, Scalar]:
     return name, value
 
 
+def _json(value: Any) -> Any:
+    """Return a value for JSON; what JSON has no number for is told in words, as BigQuery does: NaN, Infinity."""
+    if isinstance(value, dict):
+        return {str(name): _json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _line(value: Any) -> str:
+    return json.dumps(_json(value), default=str, ensure_ascii=False, allow_nan=False)
+
+
+def _text(value: Any) -> Any:
+    """Return a value for a cell of a table: a struct, an array or JSON as JSON, all else as it is."""
+    return _line(value) if isinstance(value, dict | list) else value
+
+
 def _print_table(answer: Answer) -> None:
     from rich import box
     from rich.console import Console
@@ -90,6 +114,6 @@ def _print_table(answer: Answer) -> None:
     for name in answer.columns:
         shown.add_column(name, overflow="fold")
     for row in answer.rows:
-        shown.add_row(*(Text("" if value is None else str(value)) for value in row))
+        shown.add_row(*(Text("" if value is None else str(_text(value))) for value in row))
     Console(highlight=False).print(shown)
     print(f"{len(answer.rows)} rows")

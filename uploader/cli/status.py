@@ -1,4 +1,4 @@
-"""Tell what is pending, what has arrived, and which rows were set aside and why. Asks no warehouse."""
+"""Tell what is not sealed yet, pending or arrived, and which rows were set aside and why. Asks no warehouse."""
 
 from __future__ import annotations
 
@@ -20,13 +20,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the outbox; return 1 where something is set aside."""
+    from records.store import Results
+    from uploader.push import unsealed
+
+    options.require_results(args)
     outbox = options.outbox(args)
-    pending, dead = outbox.pending(), outbox.dead()
+    pending, dead, waiting = outbox.pending(), outbox.dead(), unsealed(Results(args.results), outbox)
     if args.json:
         letters = [{"table": one.table, "item": one.item, "reason": one.reason} for one in dead]
-        print(json.dumps({"pending": [b.name for b in pending], "done": outbox.done(), "dead": letters}, indent=1))
+        told = {"unsealed": waiting, "pending": [b.name for b in pending], "done": outbox.done(), "dead": letters}
+        print(json.dumps(told, indent=1))
         return 1 if dead else 0
     print(f"{len(pending)} batches pending, {outbox.done()} arrived, {len(dead)} rows set aside: {outbox.folder}")
+    if waiting:
+        print(f"  not sealed yet: {waiting:,} attempts; uploader push seals and sends them")
     for batch in pending:
         print(f"  pending: {batch.table.name}, {batch.contents().rows:,} rows")
     for letter in dead[:SHOWN]:

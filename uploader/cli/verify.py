@@ -22,6 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from uploader import verify as verifying
 
     options.require_results(args)
+    outbox = options.outbox(args)
     with options.warehouse(args) as warehouse:
         found = verifying.verify(Results(args.results), warehouse, values=args.values)
     print(
@@ -30,4 +31,6 @@ def run(args: argparse.Namespace) -> int:
     for problem in found.problems:
         print(f"  {problem}")
     print(f"{len(found.problems)} differences" if found.problems else "0 lost, 0 doubled")
+    if found.found < found.expected:
+        print(f"uploader push sends what is missing; what it holds for sent, too, once {outbox.folder} is removed")
     return 1 if found.problems else 0

@@ -1,0 +1,85 @@
+"""What docs/bigquery.md shows can be typed, and its SQL means what it says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli.main import parser as runner
+from uploader.cli.main import parser as uploader
+from uploader.local import LocalWarehouse
+from uploader.schema import BY_NAME
+from uploader.sql import views
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "bigquery.md").read_text(encoding="utf-8")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "bigquery.md", ROOT / "docs" / "history.md")
+COMMAND = re.compile(r"^    ((?:uploader|runner dashboard|runner history|runner report)\b(?:.*\\\n)*.*)$", re.MULTILINE)
+NAMED = re.compile(r"`((?:uploader|runner dashboard|runner report) [^`]*)`")
+
+
+def commands() -> list[str]:
+    """Every command that the pages show, one line each, without its comment."""
+    shown = [one for page in PAGES for one in COMMAND.findall(page.read_text(encoding="utf-8"))]
+    return sorted(
+        {shlex.join(shlex.split(one.replace("\\\n", " "), comments=True)) for one in shown + NAMED.findall(TEXT)}
+    )
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_that_is_shown_can_be_typed(command: str) -> None:
+    program, *arguments = shlex.split(command)
+    given = {"uploader": uploader, "runner": runner}[program]().parse_args(arguments)
+    assert given.command == arguments[0]
+
+
+def test_as_many_commands_are_shown_as_are_read_here() -> None:
+    assert len(commands()) > 25
+
+
+def test_the_views_for_other_tools_are_those_that_are_made() -> None:
+    [told] = re.findall(r"The views (.*?) are flat enough", TEXT)
+    assert set(re.findall(r"`(\w+)`", told)) == set(views())
+    linked = re.findall(r"ds0\.tableId=(\w+)", TEXT)
+    assert set(linked) <= set(views()) | set(BY_NAME)
+
+
+@pytest.mark.parametrize(
+    ("written", "sql", "meant"),
+    [
+        ("SAFE_DIVIDE(a, b)", "SELECT SAFE_DIVIDE(a, b) AS x FROM (SELECT 1 AS a, 0 AS b) AS t", None),
+        ("SUM(IF(x, 1, 0))", "SELECT SUM(IF(x, 1, 0)) AS n FROM (SELECT TRUE AS x UNION ALL SELECT FALSE) AS t", 1),
+        (
+            "MAX(IF(metric = '...', value, NULL))",
+            "SELECT MAX(IF(metric = 'b', value, NULL)) AS b "
+            "FROM (SELECT 'a' AS metric, 2 AS value UNION ALL SELECT 'b', 1) AS t",
+            1,
+        ),
+        (
+            "CAST(DATE_TRUNC(d, MONTH) AS DATE)",
+            "SELECT CAST(DATE_TRUNC(d, MONTH) AS DATE) AS m FROM (SELECT DATE '2026-02-17' AS d) AS t",
+            date(2026, 2, 1),
+        ),
+        (
+            "TIMESTAMP_DIFF(a, b, MILLISECOND)",
+            "SELECT TIMESTAMP_DIFF(a, b, MILLISECOND) / 60000 AS minutes FROM (SELECT "
+            "TIMESTAMP '2026-01-01 00:01:00+00' AS a, TIMESTAMP '2026-01-01 00:00:30+00' AS b) AS t",
+            0.5,
+        ),
+        (
+            "a subquery that names `a - b` first",
+            "SELECT DIV(x, 60) AS y FROM (SELECT a - b AS x FROM (SELECT 150 AS a, 30 AS b) AS t) AS u",
+            2,
+        ),
+    ],
+)
+def test_what_is_written_instead_means_the_same_here(tmp_path: Path, written: str, sql: str, meant: Any) -> None:
+    assert f"| {written.partition('`')[0]}" in TEXT.replace("| `", "| ")
+    warehouse = LocalWarehouse(tmp_path)
+    warehouse.create()
+    assert warehouse.query(sql).rows == [(meant,)]
