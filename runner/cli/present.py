@@ -61,7 +61,7 @@ def print_table(found: Findings) -> None:
     console = Console(highlight=False)
     console.print()
     console.print(shown)
-    console.print(LEGEND + (PEAK_LEGEND if beside.has_peaks else ""), style="dim")
+    console.print(_legend(found), style="dim")
     console.print()
     for row in rows:
         console.print(f"{_plain(row.title)}: {_plain(row.verdict)}")
@@ -84,12 +84,22 @@ def _title_text(row: Row, beside: Beside) -> str:
 
 # How long a cell is measured, not what it is.
 LENGTHS = frozenset({"epochs", "discard", "steps_per_epoch", "samples", "seed"})
-LEGEND = (
-    "step time, 95 % interval between processes; samples/s; first epoch against a steady one. * marks the fastest, "
-    "where the intervals of the ratios separate it."
-)
+STEP_LEGEND = "step time, 95 % interval between processes; samples/s; first epoch against a steady one."
+COMMAND_LEGEND = "Of a command: its primary metric, 95 % interval between processes; its other metrics."
+FASTEST_LEGEND = "* marks the fastest, where the intervals of the ratios separate it."
+PEAK_LEGEND = "The last line is the share of the machine's best measured matrix product."
 
-PEAK_LEGEND = " The last line is the share of the machine's best measured matrix product."
+
+def _legend(found: Findings) -> str:
+    """Return what the lines of a cell are, of the kinds that the table has."""
+    ours = {cell.figure == STEP_TIME for row in found.rows for cell in row.cells.values()}
+    told = [
+        (STEP_LEGEND, True in ours),
+        (COMMAND_LEGEND, False in ours),
+        (FASTEST_LEGEND, True),
+        (PEAK_LEGEND, found.beside.has_peaks),
+    ]
+    return " ".join(text for text, is_told in told if is_told)
 
 
 def few_repeats(rows: Sequence[Row]) -> str | None:

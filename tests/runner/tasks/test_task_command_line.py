@@ -55,6 +55,20 @@ def tasks(folder: Path) -> list[Record]:
     return [record for record in newest_records(folder) if record.task]
 
 
+@pytest.mark.parametrize(
+    ("only", "steps", "commands"),
+    [((), True, True), (("workload=task train",), False, True), (("workload=mnist_mlp",), True, False)],
+)
+def test_below_the_table_stands_what_its_lines_are(
+    only: tuple[str, ...], steps: bool, commands: bool, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner(*(word for one in only for word in ("--filter", one))) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("first epoch against a steady one" in printed) is steps
+    assert ("its primary metric, 95 % interval between processes" in printed) is commands
+    assert "* marks the fastest, where" in printed
+
+
 def test_tasks_and_workloads_are_measured_together_and_each_repeat_has_a_record(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
