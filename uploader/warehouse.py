@@ -75,14 +75,14 @@ class Options:
     most_bytes_billed: int | None = None
 
 
-def is_local(address: str) -> bool:
-    """Return whether an address names a folder, and no dataset. Raises `BadInput` for what is no address."""
+def is_local(address: str, flag: str = "--to") -> bool:
+    """Return whether an address names a folder, and no dataset. Raises `BadInput`, with the flag, for what is none."""
     if address == LOCAL or address.startswith(f"{LOCAL}:"):
         return True
     if BIGQUERY.fullmatch(address):
         return False
     raise BadInput(
-        f"--to: must be local, local:FOLDER or bigquery://PROJECT.DATASET (project of 6 to 30 small letters, "
+        f"{flag}: must be local, local:FOLDER or bigquery://PROJECT.DATASET (project of 6 to 30 small letters, "
         f"digits and hyphens, dataset of letters, digits and underscores), got {address!r}"
     )
 

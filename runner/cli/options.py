@@ -20,6 +20,12 @@ STARTS = {"process": ("fork", "fresh"), "docker": ("fresh", "warm")}
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 
+def check_output(flag: str, path: Path) -> None:
+    """Refuse a place where no file can be written, before anything is measured. Raises `UsageError`."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{flag}: must be a file in a folder that is there, got {path}")
+
+
 def add_matrix_options(parser: argparse.ArgumentParser) -> None:
     """Add what chooses the cells."""
     group = parser.add_argument_group("which cells")

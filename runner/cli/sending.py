@@ -16,9 +16,9 @@ def check(address: str, flag: str = "--upload") -> None:
     from uploader.warehouse import is_local
 
     try:
-        is_local(address)
+        is_local(address, flag)
     except BadInput as error:
-        raise UsageError(str(error).replace("--to", flag, 1)) from error
+        raise UsageError(str(error)) from error
 
 
 def after_run(address: str, results: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.options import add_measuring_options, count_or_auto
+from runner.cli.options import add_measuring_options, check_output, count_or_auto
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
 
     matrix = _matrix(args)
     cells = expand(matrix, Overrides(repeats=args.repeats))
-    output = _output(args.result or Path(result_file.NAME))
+    output: Path = args.result or Path(result_file.NAME)
+    check_output("--result", output)
+    output.unlink(missing_ok=True)  # what an earlier run found is no result of this one
     asked = request(args, cells, {"": own_arm(args, cells)})
     session = measure_session(args, Results(args.results), asked, Goal(budget_s(args, matrix)))
     labels = result_file.Labels(args.framework, args.metrics_suffix)
@@ -71,14 +73,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         print(f"result: {output}" if figures else f"no result: nothing was measured, and {output} was not written")
     return code
-
-
-def _output(path: Path) -> Path:
-    """Return where the figures go, without those of an earlier run, which are none of this one. Raises `UsageError`."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"--result: must be a file in a folder that is there, got {path}")
-    path.unlink(missing_ok=True)
-    return path
 
 
 def _matrix(args: argparse.Namespace) -> Matrix:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from runner.cli import cells
-from runner.cli.options import add_measuring_options
+from runner.cli.options import add_measuring_options, check_output
 from runner.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """Find or record the trace; show it."""
     if args.top < 1:
         raise UsageError(f"--top: must be at least 1, got {args.top}")
-    if args.to is not None and (args.to.is_dir() or not args.to.parent.is_dir()):
-        raise UsageError(f"--to: must be a file in a folder that is there, got {args.to}")
+    if args.to is not None:
+        check_output("--to", args.to)
     if args.cell.endswith(FILE_ENDINGS):
         return _of_file(args, Path(args.cell))
     wanted = _wanted(args)

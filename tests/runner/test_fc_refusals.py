@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,15 +48,19 @@ print(json.dumps([refused(backend, 1 << 20, device="gpu"), refused(backend, 1 <<
 """
 
 
+def printed(script: str, backend: str) -> Any:
+    """Run a script in a process of its own, as a cell is, and return what it printed as JSON."""
+    root, environment = Path(__file__).parents[2], {**os.environ, "KERAS_BACKEND": backend}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_more_workers_than_gpus_and_more_memory_than_is_free_are_refused_with_what_to_do(backend: str) -> None:
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "KERAS_BACKEND": backend}
-    command = [sys.executable, "-c", ASKED]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    devices, memory = json.loads(done.stdout)
+    devices, memory = printed(ASKED, backend)
     instead = {
         "tensorflow": "workers get logical devices",
         "jax": "workers get virtual devices",
@@ -99,9 +104,4 @@ except DeviceMismatch as reason:
 
 @pytest.mark.process
 def test_workers_on_another_device_than_was_asked_are_ended_and_measure_nothing() -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", ELSEWHERE]
-    environment = {**os.environ, "KERAS_BACKEND": "torch"}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == ["device: cpu was asked for, but workers are on cuda:0", True]
+    assert printed(ELSEWHERE, "torch") == ["device: cpu was asked for, but workers are on cuda:0", True]
