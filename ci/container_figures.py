@@ -1,7 +1,9 @@
 """Measure what containers cost: the figures that docs/containers.md states. Run it on a quiet machine with the images.
 
     .venv/bin/python ci/container_figures.py epochs     epoch times in a container, with the engine's seccomp profile
-                                                        and without, against a process of the host, in turn
+                                                        and without, against a process of the host, in turn;
+                                                        --python FOLDER: also in another environment of the host;
+                                                        --freed-memory kept: with less between processes
     .venv/bin/python ci/container_figures.py start      from asking for a process to its first measured step, in turn
     .venv/bin/python ci/container_figures.py rebuild    building an image again after a change of a source
 
@@ -25,7 +27,7 @@ from pathlib import Path
 
 from records.identity import cell_id
 from records.schema import MEASURED, Record
-from records.settings import BACKENDS, Settings
+from records.settings import BACKENDS, FREED_MEMORY, Settings
 from records.store import Results, latest_attempts
 from runner import machine
 from runner.campaign import Arm, Workshop, measure, utc_now
@@ -35,6 +37,7 @@ from runner.cli.progress import Silent
 from runner.executors import Executor
 from runner.executors.docker import IMAGES, DockerExecutor, Place, image_name
 from runner.executors.engine import Limits, Seccomp, connect
+from runner.executors.interpreter import of_environment
 from runner.executors.process import ProcessExecutor
 from runner.interrupts import interruptible
 from runner.matrix import Cell, expand, parse
@@ -42,11 +45,11 @@ from runner.overrides import Overrides
 from runner.session import ArmAsked, Request, begin
 
 ROOT = Path(__file__).parent.parent
-HOST, CONTAINER, OPEN = "host", "container", "without seccomp"
+HOST, CONTAINER, OPEN, OTHER = "host", "container", "without seccomp", "other Python"
 MEMORY_BYTES = 8 << 30
 MATRIX = """\
 version: 1
-defaults: {{epochs: 6, repeats: {repeats}}}
+defaults: {{epochs: 6, repeats: {repeats}, freed_memory: {freed_memory}}}
 backends: [{backends}]
 cells:
   - workload: mnist_mlp
@@ -55,33 +58,36 @@ cells:
 """
 
 
-def executors(results: str) -> dict[str, Executor]:
-    """Return the three arms: fresh interpreters all of them."""
+def executors(results: str, other: Path | None = None) -> dict[str, Executor]:
+    """Return the arms: fresh interpreters all of them, those of `other` too where it is named."""
     engine, place = connect(), Place(results)
     unconfined = Limits(MEMORY_BYTES, seccomp=Seccomp("unconfined", "unconfined"))
-    return {
+    arms: dict[str, Executor] = {
         HOST: ProcessExecutor(start="fresh", mark=results),
         CONTAINER: DockerExecutor(engine, place, Limits(MEMORY_BYTES)),
         OPEN: DockerExecutor(engine, place, unconfined),
     }
+    if other is not None:
+        arms[OTHER] = ProcessExecutor(start="fresh", mark=results, interpreter=of_environment(other, "--python"))
+    return arms
 
 
-def cells_of(backends: Sequence[str], repeats: int) -> list[Cell]:
+def cells_of(backends: Sequence[str], repeats: int, freed_memory: str = "returned") -> list[Cell]:
     """Return the cells that are measured."""
-    text = MATRIX.format(repeats=repeats, backends=", ".join(backends))
+    text = MATRIX.format(repeats=repeats, backends=", ".join(backends), freed_memory=freed_memory)
     return expand(parse(Path("container figures"), text.encode()), Overrides())
 
 
-def epochs(backends: Sequence[str], repeats: int) -> None:
+def epochs(backends: Sequence[str], repeats: int, other: Path | None, freed_memory: str) -> None:
     """Print epoch times in containers against the host's, per backend and workload; a backend as soon as it is done."""
-    head = ["backend", "workload", "host, a step", "container / host", "without seccomp / host", "blocks"]
     for backend in backends:
         with tempfile.TemporaryDirectory(prefix="container-figures-") as folder:
-            print("\n".join(columns([head, *_epochs(Path(folder), cells_of([backend], repeats))])), flush=True)
+            rows = _epochs(Path(folder), cells_of([backend], repeats, freed_memory), other)
+            print("\n".join(columns(rows)), flush=True)
 
 
-def _epochs(folder: Path, cells: Sequence[Cell]) -> list[list[str]]:
-    arms, results = executors(str(folder)), Results(folder)
+def _epochs(folder: Path, cells: Sequence[Cell], other: Path | None) -> list[list[str]]:
+    arms, results = executors(str(folder), other), Results(folder)
     request = Request(cells, dict.fromkeys(arms, ArmAsked()), "fresh", None, {})
     session = begin(results, request, machine.detect(), utc_now())
     workshop = Workshop(
@@ -89,7 +95,8 @@ def _epochs(folder: Path, cells: Sequence[Cell]) -> list[list[str]]:
     )
     measure(workshop, session.pending)
     found = {name: _steps_s(session.records(name)) for name in arms}
-    return [_row(cell, found) for cell in cells]
+    head = ["backend", "workload", "host, a step", *(f"{arm} / host" for arm in arms if arm != HOST), "blocks"]
+    return [head, *(_row(cell, found) for cell in cells)]
 
 
 def _steps_s(records: Sequence[Record]) -> dict[tuple[str, int], float]:
@@ -99,7 +106,8 @@ def _steps_s(records: Sequence[Record]) -> dict[tuple[str, int], float]:
 
 def _row(cell: Cell, found: Mapping[str, dict[tuple[str, int], float]]) -> list[str]:
     keys = [key for key in found[HOST] if key[0] == cell.cell_id and all(key in one for one in found.values())]
-    ratios = [_ratio([math.log(found[arm][key] / found[HOST][key]) for key in keys]) for arm in (CONTAINER, OPEN)]
+    others = [found[arm] for arm in found if arm != HOST]
+    ratios = [_ratio([math.log(one[key] / found[HOST][key]) for key in keys]) for one in others]
     step_s = statistics.median(found[HOST][key] for key in keys)
     return [cell.settings.backend, cell.settings.workload, f"{step_s * 1e3:.2f} ms", *ratios, str(len(keys))]
 
@@ -174,6 +182,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("epochs", "start", "rebuild"))
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="only this one; may be repeated")
+    parser.add_argument("--python", type=Path, metavar="FOLDER", help="epochs: of another environment, too")
+    parser.add_argument("--freed-memory", choices=FREED_MEMORY, default="returned", help="epochs: of these cells")
     parser.add_argument("--rounds", type=int, default=8, help="blocks, or starts of each (default: 8)")
     parser.add_argument("--limit-s", type=float, default=math.inf, help="the most that building again may take")
     args = parser.parse_args()
@@ -181,7 +191,10 @@ def main() -> int:
     if args.what == "rebuild":
         return int(rebuild([image_name(IMAGES, name, "cpu").partition(":")[2] for name in backends]) > args.limit_s)
     with interruptible():  # so that no container outlives an interrupt
-        {"epochs": epochs, "start": start}[args.what](backends, args.rounds)
+        if args.what == "epochs":
+            epochs(backends, args.rounds, args.python, args.freed_memory)
+        else:
+            start(backends, args.rounds)
     return 0
 
 

@@ -64,6 +64,25 @@ for _ in range(3):
     allocated.note()
 assert allocated.sizes_bytes == [10, 12]
 
+import gc, weakref
+from runner.cell.kept import Kept
+seen = []
+plug = types.SimpleNamespace(compilations=lambda: seen.append("count"), device_memory_bytes=lambda: None)
+turns = types.SimpleNamespace(rest=lambda: seen.append("rest"))
+stretch = Kept(turns, Compiling(plug), Allocated(plug)).stretch(replace(s, epochs=4, discard=2), 3)
+class Ring: pass
+gc.collect(); gc.disable()  # so that nothing but what is tested collects
+ring = Ring(); ring.itself = ring; gone = weakref.ref(ring); del ring
+stretch.before(0); stretch.before(1)
+assert (gc.get_freeze_count(), seen) == (0, []) and gone() is not None
+stretch.before(2)
+held = gc.get_freeze_count()
+assert gone() is None and held > 10_000 and len(gc.get_objects()) < held / 100, (held, len(gc.get_objects()))
+assert seen == ["count", "rest"]
+stretch.before(3)
+assert gc.get_freeze_count() <= held and seen == ["count", "rest", "rest"]
+gc.unfreeze(); gc.enable()
+
 calls = []
 model = types.SimpleNamespace(predict_on_batch=lambda x: calls.append(x))
 log = predict_epochs(model, [("a",), ("b",)], Stretch(steps=3, epochs=2, discard=1))
