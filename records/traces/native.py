@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from records.traces import neutral, torch, xla
+from records.traces import neutral, torch, tracks, xla
 from records.traces.asked import Names, TraceError
 from records.traces.neutral import Flow, Head, Kind, Point, Span
 
@@ -109,8 +109,7 @@ def _read(path: Path, worker: int, names: Names) -> Part:
         spans, flows = torch.spans(recording, worker)
         return Part(spans, flows, recording.clocks, recording.device, worker, recording.base_ns)
     profile = xla.read(path)
-    spans, flows = xla.spans(profile, worker, names)
-    return Part(spans, flows, profile.clocks, profile.device, worker)
+    return Part(tracks.spans(profile, worker, names), [], profile.clocks, profile.device, worker)
 
 
 def _shifts_ns(parts: Sequence[Part]) -> list[int]:
@@ -130,7 +129,8 @@ def _shifts_ns(parts: Sequence[Part]) -> list[int]:
 
 def _spans(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Span]:
     for part, shift in zip(parts, shifts, strict=True):
-        yield from (span._replace(start_ns=span.start_ns + shift) for span in part.spans)
+        for track, name, op, start_ns, duration_ns, phase, layer, step in part.spans:
+            yield Span(track, name, op, start_ns + shift, duration_ns, phase, layer, step)
 
 
 def _flows(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Flow]:

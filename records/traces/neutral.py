@@ -249,12 +249,15 @@ class _Text:
     def __init__(self) -> None:
         self.tracks: dict[Track, int] = {}
         self._places: dict[Track, str] = {}
-        self._tails: dict[tuple[Any, ...], str] = {}
+        self._tails: dict[tuple[Kind, str, str, Phase | None, str | None], str] = {}
 
     def span(self, span: Span) -> str:
-        key = span[0][1], span[1], span[2], *span[5:]
-        tail = self._tails.get(key) or self._tail(key, span)
-        return f'{{"ph":"X",{self._of(span[0])},"ts":{span[3] / 1000:.3f},"dur":{span[4] / 1000:.3f},{tail}'
+        track, name, op, start_ns, duration_ns, phase, layer, step = span
+        key = track[1], name, op, phase, layer
+        tail = self._tails.get(key) or self._tail(key)
+        of_step = "" if step is None else f',"step":{step}'
+        times = f'"ts":{start_ns / 1000:.3f},"dur":{duration_ns / 1000:.3f}'
+        return f'{{"ph":"X",{self._of(track)},{times},{tail}{of_step}}}}},\n'
 
     def flow(self, number: int, flow: Flow) -> str:
         name = json.dumps(flow.name)
@@ -262,11 +265,13 @@ class _Text:
         source, target = (f'{self._of(point.track)},"ts":{point.at_ns / 1000:.3f}' for point in flow[1:])
         return f'{{"ph":"s",{source},{told}{{"ph":"f","bp":"e",{target},{told}'
 
-    def _tail(self, key: tuple[Any, ...], span: Span) -> str:
-        told = {"op": span.op, "phase": span.phase, "layer": span.layer, "step": span.step}
+    def _tail(self, key: tuple[Kind, str, str, Phase | None, str | None]) -> str:
+        """Return what a span's line ends with, less its step."""
+        kind, name, op, phase, layer = key
+        told = {"op": op, "phase": phase, "layer": layer}
         args = {name: value for name, value in told.items() if value is not None}
-        found = {"name": span.name, "cat": span.phase or span.track.kind, "args": args}
-        self._tails[key] = tail = json.dumps(found, separators=(",", ":"))[1:] + ",\n"
+        found = {"name": name, "cat": phase or kind, "args": args}
+        self._tails[key] = tail = json.dumps(found, separators=(",", ":"))[1:-2]
         return tail
 
     def _of(self, track: Track) -> str:

@@ -1,63 +1,45 @@
 """JAX's and TensorFlow's own file, `*.xplane.pb`: planes (a host, a device), their lines (threads, streams), events.
 
 The layout is that of `XSpace` in tsl/profiler/protobuf/xplane.proto. JAX's own reader is there only with JAX,
-TensorFlow's only with TensorFlow, and neither hands out the programs that stand in a plane's metadata.
+TensorFlow's only with TensorFlow, and neither hands out the programs that stand in a plane's metadata. There are
+millions of events, so that those of a line are read together, as columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from records.traces.wire import Malformed, Value, fields, number, passed, piece, real, signed, text, varint
+import numpy as np
+from numpy.typing import NDArray
+
+from records.traces import columns
+from records.traces.columns import Bytes, Places
+from records.traces.wire import Malformed, fields, number, passed, piece, real, signed, text, varint
 
 METADATA_PLANE = "/host:metadata"
 # Keys as they lie in a file: a field's number, three bits to the left, and what kind of a value follows.
 EVENT = STAT = 4 << 3 | 2
-OF_EVENT = frozenset({0x08, 0x10, 0x18, STAT})
+KIND, OFFSET, DURATION = 0x08, 0x10, 0x18
 WHOLE, SIGNED, NAMED = 0x18, 0x20, 0x38
 REAL, TEXT, BYTES = 0x11, 0x2A, 0x32
-# So many different statistics are remembered; names and numbers of programs are among the first.
-MOST_KNOWN = 1 << 16
+VALUES = (WHOLE, SIGNED, NAMED, REAL, TEXT, BYTES)
+# A line may begin so many nanoseconds after its clock's zero; what is added to it stays a number of 64 bits.
+MOST_NS = 1 << 62
+
+UNTOLD = -1
 
 
 class Event(NamedTuple):
-    """Something on a line. Times in nanoseconds of the profiler's own clock; `stats` are looked at when asked for."""
+    """Something on a line, and what is told of it and of all of its name. Times in the profiler's own nanoseconds."""
 
     name: str
-    start_ns: float
-    duration_ns: float
-    kind: int
-    raw_stats: list[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A thread of a host or a stream of a device."""
-
-    name: str
-    number: int
     start_ns: int
-    raw: memoryview
-    plane: Plane
-
-    def events(self, unwanted: Container[int] = ()) -> Iterator[Event]:
-        """Yield the events, in the order of the file, but for those of kinds that are unwanted by then.
-
-        Raises `IndexError` or `Malformed` where the file breaks off.
-        """
-        names, start_ns, data = self.plane.event_names, self.start_ns, bytes(self.raw)
-        for at, end in _pieces(data, EVENT):
-            if unwanted and _kind(data, at, end) in unwanted:
-                continue
-            kind, offset_ps, duration_ps, stats = _event(data, at, end)
-            yield Event(names.get(kind, ""), start_ns + offset_ps / 1000, duration_ps / 1000, kind, stats)
-
-    def holds(self, kinds: Container[int]) -> bool:
-        """Return whether an event is of one of these kinds."""
-        data = bytes(self.raw)
-        return any(_kind(data, at, end) in kinds for at, end in _pieces(data, EVENT))
+    end_ns: int
+    kind: int
+    stats: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -69,71 +51,184 @@ class Plane:
     event_names: dict[int, str] = field(default_factory=dict)
     event_stats: dict[int, tuple[memoryview, ...]] = field(default_factory=dict)
     stat_names: dict[int, str] = field(default_factory=dict)
-    _known: dict[bytes, tuple[str, Any]] = field(default_factory=dict)
-    _known_of_name: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _known: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def stats(self, event: Event) -> dict[str, Any]:
-        """Return what is told of an event, and of all of its name."""
-        known, found = self._known, self._of_name(event.kind).copy()
-        for raw in event.raw_stats:
-            name, value = known.get(raw) or self._remembered(raw)
-            if name:
-                found[name] = value
-        return found
-
-    def stat(self, event: Event, name: str) -> Any:
-        """Return one thing that is told of an event itself; None where it is not."""
-        for raw in event.raw_stats:
-            if self._name_of(raw) == name:
-                return self._stat(raw)[1]
-        return None
+    def stats_of(self, kind: int) -> dict[str, Any]:
+        """Return what is told of all events of that kind."""
+        if kind not in self._known:
+            told = map(self.stat, self.event_stats.get(kind, ()))
+            self._known[kind] = {name: value for name, value in told if name}
+        return self._known[kind]
 
     def own_stats(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield each name of an event and what is told of all events of that name."""
         for kind in self.event_stats:
-            yield self.event_names.get(kind, ""), self._of_name(kind)
+            yield self.event_names.get(kind, ""), self.stats_of(kind)
 
-    def _name_of(self, raw: bytes) -> str:
-        """Return what a statistic is called; as a rule its number comes first."""
-        if raw[:1] == b"\x08" and raw[1] < 128:
-            return self.stat_names.get(raw[1], "")
-        return self._stat(raw)[0]
-
-    def _of_name(self, kind: int) -> dict[str, Any]:
-        if kind not in self._known_of_name:
-            told = map(self._stat, self.event_stats.get(kind, ()))
-            self._known_of_name[kind] = {name: value for name, value in told if name}
-        return self._known_of_name[kind]
-
-    def _remembered(self, raw: bytes) -> tuple[str, Any]:
-        """Return what is told; most of it comes again, and is read once."""
-        found = self._stat(raw)
-        if len(self._known) < MOST_KNOWN:
-            self._known[raw] = found
-        return found
-
-    def _stat(self, raw: bytes | memoryview) -> tuple[str, Any]:
-        name, at, end = "", 0, len(raw)
+    def stat(self, data: memoryview) -> tuple[str, Any]:
+        """Return a statistic's name, empty where it has none, and its value. Raises `IndexError` or `Malformed`."""
+        name, at, end = "", 0, len(data)
         value: Any = None
         while at < end:
-            key = raw[at]
-            if key == 0x08:
-                kind, at = varint(raw, at + 1)
+            key = data[at]
+            if key == KIND:
+                kind, at = varint(data, at + 1)
                 name = self.stat_names.get(kind, "")
             elif key in (WHOLE, SIGNED, NAMED):
-                item, at = varint(raw, at + 1)
+                item, at = varint(data, at + 1)
                 value = self.stat_names.get(item, "") if key == NAMED else signed(item) if key == SIGNED else item
             elif key in (TEXT, BYTES):
-                size, begin = varint(raw, at + 1)
+                size, begin = varint(data, at + 1)
                 at = begin + size
-                value = str(raw[begin:at], "utf-8", "replace") if key == TEXT else memoryview(raw)[begin:at]
+                value = text(data[begin:at]) if key == TEXT else data[begin:at]
             elif key == REAL:
-                value, at = real(raw[at + 1 : at + 9]), at + 9
+                value, at = real(data[at + 1 : at + 9]), at + 9
             else:
-                at = passed(raw, at)
+                at = passed(data, at)
         if at > end:
             raise Malformed("a statistic breaks off")
         return name, value
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A thread of a host or a stream of a device; its events lie in `data` from `begins` to `ends`."""
+
+    name: str
+    number: int
+    start_ns: int
+    data: memoryview
+    begins: Places
+    ends: Places
+    plane: Plane
+
+    def kinds(self) -> Places:
+        """Return the kind of each event, in the order of the file. Raises `Malformed` where one breaks off."""
+        data = columns.padded(self.data)
+        found = np.zeros(self.begins.size, np.int64)
+        # A profiler writes it first, and leaves it out where it is zero.
+        first = (data[self.begins] == KIND) & (self.begins < self.ends)
+        places = np.flatnonzero(first)
+        value, behind = columns.varints(data, self.begins[places] + 1)
+        if (behind > self.ends[places]).any():
+            raise Malformed("an event breaks off")
+        found[places] = value.astype(np.int64)
+        rest = np.flatnonzero(~first)
+        for one in columns.fields(data, self.begins[rest], self.ends[rest]):
+            its = np.flatnonzero(one.key == KIND)
+            found[rest[one.message[its]]] = one.value[its].astype(np.int64)
+        return found
+
+    def events(self, at: Places | None = None) -> Events:
+        """Return the events at these places of the line's, by default all. Raises `Malformed` where one breaks off."""
+        begins, ends = (self.begins, self.ends) if at is None else (self.begins[at], self.ends[at])
+        return Events(self, columns.padded(self.data), begins, ends)
+
+    def events_of(self, kinds: Iterable[int]) -> Events:
+        """Return the events of these kinds. Raises `Malformed` where one breaks off."""
+        return self.events(np.flatnonzero(np.isin(self.kinds(), list(kinds))))
+
+
+class Events:
+    """Events of a line, as columns. Times are whole nanoseconds of the profiler's own clock."""
+
+    kinds: Places
+    start_ns: Places
+    end_ns: Places
+
+    def __init__(self, line: Line, data: Bytes, begins: Places, ends: Places) -> None:
+        """Read all but what the statistics say. Raises `Malformed` where an event breaks off."""
+        self._line, self._data = line, data
+        found = {key: np.zeros(begins.size, np.int64) for key in (KIND, OFFSET, DURATION)}
+        stats = [(np.zeros(0, np.int64),) * 3]
+        for one in columns.fields(data, begins, ends):
+            for key, column in found.items():
+                its = one.key == key
+                column[one.message[its]] = one.value[its].astype(np.int64)
+            its = one.key == STAT
+            if its.any():
+                stats.append((one.message[its], one.value[its].astype(np.int64), one.end[its]))
+        self.kinds, offset_ps = found[KIND], found[OFFSET]
+        self.start_ns = line.start_ns + _ns(offset_ps)
+        self.end_ns = line.start_ns + _ns(offset_ps + found[DURATION].clip(0).astype(np.float64))
+        self._owners, self._begins, self._ends = map(np.concatenate, zip(*stats, strict=True))
+        self._told: _Stats | None = None
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self.kinds.size
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield them one by one. Raises `IndexError` or `Malformed` where a statistic breaks off."""
+        plane, data = self._line.plane, self._line.data
+        own: list[dict[str, Any]] = [{} for _ in range(len(self))]
+        for owner, begin, end in zip(self._owners.tolist(), self._begins.tolist(), self._ends.tolist(), strict=True):
+            name, value = plane.stat(data[begin:end])
+            if name:
+                own[owner][name] = value
+        rows = zip(self.kinds.tolist(), self.start_ns.tolist(), self.end_ns.tolist(), own, strict=True)
+        for kind, start_ns, end_ns, told in rows:
+            yield Event(plane.event_names.get(kind, ""), start_ns, end_ns, kind, plane.stats_of(kind) | told)
+
+    def numbers(self, name: str) -> tuple[Places, NDArray[np.bool_]]:
+        """Return what is told under that name, a whole number or 0, and of which events it is told."""
+        values, which = self._of_kinds(name)
+        if not all(value is None or isinstance(value, int) for value in values):
+            raise Malformed(f"{name} of an event is no whole number")
+        found = np.array([signed(value or 0) for value in values], np.int64)[which]
+        told = np.array([value is not None for value in values], np.bool_)[which]
+        stats = self._stats()
+        its = stats.named(self._line.plane, name)
+        if not np.isin(stats.key[its], (WHOLE, SIGNED)).all():
+            raise Malformed(f"{name} of an event is no whole number")
+        found[self._owners[its]], told[self._owners[its]] = stats.value[its].astype(np.int64), True
+        return found, told
+
+    def words(self, name: str) -> tuple[Places, Sequence[str]]:
+        """Return which of the words that come second is told under that name, `UNTOLD` where none is."""
+        known: dict[str, int] = {}
+        values, which = self._of_kinds(name)
+        numbers = [UNTOLD if value is None else _number_of(known, value) for value in values]
+        found = np.array(numbers, np.int64)[which]
+        stats, names = self._stats(), self._line.plane.stat_names
+        its = stats.named(self._line.plane, name)
+        key, value, end = stats.key[its], stats.value[its], stats.end[its]
+        codes = np.full(its.size, UNTOLD)
+        numbered = np.flatnonzero(key == NAMED)
+        each, which = np.unique(value[numbered], return_inverse=True)
+        codes[numbered] = np.array([_number_of(known, names.get(one, "")) for one in each.tolist()], np.int64)[which]
+        for at in np.flatnonzero(key != NAMED).tolist():
+            is_text = key[at] == TEXT
+            codes[at] = _number_of(known, text(self._line.data[int(value[at]) : end[at]]) if is_text else None)
+        found[self._owners[its]] = codes
+        return found, list(known)
+
+    def _stats(self) -> _Stats:
+        if self._told is None:
+            self._told = _stats(self._data, self._begins, self._ends)
+        return self._told
+
+    def _of_kinds(self, name: str) -> tuple[list[Any], Places]:
+        """Return what is told under that name of all events of a kind, and which of it of each event."""
+        plane = self._line.plane
+        if not plane.event_stats:
+            return [None], np.zeros(len(self), np.int64)
+        kinds, which = np.unique(self.kinds, return_inverse=True)
+        return [plane.stats_of(kind).get(name) for kind in kinds.tolist()], which
+
+
+class _Stats(NamedTuple):
+    """Statistics: the number of the name of each, the key of its value, and the value as in `columns.Fields`."""
+
+    kind: Places
+    key: Places
+    value: Places
+    end: Places
+
+    def named(self, plane: Plane, name: str) -> Places:
+        """Return which of them have that name, and a value."""
+        numbers = [number for number, one in plane.stat_names.items() if one == name]
+        return np.flatnonzero(np.isin(self.kind, numbers) & (self.key != 0))
 
 
 def planes(data: bytes) -> Iterator[Plane]:
@@ -159,12 +254,13 @@ def _plane(data: memoryview) -> Plane:
 
 
 def _line(data: memoryview, plane: Plane) -> Line:
-    named: dict[int, Value] = {}
-    for key, value in fields(data):
-        if key != EVENT >> 3:
-            named[key] = value
+    begins, ends, others = _pieces(bytes(data))
+    named = {key: value for begin, end in others for key, value in fields(data[begin:end])}
     name = text(named[11]) if 11 in named else text(named[2]) if 2 in named else ""
-    return Line(name, number(named.get(1, 0)), number(named.get(3, 0)), data, plane)
+    start_ns = signed(number(named.get(3, 0)))
+    if abs(start_ns) > MOST_NS:
+        raise Malformed(f"a line begins at {start_ns} ns")
+    return Line(name, number(named.get(1, 0)), start_ns, data, begins, ends, plane)
 
 
 def _name_event(data: memoryview, plane: Plane) -> None:
@@ -185,57 +281,52 @@ def _entry(data: memoryview) -> tuple[int, memoryview]:
     return number(found.get(1, 0)), piece(found.get(2, memoryview(b"")))
 
 
-# For there are millions of events, `fields` is written out for them. What a later version of the format may add to a
-# line, an event or a statistic is passed over.
+def _pieces(data: bytes) -> tuple[Places, Places, list[tuple[int, int]]]:
+    """Return where the events of a line begin and end, and where its other fields do.
 
-
-def _pieces(data: bytes, wanted: int) -> Iterator[tuple[int, int]]:
-    """Yield where each piece with that key lies, and what is behind it."""
+    `wire.fields` written out: where an event lies, only the one before it tells.
+    """
+    begins, ends, others = array("q"), array("q"), []
+    begun, ended = begins.append, ends.append
     at, end = 0, len(data)
     while at < end:
-        if data[at] != wanted:
-            at = passed(data, at)
+        if data[at] != EVENT:
+            others.append((at, at := passed(data, at)))
             continue
         size = data[at + 1]
         at += 2
         if size > 127:
             size, at = varint(data, at - 1)
-        begin, at = at, at + size
-        if at > end:
-            raise Malformed("a message breaks off")
-        yield begin, at
-
-
-def _kind(data: bytes, at: int, end: int) -> int:
-    """Return an event's kind, which its profiler writes first and leaves out where it is zero."""
-    if at >= end or data[at] != 0x08:
-        return _event(data, at, end)[0]
-    low = data[at + 1]
-    return low if low < 128 else varint(data, at + 1)[0]
-
-
-def _event(data: bytes, at: int, end: int) -> tuple[int, int, int, list[bytes]]:
-    """Return kind, offset and duration in picoseconds, and statistics."""
-    kind = offset_ps = duration_ps = 0
-    stats: list[bytes] = []
-    while at < end:
-        key = data[at]
-        if key not in OF_EVENT:
-            at = passed(data, at)
-            continue
-        value = data[at + 1]
-        at += 2
-        if value > 127:
-            value, at = varint(data, at - 1)
-        if key == STAT:
-            stats.append(data[at : at + value])
-            at += value
-        elif key == 0x08:
-            kind = value
-        elif key == 0x10:
-            offset_ps = value
-        else:
-            duration_ps = value
+        begun(at)
+        at += size
+        ended(at)
     if at > end:
-        raise Malformed("an event breaks off")
-    return kind, signed(offset_ps), max(0, signed(duration_ps)), stats
+        raise Malformed("a message breaks off")
+    return np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64), others
+
+
+def _stats(data: Bytes, begins: Places, ends: Places) -> _Stats:
+    found = _Stats(*(np.zeros(begins.size, np.int64) for _ in _Stats._fields))
+    for one in columns.fields(data, begins, ends):
+        is_kind = one.key == KIND
+        its = one.message[is_kind]
+        found.kind[its] = one.value[is_kind].astype(np.int64)
+        is_value = np.isin(one.key, VALUES)
+        its = one.message[is_value]
+        found.key[its] = one.key[is_value].astype(np.int64)
+        found.value[its] = one.value[is_value].astype(np.int64)
+        found.end[its] = one.end[is_value]
+    return found
+
+
+def _ns(ps: NDArray[Any]) -> Places:
+    """Return whole nanoseconds."""
+    found: Places = np.rint(ps / 1000).astype(np.int64)
+    return found
+
+
+def _number_of(known: dict[str, int], word: Any) -> int:
+    """Return the number of a word, a new one where it is not known yet. Raises `Malformed` for none."""
+    if not isinstance(word, str):
+        raise Malformed("a name that is told of an event is no text")
+    return known.setdefault(word, len(known))

@@ -24,6 +24,7 @@ from records.communication import Communication
 from records.fc import LEARNING_RATE, Kind, Place, Task
 from records.traces.asked import TraceOrder
 from records.traces.neutral import covered
+from records.traces.xplane import UNTOLD
 from records.traffic import Traffic
 
 # The mesh of every task has both; where the work is divided one way only, one of them is 1 long.
@@ -223,9 +224,13 @@ def _inside_s(names: set[str], run: Callable[[], None]) -> float:
     """Return the seconds that instructions of these names took while something ran, the mean over the devices."""
     spans: dict[str, list[tuple[float, float]]] = {}
     for plane in seen_by("jax", run):
-        for event in (event for line in plane.lines for event in line.events()):
-            told = plane.stats(event)
-            if told.get("hlo_op", event.name) in names:
-                device = str(told.get("device_ordinal", plane.name))
-                spans.setdefault(device, []).append((event.start_ns, event.start_ns + event.duration_ns))
+        kinds = [kind for kind, name in plane.event_names.items() if name in names]
+        for events in (line.events() for line in plane.lines):
+            ops, words = events.words("hlo_op")
+            named = np.isin(ops, [at for at, word in enumerate(words) if word in names])
+            its = named | (ops == UNTOLD) & np.isin(events.kinds, kinds)
+            devices, told = events.numbers("device_ordinal")
+            columns = (devices, told, events.start_ns, events.end_ns)
+            for device, is_told, start_ns, end_ns in zip(*(column[its].tolist() for column in columns), strict=True):
+                spans.setdefault(str(device) if is_told else plane.name, []).append((start_ns, end_ns))
     return sum(map(covered, spans.values())) / 1e9 / max(1, len(spans))

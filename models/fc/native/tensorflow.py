@@ -353,7 +353,7 @@ def _inside_s(workers: int, run: Callable[[], None]) -> float:
     """
     inside_s = 0.0
     for plane in seen_by("tensorflow", run):
-        for event in (event for line in plane.lines for event in line.events()):
-            if match := COLLECTIVE.search(event.name):
-                inside_s += event.duration_ns / 1e9 * int(match[1]) / workers
+        counts = {kind: int(match[1]) for kind, name in plane.event_names.items() if (match := COLLECTIVE.search(name))}
+        for event in (event for line in plane.lines for event in line.events_of(counts)):
+            inside_s += (event.end_ns - event.start_ns) / 1e9 * counts[event.kind] / workers
     return inside_s

@@ -3,69 +3,43 @@
 import json
 import os
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+
+from records.traces.xplane import Plane, planes
+from tests.records.traces.made_up import Made, message, plane
 
 
-@dataclass
-class Event:
-    """An operation as a profiler tells it."""
-
-    name: str
-    start_ns: float
-    duration_ns: float
-    told: dict[str, object] = field(default_factory=dict)
-
-
-@dataclass
-class Made:
-    """What a profiler's file holds, with one line."""
-
-    seen: list[Event]
-    name: str = "made up"
-
-    @property
-    def lines(self):
-        return [self]
-
-    def events(self):
-        return self.seen
-
-    def stats(self, event):
-        return event.told
+def profile(*events: Made) -> Callable[..., list[Plane]]:
+    """What stands for a profiler that saw these events, on one line."""
+    return lambda backend, run: list(planes(message(plane("/host:CPU", {"made up": events}))))
 
 
 def of_jax() -> dict[str, object]:
     from models.fc.native import jax
 
-    def instruction(name, device, start_ns, duration_ns):
-        return Event("thunk", start_ns, duration_ns, {"hlo_op": name, "device_ordinal": device})
+    def instruction(name, begin_us, duration_us, device, event="thunk"):
+        return event, begin_us, duration_us, {"hlo_op": name, "device_ordinal": device}
 
-    jax.seen_by = lambda backend, run: [
-        Made(
-            [
-                instruction("all-reduce.1", 0, 0, 10),
-                instruction("all-gather", 0, 5, 7),
-                instruction("all-reduce.1", 1, 0, 6),
-                instruction("dot", 1, 6, 100),
-            ]
-        )
-    ]
-    return {"inside_ns": round(jax._inside_s({"all-reduce.1", "all-gather"}, lambda: None) * 1e9)}
+    jax.seen_by = profile(
+        instruction("all-reduce.1", 0, 10, 0),
+        instruction("all-gather", 5, 7, 0),
+        instruction("all-reduce.1", 0, 5, 1),
+        ("all-gather", 5, 1, {"device_ordinal": 1}),
+        instruction("dot", 6, 100, 1, "all-gather"),
+        ("end: all-gather", 6, 100, {}),
+    )
+    return {"inside_us": round(jax._inside_s({"all-reduce.1", "all-gather"}, lambda: None) * 1e6)}
 
 
 def of_tensorflow() -> dict[str, object]:
     from models.fc.native import tensorflow
 
-    tensorflow.seen_by = lambda backend, run: [
-        Made(
-            [
-                Event("worker_0/collective_of_2/AddN", 0, 10),
-                Event("worker_1/collective_of_1/concat", 3, 6),
-                Event("worker_1/MatMul", 9, 100),
-            ]
-        )
-    ]
-    return {"inside_ns": round(tensorflow._inside_s(2, lambda: None) * 1e9)}
+    tensorflow.seen_by = profile(
+        ("worker_0/collective_of_2/AddN", 0, 10, {}),
+        ("worker_1/collective_of_1/concat", 3, 6, {}),
+        ("worker_1/MatMul", 9, 100, {}),
+    )
+    return {"inside_us": round(tensorflow._inside_s(2, lambda: None) * 1e6)}
 
 
 def of_torch() -> dict[str, object]:

@@ -111,3 +111,37 @@ def named(field: int, names: Sequence[str], *more: tuple[int, bytes]) -> list[tu
         (field, message((1, i), (2, message((1, i), (2, name), *(more if i == 1 else ())))))
         for i, name in enumerate(names, 1)
     ]
+
+
+# JAX's and TensorFlow's own file.
+
+STATS = ("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "_p", "_c", "Hlo Proto", "tf_op")
+Made = tuple[str, float, float, dict[str, int | str | bytes]]  # name, begin and duration in microseconds, statistics
+
+
+def _stat(name: str, value: int | str | bytes) -> tuple[int, bytes]:
+    kind = {int: 4, str: 5, bytes: 6}[type(value)]
+    return 4, message((1, STATS.index(name) + 1), (kind, value))
+
+
+def plane(name: str, lines: Mapping[str, Sequence[Made]]) -> tuple[int, bytes]:
+    """A plane of a profile: its lines by their names, and each line's events."""
+    names = list(dict.fromkeys(event[0] for events in lines.values() for event in events))
+    parts: list[tuple[int, bytes]] = []
+    for number, (line, events) in enumerate(lines.items()):
+        made = [
+            (
+                4,
+                message(
+                    (1, names.index(what) + 1),
+                    (2, round(begin * 1e6)),
+                    (3, round(duration * 1e6)),
+                    *(_stat(*item) for item in told.items()),
+                ),
+            )
+            for what, begin, duration, told in events
+        ]
+        parts.append((3, message((1, number), (2, line), *made)))
+    parts += [(4, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(names, 1)]
+    parts += [(5, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(STATS, 1)]
+    return 1, message((2, name), *parts)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from records.traces import native, xla
+from records.traces import native, tracks, xla
 from records.traces.asked import Names, TraceError
 from records.traces.neutral import Kind, Phase, Span
-from tests.records.traces.made_up import message
+from tests.records.traces.made_up import STATS, Made, message, plane
 
-STATS = ("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "_p", "_c", "Hlo Proto", "tf_op")
 NAMES = Names(["dense"], "functional", "adam")
 DOT, ADD = "jit(step)/jvp(functional)/dense/dot_general", "jit(step)/adam/add"
-
-Made = tuple[str, float, float, dict[str, int | str | bytes]]  # name, begin and duration in microseconds, statistics
 
 
 def program(**instructions: tuple[str, str]) -> bytes:
@@ -25,33 +21,6 @@ def program(**instructions: tuple[str, str]) -> bytes:
         (2, message((1, n), (2, opcode), (7, message((2, origin))))) for n, (opcode, origin) in instructions.items()
     ]
     return message((1, message((1, "jit_step"), (3, message(*made)))))
-
-
-def stat(name: str, value: int | str | bytes) -> tuple[int, bytes]:
-    kind = {int: 4, str: 5, bytes: 6}[type(value)]
-    return 4, message((1, STATS.index(name) + 1), (kind, value))
-
-
-def plane(name: str, lines: dict[str, Sequence[Made]]) -> tuple[int, bytes]:
-    names = list(dict.fromkeys(event[0] for events in lines.values() for event in events))
-    parts: list[tuple[int, bytes]] = []
-    for number, (line, events) in enumerate(lines.items()):
-        made = [
-            (
-                4,
-                message(
-                    (1, names.index(what) + 1),
-                    (2, round(begin * 1e6)),
-                    (3, round(duration * 1e6)),
-                    *(stat(*item) for item in told.items()),
-                ),
-            )
-            for what, begin, duration, told in events
-        ]
-        parts.append((3, message((1, number), (2, line), *made)))
-    parts += [(4, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(names, 1)]
-    parts += [(5, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(STATS, 1)]
-    return 1, message((2, name), *parts)
 
 
 def metadata(name: str, proto: bytes) -> tuple[int, bytes]:
@@ -68,7 +37,7 @@ def ran(name: str, begin: float, duration: float, run: int = 1, **told: int | st
 
 def spans(path: Path, *planes: tuple[int, bytes], names: Names = NAMES) -> list[Span]:
     path.write_bytes(message(*planes))
-    return xla.spans(xla.read(path), 0, names)[0]
+    return tracks.spans(xla.read(path), 0, names)
 
 
 def worked(found: list[Span]) -> list[Span]:
@@ -124,6 +93,31 @@ def test_an_instruction_lasts_until_its_end_is_told_and_lies_apart_from_its_thre
         ("add.1", 2000, 3000, 1),
         ("dot.2", 4000, 13_000, 2),
     ]
+
+
+def test_of_several_ends_with_one_number_the_last_that_is_told_counts(path: Path) -> None:
+    ends = [("end: dot.1", 9, 1, {"_c": 7}), ("end: dot.1", 4, 1, {"_c": 7}), ("end: dot.1", 90, 1, {"_c": 0})]
+    lines = {"one": [ran("dot.1", 0, 2, _p=7), ran("dot.1", 20, 2)], "other": ends}
+    found = worked(spans(path, plane("/host:CPU", lines)))
+    assert [one.end_ns for one in found] == [5000, 22_000]
+
+
+def test_an_instruction_of_no_run_is_of_the_step_within_which_it_ends(path: Path) -> None:
+    lines = {
+        "main": [("kbm:step:1", 0, 4, {}), ("kbm:step:2", 5, 4, {})],
+        "pool": [
+            ran("dot.1", 1, 1, run=(1 << 64) - 1),
+            ran("dot.1", 6, 1, run=(1 << 64) - 1),
+            ran("dot.1", 8, 2, run=(1 << 64) - 1),
+        ],
+    }
+    assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 2, None]
+
+
+def test_an_event_of_an_instructions_name_that_is_none_is_refused(path: Path) -> None:
+    path.write_bytes(message(plane("/host:CPU", {"pool": [ran("dot.1", 0, 1), ("dot.1", 2, 1, {})]})))
+    with pytest.raises(TraceError, match=r"is no whole profile .* one of several events of a name is no instruction"):
+        xla.read(path)
 
 
 def test_the_runs_of_a_program_are_the_steps_that_called_it_though_they_begin_later(path: Path) -> None:
@@ -205,7 +199,7 @@ def test_devices_are_workers_and_their_derived_lines_are_not_counted_again(path:
     ]
     path.write_bytes(message(metadata("jit_step", proto), *planes))
     recording = xla.read(path)
-    found = xla.spans(recording, 0, NAMES)[0]
+    found = tracks.spans(recording, 0, NAMES)
     assert recording.device == "gpu"
     assert [(one.track.worker, one.name, one.op, one.layer) for one in found] == [
         (0, "sgemm", "dot", "dense"),
@@ -216,9 +210,9 @@ def test_devices_are_workers_and_their_derived_lines_are_not_counted_again(path:
 
 
 def test_virtual_devices_of_one_process_are_workers(path: Path) -> None:
-    events = [ran("dot.1", 0, 5, device_ordinal=1), ran("dot.1", 6, 5, device_ordinal=0)]
+    events = [ran("dot.1", 6 * at, 5, device_ordinal=device) for at, device in enumerate((1, 0, (1 << 64) - 1))]
     found = worked(spans(path, plane("/host:CPU", {"pool": events})))
-    assert [(one.track.worker, one.track.lane) for one in found] == [(1, 0), (0, 0)]
+    assert [(one.track.worker, one.track.lane) for one in found] == [(1, 0), (0, 0), (0, 0)]
 
 
 def test_logical_devices_of_tensorflow_are_told_by_their_scopes(path: Path) -> None:
@@ -288,8 +282,8 @@ def test_a_file_that_is_damaged_or_breaks_off_anywhere_is_read_or_refused(
     for data in (*cut, *changed):
         monkeypatch.setattr(Path, "read_bytes", lambda _, data=data: data)
         with contextlib.suppress(TraceError):
-            found.append(xla.read(path).worked)
-    assert {one.name for worked in found for one in worked} >= {"dot.1"}
+            found.append(xla.read(path).whats)
+    assert {what.name for whats in found for what in whats} >= {"dot.1"}
     assert 0 < len(found) < len(changed)
 
 

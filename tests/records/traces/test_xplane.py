@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pytest
 
 from records.traces import hlo
 from records.traces.wire import Malformed, fields
-from records.traces.xplane import planes
+from records.traces.xplane import UNTOLD, Events, planes
 from tests.records.traces.made_up import message, named, varint
 
 # Fields of numbers that no version of the format has yet: a number, a piece, eight bytes, four bytes.
@@ -18,6 +19,16 @@ UNKNOWN = (
     + varint(13 << 3 | 1) + b"\xff" * 8
     + varint(14 << 3 | 5) + b"\xff" * 4
 )  # fmt: skip
+
+
+def counted(events: Events, name: str) -> list[int | None]:
+    numbers, told = events.numbers(name)
+    return [number if known else None for number, known in zip(numbers.tolist(), told.tolist(), strict=True)]
+
+
+def worded(events: Events, name: str) -> list[str | None]:
+    codes, words = events.words(name)
+    return [None if code == UNTOLD else words[code] for code in codes.tolist()]
 
 
 def space(*parts: tuple[int, int | str | bytes]) -> bytes:
@@ -37,15 +48,15 @@ def test_events_have_their_lines_time_and_what_is_told_of_them() -> None:
     (plane,) = planes(data)
     (found,) = plane.lines[0].events()
     assert (plane.name, plane.lines[0].name, plane.lines[0].number) == ("/host:CPU", "thread", 7)
-    assert (found.name, found.start_ns, found.duration_ns) == ("dot", 3000.0, 1500.0)
-    assert plane.stats(found) == {"run_id": -5, "hlo_op": "dot.3", "ref": "hlo_op", "share": 0.5}
+    assert (found.name, found.start_ns, found.end_ns) == ("dot", 3000, 4500)
+    assert found.stats == {"run_id": -5, "hlo_op": "dot.3", "ref": "hlo_op", "share": 0.5}
 
 
 def test_what_is_told_of_a_name_holds_for_all_its_events() -> None:
     of_name = (5, message((1, 1), (5, "MatMul")))
     line = message((4, message((1, 1), (3, 1000))))
     (plane,) = planes(space((3, line), *named(4, ["a"], of_name), *named(5, ["tf_op"])))
-    assert [plane.stats(event) for event in plane.lines[0].events()] == [{"tf_op": "MatMul"}]
+    assert [event.stats for event in plane.lines[0].events()] == [{"tf_op": "MatMul"}]
     assert list(plane.own_stats()) == [("a", {"tf_op": "MatMul"})]
 
 
@@ -61,16 +72,15 @@ def test_fields_in_any_order_and_some_left_out_are_read() -> None:
     line = message(*((4, event) for event in events), (3, 1000), (1, 500))
     names = [(4, message((2, message((2, "dot"))), (1, 200))), *named(4, ["first"])]
     (plane,) = planes(space((3, line), *names, (5, message((1, 300), (2, message((2, "hlo_op")))))))
-    found = list(plane.lines[0].events())
-    assert [(one.name, one.kind, one.start_ns, one.duration_ns) for one in found] == [
-        ("dot", 200, 995.0, 2.0),
-        ("", 0, 1300.0, 0.0),
-        ("first", 1, 1000.0, 0.0),
-        ("", 0, 1000.0, 0.0),
-        ("", 0, 1000.0, 0.0),
+    found = plane.lines[0].events()
+    assert [(one.name, one.kind, one.start_ns, one.end_ns, one.stats) for one in found] == [
+        ("dot", 200, 995, 997, {"hlo_op": "dot.3"}),
+        ("", 0, 1300, 1300, {}),
+        ("first", 1, 1000, 1000, {}),
+        ("", 0, 1000, 1000, {}),
+        ("", 0, 1000, 1000, {}),
     ]
-    assert [plane.stats(one) for one in found] == [{"hlo_op": "dot.3"}, {}, {}, {}, {}]
-    assert (plane.stat(found[0], "hlo_op"), plane.stat(found[1], "hlo_op")) == ("dot.3", None)
+    assert worded(found, "hlo_op") == ["dot.3", None, None, None, None]
 
 
 def test_what_a_later_version_of_the_format_may_add_is_passed_over() -> None:
@@ -79,46 +89,77 @@ def test_what_a_later_version_of_the_format_may_add_is_passed_over() -> None:
     line = UNKNOWN + message((4, event)) + UNKNOWN + message((4, event), (2, "thread"))
     (plane,) = planes(space((3, line), *named(4, ["dot"]), *named(5, ["_c"])))
     (line_read,) = plane.lines
-    assert (line_read.name, line_read.holds({1}), line_read.holds({0, 2})) == ("thread", True, False)
-    assert [(one.name, one.start_ns, plane.stats(one)) for one in line_read.events()] == [("dot", 5.0, {"_c": 7})] * 2
-    assert [plane.stat(one, "_c") for one in line_read.events()] == [7, 7]
+    assert (line_read.name, line_read.kinds().tolist()) == ("thread", [1, 1])
+    assert [(one.name, one.start_ns, one.stats) for one in line_read.events()] == [("dot", 5, {"_c": 7})] * 2
+    assert counted(line_read.events(), "_c") == [7, 7]
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_events_of_unwanted_kinds_are_left_out_wherever_their_kind_stands(first: bool) -> None:
+def test_events_have_their_kinds_wherever_these_stand_and_some_can_be_asked_for(first: bool) -> None:
     kinds = (1, 127, 128, 300)
-    events = [message(*sorted([(1, kind), (2, 1000)], reverse=not first)) for kind in kinds]
-    line = message(*((4, event) for event in (*events, message((2, 1000)))))
-    (plane,) = planes(space((3, line)))
-    assert [one.kind for one in plane.lines[0].events({127, 300})] == [1, 128, 0]
-    assert [one.kind for one in plane.lines[0].events({0, 1})] == [127, 128, 300]
-    assert [plane.lines[0].holds({kind}) for kind in (*kinds, 0, 2)] == [True] * 5 + [False]
+    events = [message(*sorted([(1, kind), (2, kind * 1_000)], reverse=not first)) for kind in kinds]
+    (plane,) = planes(space((3, message(*((4, event) for event in (*events, message((2, 1000))))))))
+    (line,) = plane.lines
+    assert line.kinds().tolist() == [*kinds, 0]
+    assert [(one.kind, one.start_ns) for one in line.events(np.array([3, 1]))] == [(300, 300), (127, 127)]
 
 
-def test_what_becomes_unwanted_while_events_are_read_is_left_out_from_then_on() -> None:
-    line = message(*((4, message((1, kind))) for kind in (1, 2, 1, 2)))
-    (plane,) = planes(space((3, line)))
-    unwanted: set[int] = set()
-    seen = []
-    for one in plane.lines[0].events(unwanted):
-        seen.append(one.kind)
-        unwanted.add(1)
-    assert seen == [1, 2, 2]
+def test_of_a_statistic_the_last_that_is_told_counts_an_events_own_before_its_names() -> None:
+    of_name = [(5, message((1, 1), (3, 5))), (5, message((1, 2), (5, "of all")))]
+    own = [
+        [],
+        [(4, message((1, 1), (4, 6))), (4, message((1, 1), (4, 7))), (4, message((1, 2), (5, "a"), (7, 3)))],
+        [(4, message((1, 2), (7, 3))), (4, message((1, 2), (5, "own")))],
+        [(4, message((1, 2), (7, 9)))],
+    ]
+    line = message(*((4, message((1, 1), *stats)) for stats in own), (4, message((1, 2))))
+    names = named(5, ["run_id", "hlo_op", "dot"])
+    (plane,) = planes(space((3, line), *named(4, ["some", "other"], *of_name), *names))
+    found = plane.lines[0].events()
+    assert counted(found, "run_id") == [5, 7, 5, 5, None]
+    assert worded(found, "hlo_op") == ["of all", "dot", "own", "", None]
+    assert [one.stats.get("run_id") for one in found] == [5, 7, 5, 5, None]
+    assert [one.stats.get("hlo_op") for one in found] == ["of all", "dot", "own", "", None]
+    assert (counted(found, "none"), worded(found, "none")) == ([None] * 5, [None] * 5)
 
 
-def test_no_more_statistics_are_remembered_than_a_few_and_all_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("records.traces.xplane.MOST_KNOWN", 2)
-    line = message(*((4, message((1, 1), (4, message((1, 1), (3, number % 5))))) for number in range(10)))
-    (plane,) = planes(space((3, line), *named(5, ["run_id"])))
-    assert [plane.stats(one)["run_id"] for one in plane.lines[0].events()] == [0, 1, 2, 3, 4] * 2
-    assert len(plane._known) == 2
+def test_a_number_of_64_bits_is_the_same_whether_an_event_tells_it_or_its_name() -> None:
+    told = message((1, 1), (3, (1 << 64) - 2))
+    line = message((4, message((1, 1))), (4, message((1, 2), (4, told))))
+    (plane,) = planes(space((3, line), *named(4, ["all", "one"], (5, told)), *named(5, ["_c"])))
+    assert counted(plane.lines[0].events(), "_c") == [-2, -2]
+
+
+@pytest.mark.parametrize("value", [(5, "7"), (7, 1)])
+@pytest.mark.parametrize("whose", ["an event's own", "its name's"])
+def test_a_number_that_is_told_as_a_word_is_malformed(value: tuple[int, int | str], whose: str) -> None:
+    told = message((1, 1), value)
+    own, of_name = ([(4, told)], []) if whose == "an event's own" else ([], [(5, told)])
+    line = message((4, message((1, 1), *own)))
+    (plane,) = planes(space((3, line), *named(4, ["dot"], *of_name), *named(5, ["_c"])))
+    with pytest.raises(Malformed, match="_c of an event is no whole number"):
+        plane.lines[0].events().numbers("_c")
+
+
+@pytest.mark.parametrize("whose", ["an event's own", "its name's"])
+def test_a_word_that_is_told_as_a_number_is_malformed(whose: str) -> None:
+    told = message((1, 1), (3, 7))
+    own, of_name = ([(4, told)], []) if whose == "an event's own" else ([], [(5, told)])
+    line = message((4, message((1, 1), *own)))
+    (plane,) = planes(space((3, line), *named(4, ["dot"], *of_name), *named(5, ["hlo_op"])))
+    with pytest.raises(Malformed, match="is no text"):
+        plane.lines[0].events().words("hlo_op")
+
+
+def test_a_line_that_begins_at_no_time_of_a_machine_is_malformed() -> None:
+    with pytest.raises(Malformed, match="begins at"):
+        list(planes(space((3, message((3, (1 << 62) + 1), (4, message((1, 1))))))))
 
 
 def test_a_statistic_without_anything_is_none() -> None:
-    line = message((4, message((1, 1), (4, b""), (4, message((1, 1), (3, 4))))))
+    line = message((4, message((1, 1), (4, b""), (4, message((1, 1), (3, 4))), (4, message((1, 1))))))
     (plane,) = planes(space((3, line), *named(4, ["end: dot"]), *named(5, ["_c"])))
-    (event,) = plane.lines[0].events()
-    assert (plane.stat(event, "_c"), plane.stats(event)) == (4, {"_c": 4})
+    assert counted(plane.lines[0].events(), "_c") == [4]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +175,7 @@ def test_an_event_that_breaks_off_is_not_read_on_in_the_next(event: bytes) -> No
     line = message((4, event), (4, message((1, 2), (2, 1000))), (2, "thread"))
     (plane,) = planes(space((3, line)))
     with pytest.raises(Malformed):
-        list(plane.lines[0].events())
+        plane.lines[0].events()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +190,9 @@ def test_a_statistic_that_breaks_off_is_malformed(stat: bytes) -> None:
     line = message((4, message((1, 1), (4, stat))))
     (plane,) = planes(space((3, line), *named(5, ["hlo_op"])))
     with pytest.raises(Malformed):
-        plane.stats(next(plane.lines[0].events()))
+        plane.lines[0].events().words("hlo_op")
+    with pytest.raises(Malformed):
+        list(plane.lines[0].events())
 
 
 def test_a_shown_name_goes_before_a_lines_own() -> None:

@@ -1,0 +1,165 @@
+"""From a recording of JAX or TensorFlow to spans: on which track each operation lies, of which phase, layer and step.
+
+A step's instructions are those of the runs that it called: of a program that ran as often as there are steps, or a
+multiple of it, the first runs are the first step's. TensorFlow's operations end within the step that calls them. Of
+what fits neither no step is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from records.traces.asked import PHASE, STEP, Names
+from records.traces.columns import Places
+from records.traces.names import Scopes
+from records.traces.neutral import Kind, Phase, Span, Track
+from records.traces.worked import NO_RUN, Flags, Place, What, Worked
+from records.traces.xla import Recording
+
+COLLECTIVE = re.compile(
+    r"^(all-reduce|all-gather|reduce-scatter|all-to-all|collective-|ragged-all-to-all|Collective|Nccl)"
+)
+# What stands for a collective in a traced step of the FC modes (models.fc.native.tensorflow).
+COLLECTIVE_SCOPE = re.compile(r"(?:^|/)collective_of_\d+")
+INPUT = re.compile(r"^(Iterator\w*GetNext\w*|IteratorV2|MultiDeviceIteratorGetNextFromShard)$")
+
+Objects = NDArray[np.object_]
+
+
+def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
+    """Return the spans of a file, in the profiler's own clock; its devices are the workers from `worker` on."""
+    worked = recording.worked
+    # In the order of their beginning, what holds others first.
+    order = np.lexsort((-worked.end_ns, worked.start_ns))
+    worked = worked.at(order)
+    scopes = Scopes(names)
+    known = [_read(what, scopes) for what in recording.whats]
+    kinds = np.array([kind is Kind.COMMUNICATION for kind, _, _ in known], np.bool_)
+    which, tracks = _tracks(worked, kinds[worked.whats] if known else kinds, worker)
+    columns = (
+        _objects(tracks)[which],
+        *(_objects([what[at] for what in recording.whats])[worked.whats] for at in (0, 1)),
+        worked.start_ns,
+        worked.end_ns - worked.start_ns,
+        *(_objects([one[at] for one in known])[worked.whats] for at in (1, 2)),
+        _Steps(recording).of(worked),
+    )
+    return [*_marks(recording, worker), *map(Span, *(column.tolist() for column in columns))]
+
+
+def _objects(values: list[Any]) -> Objects:
+    found = np.empty(len(values), np.object_)
+    found[:] = values
+    return found
+
+
+def _read(what: What, scopes: Scopes) -> tuple[Kind, Phase | None, str | None]:
+    """Return on which kind of a track such an operation lies, its phase and its layer."""
+    phase, layer = scopes.read(what.origin)
+    if COLLECTIVE.match(what.op) or COLLECTIVE_SCOPE.search(what.origin):
+        return Kind.COMMUNICATION, Phase.COMMUNICATION, layer
+    return Kind.COMPUTE, Phase.INPUT if INPUT.match(what.op) else phase, layer
+
+
+def _tracks(worked: Worked, communicates: Flags, first_worker: int) -> tuple[Places, list[Track]]:
+    """Return which of the tracks that come second each operation lies on.
+
+    On one track lies what a thread did, for that nests; of what ended apart, those that follow one another.
+    """
+    devices, which = np.unique(worked.devices, return_inverse=True)
+    groups = 2 * which + communicates
+    places = worked.places.copy()
+    apart = np.flatnonzero(worked.apart)
+    places[apart] = places.max(initial=0) + 1 + _follow(worked, groups, apart)
+    width = int(places.max(initial=0)) + 1
+    distinct, first, which = np.unique(groups * width + places, return_index=True, return_inverse=True)
+    lanes: dict[int, int] = {}
+    tracks: dict[int, Track] = {}
+    for at in np.argsort(first).tolist():
+        group = int(distinct[at]) // width
+        lane = lanes[group] = lanes.get(group, -1) + 1
+        kind = Kind.COMMUNICATION if group % 2 else Kind.COMPUTE
+        tracks[at] = Track(first_worker + int(devices[group // 2]), kind, lane)
+    return which, [tracks[at] for at in range(len(tracks))]
+
+
+def _follow(worked: Worked, groups: Places, at: Places) -> Places:
+    """Return of each of these operations the number of the first of its group's tracks that is free when it begins."""
+    free_ns: dict[int, list[int]] = {}
+    found = []
+    for group, start_ns, end_ns in zip(
+        groups[at].tolist(), worked.start_ns[at].tolist(), worked.end_ns[at].tolist(), strict=True
+    ):
+        free = free_ns.setdefault(group, [])
+        number = next((number for number, free_from_ns in enumerate(free) if free_from_ns <= start_ns), len(free))
+        free[number : number + 1] = [end_ns]
+        found.append(number)
+    return np.array(found, np.int64)
+
+
+class _Steps:
+    """To which step an operation belongs."""
+
+    def __init__(self, recording: Recording) -> None:
+        steps = sorted((one.start_ns, one.end_ns, one.name) for one in recording.marks if one.name.startswith(STEP))
+        self._begins = np.array([begin for begin, _, _ in steps], np.int64)
+        self._ends = np.array([end for _, end, _ in steps], np.int64)
+        self._numbers = [int(name.removeprefix(STEP)) for _, _, name in steps]
+        self._timed = recording.device == "cpu"
+        self._programs = _numbered([what.program for what in recording.whats])
+
+    def of(self, worked: Worked) -> Objects:
+        """Return the number of each operation's step, None where it is not told; they are in order."""
+        found = np.zeros(worked.whats.size, np.int64)
+        if self._numbers:
+            of_run = worked.runs != NO_RUN
+            its = np.flatnonzero(of_run)
+            found[its] = self._of_runs(worked.start_ns[its], self._programs[worked.whats[its]], worked.runs[its])
+            if self._timed:
+                at = np.searchsorted(self._begins, worked.start_ns, side="right") - 1
+                within = ~of_run & (at >= 0) & (worked.end_ns <= self._ends[at])
+                found[within] = at[within] + 1
+        return _objects([None, *self._numbers])[found]
+
+    def _of_runs(self, start_ns: Places, programs: Places, runs: Places) -> Places:
+        """Return of operations of these runs which step each is of, counted from 1; 0 where that is not told."""
+        each, numbers = np.unique(runs, return_inverse=True)
+        pairs, pair = np.unique(programs * each.size + numbers, return_inverse=True)
+        # What ran before the first step was called is no step's.
+        called, first = np.unique(pair[start_ns >= self._begins[0]], return_index=True)
+        called = called[np.argsort(first)]
+        steps = np.zeros(pairs.size, np.int64)
+        of_program = pairs[called] // max(1, each.size)
+        for program in np.unique(of_program):
+            its = called[of_program == program]
+            times, rest = divmod(its.size, len(self._numbers))
+            if not rest:
+                steps[its] = 1 + np.arange(its.size) // times
+        return steps[pair]
+
+
+def _numbered(words: list[str]) -> Places:
+    """Return a number for each word, the same one for the same word."""
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(word, len(known)) for word in words], np.int64)
+
+
+def _marks(recording: Recording, worker: int) -> Iterator[Span]:
+    places: dict[tuple[Place, Kind], int] = {}
+    marks = [*recording.marks, *recording.fetches]
+    for mark in sorted(marks, key=lambda one: (one.start_ns, -one.end_ns)):
+        name, kind, step, phase = mark.name, Kind.HOST, None, None
+        if name.startswith(STEP):
+            name, kind, step = f"step {name.removeprefix(STEP)}", Kind.STEPS, int(name.removeprefix(STEP))
+        elif name.startswith(PHASE):
+            name = name.removeprefix(PHASE)
+            kind, phase = (Kind.INPUT if name == Phase.INPUT else Kind.LAYERS), Phase(name)
+        lane = places.setdefault((mark.place, kind), sum(other is kind for _, other in places))
+        op = "step" if kind is Kind.STEPS else name
+        track = Track(worker, kind, lane)
+        yield Span(track, name, op, mark.start_ns, mark.end_ns - mark.start_ns, phase, None, step)
