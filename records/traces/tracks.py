@@ -8,7 +8,7 @@ what fits neither no step is told.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -37,16 +37,22 @@ def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
     # In the order of their beginning, what holds others first.
     order = np.lexsort((-worked.end_ns, worked.start_ns))
     worked = worked.at(order)
-    scopes = Scopes(names)
-    known = [_read(what, scopes) for what in recording.whats]
-    kinds = np.array([kind is Kind.COMMUNICATION for kind, _, _ in known], np.bool_)
-    which, tracks = _tracks(worked, kinds[worked.whats] if known else kinds, worker)
+    whats, scopes = recording.whats, Scopes(names)
+    told = [_read(what, scopes) for what in whats]
+
+    def of_each(values: Iterable[Any]) -> Objects:
+        return _objects(list(values))[worked.whats]
+
+    communicates = np.array([kind is Kind.COMMUNICATION for kind, _, _ in told], np.bool_)
+    which, tracks = _tracks(worked, communicates[worked.whats], worker)
     columns = (
         _objects(tracks)[which],
-        *(_objects([what[at] for what in recording.whats])[worked.whats] for at in (0, 1)),
+        of_each(what.name for what in whats),
+        of_each(what.op for what in whats),
         worked.start_ns,
         worked.end_ns - worked.start_ns,
-        *(_objects([one[at] for one in known])[worked.whats] for at in (1, 2)),
+        of_each(phase for _, phase, _ in told),
+        of_each(layer for _, _, layer in told),
         _Steps(recording).of(worked),
     )
     return [*_marks(recording, worker), *map(Span, *(column.tolist() for column in columns))]
