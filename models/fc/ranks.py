@@ -20,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
+from models.collector import settle
 from models.fc.crew import Kept, Order
 from models.fc.network import enter
 from records.communication import Communication, Method
@@ -206,4 +207,6 @@ def _arrive(order: Order, rank: int, meeting: str, timeout_s: float) -> Any:
 
     from models.fc.native.torch import join
 
-    return join(order, rank, meeting, timeout_s)
+    worker = join(order, rank, meeting, timeout_s)
+    settle()
+    return worker

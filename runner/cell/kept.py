@@ -5,23 +5,13 @@ Promise: nothing is read or counted between two steps.
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass, field
 
+from models.collector import settle
 from records.settings import Settings
 from runner.cell.backends import Plug
 from runner.cell.loop import Stretch
 from runner.cell.turns import Turns
-
-
-def settle() -> None:
-    """Collect what is garbage by now, and have Python's collector pass over all else that is there.
-
-    A search of all that a backend has imported takes it 0.2 s. In which epoch that falls would hang on how many objects
-    were made by then: on the version of Python, on where its files lie. What an epoch makes is collected as ever.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 class Compiling:
