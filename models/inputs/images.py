@@ -51,7 +51,9 @@ def _loaded(request: Request, images: Images, count: int, seed: int) -> tuple[An
 
         pixels, numbers = load_keras_dataset(request.data, request.dataset_dir)
     chosen = np.resize(np.random.Generator(np.random.PCG64(seed)).permutation(len(pixels)), count)
-    return resized(pixels[chosen], images), numbers[chosen]
+    # Each image once: a product of matrices may round the same row in two ways, by where it stands.
+    distinct, which = np.unique(chosen, return_inverse=True)
+    return resized(pixels[distinct], images)[which], numbers[chosen]
 
 
 def resized(pixels: Any, images: Images) -> Any:
