@@ -65,7 +65,15 @@ def test_of_two_programs_of_one_name_the_number_tells_which_it_was(path: Path) -
     planes = [metadata(f"jit_step({k})", program(**{"dot.3": (f"dot{k}", "")})) for k in (8, 9)]
     events = [ran("dot.3", 0, 5, program_id=8), ran("dot.3", 6, 5, program_id=9), ran("dot.3", 12, 5, program_id=7)]
     found = worked(spans(path, *planes, plane("/host:CPU", {"thread": events})))
-    assert [one.op for one in found[:2]] == ["dot8", "dot9"]
+    assert [one.op for one in found] == ["dot8", "dot9", "dot9"]
+
+
+def test_a_programs_number_is_read_as_its_name_has_it_without_a_sign(path: Path) -> None:
+    numbers = ((1 << 64) - 1, 0, 9)
+    planes = [metadata(f"jit_step({number})", program(**{"dot.3": (f"dot{number}", "")})) for number in numbers]
+    events = [ran("dot.3", at, 1, program_id=number) for at, number in enumerate(numbers)]
+    found = worked(spans(path, *planes, plane("/host:CPU", {"thread": events})))
+    assert [one.op for one in found] == [f"dot{number}" for number in numbers]
 
 
 @pytest.mark.parametrize(("name", "device"), [("/device:GPU:1", "gpu"), ("/device:TPU:0", "tpu"), ("/host:CPU", "cpu")])
@@ -95,11 +103,40 @@ def test_an_instruction_lasts_until_its_end_is_told_and_lies_apart_from_its_thre
     ]
 
 
+def test_an_instruction_whose_end_is_not_told_or_is_no_later_stays_on_its_thread(path: Path) -> None:
+    events = [ran("dot.1", 0, 2, _p=7), ran("dot.2", 4, 2, _p=8), ran("dot.3", 8, 2, _p=0)]
+    ends = [("end: dot.2", 5, 1, {"_c": 8}), ("end: dot.4", 20, 1, {"_c": 9}), ("end: dot.3", 30, 1, {})]
+    found = worked(spans(path, plane("/host:CPU", {"one": events, "other": ends})))
+    assert [(one.name, one.end_ns, one.track.lane) for one in found] == [
+        ("dot.1", 2000, 0),
+        ("dot.2", 6000, 0),
+        ("dot.3", 10_000, 0),
+    ]
+
+
 def test_of_several_ends_with_one_number_the_last_that_is_told_counts(path: Path) -> None:
-    ends = [("end: dot.1", 9, 1, {"_c": 7}), ("end: dot.1", 4, 1, {"_c": 7}), ("end: dot.1", 90, 1, {"_c": 0})]
-    lines = {"one": [ran("dot.1", 0, 2, _p=7), ran("dot.1", 20, 2)], "other": ends}
+    ends = [("end: dot.1", 99 - at, 1, {"_c": 7}) for at in range(96)]
+    nobodys = ("end: dot.1", 90, 1, {"_c": 0})
+    lines = {"one": [ran("dot.1", 0, 2, _p=7), ran("dot.1", 20, 2), ("a:Mul", 30, 2, {})], "other": [*ends, nobodys]}
     found = worked(spans(path, plane("/host:CPU", lines)))
-    assert [one.end_ns for one in found] == [5000, 22_000]
+    assert [one.end_ns for one in found] == [5000, 22_000, 32_000]
+
+
+def test_threads_have_tracks_of_their_own_though_several_hosts_number_them_alike(path: Path) -> None:
+    hosts = [
+        plane(
+            name, {line: [(f"{name[-1]}{line}:Mul", begin, 2, {}), ("late:Add", begin + 20, 2, {})] for line in lines}
+        )
+        for name, begin, lines in (("/host:A", 4, "ab"), ("/host:B", 2, "ab"))
+    ]
+    found = worked(spans(path, *hosts))
+    assert [(one.name, one.track.name) for one in found if one.op == "Mul"] == [
+        ("Ba", "compute"),
+        ("Bb", "compute 2"),
+        ("Aa", "compute 3"),
+        ("Ab", "compute 4"),
+    ]
+    assert [one.track.lane for one in found if one.op == "Add"] == [0, 1, 2, 3]
 
 
 def test_an_instruction_of_no_run_is_of_the_step_within_which_it_ends(path: Path) -> None:
@@ -240,6 +277,18 @@ def test_devices_beyond_number_are_refused_and_not_drawn(path: Path, name: str, 
     path.write_bytes(message(plane(name, {"Stream": [event]})))
     with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: holds an event that no machine leaves: "):
         native.make_of(path, path.with_name("trace.json.gz"))
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [(f"/device:GPU:{1 << 64}", "sgemm"), ("/host:CPU", f"worker_{1 << 64}/MatMul:MatMul")],
+)
+def test_devices_whose_number_is_none_of_a_machines_are_refused_by_their_files_name(
+    path: Path, name: str, event: str
+) -> None:
+    path.write_bytes(message(plane(name, {"Stream": [(event, 0, 5, {})]})))
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is no whole profile"):
+        xla.read(path)
 
 
 @pytest.mark.parametrize("name", ["kbm:step:one", "kbm:phase:sideways", "kbm.phase.sideways/MatMul:MatMul"])
