@@ -76,7 +76,15 @@ def test_a_programs_number_is_read_as_its_name_has_it_without_a_sign(path: Path)
     assert [one.op for one in found] == [f"dot{number}" for number in numbers]
 
 
-@pytest.mark.parametrize(("name", "device"), [("/device:GPU:1", "gpu"), ("/device:TPU:0", "tpu"), ("/host:CPU", "cpu")])
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("/device:GPU:1", "gpu"),
+        ("/device:TPU:0", "tpu"),
+        ("/device:CUSTOM:Other Trace", "custom"),
+        ("/host:CPU", "cpu"),
+    ],
+)
 def test_the_device_is_told_by_its_planes_name(path: Path, name: str, device: str) -> None:
     path.write_bytes(message(plane(name, {"Stream": [("sgemm", 0, 5, {})]})))
     assert xla.read(path).device == device
@@ -146,9 +154,10 @@ def test_an_instruction_of_no_run_is_of_the_step_within_which_it_ends(path: Path
             ran("dot.1", 1, 1, run=(1 << 64) - 1),
             ran("dot.1", 6, 1, run=(1 << 64) - 1),
             ran("dot.1", 8, 2, run=(1 << 64) - 1),
+            ("add.1", 8.5, 0.5, {"hlo_op": "add.1"}),
         ],
     }
-    assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 2, None]
+    assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 2, None, 2]
 
 
 def test_an_event_of_an_instructions_name_that_is_none_is_refused(path: Path) -> None:
@@ -259,6 +268,71 @@ def test_logical_devices_of_tensorflow_are_told_by_their_scopes(path: Path) -> N
     assert [one.track.worker for one in found] == [1, 2, 0]
 
 
+def test_what_each_kernel_of_a_name_ran_for_is_told_of_itself(path: Path) -> None:
+    told = [
+        {"tf_op": "functional/dense/add:AddV2"},
+        {"tf_op": "adam/Mul:Mul"},
+        {},
+        {"hlo_op": "dot.3", "hlo_module": "jit_step", "tf_op": "adam/Mul:Mul"},
+        {"hlo_op": "add.1", "hlo_module": "jit_step", "program_id": 9},
+        {"hlo_op": "add.1"},
+        {"tf_op": "jit(step)/mul"},
+    ]
+    kernels = [("loop", at, 1, stats) for at, stats in enumerate(told)]
+    programs = metadata("jit_step(9)", program(**{"dot.3": ("dot", DOT), "add.1": ("fusion", ADD)}))
+    found = worked(spans(path, programs, plane("/device:GPU:0", {"Stream #7": kernels, "Stream #8": []})))
+    assert [(one.name, one.op, one.layer, one.phase) for one in found] == [
+        ("loop", "AddV2", "dense", Phase.FORWARD),
+        ("loop", "Mul", None, Phase.UPDATE),
+        ("loop", "loop", None, None),
+        ("loop", "dot", "dense", Phase.FORWARD),
+        ("loop", "fusion (add)", None, Phase.UPDATE),
+        ("loop", "add", None, None),
+        ("loop", "loop", None, None),
+    ]
+
+
+def test_streams_of_a_device_have_tracks_of_their_own(path: Path) -> None:
+    lines = {"Stream #7": [("sgemm", 0, 5, {})], "Stream #8": [("copy", 1, 5, {}), ("ncclKernel:Nccl", 2, 1, {})]}
+    found = worked(spans(path, plane("/device:GPU:0", lines)))
+    assert [one.track.name for one in found] == ["compute", "compute 2", "compute 2"]
+
+
+def test_without_a_programs_number_the_last_of_its_name_tells_of_an_instruction(path: Path) -> None:
+    planes = [metadata(f"jit_step({k})", program(**{"dot.3": (f"dot{k}", "")})) for k in (0, 9)]
+    events: list[Made] = [
+        ("dot.3", 0, 1, {"hlo_op": "dot.3", "hlo_module": "jit_step"}),
+        ran("dot.3", 2, 1, program_id=0),
+        ("dot.3", 4, 1, {"hlo_op": "dot.3", "program_id": 9}),
+    ]
+    found = worked(spans(path, *planes, plane("/host:CPU", {"thread": events})))
+    assert [one.op for one in found] == ["dot9", "dot0", "dot"]
+
+
+def test_of_what_begins_at_once_what_holds_others_comes_first(path: Path) -> None:
+    lines = {
+        "main": [("Inner", 0, 1, {}), ("Outer", 0, 8, {}), ("kbm:step:1", 0, 9, {})],
+        "pool": [ran("dot.1", 2, 1), ran("fusion.1", 2, 3), ran("call.1", 2, 5), ran("copy.1", 2, 3)],
+    }
+    found = spans(path, plane("/host:CPU", lines))
+    assert [one.name for one in found] == ["step 1", "Outer", "Inner", "call.1", "fusion.1", "copy.1", "dot.1"]
+
+
+def test_devices_of_a_file_are_workers_from_its_first_on(path: Path) -> None:
+    events = [ran("dot.1", device, 1, device_ordinal=device) for device in (0, 3)]
+    path.write_bytes(message(plane("/host:CPU", {"pool": [("kbm:step:1", 0, 9, {}), *events]})))
+    found = tracks.spans(xla.read(path), 2, NAMES)
+    assert [(one.name, one.track.worker) for one in found] == [("step 1", 2), ("dot.1", 2), ("dot.1", 5)]
+
+
+def test_what_ended_apart_shares_a_track_with_what_ended_before_on_the_same_device(path: Path) -> None:
+    begun = ((0, 0, 9), (1, 1, 9), (1, 2, 6), (1, 6, 8), (1, 9, 10), (0, 9, 10))  # device, begin and end
+    events = [ran("dot.1", begin, 0.5, _p=at, device_ordinal=on) for at, (on, begin, _) in enumerate(begun)]
+    ends = [("end: dot.1", end - 0.5, 0.5, {"_c": at}) for at, (_, _, end) in enumerate(begun)]
+    found = worked(spans(path, plane("/host:CPU", {"pool": events, "other": ends})))
+    assert [(one.track.worker, one.track.lane) for one in found] == [(0, 0), (1, 0), (1, 1), (1, 1), (1, 0), (0, 0)]
+
+
 def test_marks_of_the_clock_are_read_and_not_shown(path: Path) -> None:
     path.write_bytes(message(plane("/host:CPU", {"main": [("kbm:clock:12345", 7, 1, {})]})))
     recording = xla.read(path)
@@ -300,8 +374,8 @@ def test_a_mark_that_is_none_is_refused_by_its_files_name(path: Path, name: str)
 
 def test_what_threads_without_marks_do_besides_is_passed_over_also_where_it_comes_first(path: Path) -> None:
     lines = {
-        "pool": [("ThreadpoolListener", 0, 1, {}), ran("dot.1", 1, 1), ("ThreadpoolListener", 2, 1, {})],
-        "main": [("ThreadpoolListener", 0, 1, {}), ("kbm:step:1", 0, 9, {}), ("Execute", 3, 1, {})],
+        "pool": [("ThreadpoolListener", 0, 1, {"_c": 3}), ran("dot.1", 1, 1), ("ThreadpoolListener", 2, 1, {})],
+        "main": [("ThreadpoolListener", 0, 1, {}), ("kbm:step:1", 0, 9, {}), ("Execute", 3, 1, {"_p": 3})],
         "clock": [("kbm:clock:7", 0, 1, {}), ("Execute", 4, 1, {})],
     }
     found = spans(path, plane("/host:CPU", lines))
