@@ -198,6 +198,40 @@ def test_a_program_that_ran_another_number_of_times_is_no_steps(path: Path) -> N
     assert {one.step for one in worked(spans(path, plane("/host:CPU", lines)))} == {None}
 
 
+def test_runs_are_counted_of_each_program_alone_in_the_order_in_which_they_began(path: Path) -> None:
+    runs = ((8, 7, 0), (9, 5, 1), (9, 6, 2), (4, 5, 10), (9, 7, 11), (8, 5, 12), (9, 8, 13))  # program, run, begin
+    lines = {
+        "main": [("kbm:step:2", 10, 9, {}), ("kbm:step:1", 0, 9, {})],
+        "pool": [ran("dot.1", begin, 1, run=run, program_id=program) for program, run, begin in reversed(runs)],
+    }
+    found = worked(spans(path, plane("/host:CPU", lines)))
+    assert [one.step for one in found] == [1, 1, 1, None, 2, 2, 2]
+
+
+def test_an_instruction_is_of_its_runs_step_though_it_works_while_another_lasts(path: Path) -> None:
+    lines = {
+        "main": [("kbm:step:1", 0, 1, {}), ("kbm:step:2", 2, 7, {})],
+        "pool": [ran("dot.1", at, 1, run=run % (1 << 64)) for at, run in ((1, -5), (3, -5), (5, 6))],
+    }
+    assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 1, 2]
+
+
+def test_an_operation_may_begin_and_end_with_its_step(path: Path) -> None:
+    lines = {
+        "main": [("kbm:step:1", 1, 4, {}), ("kbm:step:2", 5, 4, {})],
+        "pool": [(f"{begin}:Mul", begin, 4, {}) for begin in (0, 1, 4, 5, 6)],
+    }
+    assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [None, 1, None, 2, None]
+
+
+def test_the_time_of_a_kernel_does_not_tell_its_step(path: Path) -> None:
+    planes = [
+        plane("/host:CPU", {"main": [("kbm:step:1", 0, 9, {})]}),
+        plane("/device:GPU:0", {"S": [("a", 1, 1, {})]}),
+    ]
+    assert [one.step for one in worked(spans(path, *planes))] == [None]
+
+
 def test_operations_of_tensorflow_are_told_by_their_path(path: Path) -> None:
     lines = {
         "main": [("kbm:step:1", 0, 50, {})],
