@@ -147,6 +147,13 @@ def test_threads_have_tracks_of_their_own_though_several_hosts_number_them_alike
     assert [one.track.lane for one in found if one.op == "Add"] == [0, 1, 2, 3]
 
 
+def test_marked_threads_have_tracks_of_their_own_though_several_hosts_number_them_alike(path: Path) -> None:
+    marks: list[Made] = [("Execute", 1, 1, {}), ("kbm:phase:input", 0, 2, {}), ("kbm:phase:input", 9, 1, {})]
+    found = spans(path, *(plane(name, {"a": marks, "b": marks}) for name in ("/host:A", "/host:B")))
+    tracks = ["input", "input 2", "input 3", "input 4", "host", "host 2", "host 3", "host 4"]
+    assert [one.track.name for one in found] == [*tracks, *tracks[:4]]
+
+
 def test_an_instruction_of_no_run_is_of_the_step_within_which_it_ends(path: Path) -> None:
     lines = {
         "main": [("kbm:step:1", 0, 4, {}), ("kbm:step:2", 5, 4, {})],
