@@ -173,9 +173,14 @@ def test_a_word_that_is_told_as_a_number_is_malformed(whose: str) -> None:
         plane.lines[0].events().words("hlo_op")
 
 
-def test_a_line_that_begins_at_no_time_of_a_machine_is_malformed() -> None:
-    with pytest.raises(Malformed, match="begins at"):
-        list(planes(space((3, message((3, (1 << 62) + 1), (4, message((1, 1))))))))
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_line_that_begins_at_no_time_of_a_machine_is_malformed(sign: int) -> None:
+    last = sign * (1 << 61)
+    lines = [message((3, begin % (1 << 64)), (4, message((1, 1)))) for begin in (last, last + sign)]
+    (plane,) = planes(space((3, lines[0])))
+    assert plane.lines[0].events().start_ns.tolist() == [last]
+    with pytest.raises(Malformed, match=f"begins at {last + sign} ns"):
+        list(planes(space((3, lines[1]))))
 
 
 def test_a_statistic_without_anything_is_none() -> None:
