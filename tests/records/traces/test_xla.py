@@ -335,8 +335,9 @@ def test_what_each_kernel_of_a_name_ran_for_is_told_of_itself(path: Path) -> Non
 
 def test_streams_of_a_device_have_tracks_of_their_own(path: Path) -> None:
     lines = {"Stream #7": [("sgemm", 0, 5, {})], "Stream #8": [("copy", 1, 5, {}), ("ncclKernel:Nccl", 2, 1, {})]}
-    found = worked(spans(path, plane("/device:GPU:0", lines)))
-    assert [one.track.name for one in found] == ["compute", "compute 2", "compute 2"]
+    other = plane("/device:CUSTOM:Other Trace", {"Other": [("copy", 3, 5, {})]})
+    found = worked(spans(path, plane("/device:GPU:0", lines), other))
+    assert [one.track.name for one in found] == ["compute", "compute 2", "compute 2", "compute 3"]
 
 
 def test_without_a_programs_number_the_last_of_its_name_tells_of_an_instruction(path: Path) -> None:
@@ -367,11 +368,13 @@ def test_devices_of_a_file_are_workers_from_its_first_on(path: Path) -> None:
 
 
 def test_what_ended_apart_shares_a_track_with_what_ended_before_on_the_same_device(path: Path) -> None:
-    begun = ((0, 0, 9), (1, 1, 9), (1, 2, 6), (1, 6, 8), (1, 9, 10), (0, 9, 10))  # device, begin and end
-    events = [ran("dot.1", begin, 0.5, _p=at, device_ordinal=on) for at, (on, begin, _) in enumerate(begun)]
-    ends = [("end: dot.1", end - 0.5, 0.5, {"_c": at}) for at, (_, _, end) in enumerate(begun)]
+    of_second = ((1, 9), (2, 6), (6, 8), (7, 8), (8, 12), (9, 20), (9.5, 10))
+    begun = [(0, 0, 7.5), *((1, begin, end) for begin, end in of_second), (0, 21, 22)]
+    events = [ran("dot.1", begin, 0.25, _p=at, device_ordinal=on) for at, (on, begin, _) in enumerate(begun)]
+    ends = [("end: dot.1", end - 0.25, 0.25, {"_c": at}) for at, (_, _, end) in enumerate(begun)]
     found = worked(spans(path, plane("/host:CPU", {"pool": events, "other": ends})))
-    assert [(one.track.worker, one.track.lane) for one in found] == [(0, 0), (1, 0), (1, 1), (1, 1), (1, 0), (0, 0)]
+    assert [one.track.lane for one in found if one.track.worker == 0] == [0, 0]
+    assert [one.track.lane for one in found if one.track.worker == 1] == [0, 1, 1, 2, 1, 0, 2]
 
 
 def test_marks_of_the_clock_are_read_and_not_shown(path: Path) -> None:
