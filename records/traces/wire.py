@@ -74,8 +74,8 @@ def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Return what a number of 64 bits stands for where it may be negative."""
-    return value - (1 << 64) if value >> 63 else value
+    """Return what a number of 64 bits stands for where it may be negative; of a negative one, itself."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def real(data: bytes | memoryview) -> float:

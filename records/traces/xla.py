@@ -105,7 +105,8 @@ class Programs:
         return self._known.get(key) or self._found(*key)
 
     def _found(self, name: str, module: str, number: int | None) -> What:
-        program = f"{module}({number})"
+        # Its number stands in a program's name without a sign.
+        program = f"{module}({None if number is None else number % (1 << 64)})"
         own = self._instructions.get(program) or self._instructions.get(module, {})
         found = own.get(name) or Instruction(NUMBER.sub("", name), "")
         self._known[name, module, number] = what = What(name, _op_of(found), found.origin, program)

@@ -26,8 +26,9 @@ KIND, OFFSET, DURATION = 0x08, 0x10, 0x18
 WHOLE, SIGNED, NAMED = 0x18, 0x20, 0x38
 REAL, TEXT, BYTES = 0x11, 0x2A, 0x32
 VALUES = (WHOLE, SIGNED, NAMED, REAL, TEXT, BYTES)
-# A line may begin so many nanoseconds after its clock's zero; what is added to it stays a number of 64 bits.
-MOST_NS = 1 << 62
+# A line may begin so many nanoseconds from its clock's zero; what is added to it, and what lies between two such times,
+# stays a number of 64 bits.
+MOST_NS = 1 << 61
 
 UNTOLD = -1
 

@@ -11,7 +11,7 @@ import pytest
 from records.traces import native, neutral
 from records.traces.asked import TRACE_NAME, TraceError
 from records.traces.neutral import Kind
-from tests.records.traces.made_up import chrome, event, flow, mark, step_of_torch
+from tests.records.traces.made_up import chrome, event, flow, mark, message, plane, step_of_torch
 
 
 def test_files_of_workers_are_one_trace_in_the_machines_clock(tmp_path: Path) -> None:
@@ -26,6 +26,17 @@ def test_files_of_workers_are_one_trace_in_the_machines_clock(tmp_path: Path) ->
     steps = [(one.track.worker, one.start_ns) for one in found if one.track.kind is Kind.STEPS]
     assert (head.workers, head.steps, head.epochs, head.device) == (2, 1, 1, "cpu")
     assert steps == [(0, 0), (1, 0)]
+
+
+def test_binary_files_are_one_trace_in_the_machines_clock_too(tmp_path: Path) -> None:
+    for worker, begin_us, device in ((0, 10, "/host:CPU"), (1, 700, "/device:GPU:0")):
+        lines = {"main": [("kbm:clock:5000000", begin_us, 1, {}), ("kbm:step:1", begin_us + 3, 9, {})]}
+        planes = [plane("/host:main", lines), plane(device, {"Stream": [("a:Mul", begin_us + 4, 2, {})]})]
+        (tmp_path / f"epoch2.worker{worker}.xplane.pb").write_bytes(message(*planes))
+    head = native.make(native.files_in(tmp_path), tmp_path / TRACE_NAME, "jax")
+    found = [(one.track.worker, one.track.kind, one.start_ns) for one in neutral.spans(tmp_path / TRACE_NAME)]
+    assert (head.workers, head.steps, head.epochs, head.device) == (2, 1, 1, "gpu")
+    assert found == [(worker, kind, at) for worker in (0, 1) for kind, at in ((Kind.STEPS, 0), (Kind.COMPUTE, 1000))]
 
 
 def test_epochs_of_a_worker_lie_behind_each_other(tmp_path: Path) -> None:
@@ -97,6 +108,17 @@ def test_times_of_centuries_are_refused_by_their_files_name(tmp_path: Path, one:
     chrome(tmp_path / "mine.json", [*step_of_torch(), one])
     with pytest.raises(TraceError, match=r"mine\.json: holds an event that no machine leaves: 'aten::mm' on device 0"):
         native.make_of(tmp_path / "mine.json", tmp_path / TRACE_NAME)
+
+
+@pytest.mark.parametrize("number", [neutral.MOST_WORKERS, neutral.MOST_WORKERS - 1])
+def test_of_devices_as_many_are_drawn_as_a_trace_may_have_workers(tmp_path: Path, number: int) -> None:
+    path, target = tmp_path / "mine.xplane.pb", tmp_path / TRACE_NAME
+    path.write_bytes(message(plane(f"/device:GPU:{number}", {"Stream": [("sgemm", 0, 5, {})]})))
+    if number < neutral.MOST_WORKERS:
+        assert native.make([path], target, "jax").workers == neutral.head_of(target).workers == number + 1
+    else:
+        with pytest.raises(TraceError, match=f"holds an event that no machine leaves: 'sgemm' on device {number} "):
+            native.make([path], target, "jax")
 
 
 def test_times_since_1970_and_ends_before_their_beginnings_are_read(tmp_path: Path) -> None:

@@ -30,6 +30,33 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert list(neutral.flows(path)) == FLOWS
 
 
+def test_spans_of_one_name_are_told_apart_by_all_else(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    found = [
+        span("a", 0.001, 0.002, step=0),
+        span("a", 0.001, 0.002, step=1),
+        span("a", 0.001, 0.002, op="b"),
+        span("a", 0.001, 0.002, layer="dense"),
+        span("a", 0.001, 0.002, phase="forward"),
+        span("a", 0.001, 0.002, Kind.HOST),
+        span("a", 0.001, 0.002, worker=1),
+        span("a", -1_000_000.003, 1_000_000.004, step=12),
+        span("a", 0.001, 0.002),
+    ]
+    neutral.write(path, HEAD, found)
+    assert list(neutral.spans(path)) == found
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    assert [(e["args"].get("step"), e["cat"]) for e in events if e["ph"] == "X"] == [
+        (one.step, one.phase or one.track.kind) for one in found
+    ]
+
+
+def test_more_tracks_of_a_kind_than_there_can_be_end_on_its_last_one(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    neutral.write(path, HEAD, [span("a", 0, 1, lane=lane) for lane in (998, 999, 1000, 5000)])
+    assert [one.track for one in neutral.spans(path)] == [Track(0, Kind.COMPUTE, at) for at in (998, 999, 999, 999)]
+
+
 def test_the_file_is_one_chrome_trace_whose_tracks_have_names(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     neutral.write(path, HEAD, SPANS, FLOWS)

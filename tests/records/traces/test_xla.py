@@ -65,10 +65,26 @@ def test_of_two_programs_of_one_name_the_number_tells_which_it_was(path: Path) -
     planes = [metadata(f"jit_step({k})", program(**{"dot.3": (f"dot{k}", "")})) for k in (8, 9)]
     events = [ran("dot.3", 0, 5, program_id=8), ran("dot.3", 6, 5, program_id=9), ran("dot.3", 12, 5, program_id=7)]
     found = worked(spans(path, *planes, plane("/host:CPU", {"thread": events})))
-    assert [one.op for one in found[:2]] == ["dot8", "dot9"]
+    assert [one.op for one in found] == ["dot8", "dot9", "dot9"]
 
 
-@pytest.mark.parametrize(("name", "device"), [("/device:GPU:1", "gpu"), ("/device:TPU:0", "tpu"), ("/host:CPU", "cpu")])
+def test_a_programs_number_is_read_as_its_name_has_it_without_a_sign(path: Path) -> None:
+    numbers = ((1 << 64) - 1, 0, 9)
+    planes = [metadata(f"jit_step({number})", program(**{"dot.3": (f"dot{number}", "")})) for number in numbers]
+    events = [ran("dot.3", at, 1, program_id=number) for at, number in enumerate(numbers)]
+    found = worked(spans(path, *planes, plane("/host:CPU", {"thread": events})))
+    assert [one.op for one in found] == [f"dot{number}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("/device:GPU:1", "gpu"),
+        ("/device:TPU:0", "tpu"),
+        ("/device:CUSTOM:Other Trace", "custom"),
+        ("/host:CPU", "cpu"),
+    ],
+)
 def test_the_device_is_told_by_its_planes_name(path: Path, name: str, device: str) -> None:
     path.write_bytes(message(plane(name, {"Stream": [("sgemm", 0, 5, {})]})))
     assert xla.read(path).device == device
@@ -95,11 +111,47 @@ def test_an_instruction_lasts_until_its_end_is_told_and_lies_apart_from_its_thre
     ]
 
 
+def test_an_instruction_whose_end_is_not_told_or_is_no_later_stays_on_its_thread(path: Path) -> None:
+    events = [ran("dot.1", 0, 2, _p=7), ran("dot.2", 4, 2, _p=8), ran("dot.3", 8, 2, _p=0)]
+    ends = [("end: dot.2", 5, 1, {"_c": 8}), ("end: dot.4", 20, 1, {"_c": 9}), ("end: dot.3", 30, 1, {})]
+    found = worked(spans(path, plane("/host:CPU", {"one": events, "other": ends})))
+    assert [(one.name, one.end_ns, one.track.lane) for one in found] == [
+        ("dot.1", 2000, 0),
+        ("dot.2", 6000, 0),
+        ("dot.3", 10_000, 0),
+    ]
+
+
 def test_of_several_ends_with_one_number_the_last_that_is_told_counts(path: Path) -> None:
-    ends = [("end: dot.1", 9, 1, {"_c": 7}), ("end: dot.1", 4, 1, {"_c": 7}), ("end: dot.1", 90, 1, {"_c": 0})]
-    lines = {"one": [ran("dot.1", 0, 2, _p=7), ran("dot.1", 20, 2)], "other": ends}
+    ends = [("end: dot.1", 99 - at, 1, {"_c": 7 + at % 2}) for at in range(96)]
+    nobodys = ("end: dot.1", 90, 1, {"_c": 0})
+    lines = {"one": [ran("dot.1", 0, 2, _p=7), ran("dot.1", 20, 2), ("a:Mul", 30, 2, {})], "other": [*ends, nobodys]}
     found = worked(spans(path, plane("/host:CPU", lines)))
-    assert [one.end_ns for one in found] == [5000, 22_000]
+    assert [one.end_ns for one in found] == [6000, 22_000, 32_000]
+
+
+def test_threads_have_tracks_of_their_own_though_several_hosts_number_them_alike(path: Path) -> None:
+    hosts = [
+        plane(
+            name, {line: [(f"{name[-1]}{line}:Mul", begin, 2, {}), ("late:Add", begin + 20, 2, {})] for line in lines}
+        )
+        for name, begin, lines in (("/host:A", 4, "ab"), ("/host:B", 2, "ab"))
+    ]
+    found = worked(spans(path, *hosts))
+    assert [(one.name, one.track.name) for one in found if one.op == "Mul"] == [
+        ("Ba", "compute"),
+        ("Bb", "compute 2"),
+        ("Aa", "compute 3"),
+        ("Ab", "compute 4"),
+    ]
+    assert [one.track.lane for one in found if one.op == "Add"] == [0, 1, 2, 3]
+
+
+def test_marked_threads_have_tracks_of_their_own_though_several_hosts_number_them_alike(path: Path) -> None:
+    marks: list[Made] = [("Execute", 1, 1, {}), ("kbm:phase:input", 0, 2, {}), ("kbm:phase:input", 9, 1, {})]
+    found = spans(path, *(plane(name, {"a": marks, "b": marks}) for name in ("/host:A", "/host:B")))
+    tracks = ["input", "input 2", "input 3", "input 4", "host", "host 2", "host 3", "host 4"]
+    assert [one.track.name for one in found] == [*tracks, *tracks[:4]]
 
 
 def test_an_instruction_of_no_run_is_of_the_step_within_which_it_ends(path: Path) -> None:
@@ -109,9 +161,10 @@ def test_an_instruction_of_no_run_is_of_the_step_within_which_it_ends(path: Path
             ran("dot.1", 1, 1, run=(1 << 64) - 1),
             ran("dot.1", 6, 1, run=(1 << 64) - 1),
             ran("dot.1", 8, 2, run=(1 << 64) - 1),
+            ("add.1", 8.5, 0.5, {"hlo_op": "add.1"}),
         ],
     }
-    assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 2, None]
+    assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 2, None, 2]
 
 
 def test_an_event_of_an_instructions_name_that_is_none_is_refused(path: Path) -> None:
@@ -150,6 +203,40 @@ def test_a_program_that_ran_another_number_of_times_is_no_steps(path: Path) -> N
         "pool": [ran("dot.1", at, 1, run=at) for at in (1, 3, 5)],
     }
     assert {one.step for one in worked(spans(path, plane("/host:CPU", lines)))} == {None}
+
+
+def test_runs_are_counted_of_each_program_alone_in_the_order_in_which_they_began(path: Path) -> None:
+    runs = ((8, 7, 0), (9, 5, 1), (9, 6, 2), (4, 5, 10), (9, 7, 11), (8, 5, 12), (9, 8, 13))  # program, run, begin
+    lines = {
+        "main": [("kbm:step:2", 10, 9, {}), ("kbm:step:1", 0, 9, {})],
+        "pool": [ran("dot.1", begin, 1, run=run, program_id=program) for program, run, begin in reversed(runs)],
+    }
+    found = worked(spans(path, plane("/host:CPU", lines)))
+    assert [one.step for one in found] == [1, 1, 1, None, 2, 2, 2]
+
+
+def test_an_instruction_is_of_its_runs_step_though_it_works_while_another_lasts(path: Path) -> None:
+    lines = {
+        "main": [("kbm:step:1", 0, 1, {}), ("kbm:step:2", 2, 7, {})],
+        "pool": [ran("dot.1", at, 1, run=run % (1 << 64)) for at, run in ((1, -5), (3, -5), (5, 6))],
+    }
+    assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 1, 2]
+
+
+def test_an_operation_may_begin_and_end_with_its_step(path: Path) -> None:
+    lines = {
+        "main": [("kbm:step:1", 1, 4, {}), ("kbm:step:2", 5, 4, {})],
+        "pool": [(f"{begin}:Mul", begin, 4, {}) for begin in (0, 1, 4, 5, 6)],
+    }
+    assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [None, 1, None, 2, None]
+
+
+def test_the_time_of_a_kernel_does_not_tell_its_step(path: Path) -> None:
+    planes = [
+        plane("/host:CPU", {"main": [("kbm:step:1", 0, 9, {})]}),
+        plane("/device:GPU:0", {"S": [("a", 1, 1, {})]}),
+    ]
+    assert [one.step for one in worked(spans(path, *planes))] == [None]
 
 
 def test_operations_of_tensorflow_are_told_by_their_path(path: Path) -> None:
@@ -222,6 +309,74 @@ def test_logical_devices_of_tensorflow_are_told_by_their_scopes(path: Path) -> N
     assert [one.track.worker for one in found] == [1, 2, 0]
 
 
+def test_what_each_kernel_of_a_name_ran_for_is_told_of_itself(path: Path) -> None:
+    told = [
+        {"tf_op": "functional/dense/add:AddV2"},
+        {"tf_op": "adam/Mul:Mul"},
+        {},
+        {"hlo_op": "dot.3", "hlo_module": "jit_step", "tf_op": "adam/Mul:Mul"},
+        {"hlo_op": "add.1", "hlo_module": "jit_step", "program_id": 9},
+        {"hlo_op": "add.1"},
+        {"tf_op": "jit(step)/mul"},
+    ]
+    kernels = [("loop", at, 1, stats) for at, stats in enumerate(told)]
+    programs = metadata("jit_step(9)", program(**{"dot.3": ("dot", DOT), "add.1": ("fusion", ADD)}))
+    found = worked(spans(path, programs, plane("/device:GPU:0", {"Stream #7": kernels, "Stream #8": []})))
+    assert [(one.name, one.op, one.layer, one.phase) for one in found] == [
+        ("loop", "AddV2", "dense", Phase.FORWARD),
+        ("loop", "Mul", None, Phase.UPDATE),
+        ("loop", "loop", None, None),
+        ("loop", "dot", "dense", Phase.FORWARD),
+        ("loop", "fusion (add)", None, Phase.UPDATE),
+        ("loop", "add", None, None),
+        ("loop", "loop", None, None),
+    ]
+
+
+def test_streams_of_a_device_have_tracks_of_their_own(path: Path) -> None:
+    lines = {"Stream #7": [("sgemm", 0, 5, {})], "Stream #8": [("copy", 1, 5, {}), ("ncclKernel:Nccl", 2, 1, {})]}
+    other = plane("/device:CUSTOM:Other Trace", {"Other": [("copy", 3, 5, {})]})
+    found = worked(spans(path, plane("/device:GPU:0", lines), other))
+    assert [one.track.name for one in found] == ["compute", "compute 2", "compute 2", "compute 3"]
+
+
+def test_without_a_programs_number_the_last_of_its_name_tells_of_an_instruction(path: Path) -> None:
+    planes = [metadata(f"jit_step({k})", program(**{"dot.3": (f"dot{k}", "")})) for k in (0, 9)]
+    events: list[Made] = [
+        ("dot.3", 0, 1, {"hlo_op": "dot.3", "hlo_module": "jit_step"}),
+        ran("dot.3", 2, 1, program_id=0),
+        ("dot.3", 4, 1, {"hlo_op": "dot.3", "program_id": 9}),
+    ]
+    found = worked(spans(path, *planes, plane("/host:CPU", {"thread": events})))
+    assert [one.op for one in found] == ["dot9", "dot0", "dot"]
+
+
+def test_of_what_begins_at_once_what_holds_others_comes_first(path: Path) -> None:
+    lines = {
+        "main": [("Inner", 0, 1, {}), ("Outer", 0, 8, {}), ("kbm:step:1", 0, 9, {})],
+        "pool": [ran("dot.1", 2, 1), ran("fusion.1", 2, 3), ran("call.1", 2, 5), ran("copy.1", 2, 3)],
+    }
+    found = spans(path, plane("/host:CPU", lines))
+    assert [one.name for one in found] == ["step 1", "Outer", "Inner", "call.1", "fusion.1", "copy.1", "dot.1"]
+
+
+def test_devices_of_a_file_are_workers_from_its_first_on(path: Path) -> None:
+    events = [ran("dot.1", device, 1, device_ordinal=device) for device in (0, 3)]
+    path.write_bytes(message(plane("/host:CPU", {"pool": [("kbm:step:1", 0, 9, {}), *events]})))
+    found = tracks.spans(xla.read(path), 2, NAMES)
+    assert [(one.name, one.track.worker) for one in found] == [("step 1", 2), ("dot.1", 2), ("dot.1", 5)]
+
+
+def test_what_ended_apart_shares_a_track_with_what_ended_before_on_the_same_device(path: Path) -> None:
+    of_second = ((1, 9), (2, 6), (6, 8), (7, 8), (8, 12), (9, 20), (9.5, 10))
+    begun = [(0, 0, 7.5), *((1, begin, end) for begin, end in of_second), (0, 21, 22)]
+    events = [ran("dot.1", begin, 0.25, _p=at, device_ordinal=on) for at, (on, begin, _) in enumerate(begun)]
+    ends = [("end: dot.1", end - 0.25, 0.25, {"_c": at}) for at, (_, _, end) in enumerate(begun)]
+    found = worked(spans(path, plane("/host:CPU", {"pool": events, "other": ends})))
+    assert [one.track.lane for one in found if one.track.worker == 0] == [0, 0]
+    assert [one.track.lane for one in found if one.track.worker == 1] == [0, 1, 1, 2, 1, 0, 2]
+
+
 def test_marks_of_the_clock_are_read_and_not_shown(path: Path) -> None:
     path.write_bytes(message(plane("/host:CPU", {"main": [("kbm:clock:12345", 7, 1, {})]})))
     recording = xla.read(path)
@@ -242,6 +397,18 @@ def test_devices_beyond_number_are_refused_and_not_drawn(path: Path, name: str, 
         native.make_of(path, path.with_name("trace.json.gz"))
 
 
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [(f"/device:GPU:{1 << 64}", "sgemm"), ("/host:CPU", f"worker_{1 << 64}/MatMul:MatMul")],
+)
+def test_devices_whose_number_is_none_of_a_machines_are_refused_by_their_files_name(
+    path: Path, name: str, event: str
+) -> None:
+    path.write_bytes(message(plane(name, {"Stream": [(event, 0, 5, {})]})))
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is no whole profile"):
+        xla.read(path)
+
+
 @pytest.mark.parametrize("name", ["kbm:step:one", "kbm:phase:sideways", "kbm.phase.sideways/MatMul:MatMul"])
 def test_a_mark_that_is_none_is_refused_by_its_files_name(path: Path, name: str) -> None:
     path.write_bytes(message(plane("/host:CPU", {"main": [(name, 0, 5, {})]})))
@@ -251,8 +418,8 @@ def test_a_mark_that_is_none_is_refused_by_its_files_name(path: Path, name: str)
 
 def test_what_threads_without_marks_do_besides_is_passed_over_also_where_it_comes_first(path: Path) -> None:
     lines = {
-        "pool": [("ThreadpoolListener", 0, 1, {}), ran("dot.1", 1, 1), ("ThreadpoolListener", 2, 1, {})],
-        "main": [("ThreadpoolListener", 0, 1, {}), ("kbm:step:1", 0, 9, {}), ("Execute", 3, 1, {})],
+        "pool": [("ThreadpoolListener", 0, 1, {"_c": 3}), ran("dot.1", 1, 1), ("ThreadpoolListener", 2, 1, {})],
+        "main": [("ThreadpoolListener", 0, 1, {}), ("kbm:step:1", 0, 9, {}), ("Execute", 3, 1, {"_p": 3})],
         "clock": [("kbm:clock:7", 0, 1, {}), ("Execute", 4, 1, {})],
     }
     found = spans(path, plane("/host:CPU", lines))

@@ -66,7 +66,7 @@ def test_fields_in_any_order_and_some_left_out_are_read() -> None:
         message(stat, (3, 2_000), (2, (1 << 64) - 5_000), (1, 200)),
         message((2, 300_000)),
         message((1, 1)),
-        message((3, (1 << 64) - 1), (5, 7)),
+        message((3, (1 << 64) - 90_000), (5, 7)),
         b"",
     ]
     line = message(*((4, event) for event in events), (3, 1000), (1, 500))
@@ -84,7 +84,7 @@ def test_fields_in_any_order_and_some_left_out_are_read() -> None:
 
 
 def test_what_a_later_version_of_the_format_may_add_is_passed_over() -> None:
-    stat = UNKNOWN + message((1, 1), (4, 7))
+    stat = UNKNOWN + message((1, 1), (4, 7)) + UNKNOWN
     event = UNKNOWN + message((1, 1), (2, 5_000), (4, stat)) + UNKNOWN
     line = UNKNOWN + message((4, event)) + UNKNOWN + message((4, event), (2, "thread"))
     (plane,) = planes(space((3, line), *named(4, ["dot"]), *named(5, ["_c"])))
@@ -98,9 +98,10 @@ def test_what_a_later_version_of_the_format_may_add_is_passed_over() -> None:
 def test_events_have_their_kinds_wherever_these_stand_and_some_can_be_asked_for(first: bool) -> None:
     kinds = (1, 127, 128, 300)
     events = [message(*sorted([(1, kind), (2, kind * 1_000)], reverse=not first)) for kind in kinds]
-    (plane,) = planes(space((3, message(*((4, event) for event in (*events, message((2, 1000))))))))
+    parts = [(4, event) for event in (*events, message((2, 1000)), b"")]
+    (plane,) = planes(space((3, message(*parts, (1, 9)))))
     (line,) = plane.lines
-    assert line.kinds().tolist() == [*kinds, 0]
+    assert (line.number, line.kinds().tolist()) == (9, [*kinds, 0, 0])
     assert [(one.kind, one.start_ns) for one in line.events(np.array([3, 1]))] == [(300, 300), (127, 127)]
 
 
@@ -123,11 +124,32 @@ def test_of_a_statistic_the_last_that_is_told_counts_an_events_own_before_its_na
     assert (counted(found, "none"), worded(found, "none")) == ([None] * 5, [None] * 5)
 
 
-def test_a_number_of_64_bits_is_the_same_whether_an_event_tells_it_or_its_name() -> None:
-    told = message((1, 1), (3, (1 << 64) - 2))
+@pytest.mark.parametrize("kind", [3, 4])
+@pytest.mark.parametrize("number", [-(1 << 63), -2, 0, (1 << 63) - 1])
+def test_a_number_of_64_bits_is_the_same_whether_an_event_tells_it_or_its_name(number: int, kind: int) -> None:
+    told = message((1, 1), (kind, number % (1 << 64)))
     line = message((4, message((1, 1))), (4, message((1, 2), (4, told))))
     (plane,) = planes(space((3, line), *named(4, ["all", "one"], (5, told)), *named(5, ["_c"])))
-    assert counted(plane.lines[0].events(), "_c") == [-2, -2]
+    assert counted(plane.lines[0].events(), "_c") == [number, number]
+
+
+def test_a_name_that_has_two_numbers_is_told_by_either() -> None:
+    events = [message((1, 1), (4, message((1, name), (3, name * 7)))) for name in (1, 2)]
+    (plane,) = planes(space((3, message(*((4, event) for event in events))), *named(5, ["_c", "_c"])))
+    assert counted(plane.lines[0].events(), "_c") == [7, 14]
+
+
+def test_events_behind_one_another_are_so_in_whole_nanoseconds() -> None:
+    events = [message((2, 600), (3, 600)), message((2, 1200), (3, 300)), message((2, 1500), (3, 1500))]
+    (plane,) = planes(space((3, message(*((4, event) for event in events)))))
+    found = plane.lines[0].events()
+    assert list(zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True)) == [(1, 1), (1, 2), (2, 3)]
+
+
+def test_an_event_never_ends_before_it_begins_however_long_it_is() -> None:
+    (plane,) = planes(space((3, message((4, message((2, (1 << 63) - 1), (3, (1 << 63) - 1)))))))
+    (found,) = plane.lines[0].events()
+    assert found.end_ns > found.start_ns > 0
 
 
 @pytest.mark.parametrize("value", [(5, "7"), (7, 1)])
@@ -151,9 +173,14 @@ def test_a_word_that_is_told_as_a_number_is_malformed(whose: str) -> None:
         plane.lines[0].events().words("hlo_op")
 
 
-def test_a_line_that_begins_at_no_time_of_a_machine_is_malformed() -> None:
-    with pytest.raises(Malformed, match="begins at"):
-        list(planes(space((3, message((3, (1 << 62) + 1), (4, message((1, 1))))))))
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_line_that_begins_at_no_time_of_a_machine_is_malformed(sign: int) -> None:
+    last = sign * (1 << 61)
+    lines = [message((3, begin % (1 << 64)), (4, message((1, 1)))) for begin in (last, last + sign)]
+    (plane,) = planes(space((3, lines[0])))
+    assert plane.lines[0].events().start_ns.tolist() == [last]
+    with pytest.raises(Malformed, match=f"begins at {last + sign} ns"):
+        list(planes(space((3, lines[1]))))
 
 
 def test_a_statistic_without_anything_is_none() -> None:
@@ -193,6 +220,19 @@ def test_a_statistic_that_breaks_off_is_malformed(stat: bytes) -> None:
         plane.lines[0].events().words("hlo_op")
     with pytest.raises(Malformed):
         list(plane.lines[0].events())
+
+
+@pytest.mark.parametrize("event", [b"\x08\x81", b"\x10"])
+def test_an_event_that_breaks_off_has_no_kind(event: bytes) -> None:
+    line = message((4, event), (4, message((1, 2))))
+    (plane,) = planes(space((3, line)))
+    with pytest.raises(Malformed):
+        plane.lines[0].kinds()
+
+
+def test_a_line_whose_last_event_breaks_off_is_malformed() -> None:
+    with pytest.raises(Malformed, match="breaks off"):
+        list(planes(space((3, b"\x22\x04" + message((1, 1))))))
 
 
 def test_a_shown_name_goes_before_a_lines_own() -> None:
