@@ -50,10 +50,10 @@ def _loaded(request: Request, images: Images, count: int, seed: int) -> tuple[An
         from models.inputs.keras_datasets import load_keras_dataset
 
         pixels, numbers = load_keras_dataset(request.data, request.dataset_dir)
-    chosen = np.resize(np.random.Generator(np.random.PCG64(seed)).permutation(len(pixels)), count)
-    # Each image once: a product of matrices may round the same row in two ways, by where it stands.
-    distinct, which = np.unique(chosen, return_inverse=True)
-    return resized(pixels[distinct], images)[which], numbers[chosen]
+    # Each image is enlarged once: a product of matrices may round the same row in two ways, by where it stands.
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(pixels))[:count]
+    again = slice(None) if len(order) == count else np.resize(np.arange(len(order)), count)
+    return resized(pixels[order], images)[again], numbers[order][again]
 
 
 def resized(pixels: Any, images: Images) -> Any:
