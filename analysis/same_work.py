@@ -31,6 +31,11 @@ TOLD: dict[str, Callable[[Record], object]] = {
     "optimisers": lambda record: record.resolved and record.resolved.optimizer,
     "optimiser slots": lambda record: record.resolved and record.resolved.optimizer_slots,
     "bytes of optimiser slots": lambda record: record.resolved and record.resolved.optimizer_slot_bytes,
+    "samples": lambda record: record.resolved and record.resolved.samples,
+    "steps per execution": lambda record: record.resolved and record.resolved.steps_per_execution,
+    "methods of the model's own": lambda record: record.work and (", ".join(record.work.own_methods) or "none"),
+    "weights that training changed": lambda record: record.work and record.work.changed_variables,
+    "updates per step": lambda record: record.work and record.work.updates_per_step,
 }
 # A setting that one cell has and another lacks differs.
 FACTS: dict[str, Callable[[Record], object]] = {

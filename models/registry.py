@@ -91,12 +91,14 @@ class Built:
     """A compiled Keras model whose weights are made, and its data.
 
     `samples(count, seed)` gives numpy arrays `(x, y)` with leading dimension `count`, equal for equal arguments;
-    with several inputs, x or y is a tuple or a dict of such arrays.
+    with several inputs, x or y is a tuple or a dict of such arrays. `available_samples` is how many there are, None
+    where as many are made as are asked for.
     """
 
     model: Any
     samples: Samples
     data_is_real: bool = False
+    available_samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def _checked(name: str, returned: object) -> Built:
         rows = np.arange(count) % length
         return _taken(x, rows), _taken(y, rows)
 
-    return Built(model, samples)
+    return Built(model, samples, available_samples=length)
 
 
 def _check_model(name: str, model: Any, x: Any) -> None:

@@ -20,7 +20,7 @@ RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 
 # Settings that came after the first names were given: at its default none of them is part of a name, so that a new
 # axis ends no history.
-LATER = ("freed_memory",)
+LATER = ("freed_memory", "set_by_matrix")
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 

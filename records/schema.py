@@ -7,6 +7,8 @@ History of `SCHEMA_VERSION`:
   1  first version
   2  `usage`, what a process used over time, in place of the memory that a `task` had; the allocator at epoch ends;
      `tensorboard`
+  3  status `work_mismatch`; `work`, what a process really did; of `resolved`, what became of settings that a user's
+     workload may decide (`samples`, `eager`, `steps_per_execution`)
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from records.settings import Settings
 from records.task import TaskRun
 from records.traces.asked import Traced
 from records.usage import Usage
+from records.work_done import WorkDone
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class Status(StrEnum):
@@ -38,6 +41,7 @@ class Status(StrEnum):
     OOM_DEVICE = "oom_device"
     TIMEOUT = "timeout"
     DEVICE_MISMATCH = "device_mismatch"
+    WORK_MISMATCH = "work_mismatch"
     INFRA = "infra"
 
 
@@ -54,6 +58,16 @@ class Resolved:
     start: str = about("how the process came to be: fork (of a server that had imported the backend) or fresh")
     precision: str = about("name of the Keras dtype policy in force")
     jit_compile: bool | None = about("whether the step was compiled (XLA or torch.compile)", default=None)
+    eager: bool | None = about("whether the step ran without being traced", default=None)
+    steps_per_execution: int | None = about("steps run in one call of the backend", default=None)
+    samples: int | None = about(
+        "samples that one pass goes through; of a user's workload those it brought, unless the matrix says",
+        default=None,
+    )
+    available_samples: int | None = about("samples that a user's workload brought", default=None)
+    own_compile_options: list[str] = about(
+        "options of compile() that a user's workload set and that were left as they are", default_factory=list
+    )
     tf32: bool | None = about("whether float32 products may use TF32; null where the device has none", default=None)
     intra_op_threads: int | None = about("threads one operation may use, as the backend reports it", default=None)
     cpus: int | None = about("CPUs the process was allowed to run on", default=None)
@@ -255,6 +269,7 @@ class CellResult:
     versions: dict[str, str] = field(default_factory=dict)
     parallel: Parallel | None = None
     trace: Traced | None = None
+    work: WorkDone | None = None
     exception: str | None = None
     message: str | None = None
 
@@ -291,6 +306,7 @@ class Record:
     tensorboard: Board | None = about(
         "what was written for TensorBoard, where a log folder was asked for", default=None
     )
+    work: WorkDone | None = about("what a process of a Keras workload really did; null for others", default=None)
 
     @property
     def key(self) -> tuple[str, int, int]:

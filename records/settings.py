@@ -20,6 +20,8 @@ LEAGUES = ("as_shipped", "matched")
 CLOCKS = ("free", "locked")
 AUTOTUNES = ("fresh", "pinned", "off")
 FREED_MEMORY = ("returned", "kept")
+# What a user's own workload decides where the matrix does not: how many samples, and options of compile().
+OWN_OPTIONS = ("eager", "samples", "steps_per_execution")
 DATA_SOURCES = ("synthetic", "digits", "keras:mnist", "keras:cifar10")
 
 
@@ -30,8 +32,11 @@ class Settings:
     `steps_per_epoch` may be a number, "seed" (ceil(samples / batch_size)) or "auto" (the smallest number, the same for
     every backend of a workload, that makes each backend's epoch at least 0.5 s). The number that was used is in the
     record's `resolved`, so that the identity of a cell does not change with the speed of the day. `cpus` is a list in
-    the spelling of `records.cpu_list`, a count, or "all". The last four have defaults so that records written before
+    the spelling of `records.cpu_list`, a count, or "all". The last five have defaults so that records written before
     there were any can still be read.
+
+    `set_by_matrix` lists, for a user's own workload, which of `OWN_OPTIONS` the matrix sets, joined by commas; the
+    others are left to the workload, and the record's `resolved` says what they became.
     """
 
     backend: str
@@ -58,3 +63,8 @@ class Settings:
     clocks: str = "free"
     autotune: str = "fresh"
     freed_memory: str = "returned"
+    set_by_matrix: str = ""
+
+    def leaves(self, option: str) -> bool:
+        """Return whether this one of `OWN_OPTIONS` is left to the workload."""
+        return ":" in self.workload and option not in self.set_by_matrix.split(",")

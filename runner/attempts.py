@@ -74,6 +74,7 @@ def build_record(
         container=outcome.container,
         task=outcome.task.run if outcome.task else None,
         trace=result.trace if result else None,
+        work=result.work if result else None,
         usage=_usage(job, outcome, result.times if result else Times()),
     )
 

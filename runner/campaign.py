@@ -212,7 +212,7 @@ class _Campaign:
         Judged together even where they did not live side by side: judged alone, the short ones would be thrown out more
         often.
         """
-        reason = disturbed(stretch for _, outcome in ended for stretch in outcome.watched)
+        reason = disturbed(stretch for _, outcome in ended for stretch in outcome.watched or ())
         told = None if reason is None else str(reason)
         done = []
         for trial, seen in ended:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from records.settings import BACKENDS, Scalar
+from records.settings import BACKENDS, OWN_OPTIONS, Scalar
 from records.traces.asked import Trace
 from runner import trace_rules
 from runner.catalog import Catalog, Workload, user_workload
@@ -43,7 +43,7 @@ _BACKEND = Rule(choices=BACKENDS)
 class Entry:
     """One entry of `cells` or `tasks`, or an include: what it measures, as axes with at least one value each.
 
-    Of a task `backends` holds the labels of the axis that is compared.
+    Of a task `backends` holds the labels of the axis that is compared. `set_by_matrix` is that of `Settings`.
     """
 
     where: str
@@ -56,6 +56,7 @@ class Entry:
     excludes: tuple[Axes, ...] = ()
     task: TaskAsked | None = None
     trace: Trace | None = None
+    set_by_matrix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +294,11 @@ class Reader:
         limits = {key: settled[key] for key in LIMITS} | given.limits
         backends = self.backends if given.backends is None else given.backends
         entry = Entry(path_text(path), self.line(path), workload, backends, axes, params | given.params, limits)
-        return replace(entry, trace=given.trace or self.trace)
+        return replace(
+            entry,
+            trace=given.trace or self.trace,
+            set_by_matrix=set_by_matrix(workload, {*given.axes, *self.defaults}),
+        )
 
     def refuse_conflict(self, path: Path, given: _Given, conflict: Conflict) -> None:
         """Refuse it where it was written: in the entry, or once in the defaults."""
@@ -375,6 +380,11 @@ class Reader:
             return None
         assert isinstance(value, (bool, int, float, str))
         return rule.normal(value)
+
+
+def set_by_matrix(workload: Workload, keys: Iterable[str]) -> str:
+    """Return the setting that names what the matrix decides of a user's workload, of these keys that it sets."""
+    return ",".join(key for key in OWN_OPTIONS if key in keys) if workload.is_users else ""
 
 
 def _some(values: tuple[Scalar, ...]) -> str:

@@ -17,9 +17,13 @@ from records.codec import CodecError, decode, loads
 from records.schema import SCHEMA_VERSION, CellResult, Status, Surroundings
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
+from runner.work_judge import caveats, mismatch, misplaced, option_caveats
 
 SECOND_EPOCH_LIMIT = 1.2
 SHORT_EPOCH_S = 0.4
+# What a busy machine does between an epoch's end and the runner's hearing of it stays below these.
+CLOCK_FACTOR = 2.0
+CLOCK_SLACK_S = 2.0
 
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
 DEVICE_OOM_TEXTS = ("RESOURCE_EXHAUSTED", "CUDA out of memory")
@@ -102,6 +106,8 @@ def _raised(job: Job, result: CellResult) -> Verdict:
         return Verdict(Status.UNSUPPORTED, (result.message or kind).strip())
     if kind == "DeviceMismatch":
         return Verdict(Status.DEVICE_MISMATCH, (result.message or kind).strip())
+    if kind == "WorkMismatch":
+        return Verdict(Status.WORK_MISMATCH, (result.message or kind).strip())
     on_device = job.settings.device != "cpu"
     if on_device and (kind in DEVICE_OOM_TYPES or any(text in (result.message or "") for text in DEVICE_OOM_TEXTS)):
         return Verdict(Status.OOM_DEVICE, reason)
@@ -109,14 +115,37 @@ def _raised(job: Job, result: CellResult) -> Verdict:
 
 
 def _measured(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
+    if disagreement := _other_clock(outcome, result.times.epoch_times_s):
+        return Verdict(Status.ERROR, f"bad_result: {disagreement}")
     if any(loss is None for loss in result.learning.loss):
         epoch = result.learning.loss.index(None) + 1
         return Verdict(Status.DIVERGED, f"the loss was not finite in epoch {epoch}")
+    if elsewhere := misplaced(result, job.settings.device):
+        return Verdict(Status.DEVICE_MISMATCH, elsewhere)
+    if other_work := mismatch(result, job.settings):
+        return Verdict(Status.WORK_MISMATCH, other_work)
     unstable = _second_epoch(result)
     warnings = tuple(filter(None, (unstable, *_doubts(job, outcome, result))))
     if unstable:
         return Verdict(Status.UNSTABLE, unstable, warnings)
     return Verdict(Status.OK, None, warnings)
+
+
+def _other_clock(outcome: Outcome, epoch_times_s: Sequence[float]) -> str | None:
+    """Return how a cell's epochs are shorter than what the runner's own clock saw of them, None where they agree.
+
+    The runner sees an epoch from the word to begin it until the cell waits again: a little more than the epoch, and
+    after the last one what `fit` does at its end.
+    """
+    if outcome.watched is None:
+        return None
+    seen_s = [one.stretch.wall_s for one in outcome.watched]
+    if len(seen_s) != len(epoch_times_s):
+        return f"it reports {len(epoch_times_s)} kept epochs, of which the runner saw {len(seen_s)}"
+    for epoch, (own_s, wall_s) in enumerate(zip(epoch_times_s, seen_s, strict=True), start=1):
+        if epoch < len(seen_s) and wall_s > CLOCK_FACTOR * own_s + CLOCK_SLACK_S:
+            return f"kept epoch {epoch} took {own_s:.3g} s by its own clock and {wall_s:.3g} s by the runner's"
+    return None
 
 
 def _second_epoch(result: CellResult) -> str | None:
@@ -135,6 +164,7 @@ def _second_epoch(result: CellResult) -> str | None:
 
 def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
     found = doubts_around(outcome, result.times.epoch_times_s)
+    found += [*caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
         found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")
@@ -192,6 +222,8 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         )
     if any(seconds <= 0 for seconds in result.times.epoch_times_s):
         return "an epoch took no time"
+    if result.work is None and not fc.is_native(job.settings):
+        return "it does not say what work was done"
     return _unproved_layout(result, job)
 
 

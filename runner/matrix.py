@@ -224,7 +224,7 @@ def _cells(entry: Entry) -> Iterator[Cell]:
 
 def _axes(entry: Entry) -> list[_Axis]:
     """Return one axis for each field of `Settings`, in the order they change: the backend fastest."""
-    listed = {"workload": (entry.workload.name,), **entry.axes}
+    listed = {"workload": (entry.workload.name,), "set_by_matrix": (entry.set_by_matrix,), **entry.axes}
     axes = [_Axis(name, list(values), [_text(name, v) for v in values]) for name, values in listed.items()]
     names = list(entry.params)
     written = [[f"{_canonical(name)}:{_canonical(v)}" for v in entry.params[name]] for name in sorted(names)]

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from records.settings import BACKENDS, Scalar
 from runner.conflicts import conflicts
-from runner.entries import Entry
+from runner.entries import Entry, set_by_matrix
 from runner.errors import UsageError
 from runner.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule, near
 from runner.yaml_strict import printable, resolve, say
@@ -106,6 +106,7 @@ def _assigned(entry: Entry, wanted: Overrides) -> Entry:
     repeats: dict[str, Scalar] = {} if wanted.repeats is None else {"repeats": wanted.repeats}
     return replace(
         entry,
+        set_by_matrix=set_by_matrix(entry.workload, {*entry.set_by_matrix.split(","), *values}),
         axes=entry.axes | {key: (value,) for key, value in values.items() if key in SETTINGS and _obeys(entry, key)},
         params=entry.params | {key: (value,) for key, value in values.items() if key in entry.params},
         limits=entry.limits | {key: value for key, value in values.items() if key in LIMITS} | repeats,

@@ -19,6 +19,7 @@ from records.traces import neutral
 from records.traces.asked import TRACE_NAME, Traced
 from records.traces.neutral import Kind, Phase, Span, Track
 from records.usage import Course, MemoryUse, Usage
+from records.work_done import WorkDone, WorkStretch
 from runner.cell.job import Job, write_result
 from runner.executors import Outcome, Running
 from runner.tasks.seen import TaskSeen
@@ -134,6 +135,7 @@ class FakeExecutor:
             memory=Memory(peak_host_memory_bytes=500 << 20),
             versions={"python": "3", "keras": "3", job.settings.backend: "1"},
             parallel=_parallel(fc.task_of(job.settings)) if fc.is_native(job.settings) else None,
+            work=None if fc.is_native(job.settings) else work_as_asked(job.settings, steps),
         )
 
 
@@ -219,6 +221,25 @@ def spoil(times: int) -> Behaviour:
         return FakeExecutor().succeed(job)
 
     return behave
+
+
+def work_as_asked(settings: Settings, steps: int) -> WorkDone:
+    """Return what a process counts that did all that it was asked for."""
+    epochs, samples = settings.epochs, steps * settings.batch_size
+    trains = settings.phase == "fit"
+    updates: list[int | None] = [steps if trains else None] * epochs
+    stretch = WorkStretch("epochs", steps, epochs, updates, [samples] * epochs, [0] * epochs, steps * epochs, 4)
+    return WorkDone(
+        stretches=[stretch],
+        updates_per_step=1.0 if trains else None,
+        samples_per_step=float(settings.batch_size),
+        batches_drawn=steps * epochs,
+        skipped_updates=0,
+        trainable_variables=2,
+        changed_variables=2 if trains else None,
+        optimizer_state_changed=trains or None,
+        weight_platforms=[settings.device],
+    )
 
 
 def _parallel(task: fc.Task) -> fc.Parallel:

@@ -14,6 +14,7 @@ changes.
 History of `TABLES_VERSION`:
   1  first version
   2  cells.usage_* and cells.tensorboard_*; the figures of `usage` are measurements, in place of those of `task`
+  3  cells.work_*: what a process really did; cells.resolved_* of settings that a user's workload may decide
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 from records.findings import Finding
 from records.schema import Record
 
-TABLES_VERSION = 2
+TABLES_VERSION = 3
 LONGEST_ROW_BYTES = 1 << 20
 
 
@@ -93,6 +94,10 @@ MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "pa
 UNPREFIXED = "settings"
 LEFT_OUT = {
     ("parallel", "places"): "arrays of arrays; that they are right was proved before the record was published",
+    (
+        "work",
+        "stretches",
+    ): "arrays of counts, from which the status and the columns of work follow; they are in the record",
     ("task", "metrics"): "each is a measurement, `task.metrics.NAME`, in the unit that the user gave it",
 }
 SCALARS = {str: Type.STRING, int: Type.INT64, float: Type.FLOAT64, bool: Type.BOOL}

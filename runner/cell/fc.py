@@ -22,8 +22,6 @@ from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, finite, timed
 from runner.cell.measure import (
     DeviceMismatch,
-    Timeline,
-    agreed,
     found_versions,
     keep_tuning,
     prove,
@@ -31,6 +29,7 @@ from runner.cell.measure import (
     result_of,
     with_start,
 )
+from runner.cell.phases import Timeline, agreed
 from runner.cell.turns import Turns
 
 

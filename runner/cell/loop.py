@@ -7,7 +7,6 @@ as `fit` does them; it holds no validation and no building.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import keras
 
 from runner.cell.backends import Batch, Plug
 from runner.cell.clock import Clock, monotonic
+from runner.cell.work_count import rows_of
 
 BeforeEpoch = Callable[[int], None]
 """Called with an epoch's number before its clock starts, the device idle: there a process waits for its turn."""
@@ -50,11 +50,14 @@ class EpochLog:
 class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
     """Times each epoch with the device synchronised at both ends."""
 
-    def __init__(self, plug: Plug, before: BeforeEpoch, clock: Clock = monotonic) -> None:
+    def __init__(
+        self, plug: Plug, before: BeforeEpoch, clock: Clock = monotonic, ended: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
         self.log = EpochLog()
         self._plug = plug
         self._before = before
+        self._ended = ended
         self._clock = clock
         self._begun_s = 0.0
 
@@ -67,11 +70,17 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
         self._plug.barrier(self.model)
         self.log.times_s.append(self._clock() - self._begun_s)
         self.log.logs.append({name: finite(value) for name, value in (logs or {}).items()})
+        self._ended()
 
 
-def fit_epochs(model: Any, source: Any, plug: Plug, stretch: Stretch) -> EpochLog:
-    """Train the epochs of a stretch from an endless source and return what each took."""
-    epoch_clock = EpochClock(plug, stretch.before)
+def fit_epochs(
+    model: Any, source: Any, plug: Plug, stretch: Stretch, ended: Callable[[], None] = lambda: None
+) -> EpochLog:
+    """Train the epochs of a stretch from an endless source and return what each took.
+
+    `ended` is called after each epoch, the device idle and the clock stopped.
+    """
+    epoch_clock = EpochClock(plug, stretch.before, ended=ended)
     model.fit(
         source,
         steps_per_epoch=stretch.steps,
@@ -85,10 +94,14 @@ def fit_epochs(model: Any, source: Any, plug: Plug, stretch: Stretch) -> EpochLo
 
 @dataclass(slots=True)
 class CallLog:
-    """What predict calls took: seconds of each epoch, and of each call of the kept epochs."""
+    """What predict calls took: seconds of each epoch, and of each call of the kept epochs.
+
+    `rows` holds, for each epoch, the sum over its calls of the leading dimension of what came back.
+    """
 
     epoch_times_s: list[float] = field(default_factory=list)
     call_times_s: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
 
 
 def predict_epochs(model: Any, batches: Sequence[Batch], stretch: Stretch) -> CallLog:
@@ -97,12 +110,16 @@ def predict_epochs(model: Any, batches: Sequence[Batch], stretch: Stretch) -> Ca
     position = 0
     for epoch in range(stretch.epochs):
         stretch.before(epoch)
-        times_s = []
+        times_s, rows = [], 0
         for _ in range(stretch.steps):
             batch = batches[position % len(batches)]
             position += 1
-            times_s.append(timed(functools.partial(model.predict_on_batch, batch[0])))
+            begun_s = monotonic()
+            outputs = model.predict_on_batch(batch[0])
+            times_s.append(monotonic() - begun_s)
+            rows += rows_of(outputs)
         log.epoch_times_s.append(sum(times_s))
+        log.rows.append(rows)
         if epoch >= stretch.discard:
             log.call_times_s.extend(times_s)
     return log

@@ -23,11 +23,17 @@ class HostGone(RuntimeError):
     """The runner that was to say go is no more."""
 
 
+def leave_copies(pid: int) -> None:
+    """End this process at once where it is a copy that the workload forked of the cell's process: one measures."""
+    if os.getpid() != pid:
+        os._exit(1)
+
+
 class Turns:
     """One cell's turns, over the two pipes of its job's folder. The host opened both before the process began."""
 
     def __init__(self, job: Job) -> None:
-        self._nonce = job.nonce
+        self._nonce, self._pid = job.nonce, os.getpid()
         self._answers: IO[str] = job.resting_path.open("w", encoding="ascii", buffering=1)
         self._orders: IO[str] = job.orders_path.open(encoding="ascii")
 
@@ -43,6 +49,7 @@ class Turns:
         return steps
 
     def _rest(self, step_time_s: float | None) -> int | None:
+        leave_copies(self._pid)
         times = os.times()
         cpu_s = times.user + times.system + times.children_user + times.children_system
         self._answers.write(canonical(Resting(self._nonce, cpu_s, step_time_s)) + "\n")

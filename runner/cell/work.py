@@ -28,7 +28,7 @@ def work_done(job: Job, built: Built, batch: Batch) -> dict[str, Any]:
         "parameters": int(model.count_params()),
         "trainable_parameters": _elements(model.trainable_variables),
         "forward_flops": _flops(built, batch) if job.repeat == COUNTING_REPEAT else None,
-        **(_optimizer(model.optimizer) if job.settings.phase == "fit" else {}),
+        **(_optimizer(model.optimizer) if job.settings.phase == "fit" and model.optimizer is not None else {}),
     }
 
 

@@ -21,8 +21,8 @@ class Outcome:
     `infrastructure` says why there was no process, or why its end was not seen; `refused` why none was started, since
     this machine does not do what the cell asks. With either nothing else is evidence.
     Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes where it was in a `container`, else
-    the machine's. `watched` holds what the machine did in each kept epoch; `task` what an external command showed;
-    `usage` and `course` what the process used over time.
+    the machine's. `watched` holds what the machine did in each kept epoch, None where nobody watched; `task` what an
+    external command showed; `usage` and `course` what the process used over time.
     """
 
     exit_code: int | None = None
@@ -37,7 +37,7 @@ class Outcome:
     parent_cpu_time_s: float | None = None
     peak_tree_memory_bytes: int | None = None
     surroundings: Surroundings = Surroundings()
-    watched: tuple[Watched, ...] = ()
+    watched: tuple[Watched, ...] | None = None
     container: Container | None = None
     task: TaskSeen | None = None
     usage: Usage | None = None

@@ -14,6 +14,7 @@ from analysis.same_work import differing, loss_path, losses_apart
 from analysis.statistics import Estimate
 from analysis.versus import versus
 from records.schema import Learning, Record, Times
+from runner.testing import work_as_asked
 from tests.conftest import make_record, make_settings
 
 # As measured on the default matrix's workloads (docs/parity.md): the two seeds furthest apart, on any backend.
@@ -51,6 +52,8 @@ def cells(*records: Record) -> dict[str, list[Record]]:
         ("optimizer_slot_bytes", (4000, 8000), "bytes of optimiser slots differ: jax 4,000, torch 8,000"),
         ("learning_rate", (0.001, 0.01), "learning rates differ: jax 0.001, torch 0.01"),
         ("forward_flops", (1000, 1025), "FLOPs per batch differ: jax 1,000, torch 1,025"),
+        ("samples", (300, 1000), "samples differ: jax 300, torch 1,000"),
+        ("steps_per_execution", (1, 4), "steps per execution differ: jax 1, torch 4"),
     ],
 )
 def test_other_work_ends_a_comparison(field: str, values: tuple[Any, Any], told: str) -> None:
@@ -58,6 +61,22 @@ def test_other_work_ends_a_comparison(field: str, values: tuple[Any, Any], told:
     assert differing(cells(*pair)) == told
     (row,) = table(pair)
     assert (row.verdict, row.fastest) == (f"not comparable: {told}", None)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "expected"),
+    [
+        ("own_methods", (["fit"], []), "methods of the model's own differ: jax fit, torch none"),
+        ("changed_variables", (2, 10), "weights that training changed differ: jax 2, torch 10"),
+        ("updates_per_step", (1.0, 2.0), "updates per step differ: jax 1, torch 2"),
+    ],
+)
+def test_other_counted_work_ends_a_comparison(field: str, values: tuple[Any, Any], expected: str) -> None:
+    pair = [
+        replace(on(backend), work=replace(work_as_asked(make_settings(), 10), **{field: value}))
+        for backend, value in zip(("jax", "torch"), values, strict=True)
+    ]
+    assert differing(cells(*pair)) == expected
 
 
 @pytest.mark.parametrize(("asked", "refused"), [("auto", False), (51, True)])

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 FIGURES = """
 import numpy as np, types
 from dataclasses import replace
-from runner.cell.measure import short_epoch_steps, summarise
+from runner.cell.phases import short_epoch_steps, summarise
 from runner.cell.batches import make_batches
 from runner.cell.loop import EpochClock, Stretch, at_once, predict_epochs, step_time_by_doubling
 from tests.conftest import make_settings
@@ -84,9 +84,10 @@ assert gc.get_freeze_count() <= held and seen == ["count", "rest", "rest"]
 gc.unfreeze(); gc.enable()
 
 calls = []
-model = types.SimpleNamespace(predict_on_batch=lambda x: calls.append(x))
+model = types.SimpleNamespace(predict_on_batch=lambda x: calls.append(x) or np.zeros((5, 2)))
 log = predict_epochs(model, [("a",), ("b",)], Stretch(steps=3, epochs=2, discard=1))
 assert calls == ["a", "b", "a", "b", "a", "b"] and len(log.call_times_s) == 3 and len(log.epoch_times_s) == 2
+assert log.rows == [15, 15]
 """
 QUIET_STEP = """
 import keras, numpy as np, time

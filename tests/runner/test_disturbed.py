@@ -44,7 +44,7 @@ class Watching(FakeExecutor):
     sees: Callable[[Job], Watched]
 
     def succeed(self, job: Job) -> Outcome:
-        return replace(super().succeed(job), watched=(self.sees(job),))
+        return replace(super().succeed(job), watched=(self.sees(job),) * (job.settings.epochs - job.settings.discard))
 
 
 def run(

@@ -38,7 +38,7 @@ HOSTILE_NAMES = [
 
 
 def test_every_field_of_the_settings_has_a_rule_and_a_meaning() -> None:
-    assert {f.name for f in fields(Settings)} == {*SETTINGS, "backend", "workload", "params"}
+    assert {f.name for f in fields(Settings)} == {*SETTINGS, "backend", "workload", "params", "set_by_matrix"}
     assert all(rule.meaning for rule in DEFAULTS.values())
 
 

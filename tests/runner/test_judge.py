@@ -230,3 +230,35 @@ def test_a_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:
 
 def test_results_are_plain_json() -> None:
     assert to_json(GOOD)["device"]["platform"] == "cpu"
+
+
+def watched(*wall_times_s: float) -> Outcome:
+    unused = disturbance.OwnUse()
+    return replace(ENDED_WELL, watched=tuple(disturbance.Watched(disturbance.Stretch(s), unused) for s in wall_times_s))
+
+
+@pytest.mark.parametrize(
+    ("seen_s", "reason"),
+    [
+        ((1.0, 1.1, 1.0), None),
+        ((2.9, 3.9, 9.0), None),  # a busy machine; after the last epoch fit has more to do
+        ((0.0, 0.0, 0.0), None),
+        ((1.0, 4.1, 1.0), "bad_result: kept epoch 2 took 1 s by its own clock and 4.1 s by the runner's"),
+        ((1.0, 1.0), "bad_result: it reports 3 kept epochs, of which the runner saw 2"),
+        ((), "bad_result: it reports 3 kept epochs, of which the runner saw 0"),
+    ],
+)
+def test_epochs_that_the_runner_saw_otherwise_are_not_believed(seen_s: tuple[float, ...], reason: str | None) -> None:
+    verdict = judge(JOB, watched(*seen_s), kept(1.0, 1.0, 1.0), None)
+    assert (verdict.status, verdict.reason) == (Status.ERROR if reason else Status.OK, reason)
+
+
+def test_a_result_that_counts_no_work_is_not_believed() -> None:
+    with pytest.raises(ResultRefused, match="bad_result: it does not say what work was done"):
+        accept(dumps(replace(GOOD, work=None)).encode(), JOB)
+
+
+def test_a_fit_that_ran_too_few_epochs_is_a_work_mismatch() -> None:
+    message = "fit was asked for 4 epochs and ended 0"
+    verdict = judge(JOB, ENDED_WELL, raised("runner.cell.phases.WorkMismatch", message), None)
+    assert (verdict.status, verdict.reason) == (Status.WORK_MISMATCH, message)

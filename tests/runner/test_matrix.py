@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,34 @@ def test_a_users_workload_takes_any_parameters_and_has_defaults_of_its_own(cells
 
     assert [cell.settings.params["width"] for cell in found] == [1, 2.5, True, "x"]
     assert (found[0].settings.batch_size, found[0].settings.samples) == (32, 1000)
+
+
+def test_what_the_matrix_sets_of_a_users_options_is_part_of_a_cells_name(cells_of: Expand) -> None:
+    left, chosen, default = (
+        cells_of(text, backends=("jax",))[0]
+        for text in (
+            of("my_package.net:Build"),
+            of("my_package.net:Build", "eager: [false]", "samples: 1000"),
+            "defaults: {eager: false}\n" + of("my_package.net:Build"),
+        )
+    )
+
+    assert [cell.settings.set_by_matrix for cell in (left, chosen, default)] == ["", "eager,samples", "eager"]
+    assert len({left.cell_id, chosen.cell_id, default.cell_id}) == 3
+    assert (left.settings.leaves("eager"), chosen.settings.leaves("eager")) == (True, False)
+    assert replace(left.settings, set_by_matrix="eager,samples") == chosen.settings
+
+
+def test_the_command_line_sets_a_users_option_as_the_matrix_does(cells_of: Expand) -> None:
+    (cell,) = cells_of(of("a.b:c", "samples: 9"), backends=("jax",), assignments={"eager": False})
+
+    assert cell.settings.set_by_matrix == "eager,samples"
+
+
+def test_a_workload_of_ours_leaves_nothing_to_itself(cells_of: Expand) -> None:
+    (cell,) = cells_of(of("mnist_mlp", "eager: false"), backends=("jax",))
+
+    assert (cell.settings.set_by_matrix, cell.settings.leaves("samples")) == ("", False)
 
 
 def test_a_whole_number_and_the_float_it_equals_are_one_cell(cells_of: Expand) -> None:

@@ -6,7 +6,7 @@ A new backend is one new file here that offers `Plug`, and its name in `records.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -30,11 +30,33 @@ class CompileEvents:
     graph_breaks: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """An endless source of batches for one call of `fit`, and how many batches were drawn from it so far.
+
+    `drawn` may pull what is left from a finite source, so it is called once, after `fit`. `lookahead` is how many
+    batches more than it trains on Keras may draw; None where a prefetching thread decides that.
+    """
+
+    source: Any
+    drawn: Callable[[], int | None]
+    lookahead: int | None
+
+
+Feeder = Callable[[int], Feed]
+"""Makes the feed of one call of `fit`, given the batches that the call needs."""
+# Keras looks at two batches of a generator beforehand, at one of a data set, and on a GPU stays one batch ahead.
+LOOKAHEAD = 4
+
+
 class Plug(Protocol):
     """What a cell needs of a backend."""
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         """Apply what must be set before the first operation. Raises `Unsupported`."""
+
+    def check(self, settings: Settings) -> None:
+        """Raise `Unsupported` where Keras on this backend cannot do what the settings became."""
 
     def seed(self, seed: int) -> None:
         """Seed the backend's own generators."""
@@ -53,6 +75,15 @@ class Plug(Protocol):
 
     def endless(self, batches: Sequence[Batch]) -> Any:
         """Return what `fit` takes: these device-resident batches, round and round, with no copy."""
+
+    def feeder(self, batches: Sequence[Batch]) -> Feeder:
+        """Return what feeds `fit` with these device-resident batches, round and round, and counts them."""
+
+    def platforms(self, tensors: Any) -> set[str]:
+        """Return the platforms (cpu, gpu, tpu, ...) that a nested structure of variables or tensors is on."""
+
+    def output(self, model: Any, inputs: Any) -> Any:
+        """Return the model's output for these inputs where its device can be read, None where that shows elsewhere."""
 
     def compile_events(self) -> CompileEvents:
         """Return what was traced and compiled since `configure`."""
@@ -83,6 +114,18 @@ def round_and_round(batches: Sequence[Batch]) -> Iterator[Batch]:
     """Yield the batches for ever. A generator, because that is what `fit` recognises."""
     while True:
         yield from batches
+
+
+def counting(batches: Sequence[Batch], lookahead: int | None = LOOKAHEAD) -> Feed:
+    """Return a feed of these batches, round and round, whose generator counts what is drawn."""
+    drawn = [0]
+
+    def source() -> Iterator[Batch]:
+        for batch in round_and_round(batches):
+            drawn[0] += 1
+            yield batch
+
+    return Feed(source(), lambda: drawn[0], lookahead)
 
 
 def load(backend: str) -> Plug:

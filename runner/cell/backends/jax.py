@@ -11,7 +11,7 @@ import numpy as np
 
 from records.schema import DeviceProof
 from records.settings import Settings
-from runner.cell.backends import Batch, CompileEvents, round_and_round
+from runner.cell.backends import Batch, CompileEvents, Feeder, counting, round_and_round
 
 TRACE_EVENTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration")
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -40,14 +40,16 @@ class Plug:
         jax.monitoring.register_event_duration_secs_listener(self._on_duration)
         jax.monitoring.register_event_listener(self._on_event)
 
+    def check(self, settings: Settings) -> None:
+        pass
+
     def seed(self, seed: int) -> None:
         pass  # JAX holds no random state: Keras passes it keys
 
     def proof(self) -> DeviceProof:
         # Placing an array is enough: an operation on it would cost a compilation.
         device = next(iter(jax.block_until_ready(jnp.asarray(np.ones((2, 2)))).devices()))
-        platform = {"cuda": "gpu", "rocm": "gpu"}.get(device.platform, device.platform)
-        return DeviceProof(platform, str(device), len(jax.devices()), device.device_kind)
+        return DeviceProof(_platform(device), str(device), len(jax.devices()), device.device_kind)
 
     def barrier(self, model: Any) -> None:
         variables = [*model.variables, *(model.optimizer.variables if model.optimizer else ())]
@@ -62,6 +64,16 @@ class Plug:
 
     def endless(self, batches: Sequence[Batch]) -> Iterator[Batch]:
         return round_and_round(batches)
+
+    def feeder(self, batches: Sequence[Batch]) -> Feeder:
+        return lambda needed: counting(batches)
+
+    def platforms(self, tensors: Any) -> set[str]:
+        values = [getattr(one, "value", one) for one in tensors]
+        return {_platform(device) for value in values if isinstance(value, jax.Array) for device in value.devices()}
+
+    def output(self, model: Any, inputs: Any) -> Any:
+        return None  # the weights are outputs of the compiled step; another call would compile the model once more
 
     def compile_events(self) -> CompileEvents:
         return CompileEvents(
@@ -96,6 +108,11 @@ class Plug:
 
     def _on_event(self, event: str, **_: Any) -> None:
         self._cache_hits += event == CACHE_HIT_EVENT
+
+
+def _platform(device: Any) -> str:
+    name = str(device.platform)
+    return {"cuda": "gpu", "rocm": "gpu"}.get(name, name)
 
 
 def _statistics() -> dict[str, int]:

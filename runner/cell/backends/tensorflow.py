@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,15 @@ import tensorflow as tf
 
 from records.schema import DeviceProof
 from records.settings import Settings
-from runner.cell.backends import Batch, CompileEvents, Unsupported
+from runner.cell.backends import LOOKAHEAD, Batch, CompileEvents, Feed, Feeder, Unsupported
 
 # Where tf.function makes a graph. Not of the public interface: where it is missing, traces are not counted. The public
 # count of one function's traces (`experimental_get_tracing_count`) would not see that the function was made anew.
 TRACING = "tensorflow.python.eager.polymorphic_function.tracing_compilation"
 TRACE = "_create_concrete_function"
+# More than Keras looks ahead, so that a data set never ends within `fit`.
+SPARE_BATCHES = 2 * LOOKAHEAD
+MOST_LEFT = 100_000
 
 
 class Plug:
@@ -35,6 +39,9 @@ class Plug:
         if settings.league == "matched":
             tf.config.experimental.enable_tensor_float_32_execution(False)
         self._count_traces()
+
+    def check(self, settings: Settings) -> None:
+        pass
 
     def seed(self, seed: int) -> None:
         tf.random.set_seed(seed)
@@ -58,14 +65,26 @@ class Plug:
     def endless(self, batches: Sequence[Batch]) -> Any:
         # A Python generator would be wrapped in from_generator, which copies every batch through NumPy; a data set of
         # tensors hands out the tensors themselves.
-        dataset = _chain([tf.data.Dataset.from_tensors(batch) for batch in batches]).repeat()
-        # There is nothing to tune in handing out tensors; letting go of a tuned iterator takes up to 2.5 s at times.
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        dataset = dataset.with_options(options)
-        if tf.config.list_physical_devices("GPU"):
-            dataset = dataset.apply(tf.data.experimental.prefetch_to_device("/gpu:0"))
-        return dataset
+        return _on_device(_repeated(batches))
+
+    def feeder(self, batches: Sequence[Batch]) -> Feeder:
+        endless = _repeated(batches)
+
+        def feed(needed: int) -> Feed:
+            # A counter in the data set would cost 80 us a batch. What is left of a finite one tells the same for free.
+            length = needed + SPARE_BATCHES
+            dataset = _on_device(endless.take(length))
+            begun = _iterators_of(dataset)
+            return Feed(dataset, lambda: _taken(begun, length), LOOKAHEAD)
+
+        return feed
+
+    def platforms(self, tensors: Any) -> set[str]:
+        values = [getattr(one, "value", one) for one in tensors]
+        return {value.device.split(":")[-2].lower() for value in values if getattr(value, "device", "")}
+
+    def output(self, model: Any, inputs: Any) -> Any:
+        return model(inputs, training=False)
 
     def compile_events(self) -> CompileEvents:
         return CompileEvents()  # TensorFlow reports neither tracing nor XLA's compilation to Python
@@ -103,6 +122,45 @@ class Plug:
             return plain(*arguments, **named)
 
         setattr(module, TRACE, counting)
+
+
+def _repeated(batches: Sequence[Batch]) -> Any:
+    """Return a data set of these tensors, round and round."""
+    dataset = _chain([tf.data.Dataset.from_tensors(batch) for batch in batches]).repeat()
+    # There is nothing to tune in handing out tensors; letting go of a tuned iterator takes up to 2.5 s at times.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def _on_device(dataset: Any) -> Any:
+    if tf.config.list_physical_devices("GPU"):
+        return dataset.apply(tf.data.experimental.prefetch_to_device("/gpu:0"))
+    return dataset
+
+
+def _iterators_of(dataset: Any) -> list[Any]:
+    """Return a list to which each iterator of this data set will be added as it is made."""
+    made: list[Any] = []
+
+    class Watched(type(dataset)):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            iterator = super().__iter__()
+            made.append(iterator)
+            return iterator
+
+    dataset.__class__ = Watched
+    return made
+
+
+def _taken(iterators: Sequence[Any], length: int) -> int | None:
+    """Return how many elements were taken from iterators over `length` ones, by taking what is left.
+
+    None for no iterator: a workload's own fit may draw through a data set that it derives, whose iterator is not ours.
+    """
+    if not iterators:
+        return None
+    return sum(length - sum(1 for _ in itertools.islice(iterator, MOST_LEFT)) for iterator in iterators)
 
 
 def _chain(datasets: list[Any]) -> Any:

@@ -12,17 +12,14 @@ import torch
 
 from records.schema import DeviceProof
 from records.settings import Settings
-from runner.cell.backends import Batch, CompileEvents, Unsupported, round_and_round
+from runner.cell.backends import Batch, CompileEvents, Feeder, Unsupported, counting, round_and_round
 
 
 class Plug:
     """PyTorch as a cell needs it."""
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
-        if settings.steps_per_execution != 1:
-            raise Unsupported(
-                f"steps_per_execution: Keras on PyTorch runs one step at a time, got {settings.steps_per_execution}"
-            )
+        self.check(settings)
         compiled = settings.jit is True or settings.league == "matched"
         if compiled and (lacking := _lacking_compiler(settings.device)):
             place = settings.device.upper()
@@ -37,6 +34,12 @@ class Plug:
         if settings.league == "matched":
             torch.backends.cuda.matmul.allow_tf32 = False
             torch.backends.cudnn.allow_tf32 = False
+
+    def check(self, settings: Settings) -> None:
+        if settings.steps_per_execution != 1:
+            raise Unsupported(
+                f"steps_per_execution: Keras on PyTorch runs one step at a time, got {settings.steps_per_execution}"
+            )
 
     def seed(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -65,6 +68,17 @@ class Plug:
     def endless(self, batches: Sequence[Batch]) -> Iterator[Batch]:
         return round_and_round(batches)
 
+    def feeder(self, batches: Sequence[Batch]) -> Feeder:
+        return lambda needed: counting(batches)
+
+    def platforms(self, tensors: Any) -> set[str]:
+        values = [getattr(one, "value", one) for one in tensors]
+        return {_platform(value.device.type) for value in values if isinstance(value, torch.Tensor)}
+
+    def output(self, model: Any, inputs: Any) -> Any:
+        with torch.no_grad():
+            return model(inputs, training=False)
+
     def compile_events(self) -> CompileEvents:
         from torch._dynamo.utils import compilation_time_metrics
 
@@ -91,6 +105,10 @@ class Plug:
 
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__}
+
+
+def _platform(device_type: str) -> str:
+    return {"cuda": "gpu", "xla": "tpu"}.get(device_type, device_type)
 
 
 def _counters() -> Any:

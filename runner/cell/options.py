@@ -1,0 +1,70 @@
+"""Which options a cell's model runs with: the matrix's where it sets them, else those a user's workload compiled with.
+
+Promise: what ran is what is recorded. A workload of this project leaves the options alone; a user's may call `compile`
+with `run_eagerly`, `steps_per_execution` or `jit_compile`, and brings as many samples as it likes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from models.registry import Built
+from records.settings import Settings
+from runner.cell.batches import seed_steps
+from runner.cell.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The settings as they became, and the options of `compile` that the workload set and that were left alone."""
+
+    settings: Settings
+    own: list[str]
+
+
+def applied(built: Built, settings: Settings) -> Options:
+    """Set on the model what the settings decide; return what the settings became. Raises ValueError."""
+    model = built.model
+    own: list[str] = []
+    if settings.leaves("steps_per_execution"):
+        own += [f"steps_per_execution={model.steps_per_execution}"] if model.steps_per_execution != 1 else []
+    else:
+        model.steps_per_execution = settings.steps_per_execution
+    if settings.leaves("eager"):
+        own += ["run_eagerly=True"] if model.run_eagerly else []
+    elif model.run_eagerly != settings.eager:
+        model.run_eagerly = settings.eager
+        model._jit_compile = None  # Keras resolves it anew: run_eagerly had switched it off
+    own += _compile(model, settings)
+    became = replace(settings, steps_per_execution=int(model.steps_per_execution), eager=bool(model.run_eagerly))
+    if settings.leaves("samples") and built.available_samples is not None:
+        became = replace(became, samples=built.available_samples)
+    return Options(became, own)
+
+
+def _compile(model: Any, settings: Settings) -> list[str]:
+    """Set whether the step is compiled; return that as the workload's own option where it chose for itself."""
+    if model.run_eagerly:
+        model.jit_compile = False
+    elif settings.jit != "auto":
+        model.jit_compile = settings.jit
+    elif settings.league == "matched":
+        model.jit_compile = True
+    elif ":" in settings.workload and model.jit_compile != model._resolve_auto_jit_compile():
+        return [f"jit_compile={model.jit_compile}"]
+    return []
+
+
+def job_as_resolved(job: Job, settings: Settings) -> Job:
+    """Return the job with these settings, and its steps as whole calls of the backend. Raises ValueError."""
+    steps, chunk = job.steps, settings.steps_per_execution
+    if steps is not None and job.settings.steps_per_epoch == "seed":
+        steps = seed_steps(settings)
+    if isinstance(job.settings.steps_per_epoch, int) and chunk > job.settings.steps_per_epoch:
+        raise ValueError(
+            f"steps_per_execution: the workload compiles with {chunk}, more than steps_per_epoch, "
+            f"{job.settings.steps_per_epoch}; set steps_per_execution in the matrix, or a larger steps_per_epoch"
+        )
+    return replace(job, settings=settings, steps=None if steps is None else math.ceil(steps / chunk) * chunk)

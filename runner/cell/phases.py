@@ -1,0 +1,238 @@
+"""What a cell's process does with its workload: epochs of `fit`, or epochs of predict calls, and the figures of them.
+
+Promise: each call is counted (`runner.cell.work_count`), so that the runner can tell whether the work was done.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from models.registry import Built
+from records.schema import Learning, Times
+from records.settings import Settings
+from runner.cell import backends
+from runner.cell.backends import Batch, Feeder, Plug
+from runner.cell.batches import make_batches, seed_steps
+from runner.cell.clock import monotonic
+from runner.cell.job import Job
+from runner.cell.kept import Kept
+from runner.cell.loop import CallLog, EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
+from runner.cell.turns import Turns
+from runner.cell.work_count import Counting, Ledger, Weights, predicted
+
+CALIBRATION_EPOCH_S = 0.15
+SHORT_EPOCH_SHARE = 8
+# The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.
+SECOND_LENGTH_REPEAT = 0
+
+
+class WorkMismatch(Exception):
+    """The workload did so little of what was asked that there is nothing to time. The message says what."""
+
+
+@dataclass(slots=True)
+class Timeline:
+    """What a process did, one after another; durations in seconds."""
+
+    first_step_s: float
+    calibration_s: float | None
+    steps: int
+    epochs: EpochLog
+    short: EpochLog = field(default_factory=EpochLog)
+
+    def times(self, settings: Settings) -> Times:
+        """Return the record's figures."""
+        epochs_s = [self.first_step_s + self.epochs.times_s[0], *self.epochs.times_s[1:]]
+        if not settings.discard:
+            epochs_s = self.epochs.times_s
+        return replace(
+            summarise(epochs_s, self.short.times_s[1:], settings, self.steps),
+            first_step_time_s=self.first_step_s,
+            calibration_time_s=self.calibration_s,
+            training_time_s=self.first_step_s
+            + (self.calibration_s or 0.0)
+            + sum(self.epochs.times_s)
+            + sum(self.short.times_s),
+        )
+
+
+def unchanged(source: Any) -> Any:
+    """Return the source of batches as it is."""
+    return source
+
+
+class Training:
+    """Epochs of `fit`."""
+
+    def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
+        self._built, self._plug, self._job, self._kept = built, plug, job, kept
+        self.model, self.steps_a_call = built.model, job.settings.steps_per_execution
+        self.ledger = Ledger()
+        self._fed: Feeder | None = None
+
+    def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
+        """Take the first step, agree on the steps per epoch, train; return what was seen and the steps."""
+        settings, chunk = self._job.settings, self._job.settings.steps_per_execution
+        feeder = self._feeder(first)
+        first_step_s = self._fit("first_step", feeder, Stretch(chunk, 1)).times_s[0]
+        steps, calibration_s = agreed(
+            self._job,
+            self._kept.turns,
+            lambda count: min(self._fit("calibration", feeder, Stretch(count * chunk, 2)).times_s) / chunk,
+        )
+        self._fed = feeder = self._feeder(make_batches(self._built, settings, steps))
+        self.ledger.before = Weights.of(self.model)
+        log = self._fit("epochs", feeder, self._kept.stretch(settings, steps))
+        self._kept.end()
+        seen = Timeline(first_step_s, calibration_s, steps, log)
+        short_steps = short_epoch_steps(settings, steps)
+        if short_steps is not None and self._job.repeat == SECOND_LENGTH_REPEAT:
+            stretch = Stretch(short_steps, 1 + settings.epochs - settings.discard)
+            seen.short = self._fit("short_epochs", feeder, stretch)
+        return seen.times(settings), _learning(seen.epochs), steps
+
+    def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
+        """Train more epochs from the same batches, in the source that `change` makes of theirs; nothing is kept."""
+        assert self._fed is not None
+        feed = self._fed(stretch.steps * stretch.epochs)
+        fit_epochs(self.model, change(feed.source), self._plug, stretch)
+
+    def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
+        """Train the epochs of a stretch, counted. Raises `WorkMismatch` where not all epochs were run."""
+        feed = feeder(stretch.steps * stretch.epochs)
+        counting = Counting(name, self.model, stretch.steps, stretch.epochs)
+        counting.begin()
+        log = fit_epochs(self.model, feed.source, self._plug, stretch, counting.epoch_ended)
+        if len(log.times_s) != stretch.epochs:
+            raise WorkMismatch(f"fit was asked for {stretch.epochs} epochs and ended {len(log.times_s)}")
+        self.ledger.stretches.append(counting.stretch(feed))
+        self.ledger.optimizer_replaced |= counting.optimizer_replaced
+        return log
+
+    def _feeder(self, batches: Sequence[Batch]) -> Feeder:
+        """Return what `fit` draws from: resident on the device, or fed from host memory at each step."""
+        if self._job.settings.feed == "device_resident":
+            return self._plug.feeder([self._plug.resident(batch) for batch in batches])
+        lookahead = None if self._job.settings.backend == "tensorflow" else backends.LOOKAHEAD  # its thread prefetches
+        return lambda needed: backends.counting(batches, lookahead)
+
+
+class Predicting:
+    """Epochs of calls of `predict_on_batch`."""
+
+    def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
+        self._built, self._plug, self._job, self._kept = built, plug, job, kept
+        self.model, self.steps_a_call = built.model, 1
+        self.ledger = Ledger()
+        self._fed: list[Batch] = []
+
+    def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
+        """Make the first call, agree on the calls per epoch, predict; return what was seen and the calls."""
+        settings = self._job.settings
+        placed = self._placed(first)
+        first_call_s = self._predict("first_step", placed, Stretch(1, 1, 1)).epoch_times_s[0]
+        calls, calibration_s = agreed(
+            self._job,
+            self._kept.turns,
+            lambda count: min(self._predict("calibration", placed, Stretch(count, 2)).epoch_times_s),
+        )
+        self._fed = placed = self._placed(make_batches(self._built, settings, calls))
+        log = self._predict("epochs", placed, self._kept.stretch(settings, calls))
+        self._kept.end()
+        times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
+        p50, p99 = (float(np.percentile(log.call_times_s, rank)) for rank in (50, 99))
+        return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
+
+    def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
+        """Predict more epochs on the same batches, as `change` makes them; nothing is kept."""
+        predict_epochs(self.model, change(self._fed), stretch)
+
+    def _predict(self, name: str, placed: Sequence[Batch], stretch: Stretch) -> CallLog:
+        log = predict_epochs(self.model, placed, stretch)
+        self.ledger.stretches.append(predicted(name, stretch.steps, log.rows))
+        return log
+
+    def _placed(self, batches: Sequence[Batch]) -> list[Batch]:
+        if self._job.settings.feed == "device_resident":
+            return [self._plug.resident(batch) for batch in batches]
+        return list(batches)
+
+
+def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
+    """Return the steps per epoch, and the seconds it took to find out; None where they were given.
+
+    The steps are whole calls of the backend: a multiple of `steps_per_execution`.
+    """
+    if job.steps is not None:
+        return job.steps, None
+    begun_s = monotonic()
+    step_time_s = step_time_by_doubling(epoch_s, enough_s=CALIBRATION_EPOCH_S)
+    calibration_s = monotonic() - begun_s
+    chunk = job.settings.steps_per_execution
+    return math.ceil(turns.agree_on_steps(step_time_s) / chunk) * chunk, calibration_s
+
+
+def short_epoch_steps(settings: Settings, steps: int) -> int | None:
+    """Return the steps of the second epoch length, None where an epoch is too short to have one.
+
+    One pass over the samples where that is at most half an epoch, so that it also gives the seed's figure; else an
+    eighth of an epoch.
+    """
+    passes = seed_steps(settings)
+    chunk = settings.steps_per_execution
+    if passes <= steps // 2 and passes % chunk == 0:
+        return passes
+    return steps // SHORT_EPOCH_SHARE // chunk * chunk or None
+
+
+def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: Settings, steps: int) -> Times:
+    """Turn epoch times into the record's figures. Pure.
+
+    `epoch_times_s` holds every epoch of `steps` steps, discarded ones first; `short_times_s` the kept epochs of the
+    second length, possibly none.
+    """
+    kept = epoch_times_s[settings.discard :]
+    mean_s, median_s = statistics.fmean(kept), statistics.median(kept)
+    short_steps = short_epoch_steps(settings, steps) if short_times_s else None
+    times = Times(
+        first_epoch_time_s=epoch_times_s[0] if settings.discard else None,
+        discarded_epoch_times_s=epoch_times_s[: settings.discard],
+        epoch_times_s=kept,
+        epoch_time_median_s=median_s,
+        epoch_time_mean_s=mean_s,
+        epoch_time_p95_s=float(np.percentile(kept, 95)),
+        step_time_s=mean_s / steps,
+        samples_per_s=steps * settings.batch_size / mean_s,
+        steps_per_s=steps / mean_s,
+        short_epoch_steps=short_steps,
+        short_epoch_times_s=short_times_s,
+        seed_total_time_s=_seed_total(kept, short_times_s, settings, steps),
+    )
+    if short_steps is None:
+        return times
+    short_s = statistics.median(short_times_s)
+    slope_s = (median_s - short_s) / (steps - short_steps)
+    return replace(times, fixed_time_per_epoch_s=short_s - short_steps * slope_s)
+
+
+def _seed_total(kept: list[float], short: list[float], settings: Settings, steps: int) -> float | None:
+    if settings.phase != "fit":
+        return None
+    passes = seed_steps(settings)
+    if passes == steps:
+        return sum(kept)
+    return sum(short) if short and short_epoch_steps(settings, steps) == passes else None
+
+
+def _learning(log: EpochLog) -> Learning:
+    names = [name for name in (log.logs[0] if log.logs else {}) if name != "loss"]
+    return Learning(
+        loss=[entry["loss"] for entry in log.logs if "loss" in entry],
+        metrics={name: [entry.get(name) for entry in log.logs] for name in names},
+    )

@@ -1,0 +1,197 @@
+"""Whether a process did the work that it was asked for: from what it counted to a status, or a caveat. Pure.
+
+    mismatch    less, or other, work was done than was asked: the figures are of something else (`work_mismatch`)
+    caveat      weights changed and batches were drawn, but not everything could be counted
+
+Not known here: work that code forged on purpose, by rewriting counters (docs/work.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from records.schema import CellResult, Resolved
+from records.settings import Settings
+from records.work_done import WorkDone, WorkStretch
+
+NAMES = {
+    "first_step": "the first step",
+    "calibration": "finding the steps per epoch",
+    "epochs": "the epochs",
+    "short_epochs": "the epochs of the second length",
+}
+
+
+def misplaced(result: CellResult, device: str) -> str | None:
+    """Return what of the model is on another platform than the device that was asked for, None where nothing is."""
+    work = result.work
+    for what, found in (("weights", work.weight_platforms), ("output", work.output_platforms)) if work else ():
+        if elsewhere := [name for name in found if name != device]:
+            where = ", ".join(elsewhere)
+            return f"device: {device} was asked for, but the model's {what} are on {where}: the workload put them there"
+    return None
+
+
+def mismatch(result: CellResult, settings: Settings) -> str | None:
+    """Return what work was not done as it was asked, None where all that was counted fits."""
+    work = result.work
+    if work is None:
+        return None
+    if settings.phase == "predict":
+        return _first(_predicted(stretch, settings) for stretch in work.stretches)
+    if work.optimizer_replaced:
+        return "the model has another optimizer after fit than before: what was trained with is not known"
+    return _first(_trained(stretch, settings.batch_size, work) for stretch in work.stretches) or _unchanged(work)
+
+
+def caveats(result: CellResult, settings: Settings) -> list[str]:
+    """Return what could not be counted, or was counted and should be known."""
+    if result.work is None:
+        return []
+    if settings.phase == "predict":
+        return _own_predict(result.work)
+    found = [*_uncounted(result.work), *_more_than_asked(result.work), *_skipped(result.work)]
+    if result.work.changed_variables and result.work.changed_variables < (result.work.trainable_variables or 0):
+        found.append(
+            f"weights_unchanged: only {result.work.changed_variables} of {result.work.trainable_variables} trainable "
+            "weights changed in the epochs; check whether the others are meant to be frozen"
+        )
+    elif result.work.changed_variables == 0 and _counted(result.work):
+        found.append(
+            "weights_unchanged: no weight changed, though the optimizer's own variables did: its steps are smaller "
+            "than a weight's last place; raise the learning rate or the precision"
+        )
+    return found
+
+
+def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
+    """Return what a user's workload decided in place of the matrix."""
+    if resolved is None:
+        return []
+    found = []
+    if resolved.own_compile_options:
+        keys = {"run_eagerly": "eager", "jit_compile": "jit"}
+        names = [option.partition("=")[0] for option in resolved.own_compile_options]
+        matrix_keys = ", ".join(keys.get(name, name) for name in names)
+        found.append(
+            f"own_options: the workload compiled its model with {', '.join(resolved.own_compile_options)}, and so it "
+            f"ran; set {matrix_keys} in the matrix to decide it there"
+        )
+    available = resolved.available_samples
+    if available is not None and not settings.leaves("samples") and available < settings.samples:
+        found.append(
+            f"samples_repeated: samples is {settings.samples}, the workload brought {available}: they were repeated"
+        )
+    return found
+
+
+def _first(problems: Iterable[str | None]) -> str | None:
+    return next((problem for problem in problems if problem), None)
+
+
+def _predicted(stretch: WorkStretch, settings: Settings) -> str | None:
+    expected = stretch.steps * settings.batch_size
+    for epoch, rows in enumerate(stretch.samples, start=1):
+        if rows != expected:
+            return (
+                f"{NAMES[stretch.name]}: {stretch.steps} predict calls on {settings.batch_size} samples each returned "
+                f"{rows} rows in epoch {epoch}, not {expected}"
+            )
+    return None
+
+
+def _trained(stretch: WorkStretch, batch_size: int, work: WorkDone) -> str | None:
+    """Return what of one call of `fit` does not fit what was asked of it."""
+    return _updates(stretch) or _samples(stretch, batch_size, work) or _drawn(stretch)
+
+
+def _updates(stretch: WorkStretch) -> str | None:
+    if not any(stretch.updates):
+        return None
+    for epoch, (updates, skipped) in enumerate(zip(stretch.updates, stretch.skipped_updates, strict=True), start=1):
+        done = (updates or 0) + skipped
+        if done < stretch.steps or done % stretch.steps:
+            return (
+                f"{NAMES[stretch.name]}: the optimizer made {updates} updates in epoch {epoch} of "
+                f"{stretch.steps} steps{_keras_counts(updates)}"
+            )
+    return None
+
+
+def _keras_counts(updates: int | None) -> str:
+    return "; to accumulate gradients, give the optimizer gradient_accumulation_steps" if updates else ""
+
+
+def _samples(stretch: WorkStretch, batch_size: int, work: WorkDone) -> str | None:
+    unweighted = stretch.steps if work.own_methods else None  # a loss metric updated once a step, without a weight
+    for epoch, samples in enumerate(stretch.samples, start=1):
+        expected = stretch.steps * batch_size
+        if samples in (None, 0, unweighted):
+            continue
+        if samples < expected or samples % expected:
+            return (
+                f"{NAMES[stretch.name]}: the loss was taken over {samples} samples in epoch {epoch}, not over "
+                f"{expected} ({stretch.steps} steps of {batch_size})"
+            )
+    return None
+
+
+def _drawn(stretch: WorkStretch) -> str | None:
+    drawn, expected = stretch.batches_drawn, stretch.steps * stretch.epochs
+    if drawn is None:
+        return None
+    if drawn < expected:
+        return f"{NAMES[stretch.name]}: {drawn} of {expected} batches were drawn from the feed"
+    if stretch.lookahead is not None and drawn > expected + stretch.lookahead:
+        return f"{NAMES[stretch.name]}: {drawn} batches were drawn from the feed, not {expected}"
+    return None
+
+
+def _counted(work: WorkDone) -> bool:
+    """Return whether the optimizer counted any update in the epochs."""
+    return bool(work.updates_per_step)
+
+
+def _unchanged(work: WorkDone) -> str | None:
+    if work.trainable_variables == 0:
+        return "the model has no trainable weight: there is nothing to train; set phase: predict"
+    if work.changed_variables or work.changed_variables is None:
+        return None
+    if _counted(work) and work.optimizer_state_changed:
+        return None
+    if work.skipped_updates:
+        return None
+    return f"none of {work.trainable_variables} trainable weights changed in the epochs: nothing was trained"
+
+
+def _own_predict(work: WorkDone) -> list[str]:
+    if not work.own_methods:
+        return []
+    return [f"work_not_counted: the model has its own {', '.join(work.own_methods)}: what a call computes is not known"]
+
+
+def _uncounted(work: WorkDone) -> list[str]:
+    own = f" (the model has its own {', '.join(work.own_methods)})" if work.own_methods else ""
+    measured = [stretch for stretch in work.stretches if stretch.name == "epochs"]
+    if not _counted(work) and not work.skipped_updates:
+        return [f"work_not_counted: weights changed, but the optimizer counted no update{own}"]
+    batch = [samples for stretch in measured for samples in stretch.samples]
+    if not any(batch) or (work.own_methods and work.samples_per_step == 1):
+        return [f"work_not_counted: the samples of a step are not in Keras's loss metric{own}"]
+    return []
+
+
+def _more_than_asked(work: WorkDone) -> list[str]:
+    if work.updates_per_step is None or work.updates_per_step <= 1:
+        return []
+    return [f"updates_per_step: the optimizer made {work.updates_per_step:g} updates a step"]
+
+
+def _skipped(work: WorkDone) -> list[str]:
+    if not work.skipped_updates:
+        return []
+    steps = sum(stretch.steps * stretch.epochs for stretch in work.stretches if stretch.name == "epochs")
+    return [
+        f"loss_scaling: {work.skipped_updates} of {steps} steps had gradients that were not finite and updated "
+        "nothing, as loss scaling does; look at the loss, or use mixed_bfloat16"
+    ]

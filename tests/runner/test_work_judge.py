@@ -1,0 +1,142 @@
+"""From what a process counted to its status: pure, so that every case is a value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from records.identity import cell_id
+from records.schema import CellResult, DeviceProof, Resolved, Status
+from records.settings import Settings
+from records.work_done import WorkDone
+from runner.cell.job import Job
+from runner.executors import Outcome
+from runner.judge import judge
+from runner.testing import FakeExecutor, work_as_asked
+from runner.work_judge import caveats, mismatch, misplaced, option_caveats
+from tests.conftest import make_settings
+
+STEPS = 10
+SETTINGS = make_settings()
+JOB = Job("nonce", cell_id(SETTINGS), 0, 0, SETTINGS, STEPS, "/nowhere", [], None, None)
+
+
+def result_of(work: WorkDone | None, settings: Settings = SETTINGS) -> CellResult:
+    return replace(FakeExecutor().result(replace(JOB, settings=settings)), work=work)
+
+
+def counted(**changes: Any) -> WorkDone:
+    """Work as asked, with changes to its one stretch or to the whole."""
+    work = work_as_asked(SETTINGS, STEPS)
+    stretch = replace(work.stretches[0], **{k: v for k, v in changes.items() if hasattr(work.stretches[0], k)})
+    updates = None if None in stretch.updates else sum(u or 0 for u in stretch.updates) / (STEPS * len(stretch.updates))
+    whole = {key: value for key, value in changes.items() if hasattr(work, key) and not hasattr(stretch, key)}
+    skipped = sum(stretch.skipped_updates)
+    return replace(work, **{"stretches": [stretch], "updates_per_step": updates, "skipped_updates": skipped} | whole)
+
+
+def found(work: WorkDone) -> str | None:
+    return mismatch(result_of(work), SETTINGS)
+
+
+def warned(work: WorkDone) -> list[str]:
+    return [caveat.partition(":")[0] for caveat in caveats(result_of(work), SETTINGS)]
+
+
+def test_work_done_as_asked_has_no_caveat() -> None:
+    assert (found(counted()), warned(counted())) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (counted(updates=[10, 10, 9, 10]), "the epochs: the optimizer made 9 updates in epoch 3 of 10 steps"),
+        (counted(updates=[40, 0, 0, 0]), "the epochs: the optimizer made 0 updates in epoch 2 of 10 steps"),
+        (counted(updates=[15, 15, 15, 15]), "the epochs: the optimizer made 15 updates in epoch 1 of 10 steps"),
+        (
+            counted(samples=[320, 320, 80, 320]),
+            "the epochs: the loss was taken over 80 samples in epoch 3, not over 320 (10 steps of 32)",
+        ),
+        (counted(batches_drawn=39), "the epochs: 39 of 40 batches were drawn from the feed"),
+        (counted(batches_drawn=45), "the epochs: 45 batches were drawn from the feed, not 40"),
+        (counted(changed_variables=0, optimizer_state_changed=False), "none of 2 trainable weights changed"),
+        (counted(trainable_variables=0, changed_variables=0), "the model has no trainable weight"),
+        (counted(optimizer_replaced=True), "the model has another optimizer after fit than before"),
+        (counted(updates=[0] * 4, changed_variables=0), "none of 2 trainable weights changed"),
+        (counted(updates=[None] * 4, changed_variables=0), "none of 2 trainable weights changed"),
+    ],
+)
+def test_work_that_differs_from_what_was_asked_is_a_mismatch(work: WorkDone, expected: str) -> None:
+    assert (found(work) or "")[: len(expected)] == expected
+    verdict = judge(JOB, Outcome(exit_code=0), result_of(work), None)
+    assert verdict.status is Status.WORK_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("work", "rules"),
+    [
+        (counted(batches_drawn=44), []),  # within what Keras looks ahead
+        (counted(batches_drawn=100, lookahead=None), []),  # a prefetching thread decides
+        (counted(batches_drawn=None), []),
+        (counted(updates=[20] * 4), ["updates_per_step"]),
+        (counted(samples=[640] * 4, updates=[20] * 4), ["updates_per_step"]),
+        (counted(updates=[10, 8, 10, 10], skipped_updates=[0, 2, 0, 0]), ["loss_scaling"]),
+        (counted(updates=[0] * 4, skipped_updates=[10] * 4, changed_variables=0), ["loss_scaling"]),
+        (counted(updates=[None] * 4, own_methods=["train_step"]), ["work_not_counted"]),
+        (counted(updates=[0] * 4, own_methods=["train_step"]), ["work_not_counted"]),
+        (counted(samples=[0] * 4, own_methods=["train_step"]), ["work_not_counted"]),
+        (counted(samples=[10] * 4, samples_per_step=1.0, own_methods=["train_step"]), ["work_not_counted"]),
+        (counted(changed_variables=1), ["weights_unchanged"]),
+        (counted(changed_variables=0), ["weights_unchanged"]),
+    ],
+)
+def test_what_could_not_be_counted_is_a_caveat(work: WorkDone, rules: list[str]) -> None:
+    assert (found(work), warned(work)) == (None, rules)
+
+
+def test_samples_that_a_metric_counts_once_a_step_are_believed_only_of_a_step_of_the_models_own() -> None:
+    assert found(counted(samples=[10] * 4)) is not None
+
+
+def test_predict_calls_are_counted_by_the_rows_they_return() -> None:
+    settings = make_settings(phase="predict")
+    work = work_as_asked(settings, STEPS)
+    assert mismatch(result_of(work), settings) is None
+    few = replace(work, stretches=[replace(work.stretches[0], samples=[320, 320, 319, 320])])
+    expected = "the epochs: 10 predict calls on 32 samples each returned 319 rows in epoch 3, not 320"
+    assert mismatch(result_of(few), settings) == expected
+    own = replace(work, own_methods=["predict_on_batch"])
+    assert caveats(result_of(own), settings) == [
+        "work_not_counted: the model has its own predict_on_batch: what a call computes is not known"
+    ]
+
+
+@pytest.mark.parametrize("field", ["weight_platforms", "output_platforms"])
+def test_weights_or_output_on_another_platform_are_a_device_mismatch(field: str) -> None:
+    settings = make_settings(device="gpu")
+    job = replace(JOB, settings=settings, cell_id=cell_id(settings))
+    result = result_of(replace(work_as_asked(settings, STEPS), **{field: ["cpu", "gpu"]}), settings)
+    result = replace(result, device=DeviceProof("gpu", "gpu:0", 1))
+    what = field.partition("_")[0]
+    assert what[:6] in (misplaced(result, "gpu") or "")
+    assert judge(job, Outcome(exit_code=0), result, None).status is Status.DEVICE_MISMATCH
+
+
+def test_options_that_a_workload_set_itself_are_a_caveat_that_names_the_keys_of_the_matrix() -> None:
+    resolved = Resolved(10, 10, "fork", "float32", own_compile_options=["run_eagerly=True", "jit_compile=True"])
+    assert option_caveats(resolved, SETTINGS) == [
+        "own_options: the workload compiled its model with run_eagerly=True, jit_compile=True, and so it ran; set "
+        "eager, jit in the matrix to decide it there"
+    ]
+
+
+def test_samples_that_had_to_be_repeated_are_a_caveat_only_where_the_matrix_asked_for_them() -> None:
+    resolved = Resolved(10, 10, "fork", "float32", available_samples=300)
+    own = make_settings(workload="mine:build", samples=1000)
+    assert option_caveats(resolved, own) == []
+    asked = replace(own, set_by_matrix="samples")
+    assert option_caveats(resolved, asked) == [
+        "samples_repeated: samples is 1000, the workload brought 300: they were repeated"
+    ]

@@ -1,0 +1,436 @@
+"""Workloads that do less, or other, work than they are asked for; each is `tests.workloads.hostile:NAME` in a matrix.
+
+Some cheat, some are honest in an unusual way. What must be reported of each: `tests/runner/test_hostile_workloads.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FEATURES, BATCH = 4, 8
+
+
+def _layers() -> list[Any]:
+    import keras
+
+    return [keras.Input((FEATURES,)), keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(1)]
+
+
+def _compiled(model: Any, **options: Any) -> Any:
+    import keras
+
+    model.compile(**({"optimizer": keras.optimizers.Adam(0.01), "loss": "mse"} | options))
+    return model
+
+
+def _model(**options: Any) -> Any:
+    import keras
+
+    return _compiled(keras.Sequential(_layers()), **options)
+
+
+def _data(samples: int = 4 * BATCH) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return rng.random((samples, FEATURES), "float32"), rng.random((samples, 1), "float32")
+
+
+def _backend() -> str:
+    import keras
+
+    return str(keras.backend.backend())
+
+
+def _with_fit(change: Callable[..., Any]) -> Any:
+    """Return a workload whose model's fit is `change(model, fit, source, named)`; `fit` is Keras's."""
+    import keras
+
+    class Cheating(keras.Sequential):  # type: ignore[misc]
+        def fit(self, x: Any = None, **named: Any) -> Any:
+            return change(self, super().fit, x, named)
+
+    return _compiled(Cheating(_layers())), *_data()
+
+
+def _changed_source(source: Any, per_batch: Callable[..., Any] | None, count: int | None) -> Any:
+    """Return a source of which each batch is changed, and which ends after so many."""
+    if isinstance(source, Iterator):
+        changed = (per_batch(*batch) if per_batch else batch for batch in source)
+        return (batch for batch in itertools.islice(changed, count))
+    changed = source.map(per_batch) if per_batch else source
+    return changed if count is None else changed.take(count)
+
+
+# --- Honest ones ------------------------------------------------------------------------------------------------------
+
+
+def honest(**_: Any) -> Any:
+    return _model(), *_data()
+
+
+def accumulating(**_: Any) -> Any:
+    """Update the weights at every fourth step, as Keras's optimizers can."""
+    import keras
+
+    return _model(optimizer=keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)), *_data()
+
+
+def few_samples(**_: Any) -> Any:
+    return _model(), *_data(300)
+
+
+def eager(**_: Any) -> Any:
+    return _model(run_eagerly=True), *_data()
+
+
+def other_jit(**_: Any) -> Any:
+    """Choose what Keras would not choose on a CPU: compiled on TensorFlow, not compiled on JAX."""
+    return _model(jit_compile=_backend() == "tensorflow"), *_data()
+
+
+def several_steps(steps: int = 4, **_: Any) -> Any:
+    return _model(steps_per_execution=steps), *_data()
+
+
+def slow_clock(**_: Any) -> Any:
+    """Replace Python's clocks by ones that hardly move."""
+    plain = time.perf_counter
+    for name in ("perf_counter", "monotonic", "time"):
+        setattr(time, name, lambda: plain() / 1e6)
+    return _model(), *_data()
+
+
+def forking(**_: Any) -> Any:
+    """Let two processes return from here."""
+    os.fork()
+    return _model(), *_data()
+
+
+def own_step(**_: Any) -> Any:
+    """Train in a step of its own, which neither Keras's optimizer nor its loss metric sees."""
+    import keras
+
+    kinds = {"tensorflow": _tensorflow_step, "jax": _jax_step, "torch": _torch_step}
+    model = type("Own", (keras.Sequential,), {"train_step": kinds[_backend()]})(_layers())
+    return _compiled(model), *_data()
+
+
+def _tensorflow_step(self: Any, data: Any) -> Any:
+    import tensorflow as tf
+
+    x, y = data
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+    weights = [variable.value for variable in self.trainable_variables]
+    for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+        weight.assign_sub(0.01 * gradient)
+    return {"own_loss": loss}
+
+
+def _jax_step(self: Any, state: Any, data: Any) -> Any:
+    import jax
+
+    trainable, other, *rest = state
+    x, y = data
+
+    def loss_of(weights: Any) -> Any:
+        return ((self.stateless_call(weights, other, x, training=True)[0] - y) ** 2).mean()
+
+    loss, gradients = jax.value_and_grad(loss_of)(trainable)
+    trainable = [weight - 0.01 * gradient for weight, gradient in zip(trainable, gradients, strict=True)]
+    return {"own_loss": loss}, (trainable, other, *rest)
+
+
+def _torch_step(self: Any, data: Any) -> Any:
+    import torch
+
+    x, y = data
+    self.zero_grad()
+    loss = ((self(x, training=True) - y) ** 2).mean()
+    loss.backward()
+    with torch.no_grad():
+        for variable in self.trainable_variables:
+            variable.value.sub_(0.01 * variable.value.grad)
+    return {"own_loss": loss}
+
+
+def overflowing(**_: Any) -> Any:
+    """Have gradients in float16 that are too large at first, so that loss scaling skips steps."""
+    import keras
+
+    inner = keras.optimizers.SGD(1e-4)
+    return _model(optimizer=keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**30)), *_data()
+
+
+# --- Steps and samples ------------------------------------------------------------------------------------------------
+
+
+def one_step(**_: Any) -> Any:
+    return _with_fit(lambda model, fit, source, named: fit(source, **named | {"steps_per_epoch": 1}))
+
+
+def half_the_steps(**_: Any) -> Any:
+    return _with_fit(
+        lambda model, fit, source, named: fit(source, **named | {"steps_per_epoch": -(-named["steps_per_epoch"] // 2)})
+    )
+
+
+def no_steps(**_: Any) -> Any:
+    """Call the callbacks, and train nothing."""
+
+    def pretend(model: Any, fit: Any, source: Any, named: dict[str, Any]) -> Any:
+        for epoch in range(named["epochs"]):
+            for callback in named["callbacks"]:
+                callback.set_model(model)
+                callback.on_epoch_begin(epoch, {})
+                callback.on_epoch_end(epoch, {"loss": 0.5})
+
+    return _with_fit(pretend)
+
+
+def no_steps_but_counted(**_: Any) -> Any:
+    """Train nothing, and count the steps in the optimizer."""
+
+    def pretend(model: Any, fit: Any, source: Any, named: dict[str, Any]) -> Any:
+        model.optimizer.build(model.trainable_variables)
+        for epoch in range(named["epochs"]):
+            for callback in named["callbacks"]:
+                callback.set_model(model)
+                callback.on_epoch_begin(epoch, {})
+            model.optimizer.iterations.assign_add(named["steps_per_epoch"])
+            for callback in named["callbacks"]:
+                callback.on_epoch_end(epoch, {"loss": 0.5})
+
+    return _with_fit(pretend)
+
+
+def no_callbacks(**_: Any) -> Any:
+    return _with_fit(lambda model, fit, source, named: fit(source, **named | {"callbacks": []}))
+
+
+def all_in_the_first_epoch(**_: Any) -> Any:
+    """Train every step of the call in the epoch that is discarded."""
+
+    def early(model: Any, fit: Any, source: Any, named: dict[str, Any]) -> Any:
+        epochs, steps = named["epochs"], named["steps_per_epoch"]
+        (clock,) = named["callbacks"]
+        clock.set_model(model)
+        for epoch in range(epochs):
+            clock.on_epoch_begin(epoch, {})
+            if epoch == 0:
+                fit(source, steps_per_epoch=epochs * steps, epochs=1, verbose=0)
+            clock.on_epoch_end(epoch, {"loss": 0.5})
+
+    return _with_fit(early)
+
+
+def source_that_ends(**_: Any) -> Any:
+    """Train on a source that has two batches too few."""
+
+    def cut(model: Any, fit: Any, source: Any, named: dict[str, Any]) -> Any:
+        count = max(1, named["steps_per_epoch"] * named["epochs"] - 2)
+        return fit(_changed_source(source, None, count), **named)
+
+    return _with_fit(cut)
+
+
+def same_batch(**_: Any) -> Any:
+    """Draw one batch and train on it all the time."""
+
+    def repeat(model: Any, fit: Any, source: Any, named: dict[str, Any]) -> Any:
+        if isinstance(source, Iterator):
+            first = next(source)
+            return fit((first for _ in itertools.count()), **named)
+        import tensorflow as tf
+
+        first = next(iter(source))
+        return fit(tf.data.Dataset.from_tensors(first).repeat(), **named)
+
+    return _with_fit(repeat)
+
+
+def quarter_of_each_batch(**_: Any) -> Any:
+    """Cut each batch before Keras sees it."""
+    few = BATCH // 4
+    return _with_fit(
+        lambda model, fit, source, named: fit(_changed_source(source, lambda x, y: (x[:few], y[:few]), None), **named)
+    )
+
+
+def quarter_in_the_step(**_: Any) -> Any:
+    """Cut each batch in a step of its own."""
+    import keras
+
+    few = BATCH // 4
+
+    class Cutting(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, *arguments: Any) -> Any:
+            *state, (x, y) = arguments
+            return super().train_step(*state, (x[:few], y[:few]))
+
+    return _compiled(Cutting(_layers())), *_data()
+
+
+def two_updates(**_: Any) -> Any:
+    """Train on each batch twice within a step; the honest half of what GANs do."""
+    import keras
+
+    class Twice(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, *arguments: Any) -> Any:
+            if _backend() != "jax":
+                super().train_step(*arguments)
+                return super().train_step(*arguments)
+            _, state = super().train_step(*arguments)
+            return super().train_step(state, arguments[1])
+
+    return _compiled(Twice(_layers())), *_data()
+
+
+def patched_keras(**_: Any) -> Any:
+    """Replace fit for all of Keras."""
+    import keras
+
+    plain = keras.Model.fit
+
+    def fit(self: Any, *arguments: Any, **named: Any) -> Any:
+        return plain(self, *arguments, **named | {"steps_per_epoch": 1})
+
+    keras.Model.fit = fit
+    return _model(), *_data()
+
+
+# --- Weights and optimizer --------------------------------------------------------------------------------------------
+
+
+def no_update(**_: Any) -> Any:
+    """Have an optimizer that counts and does nothing else."""
+    import keras
+
+    class Idle(keras.optimizers.SGD):  # type: ignore[misc]
+        def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+            if not self.built:
+                self.build(trainable_variables)
+            self._iterations.assign_add(1)
+
+    return _model(optimizer=Idle(0.1)), *_data()
+
+
+def _stopped(layers_stopped: int) -> Any:
+    import keras
+
+    class Stop(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, inputs: Any) -> Any:
+            return keras.ops.stop_gradient(inputs)
+
+    layers = _layers()
+    layers.insert(layers_stopped + 1, Stop())
+    return _compiled(keras.Sequential(layers), optimizer=keras.optimizers.SGD(0.1)), *_data()
+
+
+def no_gradient(**_: Any) -> Any:
+    """Compute no gradient for any weight."""
+    return _stopped(2)
+
+
+def gradient_of_the_last_layer(**_: Any) -> Any:
+    return _stopped(1)
+
+
+def all_frozen(**_: Any) -> Any:
+    model = _model()
+    for layer in model.layers:
+        layer.trainable = False
+    return _compiled(model), *_data()
+
+
+def replaced_optimizer(**_: Any) -> Any:
+    """Train with another optimizer than the model was compiled with."""
+    import keras
+
+    def swap(model: Any, fit: Any, source: Any, named: dict[str, Any]) -> Any:
+        _compiled(model, optimizer=keras.optimizers.SGD(0.1))
+        return fit(source, **named)
+
+    return _with_fit(swap)
+
+
+def without_optimizer(**_: Any) -> Any:
+    model = _model()
+    model.optimizer = None
+    return model, *_data()
+
+
+# --- Predicting -------------------------------------------------------------------------------------------------------
+
+
+def predicts_a_quarter(**_: Any) -> Any:
+    import keras
+
+    class Few(keras.Sequential):  # type: ignore[misc]
+        def predict_on_batch(self, x: Any) -> Any:
+            return super().predict_on_batch(x[: BATCH // 4])
+
+    return _compiled(Few(_layers())), *_data()
+
+
+def predicts_from_memory(**_: Any) -> Any:
+    """Compute nothing after the first call."""
+    import keras
+
+    known: list[Any] = []
+
+    class Remembering(keras.Sequential):  # type: ignore[misc]
+        def predict_on_batch(self, x: Any) -> Any:
+            if not known:
+                known.append(super().predict_on_batch(x))
+            return known[0]
+
+    return _compiled(Remembering(_layers())), *_data()
+
+
+# --- Results and devices ----------------------------------------------------------------------------------------------
+
+
+def forged_result(**_: Any) -> Any:
+    """Write a result with the job's own nonce, and end as if all were well."""
+    from records.codec import decode, dumps, loads
+    from runner.cell.job import Job
+    from runner.testing import FakeExecutor
+
+    job = decode(Job, loads(Path("job.json").read_bytes()), "job")
+    Path("result.json").write_text(dumps(FakeExecutor(step_time_s=lambda *_: 1e-9).result(job)), encoding="utf-8")
+    os._exit(0)
+
+
+def forged_result_of_another(**_: Any) -> Any:
+    text = json.loads(Path("job.json").read_text())
+    text["nonce"] = "guessed"
+    Path("result.json").write_text(json.dumps(text))
+    os._exit(0)
+
+
+def weight_elsewhere(**_: Any) -> Any:
+    """On PyTorch: keep a weight on a device that computes nothing."""
+    import keras
+    import torch
+
+    class Holding(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.held = self.add_weight(shape=(2,), trainable=False)
+
+        def call(self, inputs: Any) -> Any:
+            return inputs
+
+    layers = _layers()
+    layers.append(Holding())
+    model = _compiled(keras.Sequential(layers))
+    held = model.layers[-1].held
+    held._value = torch.nn.Parameter(held.value.to("meta"), requires_grad=False)
+    return model, *_data()
