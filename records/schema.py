@@ -184,6 +184,16 @@ class Surroundings:
     load_after: float | None = about("one-minute load average at the end", default=None)
     steal_share: float | None = about("share of the CPUs' working time the hypervisor withheld", default=None)
     other_cpu_share: float | None = about("share of all CPU time used by processes outside this run", default=None)
+    busiest_process: str | None = about(
+        "process outside the run that used most CPU: name, id, CPUs; only where other_cpu_share is over 3 %",
+        default=None,
+    )
+    busy_neighbours: list[str] = about(
+        "cells of this run that used over 3 % of the CPUs while they waited for their turn", default_factory=list
+    )
+    waiting_cpu_share: float | None = about(
+        "share of all CPU time that this cell used while it waited for the others of its block", default=None
+    )
     cpu_pressure_share: float | None = about("share of the time some task waited for a CPU (PSI)", default=None)
     memory_stall_share: float | None = about("share of the time all tasks waited for memory (PSI)", default=None)
     io_stall_share: float | None = about("share of the time all tasks waited for storage (PSI)", default=None)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEAL_LIMIT
+from analysis.surroundings.neighbours import busy_text, neighbour_warnings
 from records import cpu_list, fc
 from records.codec import CodecError, decode, loads
 from records.schema import SCHEMA_VERSION, CellResult, Status, Surroundings
@@ -152,7 +153,8 @@ def doubts_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]
     if (around.steal_share or 0) > STEAL_LIMIT:
         found.append(f"steal: the hypervisor took {around.steal_share:.1%} of the CPU time; measure again later")
     if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
-        found.append(f"busy: other processes used {around.other_cpu_share:.1%} of the CPU time; stop them")
+        found.append(busy_text(around))
+    found += neighbour_warnings(around)
     if (held_back := _gpu_throttled_share(around, epoch_times_s)) > STALL_LIMIT:
         told = f"heat or power held the GPU's clock back {held_back:.1%} of the time"
         found.append(f"gpu_throttled: {told}; cool it, raise its power limit, or set clocks to locked")
