@@ -61,11 +61,16 @@ class Resolved:
     image_data_format: str | None = about("Keras image data format", default=None)
     compile_cache_hits: int | None = about("compiled programs taken from the persistent cache", default=None)
     recompiles_timed: int | None = about(
-        "programs traced or compiled during the kept epochs; null where the backend compiles nothing or does not tell",
+        "programs made during the measured epochs: compiled by XLA on JAX, traced to graphs on TensorFlow (which does "
+        "not report XLA's compilations), compiled by torch.compile; null where nothing is compiled or reported",
         default=None,
     )
     graph_breaks: int | None = about(
         "places where torch.compile cut a program in two; null where it compiled nothing", default=None
+    )
+    graph_breaks_timed: int | None = about(
+        "of these places those found during the measured epochs; null where torch.compile compiled nothing",
+        default=None,
     )
     forward_flops: int | None = about(
         "operations of matrix products and convolutions in a forward pass over one batch, two per multiply-add, as "

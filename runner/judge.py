@@ -11,6 +11,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from analysis.recompiles import compile_warnings
 from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEAL_LIMIT
 from analysis.surroundings.neighbours import busy_text, neighbour_warnings
 from records import cpu_list, fc
@@ -135,7 +136,7 @@ def _second_epoch(result: CellResult) -> str | None:
 
 
 def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
-    found = doubts_around(outcome, result.times.epoch_times_s)
+    found = [*doubts_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
         found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")

@@ -65,6 +65,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         compile_cache_hits=events.cache_hits,
         graph_breaks=events.graph_breaks,
         recompiles_timed=kept.compiling.count,
+        graph_breaks_timed=kept.compiling.graph_breaks,
     )
     result = replace(
         result_of(job, device, times),

@@ -182,6 +182,30 @@ def test_cell_that_computes_while_it_waits_is_warned_beyond_the_limit(share: flo
 
 
 @pytest.mark.parametrize(
+    ("recompiles", "graph_breaks", "expected"),
+    [
+        (None, None, []),
+        (0, 0, []),
+        (1, None, ["recompiled: 1 program was traced or compiled during the measured epochs"]),
+        (8, None, ["recompiled: 8 programs were traced or compiled during the measured epochs"]),
+        (0, 3, ["graph_breaks: torch.compile cut programs in 3 places during the measured epochs"]),
+    ],
+)
+def test_programs_made_during_measured_epochs_are_a_warning_with_advice(
+    recompiles: int | None, graph_breaks: int | None, expected: list[str]
+) -> None:
+    assert GOOD.resolved is not None
+    resolved = replace(GOOD.resolved, recompiles_timed=recompiles, graph_breaks_timed=graph_breaks)
+    verdict = judge(JOB, ENDED_WELL, replace(kept(1.0, 1.0, 1.0), resolved=resolved), None)
+    assert verdict.status is Status.OK
+    parts = [warning.partition("; ")[0].partition(", whose")[0] for warning in verdict.warnings]
+    assert parts == expected
+    assert all(
+        warning.partition("; ")[2].startswith(("keep the shapes", "remove what")) for warning in verdict.warnings
+    )
+
+
+@pytest.mark.parametrize(
     ("field", "limit"), [("steal_share", disturbance.STEAL_LIMIT), ("other_cpu_share", disturbance.OTHER_CPU_LIMIT)]
 )
 @pytest.mark.parametrize(("times", "warned"), [(0.99, False), (1.01, True)])
