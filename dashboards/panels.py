@@ -125,7 +125,7 @@ def _heat(row: Row | None, fastest: str | None) -> Heat:
 
 
 def _caveats(row: Row) -> list[str]:
-    """Return what the measured epochs of a cell's worst process hold beside its steps."""
+    """Return what the measured epochs of a cell's worst process contain besides its steps."""
     counts = {"recompiles": row.get("recompiles"), "graph breaks": row.get("graph_breaks")}
     return [f"{name} in the measured epochs: {count}" for name, count in counts.items() if count]
 

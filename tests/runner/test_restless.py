@@ -1,4 +1,4 @@
-"""What a plugin does beside training is counted and named: programs made anew, and a thread that burns CPU."""
+"""What a plugin does besides training is counted and named: programs made anew, and a thread that burns CPU."""
 
 from __future__ import annotations
 
