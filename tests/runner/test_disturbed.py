@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -208,26 +209,32 @@ BURNING = "while True: sum(range(100000))"
 
 @pytest.mark.process
 def test_cpu_time_of_every_process_of_the_run_is_its_own(tmp_path: Path) -> None:
-    """Also that of a waiting cell, of which nothing is below the cell that works."""
+    """Also that of a waiting cell, which is not below the cell that works."""
     settings = make_settings(epochs=2, discard=1)
     epochs = Epochs(Job("nonce", cell_id(settings), 0, 0, settings, 10, str(tmp_path), [], None, None))
-    with subprocess.Popen([sys.executable, "-c", BURNING]) as burning:
+    with (
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as working,
+        subprocess.Popen([sys.executable, "-c", BURNING]) as burning,
+    ):
         try:
-            own = os.getpid()
-            epochs.begin(Alive(own, own, [WaitingCell("jax:burning", burning.pid), WaitingCell("gone", 1 << 22)]))
-            begun_s = cpu_time_s(burning.pid)
-            while cpu_time_s(burning.pid) - begun_s < 0.2:
+            waits = [WaitingCell("jax:burning", burning.pid), WaitingCell("gone", 1 << 22)]
+            epochs.begin(Alive(working.pid, working.pid, waits))
+            begun_s, begun_here_s = cpu_time_s(burning.pid), time.process_time()
+            while cpu_time_s(burning.pid) - begun_s < 0.3:
                 pass
+            used_here_s = time.process_time() - begun_here_s
             epochs.end()
         finally:
-            burning.kill()
+            for process in (working, burning):
+                process.kill()
             epochs.close()
     (watched,) = epochs.watched
     (waiting,) = watched.waiting
     assert waiting.name == "jax:burning"
     assert waiting.cpu_s is not None
     assert watched.own.cpu_s is not None
-    assert watched.own.cpu_s >= waiting.cpu_s >= 0.2
+    assert waiting.cpu_s >= 0.3
+    assert watched.own.cpu_s > 0.9 * (waiting.cpu_s + used_here_s)
     assert f"(process {burning.pid}," not in " ".join(map(str, epochs.others))
 
 
