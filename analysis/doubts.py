@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from analysis.epochs import Drift, EpochSummary, summarise_epochs
 from analysis.processes import modes
+from analysis.surroundings.disturbance import percent
+from analysis.surroundings.neighbours import NEIGHBOUR_LIMIT
 from records.schema import MEASURED, Record
 
 
@@ -19,7 +21,8 @@ def doubts(records: Sequence[Record]) -> tuple[str, ...]:
     epochs = [found for record in measured if (found := _epochs(record))]
     figures = [record.times.step_time_s for record in measured if record.times.step_time_s]
     compiled = (_recompiles(measured), _graph_breaks(measured))
-    return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled) if line)
+    around = (_busy_neighbours(measured), _busy_while_waiting(measured))
+    return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled, *around) if line)
 
 
 def _epochs(record: Record) -> EpochSummary | None:
@@ -64,9 +67,36 @@ def _recompiles(measured: Sequence[Record]) -> str | None:
 
 
 def _graph_breaks(measured: Sequence[Record]) -> str | None:
-    most = max((r.resolved.graph_breaks or 0 for r in measured if r.resolved), default=0)
+    resolved = [record.resolved for record in measured if record.resolved]
+    most = max((one.graph_breaks or 0 for one in resolved), default=0)
+    timed = max((one.graph_breaks_timed or 0 for one in resolved), default=0)
+    if not most:
+        return None
+    meanwhile = f", {timed} of them during the measured epochs" if timed else ""
     return (
-        f"graph breaks: torch.compile cut the step's program in {most} places; TORCH_LOGS=graph_breaks names them"
-        if most
-        else None
+        f"graph breaks: torch.compile cut the step's program in {most} places{meanwhile}; "
+        "TORCH_LOGS=graph_breaks names them"
+    )
+
+
+def _busy_neighbours(measured: Sequence[Record]) -> str | None:
+    """Return which cells slowed this one down; an entry reads `NAME (SHARE of the CPUs)`."""
+    busy = [record.surroundings.busy_neighbours for record in measured if record.surroundings.busy_neighbours]
+    if not busy:
+        return None
+    names = ", ".join(sorted({entry.partition(" (")[0] for entries in busy for entry in entries}))
+    return (
+        f"busy neighbour: {names} computed while waiting for its turn, in {len(busy)} of {len(measured)} processes: "
+        "this cell's times are too long; end what that workload leaves running between its epochs"
+    )
+
+
+def _busy_while_waiting(measured: Sequence[Record]) -> str | None:
+    shares = [r.surroundings.waiting_cpu_share or 0.0 for r in measured]
+    busy = [share for share in shares if share > NEIGHBOUR_LIMIT]
+    if not busy:
+        return None
+    return (
+        f"computes while it waits: up to {percent(max(busy))} of the CPUs, in {len(busy)} of {len(shares)} processes: "
+        "it slows down the cells compared with it; end what its workload leaves running between its epochs"
     )

@@ -29,7 +29,7 @@ from records.store import Results, latest_attempts
 from runner.cell.job import Job
 from runner.cli.main import Seams
 from runner.cli.main import main as runner
-from runner.executors import Outcome, Running
+from runner.executors import Outcome, Running, WaitingCell
 from runner.executors.process import ProcessExecutor
 from runner.executors.sampling import SAMPLE_S, Pace, Sampling
 from runner.executors.watch import Watch
@@ -100,14 +100,18 @@ class Alternated:
     sampled: Sequence[bool]
     turns: int = 0
 
-    def turn(self) -> bool:
+    def root(self) -> int | None:
+        """Pass on."""
+        return self.running.root()
+
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Choose the pace of the epoch to come."""
         assert isinstance(self.running, Watch)
         if self.turns > 0:
             interval_s = SAMPLE_S if self.sampled[(self.turns - 1) % len(self.sampled)] else NEVER_S
             self.running.pace = Pace(interval_s, first_s=time.perf_counter() + interval_s)
         self.turns += 1
-        return self.running.turn()
+        return self.running.turn(waiting)
 
     def calibrated(self) -> float | None:
         """Pass on."""

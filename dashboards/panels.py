@@ -113,14 +113,21 @@ def _heat(row: Row | None, fastest: str | None) -> Heat:
         return Heat(str(row["status"]), cell_id=str(row["cell_id"]), hint=str(row["failures"] or "not measured"))
     told = interval(row["low"], row["high"], row["step_time_s"], MILLISECOND.size)
     ratio = row["ratio"] if row["ratio"] is not None else 1.0 if row["verdict"] and fastest else None
+    hint = f"{number(ratio)} times the quickest; run {row['run_id']}" if ratio else f"run {row['run_id']}"
     return Heat(
         text=f"{number(row['step_time_s'], MILLISECOND.size)}\u00a0ms",
         aside=told or "no interval",
         shade=_shade(row["ratio"] or 1.0) if row["verdict"] != "nothing to compare" else None,
         fastest=fastest is not None and row["backend"] == fastest,
         cell_id=str(row["cell_id"]),
-        hint=f"{number(ratio)} times the quickest; run {row['run_id']}" if ratio else f"run {row['run_id']}",
+        hint="; ".join([hint, *_caveats(row)]),
     )
+
+
+def _caveats(row: Row) -> list[str]:
+    """Return what the measured epochs of a cell's worst process contain besides its steps."""
+    counts = {"recompiles": row.get("recompiles"), "graph breaks": row.get("graph_breaks")}
+    return [f"{name} in the measured epochs: {count}" for name, count in counts.items() if count]
 
 
 def _shade(ratio: float) -> int:

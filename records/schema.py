@@ -75,11 +75,16 @@ class Resolved:
     image_data_format: str | None = about("Keras image data format", default=None)
     compile_cache_hits: int | None = about("compiled programs taken from the persistent cache", default=None)
     recompiles_timed: int | None = about(
-        "programs traced or compiled during the kept epochs; null where the backend compiles nothing or does not tell",
+        "programs made during the measured epochs: compiled by XLA on JAX, traced to graphs on TensorFlow (which does "
+        "not report XLA's compilations), compiled by torch.compile; null where nothing is compiled or reported",
         default=None,
     )
     graph_breaks: int | None = about(
         "places where torch.compile cut a program in two; null where it compiled nothing", default=None
+    )
+    graph_breaks_timed: int | None = about(
+        "of these places those found during the measured epochs; null where torch.compile compiled nothing",
+        default=None,
     )
     forward_flops: int | None = about(
         "operations of matrix products and convolutions in a forward pass over one batch, two per multiply-add, as "
@@ -198,6 +203,16 @@ class Surroundings:
     load_after: float | None = about("one-minute load average at the end", default=None)
     steal_share: float | None = about("share of the CPUs' working time the hypervisor withheld", default=None)
     other_cpu_share: float | None = about("share of all CPU time used by processes outside this run", default=None)
+    busiest_process: str | None = about(
+        "process outside the run that used most CPU: name, id, CPUs; only where other_cpu_share is over 3 %",
+        default=None,
+    )
+    busy_neighbours: list[str] = about(
+        "cells of this run that used over 3 % of the CPUs while they waited for their turn", default_factory=list
+    )
+    waiting_cpu_share: float | None = about(
+        "share of all CPU time that this cell used while it waited for the others of its block", default=None
+    )
     cpu_pressure_share: float | None = about("share of the time some task waited for a CPU (PSI)", default=None)
     memory_stall_share: float | None = about("share of the time all tasks waited for memory (PSI)", default=None)
     io_stall_share: float | None = about("share of the time all tasks waited for storage (PSI)", default=None)

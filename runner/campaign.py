@@ -14,26 +14,21 @@ import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from analysis.surroundings.disturbance import disturbed
-from records.schema import (
-    MEASURED,
-    Machine,
-    Record,
-    Status,
-)
+from records.schema import MEASURED, Machine, Record, Status
 from records.settings import Settings
 from records.store import Run
 from runner.attempts import record_of
 from runner.cell.job import Job
-from runner.executors import Executor, Outcome, Running
+from runner.executors import Executor, Outcome, Running, WaitingCell
 from runner.machine import free_memory_bytes
 from runner.matrix import Cell
 from runner.plan import Step, calibration_group
+from runner.surroundings.block import judged_together
 
 TARGET_EPOCH_S = 0.5
 # A calibration reads a little fast or slow; without a margin half of all epochs would fall short of the target.
@@ -125,6 +120,11 @@ class _Trial:
     running: Running
     started_at: datetime
 
+    @property
+    def name(self) -> str:
+        """What tells the cell from the others of its block."""
+        return f"{self.step.arm} {self.step.cell.settings.backend}:{self.step.cell.settings.workload}".strip()
+
 
 _Ended = tuple[_Trial, Outcome]
 
@@ -141,6 +141,7 @@ class _Campaign:
         self._disturbed: set[tuple[str, str, int]] = set()
         self._compared = 0
         self._replaced = 0
+        self._started: list[_Trial] = []
 
     def block(self, steps: Sequence[Step]) -> None:
         """Measure one block, comparison after comparison."""
@@ -175,6 +176,7 @@ class _Campaign:
 
         What the infrastructure spoiled is tried again, alone.
         """
+        self._started = []
         calibrated = self._calibrate(steps) if self._needs_calibration(steps[0]) else {}
         ended: list[_Ended] = []
         warm: list[_Trial] = []
@@ -203,8 +205,13 @@ class _Campaign:
         for epoch in range(settings.epochs - settings.discard):
             # Back and forth, so that a steady drift of the machine favours none.
             for trial in reversed(trials) if epoch % 2 else trials:
-                trial.running.turn()
+                trial.running.turn(self._waiting(trial))
         return [(trial, trial.running.finish()) for trial in trials]
+
+    def _waiting(self, working: _Trial) -> list[WaitingCell]:
+        """Return the comparison's cells that are alive and wait while this one works."""
+        waiting = [trial for trial in self._started if trial is not working]
+        return [WaitingCell(trial.name, root) for trial in waiting if (root := trial.running.root()) is not None]
 
     def _publish_all(self, ended: Sequence[_Ended]) -> list[Step]:
         """Publish the records of a block's processes, with what disturbed them all; return the steps that are done.
@@ -212,15 +219,13 @@ class _Campaign:
         Judged together even where they did not live side by side: judged alone, the short ones would be thrown out more
         often.
         """
-        reason = disturbed(stretch for _, outcome in ended for stretch in outcome.watched or ())
-        told = None if reason is None else str(reason)
+        is_disturbed, outcomes = judged_together([(trial.name, outcome) for trial, outcome in ended])
         done = []
-        for trial, seen in ended:
-            outcome = replace(seen, surroundings=replace(seen.surroundings, disturbed=told))
+        for (trial, _), outcome in zip(ended, outcomes, strict=True):
             record = self._publish(trial.step, trial.job, outcome, trial.started_at)
             if record.status is not Status.INFRA:
                 done.append(trial.step)
-            if reason is not None and record.status in MEASURED:
+            if is_disturbed and record.status in MEASURED:
                 self._disturbed.add(trial.step.key)
         return done
 
@@ -316,7 +321,9 @@ class _Campaign:
         job = self._job(step, count)
         started_at = self._workshop.now()
         executor = self._workshop.arms[step.arm].executor
-        return _Trial(step, job, executor.start(job, step.cell.timeout_s), started_at)
+        trial = _Trial(step, job, executor.start(job, step.cell.timeout_s), started_at)
+        self._started.append(trial)
+        return trial
 
     def _end(self, trial: _Trial) -> list[Step]:
         """Wait for a process's end and publish its record; return the step, or nothing where it must be tried again."""

@@ -11,7 +11,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from analysis.recompiles import compile_warnings
 from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEAL_LIMIT
+from analysis.surroundings.neighbours import busy_text, neighbour_warnings
 from records import cpu_list, fc
 from records.codec import CodecError, decode, loads
 from records.schema import SCHEMA_VERSION, CellResult, Status, Surroundings
@@ -163,7 +165,7 @@ def _second_epoch(result: CellResult) -> str | None:
 
 
 def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
-    found = doubts_around(outcome, result.times.epoch_times_s)
+    found = [*doubts_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
     found += [*caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
@@ -182,7 +184,8 @@ def doubts_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]
     if (around.steal_share or 0) > STEAL_LIMIT:
         found.append(f"steal: the hypervisor took {around.steal_share:.1%} of the CPU time; measure again later")
     if (around.other_cpu_share or 0) > OTHER_CPU_LIMIT:
-        found.append(f"busy: other processes used {around.other_cpu_share:.1%} of the CPU time; stop them")
+        found.append(busy_text(around))
+    found += neighbour_warnings(around)
     if (held_back := _gpu_throttled_share(around, epoch_times_s)) > STALL_LIMIT:
         told = f"heat or power held the GPU's clock back {held_back:.1%} of the time"
         found.append(f"gpu_throttled: {told}; cool it, raise its power limit, or set clocks to locked")

@@ -21,7 +21,7 @@ from records.traces.neutral import Kind, Phase, Span, Track
 from records.usage import Course, MemoryUse, Usage
 from records.work_done import WorkDone, WorkStretch
 from runner.cell.job import Job, write_result
-from runner.executors import Outcome, Running
+from runner.executors import Outcome, Running, WaitingCell
 from runner.tasks.seen import TaskSeen
 
 Behaviour = Callable[[Job], Outcome]
@@ -156,7 +156,11 @@ class FakeRunning:
         """Take the steps."""
         self.job = replace(self.job, steps=steps)
 
-    def turn(self) -> bool:
+    def root(self) -> int | None:
+        """There is no process."""
+        return None
+
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Note whose turn it was; a process that misbehaves does so at its end."""
         self.executor.turns.append(self.job)
         return True

@@ -68,7 +68,7 @@ def _other_cpu(meanwhile: Meanwhile) -> Finding:
     if isinstance(meanwhile.others, Unread):
         seen += f"; which: not readable: {meanwhile.others.why}"
     elif meanwhile.others:
-        seen += "; of one CPU " + ", ".join(f"{p.name} {percent(p.cpu_share)}" for p in meanwhile.others)
+        seen += "; busiest: " + ", ".join(map(str, meanwhile.others))
     return judged(Check.OTHER_CPU, OTHER_CPU.verdict(share), seen, "stop them")
 
 

@@ -85,11 +85,20 @@ class OwnUse:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingUse:
+    """CPU time that a cell of the run used while another one worked; `cpu_s` is None where it is not known."""
+
+    name: str
+    cpu_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
-    """One measured stretch of any arm, and what the run used during it."""
+    """One measured stretch of any arm, and what the run used during it; `waiting` names the cells that waited."""
 
     stretch: Stretch
     own: OwnUse
+    waiting: tuple[WaitingUse, ...] = ()
 
 
 class Cause(StrEnum):

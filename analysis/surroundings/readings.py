@@ -82,10 +82,14 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process outside the run, and the share of one CPU it used."""
+    """A process outside the run, and the share of one CPU that it and its ended children used."""
 
     name: str
     cpu_share: float
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.name} (process {self.pid}, {self.cpu_share:.2f} CPUs)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,9 @@ SELECT
   r.low AS ratio_low,
   r.high AS ratio_high,
   v.backend AS fastest,
-  v.said AS verdict
+  v.said AS verdict,
+  c.recompiles,
+  c.graph_breaks
 FROM newest_cells AS n
 JOIN latest_findings AS f
   ON f.run_id = n.run_id AND f.cell_id = n.cell_id AND f.kind = 'figure' AND f.metric = 'times.step_time_s'
@@ -27,6 +29,16 @@ LEFT JOIN latest_findings AS r
   ON r.run_id = f.run_id AND r.cell_id = f.cell_id AND r.kind = 'ratio'
 LEFT JOIN latest_findings AS v
   ON v.run_id = f.run_id AND v.work_id = f.work_id AND v.kind = 'verdict'
+LEFT JOIN (
+  SELECT
+    run_id,
+    cell_id,
+    MAX(resolved_recompiles_timed) AS recompiles,
+    MAX(resolved_graph_breaks_timed) AS graph_breaks
+  FROM cells
+  GROUP BY run_id, cell_id
+) AS c
+  ON c.run_id = f.run_id AND c.cell_id = f.cell_id
 WHERE
   (@workload = '' OR f.workload = @workload)
   AND (@backend = '' OR f.backend = @backend)

@@ -60,6 +60,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             _resolved(settings, plug, (start, steps)),
             compile_cache_hits=events.cache_hits,
             recompiles_timed=kept.compiling.count,
+            graph_breaks_timed=kept.compiling.graph_breaks,
         )
         result = replace(
             result_of(job, device, with_start(times, import_time_s, build_time_s, events)),

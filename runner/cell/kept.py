@@ -15,24 +15,30 @@ from runner.cell.turns import Turns
 
 
 class Compiling:
-    """How many programs the backend traced or compiled during the kept epochs: read before them and after.
+    """How many programs the backend traced or compiled during the kept epochs, and in how many places it cut them.
 
-    Between them nothing else runs: the process rests.
+    Read before these epochs and after; between them nothing else runs: the process rests.
     """
 
     def __init__(self, plug: Plug) -> None:
         self._plug = plug
-        self._before: int | None = None
+        self._before: tuple[int | None, int | None] = None, None
         self.count: int | None = None
+        self.graph_breaks: int | None = None
 
     def begin(self) -> None:
         """The kept epochs begin."""
-        self._before = self._plug.compilations()
+        self._before = self._plug.compilations(), self._plug.graph_breaks()
 
     def end(self) -> None:
         """The kept epochs are over."""
-        after = self._plug.compilations()
-        self.count = None if after is None else after - (self._before or 0)
+        self.count = _more(self._before[0], self._plug.compilations())
+        self.graph_breaks = _more(self._before[1], self._plug.graph_breaks())
+
+
+def _more(before: int | None, after: int | None) -> int | None:
+    """Return by how much a count grew; a count that began meanwhile grew from 0."""
+    return None if after is None else after - (before or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         recompiles_timed=kept.compiling.count,
         available_samples=built.available_samples,
         own_compile_options=options.own,
+        graph_breaks_timed=kept.compiling.graph_breaks,
     )
     result = replace(
         result_of(job, device, times),

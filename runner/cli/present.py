@@ -278,6 +278,7 @@ def _process_lines(cell: CellSummary) -> list[str]:
         "first step",
         "first epoch",
         "kept epochs",
+        "recompiles",
         "step: mean",
         "median",
         "p95",
@@ -290,7 +291,9 @@ def _process_lines(cell: CellSummary) -> list[str]:
         kept = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
         figures = (t.build_time_s, t.first_step_time_s, t.first_epoch_time_s)
         tail = (t.step_time_s, *beside_mean(record), t.fixed_time_per_epoch_s, t.seed_total_time_s)
-        rows.append([str(record.repeat), record.status, *map(seconds, figures), kept, *map(seconds, tail)])
+        compiled = record.resolved.recompiles_timed if record.resolved else None
+        cells = [*map(seconds, figures), kept, "-" if compiled is None else str(compiled), *map(seconds, tail)]
+        rows.append([str(record.repeat), record.status, *cells])
     return ["  " + line for line in columns(rows)]
 
 

@@ -44,6 +44,14 @@ class Outcome:
     course: Course | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingCell:
+    """A cell of the run that waits while another one works: its name, and the process above all of its own."""
+
+    name: str
+    root: int
+
+
 class Running(Protocol):
     """A process that was started. Each method returns when the process has come that far, or has ended.
 
@@ -56,11 +64,14 @@ class Running(Protocol):
     def resume(self, steps: int) -> None:
         """Tell a calibrated process its steps per epoch; it goes on at its next turn."""
 
-    def turn(self) -> bool:
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Have the process go on until it rests: the first time before its first kept epoch, then after each of them.
 
-        Return False when it has ended.
+        `waiting` are the run's other cells that are alive. Return False when the process has ended.
         """
+
+    def root(self) -> int | None:
+        """Return the process above all that this cell started, by its id on this machine; None once it has ended."""
 
     def resident_bytes(self) -> int:
         """Return the memory the process and its own hold, at the most seen so far."""

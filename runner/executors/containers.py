@@ -51,6 +51,7 @@ class Own:
         self.alone = True
         self._keeper, self._start = keeper, start
         self._started: Started | None = None
+        self.root: int | None = None
         self.connection, self._telling = os.pipe()
 
     def begin(self, order: dict[str, Any], output: int) -> int:
@@ -63,6 +64,7 @@ class Own:
             raise
         follow = threading.Thread(target=self._follow, args=(self._started, os.dup(output)), daemon=True)
         follow.start()
+        self.root = self._started.pid or None  # 0: it had ended before its number was asked for
         return self._started.pid
 
     def receive(self) -> dict[str, Any]:
@@ -121,6 +123,7 @@ class ContainerServer(Server):
             self._drop()
             raise
         self.container = keeper.container
+        self.root = started.pid
 
     def begin(self, order: dict[str, Any], output: int) -> int:
         """Have it start a process; return the number by which this machine knows it."""

@@ -1,5 +1,7 @@
 """What the machine did during the kept epochs of one process, and what the run itself used of it meanwhile.
 
+The run is everything below the runner: the cell that works, those that wait, the servers, and the containers of either.
+
 Blind to what the epochs took: it is told when one begins and when it has ended, reads counters, and knows no times of
 the cell's. What disturbed a block from outside follows from it (`analysis.surroundings.disturbance`).
 """
@@ -7,28 +9,63 @@ the cell's. What disturbed a block from outside follows from it (`analysis.surro
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from analysis.surroundings.disturbance import (
+    OTHER_CPU_LIMIT,
     OwnUse,
+    WaitingUse,
     Watched,
     other_cpu_share,
     stall_share,
     steal_share,
     together,
 )
+from analysis.surroundings.neighbours import busy_neighbours
+from analysis.surroundings.readings import Process, Unread
 from records.schema import Surroundings
 from runner.cell.job import Job
-from runner.executors import process_tree
+from runner.executors import WaitingCell, process_tree
 from runner.executors.environment import allowed_cpus, visible_gpu
 from runner.surroundings.counters import Counters, Sampler, since
 from runner.surroundings.memory import usable_bytes
 from runner.surroundings.nvml import GpuReading, Nvml, opened, over_epochs
-from runner.surroundings.own import own_now, own_since
+from runner.surroundings.own import cpu_now, own_now, own_since
+from runner.surroundings.processes import Line, others, processes, read_line
 from runner.surroundings.tree import Tree
+
+# Looking at every process of the machine takes milliseconds: while all cells rest, and not after each short epoch.
+SCAN_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The run's processes while a cell works: the cell's own, what is above all that it starts, the cells that wait."""
+
+    pid: int
+    root: int
+    waiting: Sequence[WaitingCell] = ()
+
+    @property
+    def roots(self) -> set[int]:
+        """The processes above all of the run's own. Containers are not below the runner."""
+        return {os.getpid(), self.root, *(cell.root for cell in self.waiting)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What was read before an epoch."""
+
+    alive: Alive
+    counters: Counters
+    own: OwnUse
+    waiting_s: list[float | None]
 
 
 class Epochs:
-    """The stretches of a process's kept epochs. `begin` and `end` come in turn; `close` lets go of the counters."""
+    """The stretches of a process's kept epochs. `begin` and `end` alternate; `close` closes the counters."""
 
     def __init__(self, job: Job) -> None:
         self._left = job.settings.epochs - job.settings.discard
@@ -37,26 +74,32 @@ class Epochs:
         self._usable_bytes = usable_bytes(self._tree)
         self._gpu = opened(visible_gpu()) if job.settings.device == "gpu" else None
         self._gpu_before: GpuReading | None = None
-        self._begun: tuple[Counters, OwnUse] | None = None
+        self._begun: _Begun | None = None
+        self._scans = _Scans(self._tree)
         self.watched: list[Watched] = []
         self.gpu_ends: list[tuple[GpuReading, GpuReading]] = []
 
-    def begin(self, pid: int) -> bool:
+    def begin(self, alive: Alive) -> bool:
         """The process goes on; return whether that is with a kept epoch, since one was left."""
         if self._left <= 0:
             return False
         self._left -= 1
+        alive = replace(alive, waiting=[cell for cell in alive.waiting if read_line(self._tree, cell.root)])
+        self._scans.begin()
         self._gpu_before = self._gpu.read() if isinstance(self._gpu, Nvml) else None
-        self._begun = self._sampler.read(), self._own(pid)
+        self._begun = _Begun(alive, self._sampler.read(), self._own(alive), self._waiting_s(alive))
         return True
 
-    def end(self, pid: int) -> None:
+    def end(self) -> None:
         """The process rests again, or has ended."""
         if self._begun is None:
             return
-        counters, own = self._begun
-        self._begun = None
-        self.watched.append(Watched(since(counters, self._sampler.read()), own_since(own, self._own(pid))))
+        begun, self._begun = self._begun, None
+        stretch, own = since(begun.counters, self._sampler.read()), own_since(begun.own, self._own(begun.alive))
+        ends_s = zip(begun.alive.waiting, begun.waiting_s, self._waiting_s(begun.alive), strict=True)
+        waiting = [WaitingUse(cell.name, _moved(*ends)) for cell, *ends in ends_s]
+        self.watched.append(Watched(stretch, own, tuple(waiting)))
+        self._scans.end(begun.alive.roots, last=self._left <= 0)
         if self._gpu_before is not None and isinstance(self._gpu, Nvml):
             self.gpu_ends.append((self._gpu_before, self._gpu.read()))
 
@@ -69,8 +112,55 @@ class Epochs:
         """Let go of the counters."""
         self._sampler.close()
 
-    def _own(self, pid: int) -> OwnUse:
-        return own_now(self._tree, [*process_tree.tree(pid), os.getpid()], self._usable_bytes)
+    @property
+    def others(self) -> tuple[Process, ...]:
+        """The processes outside the run that used most CPU since the first kept epoch began."""
+        return self._scans.others
+
+    def _own(self, alive: Alive) -> OwnUse:
+        found = own_now(self._tree, below(alive.roots), self._usable_bytes)
+        if found.cpu_s is None:  # one ended between the listing and the reading: what it used is its parent's now
+            found = own_now(self._tree, below(alive.roots), self._usable_bytes)
+        # Of a process that has ended, CPU time and storage are its parent's; what memory it held, nobody says.
+        return found if read_line(self._tree, alive.pid) else replace(found, memory_share=None)
+
+    def _waiting_s(self, alive: Alive) -> list[float | None]:
+        return [cpu_now(self._tree, below({cell.root})) for cell in alive.waiting]
+
+
+class _Scans:
+    """Looks at all processes of the machine, to name those outside the run that used its CPUs."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._first: tuple[float, Mapping[int, Line] | Unread] | None = None
+        self._scanned_s = 0.0
+        self.others: tuple[Process, ...] = ()
+
+    def begin(self) -> None:
+        """An epoch begins: look, before the first one."""
+        if self._first is None:
+            self._first = time.perf_counter(), processes(self._tree)
+            self._scanned_s = self._first[0]
+
+    def end(self, own: Collection[int], *, last: bool) -> None:
+        """An epoch has ended: look, after the last one, and where the latest look is long ago."""
+        now_s = time.perf_counter()
+        if self._first is None or not (last or now_s - self._scanned_s >= SCAN_INTERVAL_S):
+            return
+        begun_s, before = self._first
+        found = others(before, processes(self._tree), own, now_s - begun_s)
+        self.others = () if isinstance(found, Unread) else found
+        self._scanned_s = now_s
+
+
+def below(roots: Collection[int]) -> set[int]:
+    """Return these processes and everything below them."""
+    return {pid for root in roots for pid in process_tree.tree(root)}
+
+
+def _moved(before_s: float | None, after_s: float | None) -> float | None:
+    return None if before_s is None or after_s is None or after_s < before_s else after_s - before_s
 
 
 def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:
@@ -78,12 +168,15 @@ def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:
     whole = together(epochs.watched)
     if whole is None:
         return Surroundings(*load)
-    stretch = whole.stretch
+    stretch, others_share = whole.stretch, other_cpu_share(whole)
+    is_busy = others_share is not None and others_share > OTHER_CPU_LIMIT
     return Surroundings(
         load_before=load[0],
         load_after=load[1],
         steal_share=steal_share(stretch),
-        other_cpu_share=other_cpu_share(whole),
+        other_cpu_share=others_share,
+        busiest_process=str(epochs.others[0]) if is_busy and epochs.others else None,
+        busy_neighbours=[str(one) for one in busy_neighbours(epochs.watched)],
         cpu_pressure_share=stall_share(stretch.cpu_some_s, stretch),
         memory_stall_share=stall_share(stretch.memory_full_s, stretch),
         io_stall_share=stall_share(stretch.io_full_s, stretch),

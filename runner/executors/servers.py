@@ -27,6 +27,7 @@ class Server:
 
     container: Container | None = None
     alone = False  # its processes share what it is in, a container too
+    root: int | None = None  # the server's own process; it runs one cell at a time, so all below it is that cell's
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -78,6 +79,7 @@ class ProcessServer(Server):
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
         super().__init__(connection)
         self.process = process
+        self.root = process.pid
 
     def how_it_ended(self) -> str:
         """Return its exit status, if it has one yet."""

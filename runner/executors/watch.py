@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from records.codec import CodecError, decode, loads
 from records.schema import Container
 from runner.cell.job import Job, Resting
-from runner.executors import Outcome, process_tree
-from runner.executors.epochs import Epochs, surroundings
+from runner.executors import Outcome, WaitingCell, process_tree
+from runner.executors.epochs import Alive, Epochs, surroundings
 from runner.executors.output import CappedOutput
 from runner.executors.sampling import Pace, Sampling
 from runner.executors.tree_memory import group_of
@@ -47,6 +47,10 @@ class Parent(Protocol):
     @property
     def alone(self) -> bool:
         """Return whether its process has its container, and so its control group, to itself."""
+
+    @property
+    def root(self) -> int | None:
+        """Return the process above all that its process starts, by its id on this machine; None: the process itself."""
 
     def begin(self, order: dict[str, Any], output: int) -> int:
         """Start a process that prints to this descriptor; return its id on this machine. Raises `ServerGone`."""
@@ -158,6 +162,7 @@ class Watch:
             raise
         finally:
             os.close(writer)
+        self._root = parent.root or self._pid
         self._use = sampling_of(parent, self._pid, self._epochs.gpus)
         self._meter.off()
         self._start_time_s = self._meter.wall_s
@@ -179,18 +184,22 @@ class Watch:
         """Keep the steps to tell the process at its next turn."""
         self._steps = steps
 
-    def turn(self) -> bool:
+    def root(self) -> int | None:
+        """Return the process above all that the cell started; None once it has ended."""
+        return None if self._ended or self._gone else self._root
+
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Let the process go on until it rests again; False when it has ended."""
         if self._resting is not None:
             if self._steps is None:
-                if self._epochs.begin(self._pid):
+                if self._epochs.begin(Alive(self._pid, self._root, waiting)):
                     self._use.begin(self._meter.wall_s)
                 else:
                     self._use.over()
             self._reins.go(self._steps)
             self._resting = self._steps = None
         rests = self._wait()
-        self._epochs.end(self._pid)
+        self._epochs.end()
         self._use.end(self._meter.wall_s, resting=rests)
         return rests
 
@@ -284,9 +293,13 @@ class Never:
     def resume(self, steps: int) -> None:
         """There is nobody to tell."""
 
-    def turn(self) -> bool:
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """It has ended."""
         return False
+
+    def root(self) -> int | None:
+        """It has no process."""
+        return None
 
     def resident_bytes(self) -> int:
         """It holds nothing."""

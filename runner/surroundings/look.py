@@ -45,7 +45,7 @@ def watch(
         seen, own_s, before = processes(tree), ended_cpu_s(), sampler.read()
         ratios = measure()
         stretch, own = since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)
-    return Meanwhile(stretch, own, others(seen, processes(tree), os.getpid(), stretch.wall_s)), ratios
+    return Meanwhile(stretch, own, others(seen, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
 
 
 def limits(tree: Tree, cpus: Collection[int]) -> Limits:

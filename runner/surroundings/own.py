@@ -34,7 +34,7 @@ def own_now(tree: Tree, pids: Collection[int], usable_bytes: int | None) -> OwnU
     """
     resident = _sum(pids, lambda pid: _resident_bytes(tree, pid))
     return OwnUse(
-        cpu_s=_sum(pids, lambda pid: _cpu_s(tree, pid)),
+        cpu_s=cpu_now(tree, pids),
         memory_share=resident / usable_bytes if resident is not None and usable_bytes else None,
         storage_bytes=_sum(pids, lambda pid: _storage_bytes(tree, pid)),
     )
@@ -50,6 +50,11 @@ def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
     )
 
 
+def cpu_now(tree: Tree, pids: Collection[int]) -> float | None:
+    """Return the CPU time of these processes and their ended children since they started."""
+    return _sum(pids, lambda pid: _cpu_s(tree, pid))
+
+
 def ended_cpu_s() -> float:
     """Return what this process and its ended children have used: all of a run whose processes end with each reading."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -58,7 +63,7 @@ def ended_cpu_s() -> float:
 
 def _cpu_s(tree: Tree, pid: int) -> float | None:
     line = read_line(tree, pid)
-    return None if line is None else line.cpu_s + line.ended_children_cpu_s
+    return None if line is None else line.whole_cpu_s
 
 
 def _resident_bytes(tree: Tree, pid: int) -> int | None:

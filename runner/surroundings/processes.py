@@ -1,13 +1,13 @@
 """Processes, and what this one may do.
 
-Promise: nothing is told of a process but its name, cleaned of control characters, and its share of a CPU.
+Promise: nothing is reported of a process but its name, cleaned of control characters, its id and its share of a CPU.
 Source: proc(5) for /proc/PID/stat.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from analysis.surroundings.readings import Process, Unread
@@ -30,6 +30,11 @@ class Line:
     cpu_s: float
     ended_children_cpu_s: float
     started_ticks: int
+
+    @property
+    def whole_cpu_s(self) -> float:
+        """The CPU time of the process and its ended children."""
+        return self.cpu_s + self.ended_children_cpu_s
 
 
 def processes(tree: Tree) -> dict[int, Line] | Unread:
@@ -62,23 +67,46 @@ def read_line(tree: Tree, pid: int) -> Line | None:
 
 
 def others(
-    before: Mapping[int, Line] | Unread, after: Mapping[int, Line] | Unread, own: int, wall_s: float
+    before: Mapping[int, Line] | Unread, after: Mapping[int, Line] | Unread, own: Collection[int], wall_s: float
 ) -> tuple[Process, ...] | Unread:
-    """Return the processes outside our own tree that used most CPU meanwhile, most first."""
+    """Return the processes outside the trees of `own` that used most CPU meanwhile, most first.
+
+    A process is credited with its ended children too: a compiler that lives for a tenth of a second shows in neither
+    look, and its CPU time in that of the `make` which waits for it.
+    """
     if isinstance(before, Unread):
         return before
     if isinstance(after, Unread):
         return after
-    used = []
-    for pid, line in after.items():
-        if _descends(pid, own, after):
-            continue
-        earlier = before.get(pid)
-        same = earlier is not None and earlier.started_ticks == line.started_ticks
-        cpu_s = line.cpu_s - (earlier.cpu_s if earlier is not None and same else 0.0)
-        used.append(Process(line.name, cpu_s / wall_s))
+    known = _counted_before(before, after)
+    used = [
+        Process(line.name, max(0.0, line.whole_cpu_s - known.get(pid, 0.0)) / wall_s, pid)
+        for pid, line in after.items()
+        if not _descends(pid, own, after)
+    ]
     used.sort(key=lambda process: (-process.cpu_share, process.name))
     return tuple(process for process in used[:SHOWN] if process.cpu_share >= SHOWN_SHARE)
+
+
+def _counted_before(before: Mapping[int, Line], after: Mapping[int, Line]) -> dict[int, float]:
+    """Return, of what the processes of `after` and their ended children used, how much was used before, by process.
+
+    What a process had used that has ended since went to the nearest of its ancestors that is still there.
+    """
+    found: dict[int, float] = {}
+    for pid, line in before.items():
+        heir, seen = pid, {0}
+        while heir in before and heir not in seen and not _same(before[heir], after.get(heir)):
+            seen.add(heir)
+            heir = before[heir].parent
+        if heir in before and heir not in seen:
+            found[heir] = found.get(heir, 0.0) + line.whole_cpu_s
+    return found
+
+
+def _same(earlier: Line, later: Line | None) -> bool:
+    """Say whether this is still the same process; its number may have been given to another one."""
+    return later is not None and earlier.started_ticks == later.started_ticks
 
 
 def missing_rights(tree: Tree) -> tuple[str, ...]:
@@ -105,11 +133,11 @@ def container(tree: Tree) -> str | None:
     return next((name for word, name in known.items() if not isinstance(groups, Unread) and word in groups), None)
 
 
-def _descends(pid: int, own: int, lines: Mapping[int, Line]) -> bool:
+def _descends(pid: int, own: Collection[int], lines: Mapping[int, Line]) -> bool:
     seen: set[int] = set()
     while pid in lines and pid not in seen:
-        if pid == own:
+        if pid in own:
             return True
         seen.add(pid)
         pid = lines[pid].parent
-    return pid == own
+    return pid in own

@@ -13,14 +13,15 @@ import os
 import select
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
 from runner.cell.job import Job
-from runner.executors import Outcome, process_tree
+from runner.executors import Outcome, WaitingCell, process_tree
 from runner.executors.environment import allowed_cpus
-from runner.executors.epochs import Epochs, surroundings
+from runner.executors.epochs import Alive, Epochs, surroundings
 from runner.executors.output import HEAD_BYTES, TAIL_BYTES, CappedOutput
 from runner.executors.sampling import Pace
 from runner.executors.watch import MESSAGE_BYTES, Meter, Parent, ServerGone, sampling_of
@@ -64,7 +65,7 @@ class TaskWatch:
             raise
         self._use = sampling_of(parent, self._pid, gpus)
         self._begun_s = time.perf_counter()
-        self._epochs.begin(self._pid)
+        self._epochs.begin(Alive(self._pid, parent.root or self._pid))
         self._use.begin(self._meter.worked_s())
 
     def _order(self) -> dict[str, Any]:
@@ -83,7 +84,11 @@ class TaskWatch:
     def resume(self, steps: int) -> None:
         """It has no steps."""
 
-    def turn(self) -> bool:
+    def root(self) -> int | None:
+        """Return nothing: it never waits for a turn."""
+        return None
+
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Let it run to its end."""
         if self._ended is None and self._gone is None:
             self._wait()
@@ -141,7 +146,7 @@ class TaskWatch:
         finally:
             self._use.end(self._meter.worked_s())
             self._meter.off()
-            self._epochs.end(self._pid)
+            self._epochs.end()
             self._take_reports()
             self._close()
             self._use.close()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from analysis.compare import summarise
 from analysis.doubts import doubts
-from records.schema import Record, Resolved, Status, Times
+from records.schema import Record, Resolved, Status, Surroundings, Times
 from tests.conftest import make_record
 
 
@@ -66,6 +66,29 @@ def test_recompiles_in_the_timed_region_and_graph_breaks_are_told() -> None:
     recompiles, breaks = doubts(made)
     assert recompiles.startswith("recompiles in the timed region: 2 in 1 of 3 processes")
     assert breaks.startswith("graph breaks: torch.compile cut the step's program in 3 places")
+
+
+def test_graph_breaks_of_measured_epochs_are_told_from_the_others() -> None:
+    resolved = Resolved(50, 32, "fork", "float32", graph_breaks=3, graph_breaks_timed=2)
+    (line,) = doubts([replace(record, resolved=resolved) for record in cell([epochs(1)])])
+    assert "in 3 places, 2 of them during the measured epochs; " in line
+
+
+def test_cell_slowed_down_by_waiting_cells_names_them() -> None:
+    busy = [["jax:a (40.0 % of the CPUs)"], ["jax:a (20.0 % of the CPUs)", "torch:a (4.0 % of the CPUs)"], []]
+    made = cell([epochs(1), epochs(2), epochs(3)])
+    (line,) = doubts(
+        [replace(r, surroundings=Surroundings(busy_neighbours=b)) for r, b in zip(made, busy, strict=True)]
+    )
+    assert line.startswith("busy neighbour: jax:a, torch:a computed while waiting for its turn, in 2 of 3 processes: ")
+
+
+def test_cell_that_computes_while_it_waits_is_named_with_its_largest_share() -> None:
+    shares = (0.5, 0.2, 0.03, None)
+    made = cell([epochs(seed) for seed in range(4)])
+    around = [Surroundings(waiting_cpu_share=share) for share in shares]
+    (line,) = doubts([replace(r, surroundings=one) for r, one in zip(made, around, strict=True)])
+    assert line.startswith("computes while it waits: up to 50.0 % of the CPUs, in 2 of 4 processes: ")
 
 
 def test_a_summary_holds_the_doubts_of_its_cell() -> None:

@@ -17,12 +17,12 @@ from dashboards.board import Standing
 from dashboards.questions import Choice, answer, checked, questions
 from records import findings
 from records.findings import Kind
-from records.schema import Status
+from records.schema import Resolved, Status
 from records.settings import BACKENDS
-from records.store import Results
+from records.store import Results, Run
 from tests.conftest import make_record, make_settings
 from tests.dashboards.boards import HOSTILE, NIGHTS, SLOWER_FROM, cell_of, stored, warehouse_of
-from tests.sessions import run_name, store_session
+from tests.sessions import processes, run_name, store_session
 from tests.uploader.stored import found, store_run
 from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
@@ -166,6 +166,18 @@ def test_of_two_runs_of_a_work_each_backend_shows_its_newest_and_the_newer_run_s
             ("30.0\u00a0ms", "no interval", False),
             ("20.0\u00a0ms", "no interval", True),
         ]
+
+
+def test_matrix_counts_programs_made_in_measured_epochs_of_the_worst_process(tmp_path: Path) -> None:
+    counts = (0, 5, None)
+    made = [Resolved(5, 5, "fork", "float32", recompiles_timed=count, graph_breaks_timed=0) for count in counts]
+    records = [replace(r, resolved=one) for r, one in zip(processes(0.01, count=3), made, strict=True)]
+    run = Run(store_session(tmp_path, run_name(0), records))
+    findings.keep(run, [found(records[0].cell_id)])
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
+    assert [(row["recompiles"], row["graph_breaks"]) for row in rows] == [(5, 0)]
+    [shown] = panels.panel(questions()["matrix"], rows).heat
+    assert [cell.hint.partition("; ")[2] for cell in shown.cells] == ["recompiles in the measured epochs: 5"]
 
 
 def test_the_comparison_shows_the_ratios_that_analysis_found(warehouse: LocalWarehouse, results: Results) -> None:

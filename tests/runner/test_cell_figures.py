@@ -50,12 +50,12 @@ hooks = [n for n in EpochClock.__dict__ if "batch" in n]
 assert not hooks, hooks
 
 from runner.cell.kept import Compiling
-told = iter([4, 7, None, 2, None, None])
-plug = types.SimpleNamespace(compilations=lambda: next(told))
-for expected in (3, 2, None):
+counts, breaks = iter([4, 7, None, 2, None, None]), iter([1, 1, None, 5, None, None])
+plug = types.SimpleNamespace(compilations=lambda: next(counts), graph_breaks=lambda: next(breaks))
+for expected in ((3, 0), (2, 5), (None, None)):
     compiling = Compiling(plug)
     compiling.begin(); compiling.end()
-    assert compiling.count == expected
+    assert (compiling.count, compiling.graph_breaks) == expected
 
 from runner.cell.kept import Allocated
 held = iter([10, None, 12])
@@ -67,7 +67,9 @@ assert allocated.sizes_bytes == [10, 12]
 import gc, weakref
 from runner.cell.kept import Kept
 seen = []
-plug = types.SimpleNamespace(compilations=lambda: seen.append("count"), device_memory_bytes=lambda: None)
+plug = types.SimpleNamespace(
+    compilations=lambda: seen.append("count"), graph_breaks=lambda: None, device_memory_bytes=lambda: None
+)
 turns = types.SimpleNamespace(rest=lambda: seen.append("rest"))
 stretch = Kept(turns, Compiling(plug), Allocated(plug)).stretch(replace(s, epochs=4, discard=2), 3)
 class Ring: pass

@@ -24,7 +24,7 @@ BUSY = replace(
     meanwhile=replace(
         QUIET.meanwhile,
         stretch=replace(STRETCH, cpu_busy_s=30.0),
-        others=tuple(Process(f"a-process-with-a-name-{n}"[:20], 0.9) for n in range(3)),
+        others=tuple(Process(f"a-process-with-a-name-{n}"[:20], 0.9, 4194300 + n) for n in range(3)),
     ),
 )
 

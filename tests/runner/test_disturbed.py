@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from analysis.surroundings.disturbance import OwnUse, Stretch, Watched
+from analysis.surroundings.disturbance import OwnUse, Stretch, WaitingUse, Watched
 from records.identity import cell_id
 from records.store import Results
 from runner.campaign import MOST_REPLACEMENTS, REPLACED_SHARE, SURELY_REPLACED
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
-from runner.executors import Outcome
-from runner.executors.epochs import Epochs
-from runner.testing import FakeExecutor
+from runner.executors import Outcome, Running, WaitingCell
+from runner.executors.epochs import Alive, Epochs
+from runner.surroundings.own import cpu_now
+from runner.surroundings.tree import Tree
+from runner.testing import FakeExecutor, FakeRunning
 from tests.conftest import make_settings
 
 MATRIX = """\
@@ -153,12 +158,98 @@ def test_on_a_machine_that_is_always_disturbed_a_quarter_of_the_blocks_is_measur
     assert len(again) == REPLACED_SHARE * 16
 
 
+def test_cpu_time_of_a_waiting_cell_is_reported_and_does_not_repeat_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try would have the same neighbour."""
+    busy = replace(CALM, waiting=(WaitingUse("jax:gru", 1.2),))
+    found = run(tmp_path, monkeypatch, lambda job: busy if job.settings.backend == "torch" else CALM)
+    assert {attempt for _, _, attempt in found} == {0}
+    records = Results(tmp_path / "results").runs()[-1].load()[0]
+    shares = {record.settings.backend: record.surroundings.waiting_cpu_share for record in records}
+    assert shares == {"jax": pytest.approx(0.3), "torch": None}
+    warned = {(r.settings.backend, warning.partition(":")[0]) for r in records for warning in r.warnings}
+    assert warned == {("jax", "busy_while_waiting")}
+
+
+class Waiting(FakeExecutor):
+    """Its processes say below which process they are, and note who waits while they work."""
+
+    noted: list[tuple[str, list[WaitingCell]]]
+
+    def start(self, job: Job, timeout_s: float) -> Running:
+        FakeExecutor.start(self, job, timeout_s)
+        return WaitingRunning(self, job)
+
+
+class WaitingRunning(FakeRunning):
+    def root(self) -> int | None:
+        return None if self.job in self.executor.jobs else {"jax": 100, "torch": 200}[self.job.settings.backend]
+
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
+        assert isinstance(self.executor, Waiting)
+        self.executor.noted.append((self.job.settings.backend, list(waiting)))
+        return True
+
+
+def test_each_measured_epoch_knows_the_cells_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX.replace("repeats: 5", "repeats: 2"))
+    executor = Waiting()
+    executor.noted = []
+    assert main(["--matrix", "matrix.yaml"], Seams(executor=executor)) == 0
+    epochs = [(backend, waiting) for backend, waiting in executor.noted if waiting]
+    assert {backend for backend, _ in epochs} == {"jax", "torch"}
+    other = {"jax": WaitingCell("torch:gru", 200), "torch": WaitingCell("jax:gru", 100)}
+    assert [[other[backend]] for backend, _ in epochs] == [waiting for _, waiting in epochs]
+
+
+BURNING = "while True: sum(range(100000))"
+
+
+@pytest.mark.process
+def test_cpu_time_of_every_process_of_the_run_is_its_own(tmp_path: Path) -> None:
+    """Also that of a waiting cell, which is not below the cell that works."""
+    settings = make_settings(epochs=2, discard=1)
+    epochs = Epochs(Job("nonce", cell_id(settings), 0, 0, settings, 10, str(tmp_path), [], None, None))
+    with (
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as working,
+        subprocess.Popen([sys.executable, "-c", BURNING]) as burning,
+    ):
+        try:
+            waits = [WaitingCell("jax:burning", burning.pid), WaitingCell("gone", 1 << 22)]
+            epochs.begin(Alive(working.pid, working.pid, waits))
+            begun_s, begun_here_s = cpu_time_s(burning.pid), time.process_time()
+            while cpu_time_s(burning.pid) - begun_s < 0.3:
+                pass
+            used_here_s = time.process_time() - begun_here_s
+            epochs.end()
+        finally:
+            for process in (working, burning):
+                process.kill()
+            epochs.close()
+    (watched,) = epochs.watched
+    (waiting,) = watched.waiting
+    assert waiting.name == "jax:burning"
+    assert waiting.cpu_s is not None
+    assert watched.own.cpu_s is not None
+    assert waiting.cpu_s >= 0.3
+    assert watched.own.cpu_s > 0.9 * (waiting.cpu_s + used_here_s)
+    assert f"(process {burning.pid}," not in " ".join(map(str, epochs.others))
+
+
+def cpu_time_s(pid: int) -> float:
+    found = cpu_now(Tree(), [pid])
+    assert found is not None
+    return found
+
+
 def test_of_a_process_only_its_kept_epochs_are_watched(tmp_path: Path) -> None:
     """What it does before them and after them may be disturbed as it will."""
     settings = make_settings(epochs=4, discard=1)
     epochs = Epochs(Job("nonce", cell_id(settings), 0, 0, settings, 10, str(tmp_path), [], None, None))
     for _ in range(5):
-        epochs.begin(os.getpid())
-        epochs.end(os.getpid())
+        epochs.begin(Alive(os.getpid(), os.getpid()))
+        epochs.end()
     epochs.close()
     assert len(epochs.watched) == 3

@@ -159,6 +159,52 @@ def test_a_disturbed_machine_is_a_warning(surroundings: Surroundings, rule: str)
     assert [warning.partition(":")[0] for warning in verdict.warnings] == [rule]
 
 
+def test_busy_machine_warning_names_the_busiest_process() -> None:
+    around = Surroundings(other_cpu_share=0.3, busiest_process="stress (process 123, 0.60 CPUs)")
+    (warning,) = judge(JOB, replace(ENDED_WELL, surroundings=around), kept(1.0, 1.0, 1.0), None).warnings
+    busiest = "(busiest: stress (process 123, 0.60 CPUs))"
+    assert warning == f"busy: processes outside the run used 30.0 % of the CPUs {busiest}; stop them"
+
+
+def test_cell_slowed_down_by_a_waiting_cell_is_ok_with_a_warning_that_names_it() -> None:
+    around = Surroundings(busy_neighbours=["jax:my_plugin:build (48.5 % of the CPUs)"])
+    verdict = judge(JOB, replace(ENDED_WELL, surroundings=around), kept(1.0, 1.0, 1.0), None)
+    (warning,) = verdict.warnings
+    assert verdict.status is Status.OK
+    assert warning.startswith("busy_neighbour: jax:my_plugin:build (48.5 % of the CPUs) computed while waiting")
+
+
+@pytest.mark.parametrize(("share", "warned"), [(None, False), (0.0, False), (0.029, False), (0.031, True)])
+def test_cell_that_computes_while_it_waits_is_warned_beyond_the_limit(share: float | None, warned: bool) -> None:
+    outcome = replace(ENDED_WELL, surroundings=Surroundings(waiting_cpu_share=share))
+    warnings = judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings
+    assert [warning.partition(":")[0] for warning in warnings] == ["busy_while_waiting"] * warned
+
+
+@pytest.mark.parametrize(
+    ("recompiles", "graph_breaks", "expected"),
+    [
+        (None, None, []),
+        (0, 0, []),
+        (1, None, ["recompiled: 1 program was traced or compiled during the measured epochs"]),
+        (8, None, ["recompiled: 8 programs were traced or compiled during the measured epochs"]),
+        (0, 3, ["graph_breaks: torch.compile cut programs in 3 places during the measured epochs"]),
+    ],
+)
+def test_programs_made_during_measured_epochs_are_a_warning_with_advice(
+    recompiles: int | None, graph_breaks: int | None, expected: list[str]
+) -> None:
+    assert GOOD.resolved is not None
+    resolved = replace(GOOD.resolved, recompiles_timed=recompiles, graph_breaks_timed=graph_breaks)
+    verdict = judge(JOB, ENDED_WELL, replace(kept(1.0, 1.0, 1.0), resolved=resolved), None)
+    assert verdict.status is Status.OK
+    parts = [warning.partition("; ")[0].partition(", whose")[0] for warning in verdict.warnings]
+    assert parts == expected
+    assert all(
+        warning.partition("; ")[2].startswith(("keep the shapes", "remove what")) for warning in verdict.warnings
+    )
+
+
 @pytest.mark.parametrize(
     ("field", "limit"), [("steal_share", disturbance.STEAL_LIMIT), ("other_cpu_share", disturbance.OTHER_CPU_LIMIT)]
 )

@@ -94,6 +94,9 @@ class Plug(Protocol):
         It costs a look at a number: the counting is done where something is compiled, not at each step.
         """
 
+    def graph_breaks(self) -> int | None:
+        """Return in how many places programs were cut in two since `configure`, None where none are compiled so."""
+
     def peak_device_memory_bytes(self) -> int | None:
         """Return the allocator's peak on the device, None on a CPU."""
 

@@ -92,6 +92,9 @@ class Plug:
     def compilations(self) -> int | None:
         return self._traces
 
+    def graph_breaks(self) -> int | None:
+        return None  # what it cannot trace is an error
+
     def peak_device_memory_bytes(self) -> int | None:
         return _allocated_bytes("peak")
 

@@ -85,11 +85,14 @@ class Plug:
         seconds = [sum(spans) for name, spans in compilation_time_metrics.items() if name == "_compile.compile_inner"]
         if not seconds:
             return CompileEvents()
-        return CompileEvents(compile_time_s=sum(seconds), graph_breaks=sum(_counters()["graph_break"].values()))
+        return CompileEvents(compile_time_s=sum(seconds), graph_breaks=self.graph_breaks())
 
     def compilations(self) -> int | None:
         # Frames, since one that breaks compiles to several graphs. Eager PyTorch has compiled none, ever.
         return int(_counters()["frames"]["total"]) or None
+
+    def graph_breaks(self) -> int | None:
+        return int(sum(_counters()["graph_break"].values())) if self.compilations() else None
 
     def peak_device_memory_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None

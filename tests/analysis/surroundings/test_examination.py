@@ -178,8 +178,9 @@ def test_a_stretch_without_any_counter_judges_nothing() -> None:
 
 
 def test_other_users_of_the_cpu_are_named() -> None:
-    busy = changed("meanwhile", stretch=replace(STRETCH, cpu_busy_s=30.0), others=(Process("make", 0.9),))
-    assert finding(busy, Check.OTHER_CPU).seen == "other processes used 25.0 % of the CPUs; of one CPU make 90.0 %"
+    busy = changed("meanwhile", stretch=replace(STRETCH, cpu_busy_s=30.0), others=(Process("make", 0.9, 123),))
+    expected = "other processes used 25.0 % of the CPUs; busiest: make (process 123, 0.90 CPUs)"
+    assert expected == finding(busy, Check.OTHER_CPU).seen
 
 
 def test_the_worst_of_several_is_told() -> None:

@@ -173,20 +173,39 @@ def test_others_are_told_by_name_without_the_runs_own_tree(tmp_path: Path) -> No
         "/proc/32/stat": stat("idle", 1, 0),
     }.items():
         write(tmp_path, path, text)
-    found = processes.others(before, processes.processes(Tree(tmp_path)), 20, 2.0)
-    assert found == (Process("a b) (c", 0.25), Process("new", 0.125))
+    found = processes.others(before, processes.processes(Tree(tmp_path)), {20}, 2.0)
+    assert found == (Process("a b) (c", 0.25, 30), Process("new", 0.16, 31), Process("idle", 0.035, 32))
 
 
 def test_a_process_id_used_anew_is_another_process(tmp_path: Path) -> None:
     before = processes.processes(machine(tmp_path, {"/proc/30/stat": stat("old", 1, 500)}))
     write(tmp_path, "/proc/30/stat", stat("new", 1, 100, started=9))
-    assert processes.others(before, processes.processes(Tree(tmp_path)), 20, 1.0) == (Process("new", 1.0),)
+    assert processes.others(before, processes.processes(Tree(tmp_path)), {20}, 1.0) == (Process("new", 1.07, 30),)
+
+
+def test_process_is_credited_with_its_ended_children_once(tmp_path: Path) -> None:
+    """The compilers that a `make` started before the first look count only with what they used after it."""
+    names = {30: ("make", 1, 0), 31: ("sh", 30, 0), 32: ("cc", 31, 200)}
+    before = processes.processes(machine(tmp_path, {f"/proc/{pid}/stat": stat(*of) for pid, of in names.items()}))
+    for pid in (31, 32):
+        (tmp_path / f"proc/{pid}/stat").unlink()
+    # Of its ended children's 328 ticks, 7 + 7 + 207 were used before: by its own first ones, the shell, the compiler.
+    write(tmp_path, "/proc/30/stat", stat("make", 1, 0).replace(" 7 0 20 0 ", " 328 0 20 0 "))
+    found = processes.others(before, processes.processes(Tree(tmp_path)), {20}, 1.0)
+    assert found == (Process("make", pytest.approx(1.07), 30),)
+
+
+def test_processes_below_any_of_the_runs_own_are_not_others(tmp_path: Path) -> None:
+    """Cells in containers are not below the runner."""
+    shown = {f"/proc/{pid}/stat": stat("x", parent, 100) for pid, parent in ((20, 1), (21, 20), (40, 1), (41, 40))}
+    found = processes.processes(machine(tmp_path, {**shown, "/proc/1/stat": None}))
+    assert processes.others({}, found, {20, 40}, 1.0) == ()
 
 
 def test_parents_in_a_circle_end_the_search(tmp_path: Path) -> None:
     shown = {"/proc/30/stat": stat("a", 31, 100), "/proc/31/stat": stat("b", 30, 100), "/proc/1/stat": None}
     found = processes.processes(machine(tmp_path, shown))
-    assert processes.others({}, found, 20, 1.0) == (Process("a", 1.0), Process("b", 1.0))
+    assert processes.others({}, found, {20}, 1.0) == (Process("a", 1.07, 30), Process("b", 1.07, 31))
 
 
 def own_process(cpu_ticks: int, pages: int, read_bytes: int) -> dict[str, str]:
