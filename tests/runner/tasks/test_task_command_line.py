@@ -268,6 +268,19 @@ def test_a_field_that_the_command_does_not_have_is_told(folder: Path, capsys: py
     ]
 
 
+def test_a_key_of_a_cfg_file_without_effect_is_reported_and_the_task_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "task_config.cfg").write_text(CFG + "repeats = 3\n")
+    executor = FakeExecutor()
+    assert runner("task", executor=executor) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "runner: task_config.cfg:7: [train] repeats: unknown key without effect; to set repeats, write the task under "
+        "tasks: in a matrix file (docs/tasks.md)"
+    ]
+    assert len(executor.jobs) == 1
+
+
 def test_the_template_goes_before_the_other_cfg_file_and_both_before_the_matrix(folder: Path) -> None:
     chosen = []
     for name in ("matrix.yaml", "task_config.cfg", "task_config_template.cfg"):
