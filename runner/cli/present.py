@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import shortfall, whole
 from analysis.beside import Beside, cell_doubts, same_work
 from analysis.compare import CellSummary, Row, in_order
-from analysis.primary import STEP_TIME, beside_mean, metrics_over, shown
+from analysis.primary import STEP_TIME, beside_mean, completed, metrics_over, shown
 from analysis.statistics import MIN_BLOCKS
 from records.codec import to_json
 from records.schema import MEASURED, Record
@@ -118,7 +118,8 @@ def _cell_text(row: Row, backend: str, beside: Beside) -> str:
     if cell is None:
         return "-"
     if cell.step_time is None and not cell.measured:
-        return f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
+        failed = f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
+        return "\n".join([failed, *map(_plain, metric_lines(cell) if completed(cell.records) else ())])
     if cell.step_time is None:
         return "\n".join(map(_plain, [quantity(shown(cell.measured), cell.figure), *metric_lines(cell)]))
     centre = quantity(cell.step_time.centre, cell.figure)
@@ -197,7 +198,7 @@ def _row_json(row: Row, beside: Beside) -> dict[str, Any]:
     plain = to_json(row)
     plain["same_work"] = to_json(same_work(beside.parity, row))
     for name, cell in plain["cells"].items():
-        cell["metrics"] = to_json(metrics_over(row.cells[name].measured))
+        cell["metrics"] = to_json(metrics_over(completed(row.cells[name].records)))
         cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
         share = beside.shares.get(cell["cell_id"])
         cell["share_of_peak"] = share.share_of_peak if share else None
