@@ -153,13 +153,24 @@ def _print_failures(console: Any, rows: Sequence[Row]) -> None:
 
 
 def _print_warnings(console: Any, records: Sequence[Record]) -> None:
-    found = Counter(warning.partition(":")[0] for record in records for warning in record.warnings)
-    if not found:
-        return
+    lines = warning_lines(records)
+    if lines:
+        console.print()
+    for line in lines:
+        console.print(f"[yellow]warning[/] {_plain(line)}")
+
+
+def warning_lines(records: Sequence[Record]) -> list[str]:
+    """Return, for each warning rule, in how many records it fired and one of its texts; the most frequent first."""
     advice = {warning.partition(":")[0]: warning for record in records for warning in record.warnings}
-    console.print()
-    for rule, times in found.most_common(WARNINGS_SHOWN):
-        console.print(f"[yellow]warning[/] in {times} of {len(records)} records, such as: {_plain(advice[rule])}")
+    # A rule may fire several times in one record: metric_missing does for each metric.
+    found = Counter(
+        rule for record in records for rule in dict.fromkeys(text.partition(":")[0] for text in record.warnings)
+    )
+    return [
+        f"in {times} of {len(records)} record{'s' if len(records) > 1 else ''}, such as: {advice[rule]}"
+        for rule, times in found.most_common(WARNINGS_SHOWN)
+    ]
 
 
 def _print_doubts(console: Any, found: Findings) -> None:
