@@ -71,6 +71,12 @@ def test_a_backend_and_threads_of_a_cell_are_told_by_the_usual_variables(job: Jo
     assert (found["KERAS_BACKEND"], found["OMP_NUM_THREADS"]) == ("jax", "3")
 
 
+def test_a_backend_that_is_not_the_compared_axis_is_set_too(job: Job) -> None:
+    settings = make_settings(backend="batch_size=8", params={"backend": "jax"})
+    found = command_of(replace(job, settings=settings), sys.executable, "mark", CALLER).environment
+    assert found["KERAS_BACKEND"] == "jax"
+
+
 @pytest.mark.parametrize(
     ("gpus", "visible", "seen"),
     [
