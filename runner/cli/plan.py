@@ -1,6 +1,7 @@
-"""Print the cells of a matrix, the order they would run in and the time they would take. Runs nothing.
+"""Print the cells of a matrix, an order they would run in and the time they would take. Runs nothing.
 
-A cell whose estimate is longer than its time limit is counted with the limit, and the plan says so.
+A run has the order that is printed where it gets the same --order-seed; by default it draws one of its own. A cell whose
+estimate is longer than its time limit is counted with the limit, and the plan says so.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_document(plan_id(cells), steps, estimated), indent=1))
     else:
-        _print(cells, steps, estimated)
+        _print(cells, steps, estimated, args.order_seed)
     return 0
 
 
@@ -104,7 +105,7 @@ def earlier_wall_times(args: argparse.Namespace) -> dict[str, float]:
     return {cell: median(walls) for cell, walls in taken.items()}
 
 
-def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) -> None:
+def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, seed: int) -> None:
     from runner.cli.format import asked
 
     lines = [_head(cells, steps, estimated), "", "cells"]
@@ -117,7 +118,7 @@ def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) -
     for step in steps:
         if step.repeat != block:
             block = step.repeat
-            lines += ["", f"block {block}, in this order"]
+            lines += ["", f"block {block}, in the order of --order-seed {seed}"]
         lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {step.cell.settings.workload}")
     print("\n".join(lines))
 

@@ -97,6 +97,21 @@ def test_a_cell_that_took_longer_before_than_its_time_limit_is_marked(capsys: py
     )
 
 
+@pytest.mark.usefixtures("folder")
+def test_a_cell_is_estimated_by_the_median_of_its_processes_in_the_newest_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chosen = ("--filter", "batch_size=32", "--backend", "jax", "--repeats", "3")
+    for walls_s in ([5.0] * 3, [1.0, 30.0, 2.0]):
+
+        def timed(job: Job, walls_s: list[float] = walls_s) -> Outcome:
+            return replace(FakeExecutor().succeed(job), wall_time_s=walls_s[job.repeat])
+
+        assert main([*chosen, "--new"], Seams(executor=FakeExecutor(behaviours={"mnist_mlp": timed}))) == 0
+    capsys.readouterr()
+    assert [one["estimated_s"] for one in document(capsys, *chosen)["cells"]] == [2.0]
+
+
 def test_a_plan_runs_nothing_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     executor = FakeExecutor()
     assert main(["plan"], Seams(executor=executor)) == 0
@@ -109,8 +124,20 @@ def test_a_plan_has_the_order_of_its_seed(capsys: pytest.CaptureFixture[str]) ->
     first, other = (document(capsys, "--order-seed", seed)["order"] for seed in ("1", "5"))
     assert first == document(capsys, "--order-seed", "1")["order"]
     assert first != other
-    printed = [line.split()[0] for line in planned(capsys, "--order-seed", "1") if line.startswith("  ")]
-    assert printed[5:] == [one["cell_id"] for one in first]
+    lines = planned(capsys, "--order-seed", "1")
+    assert [line.split()[0] for line in lines if line.startswith("  ")][5:] == [one["cell_id"] for one in first]
+    assert [line for line in lines if line.startswith("block")] == [
+        "block 0, in the order of --order-seed 1",
+        "block 1, in the order of --order-seed 1",
+    ]
+
+
+def test_a_run_with_the_order_seed_of_a_plan_has_its_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ("--filter", "workload=mnist_mlp", "--order-seed", "5")
+    order = [(one["cell_id"], one["repeat"]) for one in document(capsys, *chosen)["order"]]
+    executor = FakeExecutor()
+    assert main(list(chosen), Seams(executor=executor)) == 0
+    assert [(job.cell_id, job.repeat) for job in executor.jobs] == order
 
 
 def test_a_plan_with_automatic_repeats_says_that_it_takes_longer(

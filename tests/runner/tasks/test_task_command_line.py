@@ -209,6 +209,23 @@ def test_a_missing_first_metric_of_a_cfg_file_keeps_the_others_in_the_result_fil
     assert set(found) == {"train.loss", "train.uptime_in_seconds", "train.cpu_memory_usage"}
 
 
+def test_a_result_file_of_an_earlier_run_is_removed_where_the_new_run_fails(folder: Path) -> None:
+    (folder / "dlbenchmark_result.json").write_text("{}")
+    (folder / "task_config.cfg").write_text(CFG)
+    executor = FakeExecutor(behaviours={"task train": exits_with_3})
+    assert runner("task", "--num-gpus", "0", executor=executor) == 1
+    assert not (folder / "dlbenchmark_result.json").exists()
+
+
+@pytest.mark.parametrize(("exit_code", "kept"), [(0, ""), (3, "the last words")])
+def test_a_record_keeps_the_output_of_a_failed_command_only(folder: Path, exit_code: int, kept: str) -> None:
+    def prints(job: Job) -> Outcome:
+        return replace(FakeExecutor().succeed(job), exit_code=exit_code, output_tail="the last words")
+
+    assert runner(*ONE_CELL, executor=FakeExecutor(behaviours={"task train": prints})) == bool(exit_code)
+    assert {record.evidence.output_tail for record in tasks(folder)} == {kept}
+
+
 def test_metrics_of_a_failed_command_are_no_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner(*ONE_CELL, "--json", executor=FakeExecutor(behaviours={"task train": exits_with_3})) == 1
     (row,) = json.loads(capsys.readouterr().out)["rows"]
