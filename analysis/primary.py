@@ -85,7 +85,7 @@ class MetricSummary:
 
 
 def completed(records: Iterable[Record]) -> list[Record]:
-    """Return the processes whose metrics count: those with a figure, and commands that lack only their primary metric."""
+    """Return the processes whose metrics count: those with a figure, and commands that only lack the primary metric."""
     return [record for record in records if record.status in MEASURED or _lacks_primary_alone(record)]
 
 

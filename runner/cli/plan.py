@@ -1,6 +1,6 @@
 """Print the cells of a matrix, an order they would run in and the time they would take. Runs nothing.
 
-A run has the order that is printed where it gets the same --order-seed; by default it draws one of its own. A cell whose
+A run has the printed order where it gets the same --order-seed; by default it draws one of its own. A cell whose
 estimate is longer than its time limit is counted with the limit, and the plan says so.
 """
 
