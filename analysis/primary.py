@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from records.schema import Record
-from records.task import Goal, Metric
+from records.schema import MEASURED, Record
+from records.task import Goal, Metric, primary_missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,15 @@ class MetricSummary:
     value: float | None
     count: int
     problem: str | None
+
+
+def completed(records: Iterable[Record]) -> list[Record]:
+    """Return the processes whose metrics count: those with a figure, and commands that only lack the primary metric."""
+    return [record for record in records if record.status in MEASURED or _lacks_primary_alone(record)]
+
+
+def _lacks_primary_alone(record: Record) -> bool:
+    return record.task is not None and (record.reason or "").startswith(primary_missing(record.task.primary))
 
 
 def metrics_over(records: Sequence[Record]) -> list[MetricSummary]:

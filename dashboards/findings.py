@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from analysis.beside import NOTHING, Beside, SameWork, Standing, cell_doubts, same_work
 from analysis.compare import CellSummary, Row, cost_of, in_order
 from analysis.parallel import Figure, figures
-from analysis.primary import STEP_TIME, MetricSummary, metrics_over, shown
+from analysis.primary import STEP_TIME, MetricSummary, completed, metrics_over, shown
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.format import (
@@ -231,7 +231,7 @@ def _lines(row: Row, columns: Sequence[Column], beside: Beside, parallel: Mappin
 def _task_lines(row: Row, columns: Sequence[Column], beside: Beside) -> list[Line]:
     """Return the lines of an external command: its primary metric, its others, its memory."""
     primary = next(iter(row.cells.values())).figure
-    found = {name: {one.name: one for one in metrics_over(cell.records)} for name, cell in columns if cell}
+    found = {name: {one.name: one for one in metrics_over(completed(cell.records))} for name, cell in columns if cell}
     names = dict.fromkeys(name for metrics in found.values() for name in metrics if name != primary.name)
     units = {one.name: one.unit for metrics in found.values() for one in metrics.values()}
     return [

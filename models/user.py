@@ -12,12 +12,17 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from models.registry import Built, Request, UnsupportedWorkload
+
+
+class WorkloadNotFound(ValueError):
+    """There is no such module. Who runs the cell knows where it looked, and adds what to do."""
 
 
 def user_workload(name: str) -> Callable[[Request], Built]:
@@ -47,7 +52,7 @@ def _imported(name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as problem:
         if problem.name is None or not f"{module_name}.".startswith(f"{problem.name}."):
             raise
-        raise ValueError(f"{name}: no module named {problem.name!r}; put its folder on PYTHONPATH") from None
+        raise _not_found(name, problem.name) from None
     if not hasattr(module, attribute):
         near = difflib.get_close_matches(attribute, dir(module), n=1)
         offer = f" (did you mean {near[0]!r}?)" if near else ""
@@ -56,6 +61,16 @@ def _imported(name: str) -> Callable[..., Any]:
     if not callable(function):
         raise TypeError(f"{name}: must be a function. Received: {function!r}")
     return function  # type: ignore[no-any-return]
+
+
+def _not_found(name: str, missing: str) -> ValueError:
+    """Return the error for a module that is missing, or missing in a package that is there."""
+    package = missing.rpartition(".")[0]
+    if not package:
+        return WorkloadNotFound(f"{name}: no module named {missing!r}")
+    found = sys.modules[package].__spec__
+    places = ", ".join((found and found.submodule_search_locations) or ()) or "a module, not a package"
+    return ValueError(f"{name}: no module named {missing!r} in {package!r} ({places})")
 
 
 def _checked(name: str, returned: object) -> Built:

@@ -44,6 +44,11 @@ class Compute(StrEnum):
     AVERAGE_AGGREGATE = "average_aggregate"
 
 
+def primary_missing(primary: str, problem: str = "") -> str:
+    """Return the reason of an attempt whose command ended well but whose primary metric is missing."""
+    return f"metric {primary}: {problem}"
+
+
 @dataclass(frozen=True, slots=True)
 class MetricAsked:
     """What to find: `pattern` has one group, None where the command reports the metric itself on its pipe.

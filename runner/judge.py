@@ -74,7 +74,7 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
     if ended := not_run(outcome) or (None if complete else ended_by_force(outcome)):
         return ended
     if result is not None and result.exception is not None:
-        return _raised(job, result)
+        return _raised(job, outcome, result)
     if outcome.exit_code != 0 and not complete:
         return Verdict(Status.ERROR, f"exit code {outcome.exit_code}: {problem or 'after a result was written'}")
     if result is None:
@@ -100,7 +100,7 @@ def ended_by_force(outcome: Outcome) -> Verdict | None:
     return Verdict(Status.CRASH, f"ended by signal {outcome.signal}{_ADVICE.get(outcome.signal, '')}")
 
 
-def _raised(job: Job, result: CellResult) -> Verdict:
+def _raised(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
     kind = (result.exception or "").rpartition(".")[2]
     lines = (result.message or "").strip().splitlines()
     reason = f"{kind}: {lines[0]}" if lines else kind
@@ -113,7 +113,21 @@ def _raised(job: Job, result: CellResult) -> Verdict:
     on_device = job.settings.device != "cpu"
     if on_device and (kind in DEVICE_OOM_TYPES or any(text in (result.message or "") for text in DEVICE_OOM_TEXTS)):
         return Verdict(Status.OOM_DEVICE, reason)
-    return Verdict(Status.ERROR, reason)
+    advice = f"; {_where_to_put_a_module(job, outcome)}" if kind == "WorkloadNotFound" else ""
+    return Verdict(Status.ERROR, f"{reason}{advice}")
+
+
+def _where_to_put_a_module(job: Job, outcome: Outcome) -> str:
+    """Return what to do about a user's module that the cell did not find; PYTHONPATH is not among its variables.
+
+    It looked in the folders of its job (where the command runs, and the matrix file's), which a container of its own
+    has mounted, and in what is installed for its Python, which in such a container is the image's.
+    """
+    folders = " or ".join(dict.fromkeys(job.import_roots))
+    if outcome.container is not None:
+        return f"put it in {folders}, which its container can read; PYTHONPATH and the host's packages do not reach it"
+    mounted = "mount it there where the runner itself is in a container"
+    return f"put it in {folders}, or install it for the cells' Python; PYTHONPATH does not reach it ({mounted})"
 
 
 def _measured(job: Job, outcome: Outcome, result: CellResult) -> Verdict:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analysis import primary
 from analysis.compare import CellSummary
-from analysis.primary import STEP_TIME, Figure, figure_of, metrics_over
+from analysis.primary import STEP_TIME, Figure, completed, figure_of, metrics_over
 from records.schema import Record
 from runner.cli.format import NOTHING, columns, count, seconds, significant, size
 
@@ -35,7 +35,7 @@ def told(record: Record) -> str:
 
 def metric_lines(cell: CellSummary) -> list[str]:
     """Return a command's other metrics, a line each, for a cell of the table."""
-    others = [one for one in metrics_over(cell.measured) if one.name != cell.figure.name]
+    others = [one for one in metrics_over(completed(cell.records)) if one.name != cell.figure.name]
     shown = [
         f"{one.name.removesuffix('_in_seconds')} {quantity(one.value, Figure(one.name, one.unit, cell.figure.goal))}"
         for one in others

@@ -1,11 +1,16 @@
-"""Print the cells of a matrix, the order they would run in and the time they would take. Runs nothing."""
+"""Print the cells of a matrix, an order they would run in and the time they would take. Runs nothing.
+
+A run has the printed order where it gets the same --order-seed; by default it draws one of its own. A cell whose
+estimate is longer than its time limit is counted with the limit, and the plan says so.
+"""
 
 from __future__ import annotations
 
 import argparse
 import gc
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import add_matrix_options, add_results_option, chosen_cells
@@ -26,6 +31,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """About how long a repeat of each cell takes, in seconds, by cell_id.
+
+    `over_limit_s` has the cells whose estimate is longer than their time limit (`timeout_s`), with that estimate; in
+    `within_limit_s` theirs is the limit. `earlier` has what the newest run took, where it measured a cell.
+    """
+
+    within_limit_s: Mapping[str, float]
+    over_limit_s: Mapping[str, float]
+    earlier: Mapping[str, float]
+
+    def total_s(self, steps: Iterable[Step]) -> float:
+        """Return the estimate of all these repeats together."""
+        return sum(self.within_limit_s[step.cell.cell_id] for step in steps)
+
+    def without_limit_s(self, cell_id: str) -> float:
+        """Return the estimate of a repeat were there no time limit."""
+        return self.over_limit_s.get(cell_id, self.within_limit_s[cell_id])
+
+    def cap(self, cell: Cell) -> str:
+        """Return what a line of the plan says of a capped estimate, empty where it is not."""
+        from runner.cli.format import duration
+
+        if cell.cell_id not in self.over_limit_s:
+            return ""
+        took = "the newest run took {}" if cell.cell_id in self.earlier else "about {} without it"
+        return f"capped by timeout_s ({took.format(duration(self.over_limit_s[cell.cell_id]))})"
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     from runner.plan import order, plan_id
@@ -34,21 +69,25 @@ def run(args: argparse.Namespace) -> int:
     cells = chosen_cells(args)
     estimated = estimates(args, cells)
     steps = order(cells, args.order_seed)
-    total_s = sum(estimated[step.cell.cell_id] for step in steps)
     if args.json:
         print(json.dumps(_document(plan_id(cells), steps, estimated), indent=1))
     else:
-        _print(cells, steps, estimated, total_s)
+        _print(cells, steps, estimated, args.order_seed)
     return 0
 
 
-def estimates(args: argparse.Namespace, cells: Sequence[Cell]) -> dict[str, float]:
-    """Return about how long a repeat of each cell takes, in seconds, by cell_id: as it took before where it did."""
+def estimates(args: argparse.Namespace, cells: Sequence[Cell]) -> Estimates:
+    """Return about how long a repeat of each cell takes: as long as before where it was measured before."""
     from runner import catalog
     from runner.plan import estimate_s
 
     known, earlier = catalog.load(), earlier_wall_times(args)
-    return {cell.cell_id: estimate_s(cell, known, earlier) for cell in cells}
+    within_s, over_s = {}, {}
+    for cell in cells:
+        within_s[cell.cell_id] = found_s = estimate_s(cell, known, earlier)
+        if found_s > cell.timeout_s:
+            within_s[cell.cell_id], over_s[cell.cell_id] = cell.timeout_s, found_s
+    return Estimates(within_s, over_s, earlier)
 
 
 def earlier_wall_times(args: argparse.Namespace) -> dict[str, float]:
@@ -66,36 +105,57 @@ def earlier_wall_times(args: argparse.Namespace) -> dict[str, float]:
     return {cell: median(walls) for cell, walls in taken.items()}
 
 
-def _print(cells: Sequence[Cell], steps: Sequence[Step], estimates: dict[str, float], total_s: float) -> None:
-    from runner.cli.format import asked, duration
+def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, seed: int) -> None:
+    from runner.cli.format import asked
 
-    head = f"{len(cells)} cells, {len(steps)} processes, about {duration(total_s)}"
-    if any(cell.auto for cell in cells):
-        head += " at least: repeats are added to auto cells"
-    lines = [head, "", "cells"]
+    lines = [_head(cells, steps, estimated), "", "cells"]
     for cell in cells:
         s = cell.settings
-        taken = f"{cell.repeats} x {estimates[cell.cell_id]:.1f} s"
-        lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {asked(s)}")
+        taken = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"
+        cap = estimated.cap(cell)
+        lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {asked(s)}{cap and f'  {cap}'}")
     block = None
     for step in steps:
         if step.repeat != block:
             block = step.repeat
-            lines += ["", f"block {block}, in this order"]
+            lines += ["", f"block {block}, in the order of --order-seed {seed}"]
         lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {step.cell.settings.workload}")
     print("\n".join(lines))
 
 
-def _document(name: str, steps: Sequence[Step], estimates: dict[str, float]) -> dict[str, Any]:
+def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) -> str:
+    from runner.cli.format import duration
+
+    head = f"{len(cells)} cells, {len(steps)} processes, about {duration(estimated.total_s(steps))}"
+    if any(cell.auto for cell in cells):
+        head += " at least: repeats are added to auto cells"
+    if not (capped := len(estimated.over_limit_s)):
+        return head
+    unlimited = duration(sum(estimated.without_limit_s(step.cell.cell_id) for step in steps))
+    subject = f"{capped} cells are" if capped > 1 else "1 cell is"
+    return (
+        f"{head}\n{subject} likely to be ended by the time limit (timeout_s), without which the plan takes about "
+        f"{unlimited}; raise it, or have these cells do less"
+    )
+
+
+def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[str, Any]:
     from records.codec import to_json
 
     cells = {step.cell.cell_id: step.cell for step in steps}
     return {
         "version": 1,
         "plan_id": name,
-        "estimated_s": sum(estimates[step.cell.cell_id] for step in steps),
+        "estimated_s": estimated.total_s(steps),
         "cells": [
-            {"cell_id": c.cell_id, "repeats": c.repeats, "timeout_s": c.timeout_s, "settings": to_json(c.settings)}
+            {
+                "cell_id": c.cell_id,
+                "repeats": c.repeats,
+                "timeout_s": c.timeout_s,
+                "estimated_s": estimated.within_limit_s[c.cell_id],
+                "estimated_without_limit_s": estimated.without_limit_s(c.cell_id),
+                "settings": to_json(c.settings),
+            }
             for c in cells.values()
         ],
         "order": [{"cell_id": step.cell.cell_id, "repeat": step.repeat} for step in steps],

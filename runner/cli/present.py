@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import shortfall, whole
 from analysis.beside import Beside, cell_doubts, same_work
 from analysis.compare import CellSummary, Row, in_order
-from analysis.primary import STEP_TIME, beside_mean, metrics_over, shown
+from analysis.primary import STEP_TIME, beside_mean, completed, metrics_over, shown
 from analysis.statistics import MIN_BLOCKS
 from records.codec import to_json
 from records.schema import MEASURED, Record
@@ -118,7 +118,8 @@ def _cell_text(row: Row, backend: str, beside: Beside) -> str:
     if cell is None:
         return "-"
     if cell.step_time is None and not cell.measured:
-        return f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
+        failed = f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
+        return "\n".join([failed, *map(_plain, metric_lines(cell) if completed(cell.records) else ())])
     if cell.step_time is None:
         return "\n".join(map(_plain, [quantity(shown(cell.measured), cell.figure), *metric_lines(cell)]))
     centre = quantity(cell.step_time.centre, cell.figure)
@@ -152,13 +153,24 @@ def _print_failures(console: Any, rows: Sequence[Row]) -> None:
 
 
 def _print_warnings(console: Any, records: Sequence[Record]) -> None:
-    found = Counter(warning.partition(":")[0] for record in records for warning in record.warnings)
-    if not found:
-        return
+    lines = warning_lines(records)
+    if lines:
+        console.print()
+    for line in lines:
+        console.print(f"[yellow]warning[/] {_plain(line)}")
+
+
+def warning_lines(records: Sequence[Record]) -> list[str]:
+    """Return, for each warning rule, in how many records it fired and one of its texts; the most frequent first."""
     advice = {warning.partition(":")[0]: warning for record in records for warning in record.warnings}
-    console.print()
-    for rule, times in found.most_common(WARNINGS_SHOWN):
-        console.print(f"[yellow]warning[/] in {times} of {len(records)} records, such as: {_plain(advice[rule])}")
+    # A rule may fire several times in one record: metric_missing does for each metric.
+    found = Counter(
+        rule for record in records for rule in dict.fromkeys(text.partition(":")[0] for text in record.warnings)
+    )
+    return [
+        f"in {times} of {len(records)} record{'s' if len(records) > 1 else ''}, such as: {advice[rule]}"
+        for rule, times in found.most_common(WARNINGS_SHOWN)
+    ]
 
 
 def _print_doubts(console: Any, found: Findings) -> None:
@@ -197,7 +209,7 @@ def _row_json(row: Row, beside: Beside) -> dict[str, Any]:
     plain = to_json(row)
     plain["same_work"] = to_json(same_work(beside.parity, row))
     for name, cell in plain["cells"].items():
-        cell["metrics"] = to_json(metrics_over(row.cells[name].measured))
+        cell["metrics"] = to_json(metrics_over(completed(row.cells[name].records)))
         cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
         share = beside.shares.get(cell["cell_id"])
         cell["share_of_peak"] = share.share_of_peak if share else None

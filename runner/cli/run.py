@@ -139,7 +139,7 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
         for run in session.runs.values():
             run.keep(options.LOG_DIR_NAME, {"log_dir": str(log_dir)})
     adaptive = Adaptive(session, asked.cells, goal)
-    with progress(args.json, session.steps, session.pending, estimates(args, asked.cells)) as observer:
+    with progress(args.json, session.steps, session.pending, estimates(args, asked.cells).within_limit_s) as observer:
         workshop = Workshop(
             arms={name: _arm(args, session.runs[name], arm, mark) for name, arm in asked.arms.items()},
             observer=observer,

@@ -97,12 +97,14 @@ def _config(args: argparse.Namespace) -> Path | None:
 def _of_cfg(args: argparse.Namespace, path: Path) -> Entry:
     from runner.grammar import LIMITS
     from runner.tasks.asked import TaskAsked, labelled
-    from runner.tasks.cfg import Filled, placeless, read_cfg
+    from runner.tasks.cfg import Filled, placeless, read_cfg, unused_keys
     from runner.tasks.entry import entry_of
 
     filled = _filled(args)
     task = read_cfg(path, args.task_name, filled)
     written = read_cfg(path, args.task_name, Filled(policy=filled.policy, command=filled.command))
+    for note in unused_keys(path, args.task_name, filled):
+        print(f"runner: {note}", file=sys.stderr)
     for flag in placeless(written.command[0], filled):
         print(f"runner: {flag}: the command has no such field, and runs as it stands there", file=sys.stderr)
     limits = {key: rule.default for key, rule in LIMITS.items()} | {"timeout_s": LIMITS["timeout_s"].maximum}

@@ -7,28 +7,30 @@
     command_to_execute = python train.py --gpus 8 --epochs 20
     num_gpus = 8
 
-Values obey that driver's syntax: Python literals for the lists, `%%` for a percent sign, a shell for the command, and
-the caller's environment for its process. Such a file names no goals: they follow from the metrics' names.
+Values obey that driver's syntax: Python literals for the lists, percent signs as `runner.tasks.cfg_file` reads them, a
+shell for the command, and the caller's environment for its process. Such a file names no goals: they follow from the
+metrics' names. It may define keys of its own for `%(key)s`; another unknown key is refused where it looks like a
+misspelt one that is missing, and reported otherwise.
 """
 
 from __future__ import annotations
 
 import ast
-import configparser
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from records.task import UPTIME, Compute, Goal, MetricAsked, Task
 from runner.errors import MatrixError
 from runner.grammar import near
-from runner.tasks.rules import MAX_WORD, NAME, pattern_fault
+from runner.tasks.cfg_file import CfgSection, read_sections
+from runner.tasks.rules import KEYS, MAX_WORD, METRIC_KEYS, NAME, pattern_fault
 
 LISTS = ("patterns", "metrics", "compute_method")
 COMMAND, GPUS = "command_to_execute", "num_gpus"
-MAX_BYTES = 1 << 20
+KNOWN = (*LISTS, COMMAND, GPUS)
 MAX_GPUS = 64
 # Words in the names of metrics of which more is better; of all others less is.
 BETTER_HIGHER = re.compile(r"speed|throughput|acc|per[ _]?sec|/s\b|f1|match|bleu|map\b", re.IGNORECASE)
@@ -51,8 +53,27 @@ class Filled:
 
 
 def read_cfg(path: Path, name: str | None, filled: Filled) -> Task:
-    """Return a file's task of this name, by default its only one. Raises `MatrixError` with every problem of it."""
-    sections = _sections(path)
+    """Return a file's task named `name`, by default its only one. Raises `MatrixError` with every problem of it."""
+    chosen = _chosen(path, name, filled)
+    section = _Section(chosen)
+    task = section.task(name or chosen.name, filled)
+    if section.problems:
+        raise MatrixError(section.problems)
+    return task
+
+
+def unused_keys(path: Path, name: str | None, filled: Filled) -> list[str]:
+    """Return a message for each key of the chosen section that has no effect."""
+    section = _chosen(path, name, filled)
+    return [
+        f"{section.where(key)}: unknown key without effect{_advice(key)}"
+        for key in _unknown(section)
+        if _misspelt(section, key) is None
+    ]
+
+
+def _chosen(path: Path, name: str | None, filled: Filled) -> CfgSection:
+    sections = read_sections(path)
     wanted = filled.policy or name
     if wanted is None:
         if len(sections) != 1:
@@ -61,11 +82,25 @@ def read_cfg(path: Path, name: str | None, filled: Filled) -> Task:
         wanted = next(iter(sections))
     if wanted not in sections:
         raise MatrixError([f"{path}: there is no section [{wanted}]{near(wanted, sections)}"])
-    section = _Section(path, wanted, sections[wanted])
-    task = section.task(name or wanted, filled)
-    if section.problems:
-        raise MatrixError(section.problems)
-    return task
+    return sections[wanted]
+
+
+def _unknown(section: CfgSection) -> Iterator[str]:
+    """Yield the section's own keys that are neither the driver's nor referred to by another value."""
+    yield from (key for key in section.raw if key not in {*KNOWN, *section.shared, *section.referenced()})
+
+
+def _misspelt(section: CfgSection, key: str) -> str | None:
+    """Return the advice on an unknown key that looks like one the section lacks; None for any other."""
+    missing = [known for known in KNOWN if known not in section.raw]
+    begun = next((known for known in missing if known.startswith(key)), None)  # such as command
+    return f"; did you mean {begun}?" if begun else near(key, missing) or None
+
+
+def _advice(key: str) -> str:
+    if key in (*KEYS, *METRIC_KEYS):
+        return f"; to set {key}, write the task under tasks: in a matrix file (docs/tasks.md)"
+    return f"{near(key, KNOWN)}; a section has {', '.join(KNOWN)}"
 
 
 def substituted(command: str, filled: Filled) -> str:
@@ -97,37 +132,16 @@ def goal_of(metric: str) -> Goal:
     return Goal.HIGHER if BETTER_HIGHER.search(metric) else Goal.LOWER
 
 
-def _sections(path: Path) -> dict[str, dict[str, str]]:
-    parser = configparser.ConfigParser()
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise MatrixError([f"{path}: must have at most {MAX_BYTES:,} bytes; take out the tasks that are not run"])
-        parser.read_string(data.decode("utf-8"), str(path))
-        return {name: dict(parser.items(name)) for name in parser.sections()}
-    except OSError as error:
-        raise MatrixError([f"{path}: cannot be read ({error.strerror}); name a file with --config"]) from error
-    except UnicodeDecodeError as error:
-        raise MatrixError(
-            [f"{path}: must be UTF-8, got byte {error.object[error.start]:#x} at {error.start}"]
-        ) from error
-    except configparser.InterpolationError as error:
-        raise MatrixError([f"{path}: {_one_line(error)}; write %% for a percent sign"]) from error
-    except configparser.Error as error:
-        raise MatrixError([f"{path}: is no .cfg file: {_one_line(error)}"]) from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
 class _Section:
-    """One section, and what is wrong with it."""
+    """One section as a task, and what is wrong with it."""
 
-    def __init__(self, path: Path, name: str, values: dict[str, str]) -> None:
-        self.where, self.values = f"{path}: [{name}]", values
-        self.problems: list[str] = []
+    def __init__(self, section: CfgSection) -> None:
+        self.section = section
+        self.problems = [
+            f"{section.where(key)}: unknown key{hint}"
+            for key in _unknown(section)
+            if (hint := _misspelt(section, key)) is not None
+        ]
 
     def task(self, name: str, filled: Filled) -> Task:
         if not NAME.fullmatch(name):
@@ -145,15 +159,18 @@ class _Section:
         )
 
     def command(self, filled: Filled) -> str:
-        found = filled.command or self.values.get(COMMAND, "")
-        if not found.strip():
+        found = filled.command or self.value(COMMAND)
+        if found is None and COMMAND in self.section.raw:
+            return ""  # refused already
+        if found is None or not found.strip():
             self.refuse(COMMAND, "is missing; give it there, or with --command-to-execute")
-        elif len(found) > MAX_WORD or "\0" in found:
+            return ""
+        if len(found) > MAX_WORD or "\0" in found:
             self.refuse(COMMAND, f"must be a text of at most {MAX_WORD} characters, got {len(found)}")
         return found
 
     def gpus(self) -> int:
-        found = self.values.get(GPUS, "0").strip()
+        found = (self.value(GPUS) or "0").strip()
         if not (found.isascii() and found.isdecimal() and int(found) <= MAX_GPUS):
             self.refuse(GPUS, f"must be a whole number from 0 to {MAX_GPUS}, got {found!r}")
             return 0
@@ -188,21 +205,33 @@ class _Section:
 
     def texts(self, key: str) -> list[str]:
         """Return a list of texts, written as Python writes it."""
-        if key not in self.values:
-            self.refuse(key, "is missing")
+        text = self.value(key)
+        if text is None:
             return []
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter(
                     "ignore"
                 )  # such files write '\\d', which Python reads as it is meant and warns of
-                found = ast.literal_eval(self.values[key])
+                found = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             found = None
         if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-            self.refuse(key, f"must be a list of texts as Python writes it, got {self.values[key][:80]!r}")
+            self.refuse(key, f"must be a list of texts as Python writes it, got {text[:80]!r}")
             return []
         return found
 
+    def value(self, key: str) -> str | None:
+        """Return a value with its references replaced, None where it is missing or refused."""
+        if key not in self.section.raw:
+            if key in LISTS:
+                self.refuse(key, "is missing")
+            return None
+        try:
+            return self.section.value(key)
+        except ValueError as error:
+            self.refuse(key, str(error))
+            return None
+
     def refuse(self, key: str, text: str) -> None:
-        self.problems.append(f"{self.where}{' ' if key else ''}{key}: {text}")
+        self.problems.append(f"{self.section.where(key)}: {text}")

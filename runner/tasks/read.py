@@ -25,7 +25,9 @@ from runner.tasks.rules import (
     SHARED,
     SWITCHES,
     VARIABLE,
+    metric_key_advice,
     pattern_fault,
+    task_key_advice,
 )
 from runner.yaml_strict import REFUSED, Path, path_text, say
 
@@ -57,7 +59,7 @@ class _Task:
 
     def __init__(self, reader: Reader, path: Path, value: dict[str, Any]) -> None:
         self.reader, self.path, self.value = reader, path, value
-        self.known = reader.mapping(path, value, KEYS)
+        self.known = reader.mapping(path, value, KEYS, task_key_advice)
         self.problems_before = len(reader.problems)
 
     def entry(self) -> Entry | None:
@@ -185,7 +187,7 @@ class _Task:
             rule = f"must be a name of at most 64 letters, digits and _.-, and not {UPTIME}"
             self.refuse(("metrics", name), f"{rule}, got {say(name)}")
         given = {"pattern": value} if isinstance(value, str) else value
-        known = self.reader.mapping(path, given, METRIC_KEYS)
+        known = self.reader.mapping(path, given, METRIC_KEYS, metric_key_advice)
         read = {key: self.reader.scalar((*path, key), METRIC[key], known[key]) for key in METRIC if key in known}
         settled = {key: rule.default for key, rule in METRIC.items()} | {k: v for k, v in read.items() if v is not None}
         return MetricAsked(

@@ -3,7 +3,7 @@
     [framework.]task.metric[.suffix]    beside the metrics: cpu_memory_usage (KiB), gpu_memory_usage_mean, _std and _max
                                         (MiB), uptime_in_seconds
 
-A figure is the median over the repeats. What was not measured has no key.
+A figure is the median over the repeats whose command ended well. What was not measured has no key.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.primary import metrics_over
-from records.schema import MEASURED, Record
+from analysis.primary import completed, metrics_over
+from records.schema import Record
 from records.usage import MemoryUse
 
 NAME = "dlbenchmark_result.json"
@@ -32,8 +32,8 @@ class Labels:
 def document(records: Iterable[Record], labels: Labels) -> dict[str, float]:
     """Return the figures of a run's cells; where it has several, each has its own name behind the task's."""
     by_cell: dict[str, list[Record]] = {}
-    for record in records:
-        if record.task is not None and record.status in MEASURED:
+    for record in completed(records):
+        if record.task is not None:
             by_cell.setdefault(record.cell_id, []).append(record)
     several = len(by_cell) > 1
     return {

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from records.task import Compute, Goal
-from runner.grammar import LIMITS, SETTINGS, Rule
+from runner.grammar import LIMITS, SETTINGS, Rule, near
 
 # As the files of other drivers have them: blanks and capitals too.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. +/%-]{0,63}", re.ASCII)
@@ -55,6 +55,24 @@ KEYS = (
     *SWITCHES,
     *SHARED,
 )
+
+
+def task_key_advice(key: str) -> str:
+    """Return what to do about a key that a task does not have."""
+    if key in METRIC_KEYS:
+        return f"; it belongs to a metric: metrics: {{NAME: {{{key}: ...}}}}"
+    if key in SETTINGS:
+        return f"; write it under params, and {{{key}}} where the command takes it"
+    return near(key, KEYS) or f"; must be one of {', '.join(KEYS)}"
+
+
+def metric_key_advice(key: str) -> str:
+    """Return what to do about a key that a metric does not have."""
+    if key == "primary":
+        return "; write primary: NAME in the task"
+    if key in KEYS:
+        return "; it belongs to the task, one level up"
+    return near(key, METRIC_KEYS) or f"; must be one of {', '.join(METRIC_KEYS)}"
 
 
 def pattern_fault(pattern: str) -> str | None:

@@ -131,8 +131,10 @@ def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[
     found |= {MARK: mark, REPORT_VARIABLE: str(job.report_path)}
     if job.outputs_dir is not None:
         found[OUTPUTS_VARIABLE] = job.outputs_dir
-    if job.settings.backend in BACKENDS:
-        found["KERAS_BACKEND"] = job.settings.backend
+    # With `compare`, `backends` may be an axis that is not the compared one: then it is among the parameters.
+    backend = job.settings.params.get("backend", job.settings.backend)
+    if backend in BACKENDS:
+        found["KERAS_BACKEND"] = str(backend)
     if job.settings.threads != "all":
         found |= dict.fromkeys(THREAD_VARIABLES, str(job.settings.threads))
     if gpus:

@@ -1,6 +1,7 @@
 """From what was seen of an external command to its status: pure, by the same rules as any cell's.
 
-The exit status counts, and the primary metric must be there; another metric that is missing fails by itself.
+The exit status counts, and the primary metric must be there; another metric that is missing fails by itself. Where the
+primary one is missing the others still count: `analysis.primary.completed`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from records.schema import Status
-from records.task import TaskRun
+from records.task import TaskRun, primary_missing
 from runner.executors import Outcome
 from runner.judge import Verdict, doubts_around, ended_by_force, not_run
 from runner.tasks.seen import TaskSeen
@@ -47,7 +48,7 @@ def _measured(outcome: Outcome, seen: TaskSeen) -> Verdict:
     problem = primary.problem if primary and primary.problem else "no_match: the command reported no such metric"
     status = Status.DIVERGED if problem.startswith("not_finite") else Status.ERROR
     outlived = "; processes outlived the command: have it wait for them" if seen.run.outlived else ""
-    return Verdict(status, f"metric {seen.run.primary}: {problem}{outlived}", warnings)
+    return Verdict(status, primary_missing(seen.run.primary, f"{problem}{outlived}"), warnings)
 
 
 def _warnings(run: TaskRun) -> Iterator[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from models.registry import Request, UnsupportedWorkload, load
+from models.user import WorkloadNotFound
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 MODULE = """
@@ -49,8 +50,15 @@ class TestRefusals:
         assert "package.module:function. Received: 'own_workloads:'" in refused(ValueError, "own_workloads:")
 
     def test_a_module_that_is_not_there(self):
-        expected = "no_such.module:build: no module named 'no_such'; put its folder on PYTHONPATH"
-        assert refused(ValueError, "no_such.module:build") == expected
+        expected = "no_such.module:build: no module named 'no_such'"
+        assert refused(WorkloadNotFound, "no_such.module:build") == expected
+
+    def test_a_module_that_is_missing_in_a_package_is_refused_with_the_folders_of_the_package(self, tmp_path):
+        (tmp_path / "own_package").mkdir()
+        missing = "own_package.no_such:build: no module named 'own_package.no_such' in 'own_package'"
+        assert refused(ValueError, "own_package.no_such:build") == f"{missing} ({tmp_path}/own_package)"
+        missing = "own_workloads.no_such:build: no module named 'own_workloads.no_such' in 'own_workloads'"
+        assert refused(ValueError, "own_workloads.no_such:build") == f"{missing} (a module, not a package)"
 
     def test_a_module_whose_own_import_fails_says_so_itself(self):
         assert refused(ModuleNotFoundError, "own_broken:build") == "No module named 'no_such_dependency'"

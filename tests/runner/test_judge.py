@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from analysis.surroundings import disturbance
 from records.codec import dumps, to_json
 from records.identity import cell_id
-from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, GpuEpochs, Learning, Status, Surroundings
+from records.schema import SCHEMA_VERSION, CellResult, Container, DeviceProof, GpuEpochs, Learning, Status, Surroundings
 from records.traces.asked import Trace
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
@@ -272,6 +272,31 @@ def test_a_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:
     automatic = judge(JOB, ENDED_WELL, kept(0.1, 0.1, 0.1), None)
     chosen = judge(replace(JOB, settings=make_settings(steps_per_epoch=10)), ENDED_WELL, kept(0.1, 0.1, 0.1), None)
     assert ([w.partition(":")[0] for w in automatic.warnings], chosen.warnings) == (["short_epoch"], ())
+
+
+@pytest.mark.parametrize(
+    ("container", "advice"),
+    [
+        (
+            None,
+            "put it in /here or /matrices, or install it for the cells' Python; PYTHONPATH does not reach it (mount it "
+            "there where the runner itself is in a container)",
+        ),
+        (
+            Container("image", "sha256:0", 1, 1),
+            "put it in /here or /matrices, which its container can read; PYTHONPATH and the host's packages do not "
+            "reach it",
+        ),
+    ],
+)
+def test_the_advice_on_a_module_that_was_not_found_names_the_folders_searched(
+    container: Container | None, advice: str
+) -> None:
+    job = replace(JOB, import_roots=["/here", "/matrices", "/here"])
+    verdict = judge(
+        job, Outcome(exit_code=1, container=container), raised("models.user.WorkloadNotFound", "a:b: no"), None
+    )
+    assert (verdict.status, verdict.reason) == (Status.ERROR, f"WorkloadNotFound: a:b: no; {advice}")
 
 
 def test_results_are_plain_json() -> None:

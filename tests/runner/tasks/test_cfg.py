@@ -8,7 +8,8 @@ import pytest
 
 from records.task import Compute, Goal, MetricAsked
 from runner.errors import MatrixError
-from runner.tasks.cfg import Filled, goal_of, placeless, read_cfg, substituted
+from runner.tasks.cfg import Filled, goal_of, placeless, read_cfg, substituted, unused_keys
+from runner.tasks.cfg_file import lines_of
 
 # The example of that driver's own document.
 SEED = r"""
@@ -110,7 +111,8 @@ def section(**values: str) -> str:
 WRONG = {
     "unequal lists": (
         section(metrics="['a', 'b', 'c']"),
-        "[t]: its lists must be of equal length, item for item; patterns has 2, metrics has 3, compute_method has 2",
+        "task_config.cfg:1: [t]: its lists must be of equal length, item for item; patterns has 2, metrics has 3, "
+        "compute_method has 2",
     ),
     "an unknown way to compute": (
         section(compute_method="['last', 'totl']"),
@@ -119,7 +121,7 @@ WRONG = {
     ),
     "no list": (
         section(metrics="speed"),
-        "[t] metrics: must be a list of texts as Python writes it, got 'speed'",
+        "task_config.cfg:3: [t] metrics: must be a list of texts as Python writes it, got 'speed'",
     ),
     "no list of texts": (
         section(metrics="[1, 2]"),
@@ -131,19 +133,52 @@ WRONG = {
     ),
     "no command": (
         section(command_to_execute=""),
-        "[t] command_to_execute: is missing; give it there, or with --command-to-execute",
+        "task_config.cfg:1: [t] command_to_execute: is missing; give it there, or with --command-to-execute",
     ),
     "no number of GPUs": (section(num_gpus="many"), "[t] num_gpus: must be a whole number from 0 to 64, got 'many'"),
     "one name twice": (
         section(metrics="['a', 'a']"),
         "[t] metrics: must be different names of at most 64 letters, digits and _.-, got 'a'",
     ),
-    "a lone percent sign": (
-        section(command_to_execute="date +%s"),
-        "'%' must be followed by '%' or '(', found: '%s'; write %% for a percent sign",
+    "a reference to a missing key": (
+        section(command_to_execute="run %(bin)s"),
+        "task_config.cfg:5: [t] command_to_execute: refers to %(bin)s, which the section does not have; write %%(bin)s "
+        "for the text itself",
     ),
-    "no section": ("patterns = []\n", "is no .cfg file: File contains no section headers."),
-    "two of a name": ("[t]\n[t]\n", "is no .cfg file: While reading from"),
+    "a reference without its end": (
+        section(command_to_execute="date +%(s"),
+        "task_config.cfg:5: [t] command_to_execute: has %( without )s; write %%( for the text itself",
+    ),
+    "a reference to itself": (
+        section(command_to_execute="%(a)s", a="%(command_to_execute)s"),
+        "task_config.cfg:5: [t] command_to_execute: refers to itself, or through more than 10 other keys: "
+        "command_to_execute -> a -> command_to_execute",
+    ),
+    "no section": (
+        "\npatterns = []\n",
+        "task_config.cfg:2: must begin with the [name] of a task, got 'patterns = []'",
+    ),
+    "two sections of one name": (
+        "[t]\n[t]\n",
+        "task_config.cfg:2: [t]: must not appear twice; rename one or take it out",
+    ),
+    "one key twice": ("[t]\na = 1\na = 2\n", "task_config.cfg:3: [t] a: must not appear twice; take one out"),
+    "a line without a value": (
+        "[s]\n[t]\npatterns\n",
+        "task_config.cfg:3: [t]: must be key = value, got 'patterns\\n'",
+    ),
+    "a misspelt key": (
+        section(patterns="", pattern="[]"),
+        "task_config.cfg:5: [t] pattern: unknown key; did you mean patterns?",
+    ),
+    "a misspelt optional key": (
+        section(num_gpu="8"),
+        "task_config.cfg:6: [t] num_gpu: unknown key; did you mean num_gpus?",
+    ),
+    "a shortened key": (
+        section(command_to_execute="", command="true"),
+        "task_config.cfg:5: [t] command: unknown key; did you mean command_to_execute?",
+    ),
     "not UTF-8": (b"[t\xff]\n", "must be UTF-8, got byte 0xff at 2"),
     "more than a file of tasks": (SEED + "# so\n" * (1 << 18), "must have at most 1,048,576 bytes; take out the tasks"),
     "several tasks": ("[a]\n[b]\n", "holds 2 tasks; name one with --task-name: a, b"),
@@ -156,6 +191,79 @@ def test_a_wrong_file_is_refused_in_these_words(tmp_path: Path, case: str) -> No
     with pytest.raises(MatrixError) as caught:
         read_cfg(file_of(tmp_path, text), None, Filled())
     assert expected in caught.value.problems[0]
+
+
+# The form of the driver's own template: many sections, bare percent signs in some, sections that only hold metrics.
+TEMPLATE = "".join(
+    f"[train_{number}]\npatterns = ['speed: (\\d+)', 'errors: (\\d+)\\%']\nmetrics = ['speed', 'errors']\n"
+    f"compute_method = ['average', 'last']\ncommand_to_execute = date +%s; run --gpus 8 --batch {number}\n"
+    "num_gpus = 8\n\n"
+    for number in range(40)
+) + (
+    "[metrics_only]\npatterns = ['speed: (\\d+)']\nmetrics = ['speed']\ncompute_method = ['average']\n\n"
+    "[plain]\npatterns = ['speed: (\\d+)']\nmetrics = ['speed']\ncompute_method = ['average']\n"
+    "command_to_execute = run --gpus 8\nnum_gpus = 8\n\n"
+    "[broken]\npatterns = ['speed: (\\d+)']\nmetrics = ['speed']\ncompute_method = ['average']\n"
+    "command_to_execute = run %(missing)s %(\n"
+)
+
+
+def test_a_section_is_read_whatever_other_sections_contain(tmp_path: Path) -> None:
+    task = read_cfg(file_of(tmp_path, TEMPLATE), "plain", Filled())
+    assert (task.command, [metric.name for metric in task.metrics]) == (["run --gpus 8"], ["speed"])
+
+
+def test_a_bare_percent_sign_in_the_chosen_section_is_literal(tmp_path: Path) -> None:
+    task = read_cfg(file_of(tmp_path, TEMPLATE), "train_7", Filled())
+    assert task.command == ["date +%s; run --gpus 8 --batch 7"]
+    assert [metric.pattern for metric in task.metrics] == [r"speed: (\d+)", r"errors: (\d+)\%"]
+
+
+def test_a_section_without_a_command_gives_its_metrics_to_another_command(tmp_path: Path) -> None:
+    task = read_cfg(file_of(tmp_path, TEMPLATE), "mine", Filled(policy="metrics_only", command="echo speed: 3"))
+    assert (task.name, task.command, [m.name for m in task.metrics]) == ("mine", ["echo speed: 3"], ["speed"])
+
+
+def test_a_section_without_a_command_is_refused_at_its_own_line(tmp_path: Path) -> None:
+    line = TEMPLATE[: TEMPLATE.index("[metrics_only]")].count("\n") + 1
+    with pytest.raises(MatrixError) as caught:
+        read_cfg(file_of(tmp_path, TEMPLATE), "metrics_only", Filled())
+    expected = f"task_config.cfg:{line}: [metrics_only] command_to_execute: is missing; give it there, or with "
+    assert [expected in problem for problem in caught.value.problems] == [True]
+
+
+def test_percent_signs_are_read_as_documented(tmp_path: Path) -> None:
+    text = "[DEFAULT]\nroot = /data/%%d\n[t]\npatterns = []\nmetrics = []\ncompute_method = []\n"
+    command = "date +%s 100%% %%s %(ROOT)s %%(root)s 5%"
+    task = read_cfg(file_of(tmp_path, f"{text}command_to_execute = {command}\n"), None, Filled())
+    assert task.command == ["date +%s 100% %s /data/%d %(root)s 5%"]
+
+
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
+    task = read_cfg(file_of(tmp_path, b"\xef\xbb\xbf" + section().encode()), None, Filled())
+    assert task.name == "t"
+
+
+def test_lines_are_counted_as_the_file_is_read() -> None:
+    text = " [a]\n # c = 1\n Patterns: [\n   'metrics = (.)',\n   [b]]\n\n metrics=x\n[b]\n  metrics = y\n"
+    expected = {("a", ""): 1, ("a", "patterns"): 3, ("a", "metrics"): 7, ("b", ""): 8, ("b", "metrics"): 9}
+    assert expected == lines_of(text)
+
+
+def test_keys_without_effect_are_reported_with_what_to_do(tmp_path: Path) -> None:
+    path = file_of(tmp_path, section(timeout_s="5", metric="x", own="%(used)s", used="1"))
+    known = "a section has patterns, metrics, compute_method, command_to_execute, num_gpus"
+    assert unused_keys(path, None, Filled(gpus=0)) == [
+        f"{path}:6: [t] timeout_s: unknown key without effect; to set timeout_s, write the task under tasks: in a "
+        "matrix file (docs/tasks.md)",
+        f"{path}:7: [t] metric: unknown key without effect; did you mean metrics?; {known}",
+        f"{path}:8: [t] own: unknown key without effect; {known}",
+    ]
+
+
+def test_keys_that_other_values_refer_to_are_not_reported(tmp_path: Path) -> None:
+    path = file_of(tmp_path, "[DEFAULT]\nother = 1\n" + section(command_to_execute="run %(Script)s", script="a.py"))
+    assert unused_keys(path, None, Filled()) == []
 
 
 def test_a_missing_section_is_told_with_a_near_one(tmp_path: Path) -> None:

@@ -146,6 +146,37 @@ WRONG = {
         f"  - task: a\n{COMMAND}    metric: {{}}\n",
         "6: tasks[0].metric: unknown key, got 'metric'; did you mean metrics?",
     ),
+    "an unknown key like no other": (
+        f"  - task: a\n{COMMAND}    colour: red\n",
+        "6: tasks[0].colour: unknown key, got 'colour'; must be one of task, command, params, backends, metrics, "
+        "environment, inherit, wrap, shell, folder, primary, compare, image, gpus, workers, cpus, threads, repeats, "
+        "precision_target, timeout_s",
+    ),
+    "a key of a metric in the task": (
+        f"  - task: a\n{COMMAND}    pattern: 'speed (.)'\n",
+        "6: tasks[0].pattern: unknown key, got 'pattern'; it belongs to a metric: metrics: {NAME: {pattern: ...}}",
+    ),
+    "a setting of a workload in the task": (
+        f"  - task: a\n{COMMAND}    batch_size: 8\n",
+        "6: tasks[0].batch_size: unknown key, got 'batch_size'; write it under params, and {batch_size} where the "
+        "command takes it",
+    ),
+    "a misspelt key of a metric": (
+        f"  - task: a\n{COMMAND}    metrics: {{x: {{patern: (.)}}}}\n",
+        "6: tasks[0].metrics.x.patern: unknown key, got 'patern'; did you mean pattern?",
+    ),
+    "a key of the task in a metric": (
+        f"  - task: a\n{COMMAND}    metrics: {{x: {{pattern: (.), timeout_s: 5}}}}\n",
+        "6: tasks[0].metrics.x.timeout_s: unknown key, got 'timeout_s'; it belongs to the task, one level up",
+    ),
+    "primary in a metric": (
+        f"  - task: a\n{COMMAND}    metrics: {{x: {{pattern: (.), primary: true}}}}\n",
+        "6: tasks[0].metrics.x.primary: unknown key, got 'primary'; write primary: NAME in the task",
+    ),
+    "an unknown key of a metric like no other": (
+        f"  - task: a\n{COMMAND}    metrics: {{x: {{regex: (.)}}}}\n",
+        "6: tasks[0].metrics.x.regex: unknown key, got 'regex'; must be one of pattern, unit, compute, goal, discard",
+    ),
     "an unknown way to compute": (
         f"  - task: a\n{COMMAND}    metrics: {{x: {{pattern: (.), compute: avarage}}}}\n",
         "6: tasks[0].metrics.x.compute: must be average, last, first, total, min, max, median, p50, p90, p99 or "

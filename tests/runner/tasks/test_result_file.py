@@ -46,6 +46,24 @@ def test_what_failed_gives_no_figure() -> None:
     assert document([ran(0, 3.0, status=Status.ERROR), ran(1, 5.0)], Labels()) == {"train.speed": 5.0}
 
 
+def without_primary(repeat: int, other: float, **changes: Any) -> Record:
+    metrics = [Metric("speed", None, problem="no_match: so"), Metric("loss", other)]
+    changes = {"status": Status.ERROR, "reason": "metric speed: no_match: so"} | changes
+    return make_record(None, repeat, task=TaskRun("train", ["true"], "speed", metrics), **changes)
+
+
+def test_a_missing_primary_metric_keeps_the_other_figures() -> None:
+    assert document([without_primary(0, 0.5)], Labels()) == {"train.loss": 0.5}
+    diverged = without_primary(0, 0.5, status=Status.DIVERGED, reason="metric speed: not_finite: nan")
+    assert document([diverged, without_primary(1, 1.5)], Labels()) == {"train.loss": 1.0}
+
+
+def test_a_failed_command_gives_no_figure_though_it_printed_some() -> None:
+    assert document([without_primary(0, 0.5, reason="exit code 3: oops")], Labels()) == {}
+    assert document([without_primary(0, 0.5, reason="log_limit: so")], Labels()) == {}
+    assert document([without_primary(0, 0.5, status=Status.TIMEOUT, reason="the time limit passed")], Labels()) == {}
+
+
 def test_several_cells_of_a_task_have_names_of_their_own() -> None:
     records = [
         ran(0, speed, settings=make_settings(backend=backend, params={"rate": 0.5, "definition": "0123"}))

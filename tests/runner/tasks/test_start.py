@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from records.schema import Status
 from records.task import Task
 from runner.cell.job import Job
+from runner.executors.process import ProcessExecutor
+from runner.judge import Verdict
 from runner.tasks.start import Command, NoDevice, NotStarted, command_of, contained
+from runner.tasks.verdict import judge_task
 from tests.conftest import make_settings
 
 CALLER = {"PATH": os.defpath, "HOME": "/home/of/the/caller", "SECRET": "x", "KEPT": "y"}
@@ -56,6 +60,19 @@ def test_a_command_has_the_usual_variables_what_it_asks_for_and_a_home_of_its_ow
     assert "KERAS_BACKEND" not in found
 
 
+def test_a_folder_is_relative_to_that_of_the_matrix_file(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    elsewhere = replace(job, import_roots=["/", str(tmp_path)], task=replace(TASK, folder="scripts"))
+    assert command_of(elsewhere, sys.executable, "mark", CALLER).folder == str(tmp_path / "scripts")
+
+
+def test_a_command_with_an_image_is_unsupported_outside_a_container(job: Job) -> None:
+    ended = ProcessExecutor().start(replace(job, task=replace(TASK, image="mine:1")), 1.0).finish()
+    assert judge_task(ended) == Verdict(
+        Status.UNSUPPORTED, "image: mine:1: it is to run in a container; add --executor docker"
+    )
+
+
 def test_a_command_that_inherits_all_has_the_callers_home_too(job: Job) -> None:
     found = started(job, inherit=None).environment
     assert (found["HOME"], found["SECRET"]) == (CALLER["HOME"], "x")
@@ -69,6 +86,12 @@ def test_a_backend_and_threads_of_a_cell_are_told_by_the_usual_variables(job: Jo
     settings = make_settings(backend="jax", threads=3)
     found = command_of(replace(job, settings=settings), sys.executable, "mark", CALLER).environment
     assert (found["KERAS_BACKEND"], found["OMP_NUM_THREADS"]) == ("jax", "3")
+
+
+def test_a_backend_that_is_not_the_compared_axis_is_set_too(job: Job) -> None:
+    settings = make_settings(backend="batch_size=8", params={"backend": "jax"})
+    found = command_of(replace(job, settings=settings), sys.executable, "mark", CALLER).environment
+    assert found["KERAS_BACKEND"] == "jax"
 
 
 @pytest.mark.parametrize(

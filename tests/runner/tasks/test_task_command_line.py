@@ -164,6 +164,76 @@ def test_a_metric_below_zero_is_shown_and_not_compared(folder: Path, capsys: pyt
     assert told in " ".join(capsys.readouterr().out.split())
 
 
+def without_first_metric(job: Job) -> Outcome:
+    """Return the end of a command in whose output the first metric was not found."""
+    seen = FakeExecutor().succeed(job)
+    assert seen.task is not None
+    missing = replace(seen.task.run.metrics[0], value=None, problem="no_match: nothing in the output matches")
+    return replace(
+        seen, task=replace(seen.task, run=replace(seen.task.run, metrics=[missing, *seen.task.run.metrics[1:]]))
+    )
+
+
+def exits_with_3(job: Job) -> Outcome:
+    """Return the end of a command that printed its metrics and failed."""
+    return replace(FakeExecutor().succeed(job), exit_code=3)
+
+
+ONE_CELL = ("--filter", "workload=task train", "--filter", "batch_size=8", "--backend", "word=a")
+
+
+def test_a_missing_first_metric_keeps_the_others_in_record_table_document_and_page(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor(behaviours={"task train": without_first_metric})
+    assert runner(*ONE_CELL, executor=executor) == 1
+    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {record.status for record in tasks(folder)} == {Status.ERROR}
+    waits = [metric.value for record in tasks(folder) if record.task for metric in record.task.metrics[1:2]]
+    assert len([wait for wait in waits if wait]) == 5
+    assert any(line.endswith("wait 115 ms") for line in printed)
+    page = (folder / "results" / "latest" / "report.html").read_text()
+    assert '<th scope="row">wait' in page
+    assert runner(*ONE_CELL, "--json", executor=FakeExecutor(behaviours={"task train": without_first_metric})) == 1
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    metrics = {one["name"]: (one["value"] is None, one["count"]) for one in row["cells"]["word=a"]["metrics"]}
+    assert metrics == {"speed": (True, 0), "wait": (False, 5), "uptime_in_seconds": (False, 5)}
+
+
+def test_a_missing_first_metric_of_a_cfg_file_keeps_the_others_in_the_result_file(folder: Path) -> None:
+    text = CFG.replace("['speed (.)']", "['speed (.)', 'loss (.)']").replace("['speed']", "['speed', 'loss']")
+    (folder / "task_config.cfg").write_text(text.replace("['average']", "['average', 'last']"))
+    executor = FakeExecutor(behaviours={"task train": without_first_metric})
+    assert runner("task", "--num-gpus", "0", executor=executor) == 1
+    found = json.loads((folder / "dlbenchmark_result.json").read_text())
+    assert set(found) == {"train.loss", "train.uptime_in_seconds", "train.cpu_memory_usage"}
+
+
+def test_a_result_file_of_an_earlier_run_is_removed_where_the_new_run_fails(folder: Path) -> None:
+    (folder / "dlbenchmark_result.json").write_text("{}")
+    (folder / "task_config.cfg").write_text(CFG)
+    executor = FakeExecutor(behaviours={"task train": exits_with_3})
+    assert runner("task", "--num-gpus", "0", executor=executor) == 1
+    assert not (folder / "dlbenchmark_result.json").exists()
+
+
+@pytest.mark.parametrize(("exit_code", "kept"), [(0, ""), (3, "the last words")])
+def test_a_record_keeps_the_output_of_a_failed_command_only(folder: Path, exit_code: int, kept: str) -> None:
+    def prints(job: Job) -> Outcome:
+        return replace(FakeExecutor().succeed(job), exit_code=exit_code, output_tail="the last words")
+
+    assert runner(*ONE_CELL, executor=FakeExecutor(behaviours={"task train": prints})) == bool(exit_code)
+    assert {record.evidence.output_tail for record in tasks(folder)} == {kept}
+
+
+def test_metrics_of_a_failed_command_are_no_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner(*ONE_CELL, "--json", executor=FakeExecutor(behaviours={"task train": exits_with_3})) == 1
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["cells"]["word=a"]["metrics"] == []
+    page = (folder / "results" / "latest" / "report.html").read_text()
+    assert '<th scope="row">wait' not in page
+
+
 def test_the_memory_of_each_process_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner("--filter", "workload=task train", "--filter", "batch_size=8", "--backend", "word=a")
     capsys.readouterr()
@@ -266,6 +336,19 @@ def test_a_field_that_the_command_does_not_have_is_told(folder: Path, capsys: py
         "runner: --epochs 3: the command has no such field, and runs as it stands there",
         "runner: --kvstore nccl: the command has no such field, and runs as it stands there",
     ]
+
+
+def test_a_key_of_a_cfg_file_without_effect_is_reported_and_the_task_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "task_config.cfg").write_text(CFG + "repeats = 3\n")
+    executor = FakeExecutor()
+    assert runner("task", executor=executor) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "runner: task_config.cfg:7: [train] repeats: unknown key without effect; to set repeats, write the task under "
+        "tasks: in a matrix file (docs/tasks.md)"
+    ]
+    assert len(executor.jobs) == 1
 
 
 def test_the_template_goes_before_the_other_cfg_file_and_both_before_the_matrix(folder: Path) -> None:

@@ -1,0 +1,148 @@
+"""`runner plan`: what it prints of cells, their order and their estimated time, and that it runs nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cell.job import Job
+from runner.cli.main import Seams, main
+from runner.executors import Outcome
+from runner.testing import FakeExecutor
+
+MATRIX = """\
+version: 1
+defaults: {repeats: 2, timeout_s: 60}
+backends: [jax, torch]
+cells:
+  - workload: mnist_mlp
+  - workload: mnist_mlp
+    batch_size: 64
+    epochs: 100
+tasks:
+  - task: train
+    command: [train]
+    timeout_s: 1
+"""
+LONG_S = 0.5 + 2 + 100 * 0.7
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(["plan", *arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads("\n".join(planned(capsys, "--json", *arguments)))
+    return found
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_estimate_above_the_time_limit_is_counted_with_the_limit_and_marked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = planned(capsys, "--filter", "workload=mnist_mlp")
+    assert lines[:2] == [
+        "4 cells, 8 processes, about 4 min 21 s",
+        "2 cells are likely to be ended by the time limit (timeout_s), without which the plan takes about 5 min 11 s; "
+        "raise it, or have these cells do less",
+    ]
+    marked = [
+        line.split()[1]
+        for line in lines
+        if line.endswith("epochs=100  capped by timeout_s (about 1 min 12 s without it)")
+    ]
+    assert marked == ["jax", "torch"]
+    assert sum("capped" in line for line in lines) == 2
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_document_has_each_estimate_with_and_without_the_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "--filter", "workload=mnist_mlp", "--backend", "jax")
+    estimates = [(one["estimated_s"], one["estimated_without_limit_s"]) for one in found["cells"]]
+    assert sorted(estimates) == [(pytest.approx(5.3), pytest.approx(5.3)), (60.0, pytest.approx(LONG_S))]
+    assert found["estimated_s"] == pytest.approx(2 * (5.3 + 60))
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_plan_within_its_time_limits_says_nothing_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for chosen in ("batch_size=32", "workload=task train"):  # of a command that never ran nothing is known
+        lines = planned(capsys, "--filter", chosen)
+        assert [line for line in lines if "limit" in line or "capped" in line] == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_cell_that_took_longer_before_than_its_time_limit_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    def slow(job: Job) -> Outcome:
+        return replace(FakeExecutor().succeed(job), wall_time_s=90.0)
+
+    executor = FakeExecutor(behaviours={"mnist_mlp": slow})
+    assert main(["--filter", "batch_size=32", "--backend", "jax"], Seams(executor=executor)) == 0
+    capsys.readouterr()
+    lines = planned(capsys, "--filter", "batch_size=32", "--backend", "jax")
+    assert lines[1].startswith("1 cell is likely to be ended by the time limit (timeout_s), ")
+    assert lines[4].endswith(
+        "  2 x 60.0 s  mnist_mlp image_size=28 batch_size=32  capped by timeout_s (the newest run took 1 min 30 s)"
+    )
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_cell_is_estimated_by_the_median_of_its_processes_in_the_newest_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chosen = ("--filter", "batch_size=32", "--backend", "jax", "--repeats", "3")
+    for walls_s in ([5.0] * 3, [1.0, 30.0, 2.0]):
+
+        def timed(job: Job, walls_s: list[float] = walls_s) -> Outcome:
+            return replace(FakeExecutor().succeed(job), wall_time_s=walls_s[job.repeat])
+
+        assert main([*chosen, "--new"], Seams(executor=FakeExecutor(behaviours={"mnist_mlp": timed}))) == 0
+    capsys.readouterr()
+    assert [one["estimated_s"] for one in document(capsys, *chosen)["cells"]] == [2.0]
+
+
+def test_a_plan_runs_nothing_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    executor = FakeExecutor()
+    assert main(["plan"], Seams(executor=executor)) == 0
+    assert (executor.jobs, executor.blocks) == ([], 0)
+    assert [path.name for path in folder.iterdir()] == ["matrix.yaml"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_plan_has_the_order_of_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    first, other = (document(capsys, "--order-seed", seed)["order"] for seed in ("1", "5"))
+    assert first == document(capsys, "--order-seed", "1")["order"]
+    assert first != other
+    lines = planned(capsys, "--order-seed", "1")
+    assert [line.split()[0] for line in lines if line.startswith("  ")][5:] == [one["cell_id"] for one in first]
+    assert [line for line in lines if line.startswith("block")] == [
+        "block 0, in the order of --order-seed 1",
+        "block 1, in the order of --order-seed 1",
+    ]
+
+
+def test_a_run_with_the_order_seed_of_a_plan_has_its_order(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ("--filter", "workload=mnist_mlp", "--order-seed", "5")
+    order = [(one["cell_id"], one["repeat"]) for one in document(capsys, *chosen)["order"]]
+    executor = FakeExecutor()
+    assert main(list(chosen), Seams(executor=executor)) == 0
+    assert [(job.cell_id, job.repeat) for job in executor.jobs] == order
+
+
+def test_a_plan_with_automatic_repeats_says_that_it_takes_longer(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert " at least" not in planned(capsys)[0]
+    (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 2", "repeats: auto"))
+    assert planned(capsys)[0].endswith(" at least: repeats are added to auto cells")
