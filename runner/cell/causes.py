@@ -10,6 +10,7 @@ It judges nothing: that is `analysis.known`, on the host.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -40,7 +41,7 @@ def facts(optimizer: Any, ran: Collection[Operation]) -> Facts:
     schedule = keras.optimizers.schedules.LearningRateSchedule
     return Facts(
         optimizer=keras_class(optimizer),
-        hyperparameters=_numbers(optimizer.get_config()),
+        hyperparameters=hyperparameters(optimizer),
         scheduled=isinstance(optimizer._learning_rate, schedule),
         operations=sorted(ran),
     )
@@ -51,8 +52,13 @@ def keras_class(optimizer: Any) -> str:
     return next(kind.__name__ for kind in type(optimizer).__mro__ if kind.__module__.startswith("keras."))
 
 
-def _numbers(config: dict[str, Any]) -> dict[str, float]:
+def hyperparameters(optimizer: Any) -> dict[str, float]:
     """Return the finite numbers of an optimizer's configuration; switches and names are left out."""
+    try:
+        config = optimizer.get_config()
+    except Exception as error:  # noqa: BLE001 - whatever a user's optimizer raises: the causes that need it do not apply
+        print(f"hyperparameters not reported: {type(error).__name__}: {error}", file=sys.stderr)
+        return {}
     numbers = {name: float(value) for name, value in config.items() if type(value) in (int, float)}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
