@@ -14,13 +14,7 @@ Euclidean norm, those of numbers the same in absolute value. Two things are take
 - Of an update's deviation, what the resolution of the weight itself explains: a weight of norm w is stored to
   `resolution * w`, so that an update, the difference of two, cannot be known better.
 
-A deviation of float32 losses over all steps is explained where it is at most `OWN_FACTOR` times what one of the two
-backends deviates from itself when one thread becomes two: training amplifies rounding, and the order of a sum is
-rounding. Any other float32 figure is explained where three things hold: the float64 one is within its limit; it is at
-most `ROUNDING_FACTOR` times what each of the two, the better one too, differs from its own float64 (for a loss and a
-norm, which may agree by chance, the gradient is held to this); and it is at most `NUDGE_FACTOR` times what one of the
-two deviates from itself when each weight moves by one unit in its last place, as rounding moves it. The other
-explanations are those of `analysis.known`, each a cause that was found and a limit.
+What may explain a figure beyond its limit is in `analysis.explanations`.
 
 It does not know how twins are run: that is `runner.parity`.
 """
@@ -29,11 +23,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from analysis.known import KNOWN
 from records.parity import Deviation, Finding, Pair, ParityRecord, Sketch, Trace
 from records.settings import BACKENDS, Scalar
 
@@ -47,16 +40,10 @@ LIMITS: Mapping[str, Mapping[str, float]] = {
 }
 RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23}
 ZERO = {"float64": 1e-12, "float32": 1e-6}
-OWN_FACTOR = 3.0
-ROUNDING_FACTOR = 10.0
-NUDGE_FACTOR = 3.0
 # Of 15,000 weights compared, none is beyond this by chance.
 INITIAL_LIMIT = 6.0
 SKETCH_LIMIT = {"float64": 1e-9, "float32": 1e-3}
-TRAINING = ("float32", "losses")
 WORST_WEIGHT = {"gradient": "gradient_at", "update": "update_at"}
-# Single numbers, and the figure of vectors whose rounding is behind theirs.
-NUMBERS = {"loss": "gradient", "gradient_norm": "gradient"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,107 +151,6 @@ def findings(precision: str, seen: Deviation) -> list[Finding]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What may explain a finding: by backend, how far its float32 losses are from themselves with two threads, how far
-    its float32 is from its own float64, and how far from itself with nudged weights."""
-
-    own: Mapping[str, float] = field(default_factory=dict)
-    rounding: Mapping[str, Deviation] = field(default_factory=dict)
-    nudged: Mapping[str, Deviation] = field(default_factory=dict)
-
-
-def explained(pair: Pair, workload: str, evidence: Evidence) -> Pair:
-    """Return the pair with the findings explained that a known cause or the backends' own rounding explains."""
-
-    def told(finding: Finding) -> Finding:
-        text = _known(finding, pair, workload) or _within_own(finding, pair, evidence.own)
-        return replace(finding, explanation=text or _within_rounding(finding, pair, evidence))
-
-    return replace(pair, findings=list(map(told, pair.findings)))
-
-
-def is_parted_training(finding: Finding) -> bool:
-    """Return whether float32 losses are beyond their limit and nothing explains it yet."""
-    return (finding.precision, finding.figure) == TRAINING and finding.explanation is None
-
-
-def awaits_nudge(pair: Pair, rounding: Mapping[str, Deviation]) -> bool:
-    """Return whether some figure is unexplained only for want of what nudged weights show."""
-    return any(
-        finding.explanation is None and _alike_rounded(finding, pair, rounding) is not None for finding in pair.findings
-    )
-
-
-def largest(seen: Sequence[Deviation]) -> Deviation:
-    """Return the largest of each figure of steps 1 and 2, None where none could be computed."""
-
-    def most(figure: str) -> float | None:
-        return max((value for one in seen if (value := getattr(one, figure)) is not None), default=None)
-
-    loss, norm, gradient, update = map(most, ("loss", "gradient_norm", "gradient", "update"))
-    return Deviation(loss=loss, gradient_norm=norm, gradient=gradient, update=update)
-
-
-def _known(finding: Finding, pair: Pair, workload: str) -> str | None:
-    """Return the causes that together explain the finding: several, where each side has its own."""
-    applying = [
-        known
-        for known in KNOWN
-        if workload in known.workloads
-        and known.backend in pair.backends
-        and known.precision == finding.precision
-        and finding.figure in known.figures
-    ]
-    if finding.value is None or finding.value > max((known.limit for known in applying), default=0.0):
-        return None
-    return "; ".join(known.cause for known in applying)
-
-
-def _within_own(finding: Finding, pair: Pair, own: Mapping[str, float]) -> str | None:
-    if (finding.precision, finding.figure) != TRAINING or finding.value is None:
-        return None
-    for backend in sorted(pair.backends, key=lambda name: -own.get(name, 0.0)):
-        if finding.value <= OWN_FACTOR * own.get(backend, 0.0):
-            return (
-                f"training amplifies rounding: {backend} deviates from itself by {own[backend]:.1e} when one thread "
-                f"becomes two, and {finding.value:.1e} is within {OWN_FACTOR:g} times that"
-            )
-    return None
-
-
-def _within_rounding(finding: Finding, pair: Pair, evidence: Evidence) -> str | None:
-    """Explain a float32 figure by rounding: both backends must round so, and a nudge of one must show as much."""
-    told = _alike_rounded(finding, pair, evidence.rounding)
-    if told is None or finding.value is None:
-        return None
-    for backend in pair.backends:
-        moved = getattr(evidence.nudged.get(backend), finding.figure, None) or 0.0
-        if finding.value <= NUDGE_FACTOR * moved:
-            return (
-                f"rounding, which this network amplifies: {backend} deviates from itself by {moved:.1e} when each "
-                f"weight moves by one unit in its last place; {told}"
-            )
-    return None
-
-
-def _alike_rounded(finding: Finding, pair: Pair, rounding: Mapping[str, Deviation]) -> str | None:
-    """Tell that float64 agrees and both backends are comparably far from their own; None where it is not so."""
-    exact = getattr(pair.deviations.get("float64"), finding.figure, None)
-    if finding.precision != "float32" or finding.figure == "losses" or finding.value is None or exact is None:
-        return None
-    figure = NUMBERS.get(finding.figure, finding.figure)
-    value = getattr(pair.deviations.get("float32"), figure, None) if figure != finding.figure else finding.value
-    seen = {backend: getattr(rounding.get(backend), figure, None) for backend in pair.backends}
-    own = {backend: apart for backend, apart in seen.items() if apart is not None}
-    if value is None or len(own) < len(seen) or exact > LIMITS["float64"][finding.figure]:
-        return None
-    if value > ROUNDING_FACTOR * min(own.values()):
-        return None
-    told = " and ".join(f"{backend}'s {figure} is {apart:.1e} from its own float64" for backend, apart in own.items())
-    return f"{told}, in which the two agree to {exact:.0e}"
-
-
 def parting_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> str | None:
     """Return the first layer whose output differs between two forward passes, in the order of `a`."""
     others: dict[str, list[Sketch]] = {}
@@ -300,7 +186,7 @@ def parted_after_forward(pair: Pair, twins: tuple[Twin, Twin], precision: str, z
     if weight is not None:
         return f"the gradient of {weight}; every layer's output agrees"
     if "update" in unexplained:
-        moved = pair.deviations[precision].update_at
+        moved = pair.corrected.get(precision, pair.deviations[precision]).update_at
         learnt = any(weight.trainable and weight.path == moved for weight in twins[0].trace.weights)
         what = "the optimiser's step on" if learnt else "the statistic"
         return f"{what} {moved}; every gradient agrees"

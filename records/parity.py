@@ -9,6 +9,7 @@ Promise: `None` means not measured. It does not know how deviations are computed
 History of `PARITY_VERSION`:
   1  first version
   2  `nudged`, without which no float32 figure counts as explained by rounding; the finding `initial`
+  3  `facts` and `corrected`, without which no known cause explains a figure
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from records.codec import CodecError, canonical, decode, dumps, loads
@@ -25,7 +27,7 @@ from records.meaning import about
 from records.settings import Scalar
 from records.store import write_synced
 
-PARITY_VERSION = 2
+PARITY_VERSION = 3
 FOLDER = "parity"
 
 
@@ -52,6 +54,25 @@ class Sketch:
     projections: list[float]
 
 
+class Operation(StrEnum):
+    """An operation that a backend is known to compute inexactly. A twin can compute it exactly instead."""
+
+    PYTHON_FLOATS = "python_floats"  # TensorFlow: a Python float becomes a tensor of float64
+    GELU = "gelu"  # TensorFlow
+    ATTENTION_SOFTMAX = "attention_softmax"  # JAX
+    REPEATED_ROWS = "repeated_rows"  # TensorFlow: the gradient of an embedding whose rows repeat within a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a twin did that the known causes of deviations depend on, as its own process reports it."""
+
+    optimizer: str = about("Keras's class of optimizer, or the one that a user's class derives from")
+    hyperparameters: dict[str, float] = about("the numbers in its configuration", default_factory=dict)
+    scheduled: bool = about("whether the learning rate follows a schedule", default=False)
+    operations: list[Operation] = about("operations known to be inexact that ran", default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """What one twin tells. Its arrays lie beside it, `gradient.<i>` and `update.<i>` for weight i of `weights`."""
@@ -65,6 +86,7 @@ class Trace:
     )
     switched_off: list[str] = about("random layers that ran at rate 0", default_factory=list)
     versions: dict[str, str] = about("Python, Keras, the backend and others", default_factory=dict)
+    facts: Facts | None = about("what known causes depend on, of a twin that trained", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +122,9 @@ class Pair:
     deviations: dict[str, Deviation] = about("by precision")
     findings: list[Finding] = about("figures beyond their limit", default_factory=list)
     located: str | None = about("the layer or weight where they part, where it was looked for", default=None)
+    corrected: dict[str, Deviation] = about(
+        "by precision, with the operations computed exactly to which known causes apply", default_factory=dict
+    )
 
     @property
     def agrees(self) -> bool:
@@ -131,6 +156,7 @@ class ParityRecord:
         "several, where that was asked; without `losses`",
         default_factory=dict,
     )
+    facts: dict[str, Facts] = about("what each backend's twin reported of itself", default_factory=dict)
     pairs: list[Pair] = about("every two backends", default_factory=list)
     failures: dict[str, str] = about("twins that could not be compared, and why", default_factory=dict)
     unsupported: dict[str, str] = about("twins that a backend does not offer, and why", default_factory=dict)

@@ -2,8 +2,9 @@
 
 For one workload: the initial weights are made once, in one process, and kept under the hash of their content; every
 backend's process at every precision loads them, says what it loaded, and trains the same batches. Figures beyond a
-limit lead to two further looks: a float32 training that parts is repeated with two threads, and where two backends do
-not agree, a forward pass on each tells the first layer whose output differs.
+limit lead to further processes: where known causes may explain a figure, training is repeated with the operations
+behind them computed exactly; a float32 training that parts is repeated with two threads or nudged weights; and where
+two backends do not agree, a forward pass on each finds the first layer whose output differs.
 
 Promise: a twin that fails is told in the record, not raised. Scratch is gone when a workload is done.
 """
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from analysis import parity
-from records.parity import PARITY_VERSION, Deviation, Pair, ParityRecord, Trace
+from analysis import explanations, parity
+from analysis.explanations import Evidence
+from records.parity import PARITY_VERSION, Deviation, Facts, Operation, Pair, ParityRecord, Trace
 from records.schema import Status
 from runner.cell.job import WEIGHTS_NAME, Twin
 from runner.twins import Key, Reply, Subject, Workshop
@@ -51,6 +53,7 @@ class _Comparison:
     twins: dict[Key, parity.Twin] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
+    correct: dict[tuple[str, str], frozenset[Operation]] = field(default_factory=dict)
     sha256: str | None = None
     weights: str | None = None
 
@@ -60,11 +63,13 @@ class _Comparison:
             self._train([Key(b, p) for b in self.workshop.backends for p in self.workshop.precisions])
         zero = self._zeros()
         pairs = [pair for a, b in parity.pairs(self.workshop.backends) if (pair := self._pair(a, b, zero)).deviations]
+        facts = {key.backend: twin.trace.facts for key, twin in self.twins.items() if twin.trace.facts is not None}
+        pairs = self._corrected(pairs, facts, zero)
         rounding = self._rounding(pairs, zero)
-        own = self._own(pairs)
-        nudged = self._nudged(pairs, rounding, zero)
-        evidence = parity.Evidence(own, rounding, nudged)
-        pairs = [parity.explained(pair, self.subject.workload, evidence) for pair in pairs]
+        own = self._own(pairs, facts)
+        nudged = self._nudged(pairs, Evidence(rounding=rounding, facts=facts), zero)
+        evidence = Evidence(own, rounding, nudged, facts)
+        pairs = [explanations.explained(pair, evidence) for pair in pairs]
         pairs = [pair if pair.agrees else self._located(pair, zero) for pair in pairs]
         some = next((twin.trace for twin in self.twins.values()), None)
         return ParityRecord(
@@ -82,6 +87,7 @@ class _Comparison:
             own=own,
             rounding=rounding,
             nudged=nudged,
+            facts=facts,
             pairs=pairs,
             failures=self.failures,
             unsupported=self.unsupported,
@@ -105,7 +111,7 @@ class _Comparison:
 
     def _train(self, keys: Sequence[Key]) -> None:
         """Train these twins and keep what came back."""
-        replies = self.workshop.run(self.subject, [(key, Twin("train", self.weights)) for key in keys])
+        replies = self.workshop.run(self.subject, [(key, self._asked(key)) for key in keys])
         for key, reply in zip(keys, replies, strict=True):
             if reply.trace is None:
                 self._note(str(key), reply)
@@ -113,6 +119,10 @@ class _Comparison:
                 self.failures[str(key)] = "error: it trained other weights than those it was given"
             else:
                 self.twins[key] = parity.Twin(key.backend, reply.trace, reply.arrays())
+
+    def _asked(self, key: Key, role: str = "train") -> Twin:
+        correct = self.correct.get((key.backend, key.precision), ()) if key.corrected else ()
+        return Twin(role, self.weights, key.nudge, sorted(correct))
 
     def _note(self, name: str, reply: Reply) -> None:
         noted = self.unsupported if reply.status is Status.UNSUPPORTED else self.failures
@@ -137,6 +147,30 @@ class _Comparison:
             pair.findings.extend(parity.drawn_otherwise(precision, *drawn))
         return pair
 
+    def _corrected(self, pairs: Sequence[Pair], facts: Mapping[str, Facts], zero: parity.Zeros) -> list[Pair]:
+        """Repeat the trainings to which known causes may apply, with the operations behind them computed exactly."""
+        wanted = [explanations.correctable(pair, facts) for pair in pairs]
+        self.correct = {key: operations for one in wanted for key, operations in one.items()}
+        self._train([Key(backend, precision, corrected=True) for backend, precision in self.correct])
+        return [
+            replace(pair, corrected=self._deviations_when_corrected(pair, {precision for _, precision in one}, zero))
+            for pair, one in zip(pairs, wanted, strict=True)
+        ]
+
+    def _deviations_when_corrected(
+        self, pair: Pair, precisions: Iterable[str], zero: parity.Zeros
+    ) -> dict[str, Deviation]:
+        found = {}
+        for precision in sorted(precisions):
+            left, right = (self.twins.get(self._best(backend, precision)) for backend in pair.backends)
+            if left is not None and right is not None:
+                found[precision] = parity.deviation(left, right, precision, zero)
+        return found
+
+    def _best(self, backend: str, precision: str) -> Key:
+        """Return which twin of a backend has the fewest known causes in it: a corrected one, where one was wanted."""
+        return Key(backend, precision, corrected=(backend, precision) in self.correct)
+
     def _rounding(self, pairs: Sequence[Pair], zero: parity.Zeros) -> dict[str, Deviation]:
         """Return how far each backend's float32 is from its own float64, where a float32 figure is beyond its limit."""
         asked = {b for pair in pairs if any(f.precision == "float32" for f in pair.findings) for b in pair.backends}
@@ -147,14 +181,14 @@ class _Comparison:
                 found[backend] = parity.deviation(rounded, exact, "float32", zero)
         return found
 
-    def _own(self, pairs: Sequence[Pair]) -> dict[str, float]:
+    def _own(self, pairs: Sequence[Pair], facts: Mapping[str, Facts]) -> dict[str, float]:
         """Return how far a backend's float32 losses are from themselves with more threads, where that may explain."""
         found: dict[str, float] = {}
         if len(os.sched_getaffinity(0)) < OWN_THREADS:
             return found
         for backend in QUICKEST_FIRST:
-            told = [parity.explained(pair, self.subject.workload, parity.Evidence(found)) for pair in pairs]
-            parted = [pair.backends for pair in told if any(map(parity.is_parted_training, pair.findings))]
+            explained = [explanations.explained(pair, Evidence(found, facts=facts)) for pair in pairs]
+            parted = [pair.backends for pair in explained if any(map(explanations.is_parted_training, pair.findings))]
             if not any(backend in backends for backends in parted):
                 continue
             more = Key(backend, "float32", OWN_THREADS)
@@ -166,21 +200,19 @@ class _Comparison:
                 found[backend] = apart
         return found
 
-    def _nudged(
-        self, pairs: Sequence[Pair], rounding: dict[str, Deviation], zero: parity.Zeros
-    ) -> dict[str, Deviation]:
+    def _nudged(self, pairs: Sequence[Pair], evidence: Evidence, zero: parity.Zeros) -> dict[str, Deviation]:
         """Return how far a backend's float32 is from itself with nudged weights, where that may explain a figure."""
         found: dict[str, Deviation] = {}
         for backend in QUICKEST_FIRST:
-            evidence = parity.Evidence(rounding=rounding, nudged=found)
-            told = [parity.explained(pair, self.subject.workload, evidence) for pair in pairs]
-            if not any(parity.awaits_nudge(pair, rounding) for pair in told if backend in pair.backends):
+            explained = [explanations.explained(pair, replace(evidence, nudged=found)) for pair in pairs]
+            concerned = [pair for pair in explained if backend in pair.backends]
+            if not any(explanations.awaits_nudge(pair, evidence.rounding) for pair in concerned):
                 continue
             keys = [Key(backend, "float32", nudge=seed) for seed in NUDGES]
             asked = [(key, Twin("train", self.weights, key.nudge)) for key in keys]
             replies = [reply for reply in self.workshop.run(self.subject, asked) if reply.trace is not None]
             if seen := [self._from_itself(backend, reply, zero) for reply in replies]:
-                found[backend] = parity.largest(seen)
+                found[backend] = explanations.largest(seen)
         return found
 
     def _from_itself(self, backend: str, reply: Reply, zero: parity.Zeros) -> Deviation:
@@ -191,8 +223,9 @@ class _Comparison:
     def _located(self, pair: Pair, zero: parity.Zeros) -> Pair:
         """Return the pair with the layer, or else the weight, where its backends part."""
         precision = next(finding.precision for finding in pair.findings if finding.explanation is None)
-        keys = [Key(backend, precision) for backend in pair.backends]
-        left, right = self.workshop.run(self.subject, [(key, Twin("forward", self.weights)) for key in keys])
+        keys = [self._best(backend, precision) for backend in pair.backends]
+        keys = [key if key in self.twins else replace(key, corrected=False) for key in keys]
+        left, right = self.workshop.run(self.subject, [(key, self._asked(key, "forward")) for key in keys])
         if left.trace is not None and right.trace is not None:
             layer = parity.parting_layer(left.trace.sketches, right.trace.sketches, precision)
             if layer is not None:

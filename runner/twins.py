@@ -55,9 +55,10 @@ class Key:
     precision: str
     threads: int = 1
     nudge: int | None = None
+    corrected: bool = False
 
     def __str__(self) -> str:
-        return f"{self.backend} {self.precision}"
+        return f"{self.backend} {self.precision}{', corrected' if self.corrected else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from analysis import changes, epochs, fc, flops, gate, history, kinds, parity, processes, roofline, same_work, shortfall
+from analysis import (
+    changes,
+    epochs,
+    explanations,
+    fc,
+    flops,
+    gate,
+    history,
+    kinds,
+    parity,
+    processes,
+    roofline,
+    same_work,
+    shortfall,
+)
 from analysis import statistics as figures
 from analysis.sequential import LOOKS, PRECISION_TARGET
 from analysis.surroundings import activity, disturbance, gpu, resolution, setting
@@ -154,9 +168,9 @@ STATED = [
     ("instruments.md", f"A course has at most {MOST_POINTS} points"),
     ("instruments.md", f"as that took less than {percent(PSS_SHARE)} of the process's time"),
     ("parity.md", f"of each weight within {parity.INITIAL_LIMIT:g} standard errors, constants exactly"),
-    ("parity.md", f"float32 losses: at most {parity.OWN_FACTOR:g} times what one of the two backends deviates"),
-    ("parity.md", f"it is at most {parity.ROUNDING_FACTOR:g} times what *each*"),
-    ("parity.md", f"it is at most {parity.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
+    ("parity.md", f"float32 losses: at most {explanations.OWN_FACTOR:g} times what one of the two backends deviates"),
+    ("parity.md", f"it is at most {explanations.ROUNDING_FACTOR:g} times what *each*"),
+    ("parity.md", f"it is at most {explanations.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
     ("parity.md", f"FLOPs by more than {percent(same_work.FLOPS_TOLERANCE)}, the comparison is"),
     ("fc.md", f"Limits: {short(fc.LIMITS['float64'])} and {short(fc.LIMITS['float32'])}."),
     ("fc.md", f"One learning rate, {short(LEARNING_RATE)}, for all"),

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from records.codec import canonical, decode, dumps, loads
+from records.parity import Operation
 from records.schema import CellResult
 from records.settings import Settings
 from records.task import Task
@@ -28,11 +29,13 @@ class Twin:
 
     `role` is weights (make them), train (compare steps) or forward (sketch the layers' outputs). `weights` is the file
     to load, None for the process that makes it. With `nudge`, a seed, each weight moves by one unit in its last place.
+    The operations in `correct` are computed exactly where the backend does not: see `runner.cell.causes`.
     """
 
     role: str
     weights: str | None = None
     nudge: int | None = None
+    correct: list[Operation] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

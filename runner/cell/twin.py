@@ -10,7 +10,7 @@ It does not compare: that is `analysis.parity`, on the host.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from models.float64 import keep_float64
 from models.registry import Built
 from records.codec import dumps
-from records.parity import Sketch, Trace, Weight, content_hash
+from records.parity import Operation, Sketch, Trace, Weight, content_hash
 from runner.cell import backends
 from runner.cell.backends import Plug, Unsupported
 from runner.cell.batches import make_batches, seed_steps
+from runner.cell.causes import facts, repeated, rows_of, watch
 from runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, Twin, publish_text
 from runner.cell.measure import build, configure_keras, found_versions, prove, seed_all
 
@@ -62,6 +63,7 @@ def run_twin(job: Job, twin: Twin) -> None:
         keep_float64()
     seed_all(plug, job.settings.seed)
     prove(plug, job.settings)
+    ran = watch(job.settings.backend, twin.correct)
     built = build(job)
     off, drawn = switch_off(built.model), built.model.get_weights()
     if twin.weights is None:
@@ -70,7 +72,11 @@ def run_twin(job: Job, twin: Twin) -> None:
         sha256 = load_weights(built.model, Path(twin.weights))
         if twin.nudge is not None:
             nudge(built.model, twin.nudge)
-        trace = (_train if twin.role == "train" else _forward)(job, built, plug, sha256)
+        if twin.role == "train":
+            trace = _train(job, built, plug, sha256, Recorder(built.model, ran, twin.correct))
+            trace = replace(trace, facts=facts(built.model.optimizer, ran))
+        else:
+            trace = _forward(job, built, plug, sha256)
     weights = [replace(weight, initial=_drawn(array)) for weight, array in zip(trace.weights, drawn, strict=True)]
     trace = replace(trace, weights=weights, switched_off=off, versions=found_versions(plug))
     publish_text(job.trace_path, dumps(trace))
@@ -125,9 +131,13 @@ def _nudged(array: Array, rng: np.random.Generator) -> Array:
 
 
 class Recorder:
-    """Keeps the gradients that reach a model's optimiser, in variables of that optimiser."""
+    """Keeps the gradients that reach a model's optimiser, in variables of that optimiser.
 
-    def __init__(self, model: Any) -> None:
+    It adds to `ran` that rows of a gradient repeat within a batch. With that operation in `correct`, such a gradient
+    reaches the optimiser dense.
+    """
+
+    def __init__(self, model: Any, ran: set[Operation] | None = None, correct: Collection[Operation] = ()) -> None:
         optimizer = model.optimizer
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
@@ -135,6 +145,9 @@ class Recorder:
             optimizer.add_variable(variable.shape, dtype=variable.dtype, name=f"twin_gradient_{i}")
             for i, variable in enumerate(model.trainable_variables)
         ]
+        self._repeated = optimizer.add_variable((), dtype="int32", name="twin_repeated_rows")
+        self._ran = set() if ran is None else ran
+        self._dense = Operation.REPEATED_ROWS in correct
         self._apply = optimizer.apply
         optimizer.apply = self._recording
 
@@ -143,11 +156,20 @@ class Recorder:
             if gradient is not None:
                 # Reshaping makes TensorFlow's sparse gradient of an embedding dense.
                 kept.assign(keras.ops.reshape(gradient, kept.shape))
+            if (indices := rows_of(gradient)) is not None:
+                self._repeated.assign_add(repeated(indices))
+        if self._dense:
+            grads = [g if rows_of(g) is None else keras.ops.reshape(g, g.shape) for g in grads]
         return self._apply(grads, trainable_variables)
 
     def gradients(self) -> list[Array]:
         """Return the gradients of the last step, in the order of the model's trainable variables."""
         return [np.array(keras.ops.convert_to_numpy(kept)) for kept in self._kept]
+
+    def note_repeated_rows(self) -> None:
+        """Add to what ran, after training, that rows of some gradient repeated."""
+        if int(keras.ops.convert_to_numpy(self._repeated)):
+            self._ran.add(Operation.REPEATED_ROWS)
 
 
 def _make_weights(job: Job, model: Any) -> Trace:
@@ -156,9 +178,9 @@ def _make_weights(job: Job, model: Any) -> Trace:
     return Trace(job.nonce, content_hash(_bytes(arrays)), _weights(model, None))
 
 
-def _train(job: Job, built: Built, plug: Plug, sha256: str) -> Trace:
+def _train(job: Job, built: Built, plug: Plug, sha256: str, recorder: Recorder) -> Trace:
     """Train the job's steps; keep the gradients of step 1, what step 2 changed, and every loss."""
-    model, recorder = built.model, Recorder(built.model)
+    model = built.model
     losses: list[float | None] = []
     arrays: dict[str, Any] = {}
     states: list[list[Array]] = []
@@ -174,6 +196,7 @@ def _train(job: Job, built: Built, plug: Plug, sha256: str) -> Trace:
             states.append([np.array(array, copy=True) for array in model.get_weights()])
     if len(states) == 2:
         arrays |= {f"update.{i}": after - before for i, (before, after) in enumerate(zip(*states, strict=True))}
+    recorder.note_repeated_rows()
     np.savez(Path(job.folder) / ARRAYS_NAME, **arrays)
     plug.barrier(model)
     return Trace(job.nonce, sha256, _weights(model, states[0]), losses)

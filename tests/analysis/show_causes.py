@@ -16,11 +16,19 @@ from numpy.typing import NDArray
 
 from models.float64 import keep_float64
 from models.layers.heads import rmsprop
+from records.parity import Operation
+from runner.cell.causes import watch
 from runner.cell.twin import Recorder
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)
 RATE, DECAY = 1e-4, 1e-6
+OPTIMIZERS = (
+    *("Adam", "AdamW", "Nadam", "Adamax", "Lamb", "Lion", "Muon", "ScheduleFreeAdamW"),
+    *("SGD", "RMSprop", "Adagrad", "Adadelta", "Adafactor", "Ftrl"),
+)
+ROW_OPTIMIZERS = ("Adam", "Nadam", "RMSprop", "Adagrad", "Adamax", "Lion", "SGD")
+SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}, "AdamW": {"weight_decay": 0.01}}
 
 
 def apart(value: Any, exact: Array) -> float:
@@ -57,12 +65,30 @@ def schedule() -> float:
     return apart(model.get_weights()[0], np.full((1, 1), -RATE / math.sqrt(1 - 0.9)))
 
 
-def repeated_token(tokens: tuple[int, ...]) -> float:
-    """Return by how much Adam's first step moves an embedding's row whose gradient is not zero, in learning rates."""
-    model = keras.Sequential([keras.Input((2,), dtype="int32"), layers.Embedding(4, 1)])
-    model.compile(optimizer=keras.optimizers.Adam(RATE), loss=lambda _, predicted: ops.mean(predicted))
+def optimizer_named(name: str) -> Any:
+    return getattr(keras.optimizers, name)(learning_rate=RATE, **SETTINGS.get(name, {}))
+
+
+def second_step(name: str) -> list[float]:
+    """Return what an optimizer's second step adds to a weight of float64."""
+    rng = np.random.default_rng(2)
+    weight = keras.Variable(rng.standard_normal((3, 2)), dtype="float64")
+    optimizer = optimizer_named(name)
+    optimizer.build([weight])
+    states = []
+    for _ in range(2):
+        states.append(np.array(ops.convert_to_numpy(weight), copy=True))
+        optimizer.apply([ops.convert_to_tensor(rng.standard_normal((3, 2)))], [weight])
+    return list((np.asarray(ops.convert_to_numpy(weight)) - states[1]).ravel())
+
+
+def repeated_token(tokens: tuple[int, ...], optimizer: str = "Adam", correct: tuple[Operation, ...] = ()) -> float:
+    """Return by how much the first step moves an embedding's row whose gradient is not zero, in learning rates."""
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), layers.Embedding(4, 2, "ones")])
+    model.compile(optimizer=optimizer_named(optimizer), loss=lambda _, predicted: ops.mean(predicted))
+    Recorder(model, correct=correct)
     before = model.get_weights()[0]
-    model.train_on_batch(np.array([tokens], "int32"), np.zeros((1, 2, 1)))
+    model.train_on_batch(np.array([tokens], "int32"), np.zeros((1, 2, 2)))
     return float(abs(model.get_weights()[0] - before)[tokens[0], 0] / RATE)
 
 
@@ -110,7 +136,14 @@ def main() -> None:
     keep_float64()
     shown["promotion"].append(promotion())
     shown |= {"gelu": gelu(), "attention": attention(), "schedule": schedule()}
+    shown["second_step"] = {name: second_step(name) for name in OPTIMIZERS}
     shown["repeated_token"] = [repeated_token((1, 2)), repeated_token((1, 1))]
+    shown["repeated_by_optimizer"] = {name: repeated_token((1, 1), name) for name in ROW_OPTIMIZERS}
+    ran = watch(keras.backend.backend(), list(Operation))
+    shown["corrected"] = {"gelu": gelu(), "attention": attention(), "schedule": schedule()}
+    shown["corrected"]["second_step"] = {name: second_step(name) for name in OPTIMIZERS}
+    shown["corrected"]["repeated_token"] = repeated_token((1, 1), correct=(Operation.REPEATED_ROWS,))
+    shown["ran"] = sorted(ran)
     compute_in("float32")
     shown["amplified"] = {name: amplified(name) for name in ("relu", "silu")}
     print(json.dumps(shown))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analysis import parity
-from records.parity import Deviation, Finding, Pair, ParityRecord, Sketch, Trace, Weight
+from records.parity import Deviation, Pair, ParityRecord, Sketch, Trace, Weight
 
 PATHS = ("model/dense/kernel", "model/dense/bias", "model/normal/moving_mean", "model/last/kernel")
 
@@ -96,19 +96,6 @@ def test_an_update_below_the_resolution_of_its_weight_is_no_deviation() -> None:
     assert parity.deviation(make_twin(), make_twin(update_0=1.5), "float32").update == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(("precision", "figure"), [(p, figure) for p in parity.LIMITS for figure in parity.LIMITS[p]])
-def test_each_figure_alone_beyond_its_limit_is_a_fault_that_nothing_explains(precision: str, figure: str) -> None:
-    def found(factor: float) -> list[Finding]:
-        changes: dict[str, Any] = {figure: factor * limit}
-        seen = replace(Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0), **changes)
-        pair = Pair(["jax", "torch"], {precision: seen}, parity.findings(precision, seen))
-        return parity.explained(pair, "mnist_mlp", parity.Evidence()).findings
-
-    limit = parity.LIMITS[precision][figure]
-    assert found(1.0) == []
-    assert found(1.1) == [Finding(precision, figure, 1.1 * limit, limit)]
-
-
 def drawn(*initial: list[float], size: int = 200) -> Trace:
     return Trace("n", "0" * 64, [Weight(f"w{i}", [size], True, 1.0, each) for i, each in enumerate(initial)])
 
@@ -133,76 +120,6 @@ def test_what_is_not_finite_is_beyond_every_limit() -> None:
     seen = parity.deviation(make_twin(gradient_0=np.nan), make_twin(losses=(None, 0.5)), "float32")
     figures = {finding.figure: finding.value for finding in parity.findings("float32", seen)}
     assert figures == {"loss": None, "gradient_norm": None, "gradient": None, "losses": None}
-
-
-@pytest.mark.parametrize(("own", "is_explained"), [(0.004, True), (0.003, False), (0.0, False)])
-def test_training_that_parts_is_explained_by_three_times_a_backends_own_deviation(
-    own: float, is_explained: bool
-) -> None:
-    pair = Pair(["jax", "torch"], {}, [Finding("float32", "losses", 0.01, 1e-3)])
-    found = parity.explained(pair, "lstm", parity.Evidence({"torch": own}))
-    assert found.agrees == is_explained
-
-
-@pytest.mark.parametrize(
-    ("torch", "exact", "nudged", "is_explained"),
-    [
-        (2e-3, 1e-15, 0.01, True),
-        (2e-3, 1e-15, 0.005, False),
-        (2e-3, 1e-15, None, False),
-        (1e-5, 1e-15, 0.01, False),
-        (None, 1e-15, 0.01, False),  # its float64 is not known
-        (2e-3, 1e-3, 0.01, False),
-    ],
-)
-def test_a_float32_gradient_is_explained_only_where_both_backends_round_so_and_a_nudge_moves_one_as_far(
-    torch: float | None, exact: float, nudged: float | None, is_explained: bool
-) -> None:
-    pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=exact)}, [Finding("float32", "gradient", 0.02, 1e-2)])
-    rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=torch)}
-    evidence = parity.Evidence({}, rounding, {"torch": Deviation(gradient=nudged)})
-    assert parity.explained(pair, "lstm", evidence).agrees == is_explained
-
-
-@pytest.mark.parametrize(("gradient", "is_explained"), [(0.03, True), (0.3, False)])
-def test_a_norm_that_one_backend_has_right_by_chance_is_held_to_the_gradients_rounding(
-    gradient: float, is_explained: bool
-) -> None:
-    seen = {"float64": Deviation(gradient_norm=0.0), "float32": Deviation(gradient_norm=9e-4, gradient=gradient)}
-    pair = Pair(["jax", "torch"], seen, [Finding("float32", "gradient_norm", 9e-4, 1e-4)])
-    rounding = {b: Deviation(gradient_norm=norm, gradient=0.025) for b, norm in (("jax", 1e-9), ("torch", 9e-4))}
-    evidence = parity.Evidence({}, rounding, {"torch": Deviation(gradient_norm=5e-4)})
-    assert parity.explained(pair, "lstm", evidence).agrees == is_explained
-
-
-def test_nudged_weights_are_asked_for_only_where_they_could_explain() -> None:
-    pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=0.0)}, [Finding("float32", "gradient", 0.02, 1e-2)])
-    rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=0.02)}
-    assert parity.awaits_nudge(pair, rounding)
-    assert not parity.awaits_nudge(pair, rounding | {"torch": Deviation(gradient=1e-5)})
-    assert not parity.awaits_nudge(replace(pair, findings=[Finding("float64", "gradient", 0.02, 1e-8)]), rounding)
-
-
-def test_of_several_nudges_the_largest_figure_counts() -> None:
-    seen = [Deviation(loss=1e-7, gradient=0.02, losses=1.0), Deviation(loss=1e-6, gradient=0.01)]
-    assert parity.largest(seen) == Deviation(loss=1e-6, gradient=0.02)
-
-
-def test_a_known_cause_explains_its_workload_backend_and_size_only() -> None:
-    def is_explained(workload: str, other: str, value: float) -> bool:
-        pair = Pair([other, "torch"], {}, [Finding("float64", "gradient", value, 1e-8)])
-        return parity.explained(pair, workload, parity.Evidence()).agrees
-
-    assert is_explained("vit_tiny", "jax", 1e-5)
-    assert not is_explained("vit_tiny", "jax", 1e-3)
-    assert not is_explained("lstm", "jax", 1e-5)
-    assert not is_explained("vit_tiny", "tensorflow", 1e-5)
-
-
-def test_nothing_else_is_explained_away() -> None:
-    others = [Finding("float64", "losses", 0.01, 1e-6), Finding("float32", "loss", 0.01, 1e-5)]
-    pair = Pair(["jax", "torch"], {}, others)
-    assert parity.explained(pair, "lstm", parity.Evidence({"torch": 1.0, "jax": 1.0})) == pair
 
 
 def sketch(layer: str, *projections: float, norm: float = 1.0) -> Sketch:

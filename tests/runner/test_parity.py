@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from records import parity as kept
 from records.codec import dumps
-from records.parity import Sketch, Trace, Weight
+from records.parity import Facts, Operation, Sketch, Trace, Weight
 from runner.catalog import load
 from runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job
 from runner.cli.main import Seams, main
@@ -21,6 +22,7 @@ from runner.presets import SMALL
 from runner.testing import FakeExecutor, crash
 
 SHA256 = "a" * 64
+ADAM = Facts("Adam", {"beta_1": 0.9, "beta_2": 0.999})
 Numbers = Callable[[Job], float]
 
 
@@ -28,8 +30,18 @@ def ones(job: Job) -> float:
     return 1.0
 
 
-def twins(gradient: Numbers = ones, losses: Numbers = ones, output: Numbers = ones, sha256: str = SHA256) -> Any:
-    """Return a behaviour: a model of two weights, its arrays multiplied by what these functions say of a job."""
+def twins(
+    gradient: Numbers = ones,
+    losses: Numbers = ones,
+    output: Numbers = ones,
+    sha256: str = SHA256,
+    update: Numbers | None = None,
+) -> Any:
+    """Return a behaviour: a model of two weights, its arrays multiplied by what these functions say of a job.
+
+    It is trained by Adam; updates are multiplied as gradients are, where `update` is not given.
+    """
+    factors = {"gradient": gradient, "update": update or gradient}
 
     def behave(job: Job) -> Outcome:
         assert job.twin is not None
@@ -40,8 +52,9 @@ def twins(gradient: Numbers = ones, losses: Numbers = ones, output: Numbers = on
             np.savez(folder / WEIGHTS_NAME, np.ones(2))
         elif job.twin.role == "train":
             values = np.array([1.0, 2.0])
-            arrays = {f"{kind}.{i}": values * gradient(job) for kind in ("gradient", "update") for i in range(2)}
+            arrays = {f"{kind}.{i}": values * factor(job) for kind, factor in factors.items() for i in range(2)}
             np.savez(folder / ARRAYS_NAME, **arrays)
+            trace = replace(trace, facts=ADAM)
         else:
             sketches = [Sketch("m/first", 2, 1.0, [0.5]), Sketch("m/second", 2, 1.0, [0.5 * output(job)])]
             trace = Trace(job.nonce, sha256, weights, sketches=sketches)
@@ -147,6 +160,50 @@ def test_float32_gradients_that_part_are_compared_with_a_backends_own_under_nudg
     nudged = [job for job in ran.executor.jobs if job.twin and job.twin.nudge is not None]
     assert {(job.settings.precision, job.steps) for job in nudged} == {("float32", 2)}
     assert len({job.twin.nudge for job in nudged if job.twin}) == 3
+
+
+def rounded_betas(job: Job) -> float:
+    """Return what TensorFlow's rounded betas make of Adam's step in float64; a corrected twin takes the right step."""
+    assert job.twin is not None
+    inexact = job.settings.backend == "tensorflow" and job.settings.precision == "float64"
+    return 1 - 6.7e-6 if inexact and Operation.PYTHON_FLOATS not in job.twin.correct else 1.0
+
+
+def test_a_known_cause_is_corrected_in_a_further_twin_and_then_explains_the_deviation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = Ran(tmp_path, workload="my_workload:build", behaviour=twins(update=rounded_betas))
+    record = ran.record()
+    assert (ran.code, record.agrees, record.facts["tensorflow"]) == (0, True, ADAM)
+    corrected = [
+        (job.settings.backend, job.settings.precision, job.twin.correct) for job in ran.executor.jobs if job.twin
+    ]
+    assert [one for one in corrected if one[2]] == [("tensorflow", "float64", [Operation.PYTHON_FLOATS])]
+    assert [pair.corrected["float64"].update for pair in record.pairs if "tensorflow" in pair.backends] == [0.0, 0.0]
+    out = capsys.readouterr().out
+    assert [line.split()[-2:] for line in out.splitlines()[1:4]] == [["agrees", "*"], ["agrees", "*"], ["0", "agrees"]]
+    assert "rounds Adam's beta_1 and beta_2 to float32" in out
+
+
+@pytest.mark.parametrize("defect", [1.0 + 1e-3, 1.0 + 1e-5])
+def test_a_defect_beside_a_known_cause_is_not_explained_by_it(tmp_path: Path, defect: float) -> None:
+    def update(job: Job) -> float:
+        return rounded_betas(job) * on("tensorflow", defect)(job)
+
+    ran = Ran(tmp_path, workload="my_workload:build", behaviour=twins(update=update))
+    assert (ran.code, [pair.agrees for pair in ran.record().pairs]) == (1, [False, False, True])
+    assert ran.record().pairs[0].located == "the optimiser's step on m/kernel; every gradient agrees"
+
+
+def test_a_corrected_twin_that_fails_leaves_the_deviation_unexplained(tmp_path: Path) -> None:
+    working = twins(update=rounded_betas)
+
+    def behave(job: Job) -> Outcome:
+        return crash()(job) if job.twin and job.twin.correct else working(job)
+
+    record = Ran(tmp_path, workload="my_workload:build", behaviour=behave).record()
+    assert [pair.agrees for pair in record.pairs] == [False, False, True]
+    assert record.failures == {"tensorflow float64, corrected": "crash: ended by signal 11"}
 
 
 def parity_limits() -> Any:

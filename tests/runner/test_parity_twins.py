@@ -62,3 +62,26 @@ def test_each_planted_fault_is_found_and_named_and_what_cannot_be_compared_says_
     assert "draws random numbers" in records["noisy"].unsupported["jax weights"]
     assert "the workload says no" in records["failing"].failures["jax weights"]
     assert [records[name].pairs for name in others] == [[], [], []]
+
+
+DOCUMENTED = "tests.workloads.documented:"
+EXAMPLE = "docs.examples.my_workload:build"
+
+
+def test_documented_plugins_are_explained_and_a_defect_in_one_is_not(tmp_path: Path) -> None:
+    names = [EXAMPLE, *(DOCUMENTED + name for name in ("logits", "probabilities", "fixed_dtype", "defective"))]
+    flags = ("--backend", "tensorflow", "--backend", "torch", "--steps", "2", "--precision", "float64")
+    code, records = compared(tmp_path, *names, *flags)
+    assert code == 1
+    assert {name.removeprefix(DOCUMENTED): record.agrees for name, record in records.items()} == {
+        EXAMPLE: True,
+        "logits": True,
+        "probabilities": True,
+        "fixed_dtype": False,
+        "defective": False,
+    }
+    (finding,) = records[EXAMPLE].pairs[0].findings
+    assert (finding.figure, finding.value) == ("update", pytest.approx(6.7e-6, rel=0.05))
+    located = {name.removeprefix(DOCUMENTED): record.pairs[0].located for name, record in records.items()}
+    assert located["fixed_dtype"] == "the output of layer activation"
+    assert str(located["defective"]).startswith("the optimiser's step on sequential/dense")
