@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("known causes")]
 
 SCRIPT = Path(__file__).with_name("show_causes.py")
 BACKENDS = ("tensorflow", "jax", "torch")
