@@ -8,13 +8,19 @@ ARGS ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: bench test lint types browser wheel setup clean help
+.PHONY: bench test unit process lint types browser wheel setup clean help
 
 bench: setup  ## measure: run matrix.yaml on the three CPU backends, print the table, write results/latest/report.html
 	@.venv/bin/runner --matrix $(MATRIX) $(ARGS)
 
-test:  ## the tests that need neither a browser nor Docker nor a GPU
+test:  ## the unit tier in parallel and one real run per backend (minutes)
 	@ci/test $(ARGS)
+
+unit:  ## the unit tier alone, for the edit loop (a minute)
+	@ci/unit $(ARGS)
+
+process:  ## the process tier: real processes and real backends
+	@ci/process $(ARGS)
 
 lint:  ## ruff's rules and format, and that the locks fit pyproject.toml
 	@ci/lint

@@ -20,7 +20,7 @@ import pytest
 from analysis.known import adam_step_error
 from records.parity import Operation
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("known causes")]
 
 SCRIPT = Path(__file__).with_name("show_causes.py")
 BACKENDS = ("tensorflow", "jax", "torch")

@@ -54,6 +54,7 @@ def left_of(owner: int | str) -> list[str]:
     return [line for line in listed.splitlines() if line.startswith(f"kbm-net-{owner}-")]
 
 
+@pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "told"),
@@ -71,6 +72,7 @@ def test_bad_input_is_told_with_the_usage(arguments: list[str], told: str) -> No
     assert (done.returncode, told in done.stderr, "usage: ci/netns N --rate RATE" in done.stderr) == (2, True, True)
 
 
+@pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
 def test_the_command_gets_the_namespaces_by_name_and_its_exit_code_is_passed_on() -> None:
@@ -80,6 +82,7 @@ def test_the_command_gets_the_namespaces_by_name_and_its_exit_code_is_passed_on(
     assert left_of(owner) == []
 
 
+@pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("tools", "told"),
@@ -102,6 +105,7 @@ def test_what_the_machine_lacks_is_told_with_exit_code_3(
     assert (done.returncode, done.stderr) == (3, f"ci/netns: {told}\n")
 
 
+@pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
 def test_both_directions_of_each_link_are_held_to_the_rate() -> None:
@@ -113,6 +117,7 @@ def test_both_directions_of_each_link_are_held_to_the_rate() -> None:
     assert ["rate 200Mbit burst 125000b" in line for line in held] == [True] * 4
 
 
+@pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -124,6 +129,7 @@ def test_nothing_is_left_when_it_is_told_to_end(number: signal.Signals) -> None:
     assert left_of(process.pid) == []
 
 
+@pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
 def test_what_a_killed_one_left_is_removed_by_the_next_and_what_runs_is_not() -> None:
@@ -158,6 +164,7 @@ def step_of(*command: str) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
 def test_a_step_over_links_takes_at_least_as_long_as_its_bytes() -> None:

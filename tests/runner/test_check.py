@@ -94,6 +94,7 @@ def test_seconds_that_cannot_be_are_refused_by_name(text: str, capsys: pytest.Ca
     assert capsys.readouterr().err == f"runner: --seconds: must be a number from 3 to 600, got {text!r}\n"
 
 
+@pytest.mark.alone
 @pytest.mark.process
 def test_the_real_command_examines_this_machine(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runner.cli.main", "check", "--seconds", "4", "--json"]

@@ -31,15 +31,29 @@ pytestmark = pytest.mark.process
 ROOT = str(Path(__file__).parents[2])
 
 
-@pytest.fixture(params=["fork", "fresh"])
-def executor(request: pytest.FixtureRequest) -> Iterator[ProcessExecutor]:
-    made = ProcessExecutor(start=request.param, mark=uuid.uuid4().hex)
+@pytest.fixture(scope="module")
+def shared() -> Iterator[dict[str, ProcessExecutor]]:
+    """One executor for each way to start: whatever a cell did, the same server starts the next test's."""
+    made = {start: ProcessExecutor(start=start, mark=uuid.uuid4().hex) for start in ("fork", "fresh")}
     yield made
-    made.close()
+    for executor in made.values():
+        executor.close()
+
+
+@pytest.fixture(params=["fork", "fresh"])
+def executor(request: pytest.FixtureRequest, shared: dict[str, ProcessExecutor]) -> ProcessExecutor:
+    found: ProcessExecutor = shared[request.param]
+    return found
 
 
 @pytest.fixture
-def forking() -> Iterator[ProcessExecutor]:
+def forking(shared: dict[str, ProcessExecutor]) -> ProcessExecutor:
+    return shared["fork"]
+
+
+@pytest.fixture
+def own() -> Iterator[ProcessExecutor]:
+    """A forking executor whose servers this test may start, kill and replace."""
     made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
     yield made
     made.close()
@@ -138,12 +152,14 @@ def test_what_is_printed_is_kept_readable(forking: ProcessExecutor, tmp_path: Pa
     assert "\x00" not in record.evidence.output_tail
 
 
+@pytest.mark.parametrize("start", ["fork", "fresh"])
 def test_a_cell_sees_the_allowlist_and_nothing_else(
-    executor: ProcessExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "PYTHONPATH", "KERAS_HOME"):
         monkeypatch.setenv(name, "canary-value")
-    record = run(executor, make_job(tmp_path, "telling"))
+    with contextlib.closing(ProcessExecutor(start=start, mark=uuid.uuid4().hex)) as begun_with_them:
+        record = run(begun_with_them, make_job(tmp_path, "telling"))
     assert "the environment was told" in (record.reason or "")
     assert "KERAS_BACKEND" in record.evidence.output_tail
     assert "canary-value" not in record.evidence.output_tail
@@ -174,24 +190,24 @@ def test_a_backend_that_is_not_installed_is_told_without_importing_it(monkeypatc
 
 
 def test_a_server_that_dies_under_a_cell_is_infrastructure_and_the_next_cell_runs(
-    forking: ProcessExecutor, tmp_path: Path
+    own: ProcessExecutor, tmp_path: Path
 ) -> None:
     job = make_job(tmp_path, "well")
-    assert run(forking, job).status in MEASURED
-    server = next(iter(forking._servers._servers.values()))
+    assert run(own, job).status in MEASURED
+    server = next(iter(own._servers._servers.values()))
     assert isinstance(server, ProcessServer)
     server.process.kill()
-    assert run(forking, make_job(tmp_path, "well")).status is Status.INFRA
-    assert run(forking, make_job(tmp_path, "well")).status in MEASURED
+    assert run(own, make_job(tmp_path, "well")).status is Status.INFRA
+    assert run(own, make_job(tmp_path, "well")).status in MEASURED
 
 
-def test_a_new_block_has_new_servers(forking: ProcessExecutor, tmp_path: Path) -> None:
-    run(forking, make_job(tmp_path, "well"))
-    first = next(iter(forking._servers._servers.values()))
-    forking.begin_block([])
-    forking.await_block()
-    run(forking, make_job(tmp_path, "well"))
-    second = next(iter(forking._servers._servers.values()))
+def test_a_new_block_has_new_servers(own: ProcessExecutor, tmp_path: Path) -> None:
+    run(own, make_job(tmp_path, "well"))
+    first = next(iter(own._servers._servers.values()))
+    own.begin_block([])
+    own.await_block()
+    run(own, make_job(tmp_path, "well"))
+    second = next(iter(own._servers._servers.values()))
     assert isinstance(first, ProcessServer)
     assert isinstance(second, ProcessServer)
     assert first.process.pid != second.process.pid
@@ -248,7 +264,7 @@ def test_an_abandoned_process_is_gone_and_its_server_takes_the_next(executor: Pr
     assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
-def test_leftovers_of_a_killed_runner_are_found_by_their_mark(forking: ProcessExecutor, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_runner_are_found_by_their_mark() -> None:
     import subprocess
     import sys
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from runner.fc import proof_tasks, prove
 HERE = Path(__file__).parent
 
 
+@cache
 def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(HERE.parents[2])}
     command = [sys.executable, str(HERE / script), *arguments]
@@ -93,6 +95,7 @@ def test_in_bfloat16_layout_and_bytes_are_as_the_formulas_say(backend: str) -> N
     assert max(proof.gradient_error for proof in proofs if proof.gradient_error is not None) < 0.2
 
 
+@pytest.mark.xdist_group("by hand")
 @pytest.mark.process
 def test_manual_modes_need_no_automatic_differentiation() -> None:
     found = answered("by_hand.py", "numpy")["errors"]
@@ -100,6 +103,7 @@ def test_manual_modes_need_no_automatic_differentiation() -> None:
     assert max(found.values()) < 1e-5
 
 
+@pytest.mark.xdist_group("by hand")
 @pytest.mark.process
 def test_gradients_by_hand_are_summed_as_they_are_made_or_after_all_of_them() -> None:
     assert answered("by_hand.py", "numpy")["made"] == {"on": 1, "off": 4}
@@ -138,6 +142,7 @@ def test_what_is_seen_of_collectives_is_the_mean_over_workers_and_nothing_runs_b
     assert answered("seen.py", backend) == wanted[backend]
 
 
+@pytest.mark.alone
 @pytest.mark.process
 def test_each_worker_process_has_its_share_of_the_cpus_and_as_many_threads() -> None:
     if len(os.sched_getaffinity(0)) < 2:
@@ -183,6 +188,7 @@ def test_when_a_worker_is_lost_the_others_end_and_the_message_names_it(loss: str
     assert found["left"] == []
 
 
+@pytest.mark.alone
 @pytest.mark.process
 def test_a_step_may_take_longer_than_the_workers_had_for_meeting() -> None:
     assert answered("lost_workers.py", "torch", "slow")["step_time_s"] > 3.5

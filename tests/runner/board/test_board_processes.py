@@ -12,7 +12,7 @@ from runner.cell.board import ENDED
 from runner.cli.main import main
 from tests.sessions import counted_records
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("tensorboard")]
 ROOT = Path(__file__).parents[3]
 MATRIX = """\
 version: 1

@@ -179,6 +179,7 @@ def test_closing_gives_every_file_back(tmp_path: Path) -> None:
     assert sampler.read().totals.cpu_total_s is None
 
 
+@pytest.mark.alone
 @pytest.mark.process
 def test_the_kernels_counters_hold_what_a_process_used() -> None:
     script = "import time\nwhile time.process_time() < 1.0: pass\nprint(flush=True)\ninput()"

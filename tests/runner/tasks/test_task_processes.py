@@ -18,7 +18,7 @@ from runner.tasks.metrics import Written, metrics_of
 from tests.runner.tasks.test_cfg import SEED
 from tests.runner.tasks.test_match import SEED_LOG
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 FAULTS = r"""
 version: 1
