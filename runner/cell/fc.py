@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from models.fc.crew import Crew, NoSuchDevices, Order, assemble, reserve
+from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order, assemble, reserve
 from records import fc, network
 from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
@@ -43,6 +43,8 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     plug.configure(settings, job.compile_cache_dir)
     try:
         reserve(settings.backend, task.workers, settings.device)
+    except NoDevice as error:
+        raise DeviceMismatch(str(error)) from error
     except NoSuchDevices as error:
         raise Unsupported(str(error)) from error
     begun_s = monotonic()
