@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from records import fc
+from records import fc, fc_rules
 from records.codec import CodecError, decode
 from records.fc import DIVIDERS, MODES, OVERLAPPING, Kind, Task
 from records.fc_proof import ProofAnswer, ProofOrder
@@ -30,7 +30,7 @@ def proof_tasks(modes: Sequence[str], workers: Sequence[int] = WORKERS) -> list[
 
 def _tasks(mode: str, workers: int, precision: str) -> Iterator[Task]:
     task = SMALL.changed(mode=mode, workers=workers, precision=precision)
-    if not MODES[mode].native or fc.faults(task):
+    if not MODES[mode].native or fc_rules.faults(task):
         return
     if task.kind is Kind.PHYSICS:
         yield from (task.changed(shared_ratio=ratio) for ratio in RATIOS)
@@ -64,7 +64,7 @@ def prove(
         if why := probe.missing(backend):
             refused[backend] = why
             continue
-        own = [task for task in tasks if not fc.backend_faults(task, backend)]
+        own = [task for task in tasks if not fc_rules.backend_faults(task, backend)]
         told(f"proving {len(own)} tasks on {backend}")
         try:
             answer = probe.ask(MODULE, ProofOrder(own), probe_settings(backend), TIMEOUT_S)

@@ -186,7 +186,8 @@ def _cells(args: argparse.Namespace) -> tuple[str, list[Cell]]:
 
 def _refuse_wrong(given: Mapping[str, Any]) -> None:
     """Raise `UsageError` for a flag that its rule refuses, and for flags that do not go together."""
-    from records.fc import WORKLOAD, Task, faults
+    from records.fc import WORKLOAD, Task
+    from records.fc_rules import faults
     from runner import catalog
     from runner.grammar import DEFAULTS, near
 
@@ -203,7 +204,8 @@ def _refuse_wrong(given: Mapping[str, Any]) -> None:
 
 def _refuse_too_large(cells: Sequence[Cell]) -> None:
     """Raise `UsageError` for what cannot fit this machine's memory, before anything is started."""
-    from records.fc import memory_fault, task_of
+    from records.fc import task_of
+    from records.fc_rules import memory_fault
     from runner.machine import free_memory_bytes
 
     for cell in cells:
