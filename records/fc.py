@@ -75,6 +75,8 @@ DIVIDERS = {
     "dtensor": ("torch", ("fc_model",)),
 }
 PARTITIONS = ("program", *DIVIDERS)
+# Modes of which the original had two variants, `gpu_aggr` 0 and 1: its weights on the CPU or on the first GPU.
+CENTRAL = ("fc_data", "fc_data_slice", "fc_data_ff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,11 @@ class Task:
     def shared_rows(self, rows: int) -> int:
         """Return how many first rows of a gradient the copies of fc_phy share."""
         return int(rows * self.shared_ratio)
+
+
+def gpu_aggr(mode: str, workers: int, device: str) -> int:
+    """Return the original's `gpu_aggr` that describes a cell: 1 where several workers keep their weights on GPUs."""
+    return int(mode in CENTRAL and workers > 1 and device == "gpu")
 
 
 def task_of(settings: Settings) -> Task:

@@ -30,7 +30,9 @@ CUT_WEIGHTS = ("fc_model_ff", "fc_model", "fc_model_manual", "fc_zero", "fc_data
 # Modes that add up gradients of different rows of the batch, and so can divide them by the workers.
 REDUCING = ("fc_data", "fc_data_slice", "fc_data_manual", "fc_hybrid", "fc_zero")
 # Modes whose workers send something to each other.
-COMMUNICATING = tuple(mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE and mode.name != "fc_data_ff")
+COMMUNICATING = tuple(
+    mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE and mode.name != "fc_data_ff"
+)
 # The parameters that not every mode has, with the modes that have them.
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "phy_blocks": ("fc_phy",),
@@ -110,10 +112,10 @@ def faults(task: Task) -> list[str]:
         found.append(f"shared_ratio: must be from 0 to 1, got {task.shared_ratio}")
     if task.network != LOCAL and normal_rate(task.network) is None:
         found.append(f"network: must be {LOCAL} or a rate such as 200mbit, got {task.network}")
-    return [*found, *_parameter_faults(task), *_hybrid_faults(task), *_pipeline_faults(task)]
+    return [*found, *parameter_faults(task), *_hybrid_faults(task), *_pipeline_faults(task)]
 
 
-def _parameter_faults(task: Task) -> list[str]:
+def parameter_faults(task: Task) -> list[str]:
     """Return which parameters are not at their default although the mode, or who divides the arrays, has no such."""
     given = asdict(task)
     found = [
