@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from analysis.compare import CellSummary, by_repeat
 from analysis.roofline import Share
 from analysis.statistics import Estimate, of_logs, paired_logs
-from records import fc
+from records import fc, fc_rules
 from records.codec import canonical
 from records.communication import Method
 from records.fc import Task
@@ -89,8 +89,8 @@ def figures(cells: Iterable[CellSummary], shares: Mapping[str, Share]) -> list[F
 
 
 def work_of(settings: Settings) -> str:
-    """Return what names a cell's backend and work, whatever the number of its workers."""
-    return canonical(replace(settings, params={**settings.params, "workers": 1}))
+    """Return what identifies a cell's backend and work, whatever the number of its workers."""
+    return canonical(fc_rules.one_worker(settings))
 
 
 def duels(figures: Sequence[Figure], cells: Mapping[str, CellSummary]) -> list[Duel]:

@@ -5,8 +5,8 @@ thirteen configurations, in the original's order, `N/A` where there is none. The
 configurations; they are those of `COLUMNS`.
 
 Two things differ, on purpose. Seconds have six decimals, where the original has three: a millisecond is long here. The
-configurations with `gpu_aggr` 1 (the central copy of the weights on the first GPU) are `N/A`: here every
-worker holds its own weights. The original's `MB` counts 2^20 weights, not bytes; that stays.
+original's `gpu_aggr` chose where the central copy of the weights lay; here every worker has its own, so that cells on
+GPUs have `gpu_aggr` 1 and cells on the CPU 0. The original's `MB` counts 2^20 weights, not bytes; that stays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from analysis.parallel import Figure
-from records.fc import LOCAL, Task
+from records.fc import LOCAL, Task, gpu_aggr
 from records.settings import BACKENDS
 
 # mode, workers, gpu_aggr
@@ -48,7 +48,7 @@ def backends_of(figures: Iterable[Figure]) -> list[str]:
 def as_csv(figures: Iterable[Figure], backend: str) -> str:
     """Return the sweep of one backend as text with a final newline."""
     times_s = {
-        (f.task.mode, f.task.workers, f.task.weight_size, f.task.batch_size): f.step_time_s
+        (*_configuration(f), f.task.weight_size, f.task.batch_size): f.step_time_s
         for f in figures
         if f.settings.backend == backend and _is_point(f)
     }
@@ -56,15 +56,21 @@ def as_csv(figures: Iterable[Figure], backend: str) -> str:
     for size in WEIGHT_SIZES:
         lines.append(f"{size} x {size} weights ({size * size // MEBI}MB)")
         for batch in BATCH_SIZES:
-            found = [None if aggr else times_s.get((mode, n, size, batch)) for mode, n, aggr in COLUMNS]
+            found = [times_s.get((*column, size, batch)) for column in COLUMNS]
             lines.append(", ".join([str(batch), *(ABSENT if s is None else f"{s:.6f}" for s in found)]))
     return "\n".join(lines) + "\n"
+
+
+def _configuration(figure: Figure) -> tuple[str, int, int]:
+    """Return the column of a cell: its mode, its workers and `gpu_aggr`."""
+    task = figure.task
+    return task.mode, task.workers, gpu_aggr(task.mode, task.workers, figure.settings.device)
 
 
 def _is_point(figure: Figure) -> bool:
     """Return whether a cell is one of the sweep's: its sizes, and all else as the sweep has it."""
     task = figure.task
     asked = Task(task.mode, task.workers, weight_size=task.weight_size, batch_size=task.batch_size)
-    in_columns = any((task.mode, task.workers) == column[:2] for column in COLUMNS)
+    in_columns = _configuration(figure) in COLUMNS
     in_sizes = task.weight_size in WEIGHT_SIZES and task.batch_size in BATCH_SIZES
     return in_columns and in_sizes and task == asked and task.network == LOCAL

@@ -1,15 +1,15 @@
-"""The FC modes as data: what a cell of the workload `fc` asks, what it must compute and communicate, whether it can be.
+"""The FC modes as data: what a cell of the workload `fc` asks, and what it must compute and communicate.
 
 A task is a stack of `level` matrices of `weight_size` x `weight_size` and a last one of `weight_size` x 1, without bias
 or activation, trained on one batch that stays; its loss is the sum of the squared differences to the labels.
 
 Promise: pure arithmetic, exact in whole numbers, known before anything runs. What the workers did communicate is
-counted apart (`records.traffic`, by `models.fc.seam`) and must come to the same.
+counted apart (`records.traffic`, by `models.fc.seam`) and must come to the same. Which tasks are possible, and which
+are the same work, is in `records.fc_rules`.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -20,10 +20,9 @@ from records.traffic import Traffic
 
 WORKLOAD = "fc"
 LEARNING_RATE = 1e-6
-ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
-# What the workers' processes speak over: this machine's own loopback, or links that `ci/netns` holds to a rate.
+# The value of `network` without links of their own: the workers' processes use this machine's loopback interface.
 LOCAL = "local"
-RATE = re.compile(r"[1-9][0-9]{0,8}(k|m|g)bit", re.ASCII)
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
 
 
 class Kind(StrEnum):
@@ -67,9 +66,6 @@ MODES = {
         Mode("fc_phy", Kind.PHYSICS),
     )
 }
-# Kinds that cut the batch, and modes that cut weights or gradients, into as many pieces as there are workers.
-CUT_BATCH = (Kind.DATA, Kind.MODEL, Kind.HYBRID, Kind.SHARDED)
-CUT_WEIGHTS = ("fc_model_ff", "fc_model", "fc_model_manual", "fc_zero", "fc_data_slice", "fc_data_manual")
 # Modes whose gradients may be summed while others are still being made.
 OVERLAPPING = ("fc_data", "fc_data_manual")
 # Who puts the collectives in: the program, or of these backends what divides arrays by itself, in these modes.
@@ -79,6 +75,8 @@ DIVIDERS = {
     "dtensor": ("torch", ("fc_model",)),
 }
 PARTITIONS = ("program", *DIVIDERS)
+# Modes of which the original had two variants, `gpu_aggr` 0 and 1: its weights on the CPU or on the first GPU.
+CENTRAL = ("fc_data", "fc_data_slice", "fc_data_ff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +183,11 @@ class Task:
         return int(rows * self.shared_ratio)
 
 
+def gpu_aggr(mode: str, workers: int, device: str) -> int:
+    """Return the original's `gpu_aggr` that describes a cell: 1 where several workers keep their weights on GPUs."""
+    return int(mode in CENTRAL and workers > 1 and device == "gpu")
+
+
 def task_of(settings: Settings) -> Task:
     """Return the task that a cell of the workload `fc` asks for; what its parameters leave out is at its default."""
     return Task(**settings.params, batch_size=settings.batch_size, precision=settings.precision)  # type: ignore[arg-type]
@@ -193,76 +196,6 @@ def task_of(settings: Settings) -> Task:
 def is_native(settings: Settings) -> bool:
     """Return whether a cell runs a program of `models.fc` rather than Keras's own `fit`."""
     return settings.workload == WORKLOAD and MODES[task_of(settings).mode].native
-
-
-def faults(task: Task) -> list[str]:
-    """Return why a task cannot be, in words; nothing where it can."""
-    found = []
-    mode, n = MODES[task.mode], task.workers
-    if mode.kind is Kind.SINGLE and n != 1:
-        found.append(f"workers: must be 1 for {task.mode}, got {n}")
-    if mode.native and task.precision not in ITEM_BYTES:
-        found.append(f"precision: must be {', '.join(ITEM_BYTES)} for {task.mode}, got {task.precision}")
-    if mode.kind in CUT_BATCH and task.batch_size % n:
-        found.append(f"workers: must divide batch_size ({task.batch_size}), got {n}")
-    if task.mode in CUT_WEIGHTS and task.weight_size % n:
-        found.append(f"workers: must divide weight_size ({task.weight_size}) for {task.mode}, got {n}")
-    if not 0 <= task.shared_ratio <= 1:
-        found.append(f"shared_ratio: must be from 0 to 1, got {task.shared_ratio}")
-    if task.overlap == "off" and (task.mode not in OVERLAPPING or task.partition != "program"):
-        why = f"{' and '.join(OVERLAPPING)} can do without, where the program communicates"
-        found.append(f"overlap: must be on for {task.mode}, got off; {why}")
-    if task.partition in DIVIDERS and task.mode not in DIVIDERS[task.partition][1]:
-        found.append(f"partition: must be program for {task.mode}, got {task.partition}")
-    if task.network != LOCAL and not RATE.fullmatch(task.network):
-        found.append(f"network: must be {LOCAL} or a rate such as 200mbit, got {task.network}")
-    return found + _hybrid_faults(task) + _pipeline_faults(task)
-
-
-def backend_faults(task: Task, backend: str) -> list[str]:
-    """Return why a task cannot be on a backend, beside what is wrong with it anywhere."""
-    divider = DIVIDERS.get(task.partition, (backend,))[0]
-    return [] if divider == backend else [f"partition: must be program on {backend}, got {task.partition}"]
-
-
-def _hybrid_faults(task: Task) -> list[str]:
-    if task.kind is not Kind.HYBRID:
-        return []
-    return [
-        f"model_workers: must divide {what} ({size}) for {task.mode}, got {task.model_size}"
-        for what, size in (("workers", task.workers), ("weight_size", task.weight_size))
-        if size % task.model_size
-    ]
-
-
-def _pipeline_faults(task: Task) -> list[str]:
-    found = []
-    if task.kind is Kind.PIPELINE and task.workers > task.level:
-        found.append(f"workers: must be at most level ({task.level}) for {task.mode}, got {task.workers}")
-    if task.kind is Kind.PIPELINE and task.batch_size % task.micro_batches:
-        found.append(f"micro_batches: must divide batch_size ({task.batch_size}), got {task.micro_batches}")
-    return found
-
-
-def settings_faults(settings: Settings) -> list[str]:
-    """Return why a cell of the workload `fc` cannot be, its task included; nothing where it can."""
-    task = task_of(settings)
-    if not MODES[task.mode].native:
-        return faults(task)
-    fixed = {"phase": "fit", "eager": False, "jit": "auto", "steps_per_execution": 1, "feed": "device_resident"}
-    told = {"phase": "; fc_data_ff and fc_model_ff only go forward"}
-    return [*faults(task), *backend_faults(task, settings.backend), *_network_faults(settings, task.network)] + [
-        f"{key}: must be {str(value).lower()} for {task.mode}, got {str(got).lower()}{told.get(key, '')}"
-        for key, value in fixed.items()
-        if (got := getattr(settings, key)) != value
-    ]
-
-
-def _network_faults(settings: Settings, network: str) -> list[str]:
-    if network == LOCAL or (settings.backend, settings.device) == ("torch", "cpu"):
-        return []
-    where = f"{settings.backend} on {settings.device}"
-    return [f"network: must be {LOCAL} for {where}, got {network}; only torch on cpu has workers that speak over one"]
 
 
 def flops_per_step(task: Task) -> int:
@@ -314,18 +247,6 @@ def least_memory_bytes(task: Task) -> int:
         weights *= task.data_size
     inputs = task.batch_size * task.weight_size * (task.level + 1 if MODES[task.mode].trains else 2)
     return (held * weights + inputs) * task.copies * ITEM_BYTES.get(task.precision, 4)
-
-
-def memory_fault(task: Task, free_bytes: int | None) -> str | None:
-    """Return why a task does not fit the free memory, None where it may."""
-    needed = least_memory_bytes(task)
-    if free_bytes is None or needed <= free_bytes:
-        return None
-    return (
-        f"weight_size: {task.weight_size} at level {task.level} and batch_size {task.batch_size} needs at least "
-        f"{needed / 2**30:.1f} GiB in {task.mode} with {task.workers} workers, and {free_bytes / 2**30:.1f} GiB are "
-        "free; lower weight_size, level or workers"
-    )
 
 
 def expected_shapes(task: Task, rank: int) -> tuple[list[list[int]], list[int], list[int]]:

@@ -5,11 +5,13 @@ One variable holds the rate of the links and the namespaces, apart by blanks: `2
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 VARIABLE = "KERAS_BENCHMARK_NETWORK"
 # What each namespace calls its own end of a link.
 INTERFACE = "link"
+RATE = re.compile(r"([1-9][0-9]{0,8})([kmg])bit", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,22 @@ def parse(text: str) -> Network | None:
     return Network(rate, tuple(namespaces)) if rate else None
 
 
+def normal_rate(text: str) -> str | None:
+    """Return a rate in the largest unit that makes it a whole number (1gbit for 1000mbit); None if it is no rate."""
+    if (match := RATE.fullmatch(text)) is None:
+        return None
+    number, unit = int(match[1]), "kmg".index(match[2])
+    while unit < 2 and number % 1000 == 0:
+        number, unit = number // 1000, unit + 1
+    return f"{number}{'kmg'[unit]}bit"
+
+
 def shortfall(found: Network | None, rate: str, workers: int) -> str | None:
     """Return why these namespaces do not serve so many workers at this rate, None where they do."""
     advice = f"start the runner in: ci/netns {workers} --rate {rate} -- runner ..."
     if found is None:
         return f"network: there are no namespaces with links of {rate}; {advice}"
-    if found.rate != rate:
+    if normal_rate(found.rate) != normal_rate(rate):
         return f"network: the links here are of {found.rate}, not {rate}; {advice}"
     if len(found.namespaces) < workers:
         return f"network: there are {len(found.namespaces)} namespaces for {workers} workers; {advice}"

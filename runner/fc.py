@@ -2,60 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from records import fc
+from records import fc, fc_rules
 from records.codec import CodecError, decode
-from records.fc import DIVIDERS, MODES, OVERLAPPING, Kind, Task
+from records.fc import DIVIDERS, MODES, Kind, Task
 from records.fc_proof import ProofAnswer, ProofOrder
 from runner.executors.probe import Probe, ProbeFailed
 from runner.peaks import probe_settings
 
 MODULE = "models.fc.prove"
 TIMEOUT_S = 900.0
-WORKERS = (1, 2, 4)
+WORKERS = (1, 2, 3, 4)
 PRECISIONS = ("float64", "float32")
-# Small, and no two of its sizes equal: a product of the wrong shape must not pass. Five layers make unequal stages.
-SMALL = Task(level=5, weight_size=64, batch_size=32)
+# Small, and no two of its sizes equal: a product of the wrong shape must not pass. All these workers divide its sizes,
+# and five layers make unequal stages.
+SMALL = Task(level=5, weight_size=48, batch_size=24)
 RATIOS = (0.0, 0.3, 1.0)
 # The first steps, that do not count, are as many in the original.
 GROUP = 10
 
 
-def proof_tasks(modes: Sequence[str], workers: Sequence[int] = WORKERS) -> list[Task]:
-    """Return the tasks that show the modes right, each for every number of workers and precision it can have."""
-    return [task for precision in PRECISIONS for mode in modes for n in workers for task in _tasks(mode, n, precision)]
+@dataclass(frozen=True, slots=True)
+class ProofRequest:
+    """What is to be proved: every combination of these, each in all variants that `fixed` leaves open.
 
+    `fixed` are sizes and parameters of all tasks.
+    """
 
-def _tasks(mode: str, workers: int, precision: str) -> Iterator[Task]:
-    task = SMALL.changed(mode=mode, workers=workers, precision=precision)
-    if not MODES[mode].native or fc.faults(task):
-        return
-    if task.kind is Kind.PHYSICS:
-        yield from (task.changed(shared_ratio=ratio) for ratio in RATIOS)
-        yield task.changed(shared_ratio=RATIOS[1], phy_blocks=2)
-        return
-    yield task
-    if MODES[mode].trains and task.data_size > 1:
-        yield task.changed(reduce="mean")
-    if task.workers > 1:
-        yield from (task.changed(**changes) for changes in _variants(task))
+    modes: Sequence[str] = tuple(MODES)
+    workers: Sequence[int] = WORKERS
+    precisions: Sequence[str] = PRECISIONS
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def tasks(self) -> list[Task]:
+        """Return the tasks that show the modes right."""
+        return [task for precision in self.precisions for base in self._bases(precision) for task in self._of(base)]
+
+    def problems(self) -> list[tuple[Task, str]]:
+        """Return the combinations of mode and workers that are impossible, and why."""
+        return [(base, fault) for base in self._bases(self.precisions[0]) for fault in fc_rules.faults(base)]
+
+    def skipped(self) -> list[str]:
+        """Return the same as lines; not that a mode of one worker has no more."""
+        found = [(base, fault) for base, fault in self.problems() if base.kind is not Kind.SINGLE]
+        return [f"{base.mode} with {base.workers} workers: {fault}" for base, fault in found]
+
+    def _bases(self, precision: str) -> list[Task]:
+        small = SMALL.changed(precision=precision, **self.fixed)
+        return [small.changed(mode=mode, workers=n) for mode in self.modes if MODES[mode].native for n in self.workers]
+
+    def _of(self, base: Task) -> list[Task]:
+        """Return one task in all its variants, those that are the same work once."""
+        found: dict[Task, Task] = {}
+        for variant in _variants(base) if not fc_rules.faults(base) else []:
+            task = base.changed(**{**variant, **self.fixed})
+            if not fc_rules.faults(task):
+                found.setdefault(fc_rules.normalised(task), task)
+        return list(found.values())
 
 
 def _variants(task: Task) -> list[dict[str, Any]]:
-    """Return what else can be asked of a mode on several workers."""
+    """Return what the parameters of a mode can be, one apart from the others."""
+    found: list[dict[str, Any]] = [{}]
+    if task.kind is Kind.PHYSICS:
+        found = [{"shared_ratio": ratio} for ratio in RATIOS]
+        return [*found, {"shared_ratio": RATIOS[1], "phy_blocks": 2}]
+    if fc_rules.has(task.mode, "reduce"):
+        found.append({"reduce": "mean"})
     if task.kind is Kind.HYBRID:
-        others = [n for n in range(1, task.workers + 1) if task.workers % n == 0 and n != task.model_size]
-        return [{"model_workers": n} for n in others]
-    if task.kind is Kind.PIPELINE:
-        return [{"micro_batches": 1}, {"micro_batches": task.batch_size}]
-    divided = [{"partition": name} for name, (_, modes) in DIVIDERS.items() if task.mode in modes]
-    return [*divided, *([{"overlap": "off"}] if task.mode in OVERLAPPING else [])]
+        found += [{"model_workers": n} for n in range(1, task.workers + 1) if task.workers % n == 0]
+    if task.kind is Kind.PIPELINE and task.workers > 1:
+        found += [{"micro_batches": 1}, {"micro_batches": task.batch_size}]
+    if fc_rules.has(task.mode, "partition"):
+        found += [{"partition": name} for name in DIVIDERS]
+    if fc_rules.has(task.mode, "overlap"):
+        found.append({"overlap": "off"})
+    return found
 
 
 def prove(
-    probe: Probe, backends: Sequence[str], tasks: Sequence[Task], told: Callable[[str], None]
+    probe: Probe, backends: Sequence[str], tasks: Sequence[Task], report: Callable[[str], None], seed: int = 0
 ) -> tuple[list[ProofAnswer], dict[str, str]]:
     """Prove the tasks, one process a backend; return what each answered, and why some did not."""
     answers: list[ProofAnswer] = []
@@ -64,10 +93,10 @@ def prove(
         if why := probe.missing(backend):
             refused[backend] = why
             continue
-        own = [task for task in tasks if not fc.backend_faults(task, backend)]
-        told(f"proving {len(own)} tasks on {backend}")
+        own = [task for task in tasks if not fc_rules.backend_faults(task, backend)]
+        report(f"proving {len(own)} tasks on {backend}")
         try:
-            answer = probe.ask(MODULE, ProofOrder(own), probe_settings(backend), TIMEOUT_S)
+            answer = probe.ask(MODULE, ProofOrder(own, seed=seed), probe_settings(backend), TIMEOUT_S)
             answers.append(decode(ProofAnswer, answer, "answer"))
         except (ProbeFailed, CodecError) as error:
             refused[backend] = str(error)

@@ -13,15 +13,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from records import fc
+from records import fc, fc_rules
 from records.identity import DEFAULTS, LATER
+from records.identity import cell_id as identity
 from records.settings import Scalar, Settings
 from records.task import Task
 from records.traces.asked import Trace
@@ -90,6 +91,8 @@ def parse(path: Path, text: bytes, catalog: Catalog | None = None) -> Matrix:
 def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_CELLS) -> list[Cell]:
     """Return the cells of a matrix, those the overrides keep.
 
+    Points of the workload `fc` that are the same work in its modes make one cell (`records.fc_rules.normalised`).
+
     Raises `UsageError` when an override is wrong or keeps nothing, `MatrixError` when the matrix makes no cell, one
     twice, more than `limit`, or more than `MAX_REPEATS` repeats (both counted before any is made, and before exclude).
     """
@@ -99,13 +102,19 @@ def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_
     cells: dict[str, Cell] = {}
     twice: dict[tuple[int | None, str], str] = {}
     impossible: list[str] = []
+    normalised: set[str] = set()
     for entry in entries:
-        for cell in _cells(entry):
-            if entry.workload.name == fc.WORKLOAD and len(impossible) < yaml_strict.MAX_PROBLEMS:
-                told = fc.settings_faults(cell.settings)
-                impossible += [f"{matrix.name}:{cell.line}: {entry.where}: {fault}" for fault in told]
+        for point in _cells(entry):
+            cell = point
+            if entry.workload.name == fc.WORKLOAD:
+                if len(impossible) < yaml_strict.MAX_PROBLEMS:
+                    told = fc_rules.settings_faults(point.settings)
+                    impossible += [f"{matrix.name}:{point.line}: {entry.where}: {fault}" for fault in told]
+                cell = _normalised(point)
+            if cell is not point:
+                normalised.add(cell.cell_id)
             first = cells.setdefault(cell.cell_id, cell)
-            if first is not cell and not wanted.assignments:
+            if first is not cell and not wanted.assignments and cell.cell_id not in normalised:
                 text = f"must not make a cell twice, got {_label(cell)} of line {first.line} again"
                 twice.setdefault((first.line, entry.where), f"{matrix.name}:{cell.line}: {entry.where}: {text}")
         if len(twice) >= yaml_strict.MAX_PROBLEMS:
@@ -115,6 +124,12 @@ def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_
     if not cells:
         raise MatrixError([f"{matrix.name}:{e.line}: {e.where}: exclude leaves 0 cells" for e in entries])
     return list(cells.values())
+
+
+def _normalised(cell: Cell) -> Cell:
+    """Return a cell of the workload `fc` with each parameter that has no effect on it at its default."""
+    settings = fc_rules.normalised_settings(cell.settings)
+    return cell if settings is cell.settings else replace(cell, settings=settings, cell_id=identity(settings))
 
 
 # Reading.

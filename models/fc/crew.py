@@ -18,6 +18,24 @@ class NoSuchDevices(Exception):
     """More workers were asked for than there are devices; the message says how many there are and what to do."""
 
 
+class NoDevice(Exception):
+    """The backend finds no device of the requested kind; the message says what to check."""
+
+
+def require_devices(backend: str, device: str, found: int, workers: int) -> None:
+    """Check that there is an accelerator for each worker. Raises `NoDevice` if there is none, or `NoSuchDevices`."""
+    if found == 0:
+        raise NoDevice(
+            f"device: {device} was requested, but {backend} finds no such device; is there one, and is the build of "
+            f"{backend} for it installed?"
+        )
+    if found < workers:
+        raise NoSuchDevices(
+            f"workers: must be at most the devices of this machine ({found}), got {workers}; set device: cpu to use "
+            "more workers than devices"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """What one worker holds after a step: its loss, its gradients (none where none were to be kept), its weights."""
@@ -75,7 +93,7 @@ class Order:
 def reserve(backend: str, workers: int, device: str) -> None:
     """See to it that the backend has a device for each worker; before it is used for anything.
 
-    Raises `NoSuchDevices`.
+    Raises `NoDevice` if there is no such device at all, `NoSuchDevices` if there are too few.
     """
     importlib.import_module(f"models.fc.native.{backend}").reserve(workers, device)
 

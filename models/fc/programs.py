@@ -323,7 +323,7 @@ def fc_phy(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) 
 def _share(worker: Worker, task: Task, gradients: list[Tensor], same: Sequence[int]) -> None:
     """Average, in place of the list, the first rows of the gradients of one layer in all copies."""
     rows = task.shared_rows(int(gradients[same[0]].shape[0]))
-    if rows == 0:
+    if rows == 0 or task.copies == 1:
         return
     mean = worker.all_reduce(sum(gradients[k][:rows] for k in same)) / task.copies
     for k in same:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from models.fc.crew import Crew, NoSuchDevices, Order, assemble, reserve
-from records import fc, network
+from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order, assemble, reserve
+from records import fc, fc_rules, network
 from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
@@ -42,6 +42,8 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     plug.configure(settings, job.compile_cache_dir)
     try:
         reserve(settings.backend, task.workers, settings.device)
+    except NoDevice as error:
+        raise DeviceMismatch(str(error)) from error
     except NoSuchDevices as error:
         raise Unsupported(str(error)) from error
     begun_s = monotonic()
@@ -101,8 +103,8 @@ def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
     `free_bytes` are of the host, which say nothing of a GPU's.
     """
     task = fc.task_of(settings)
-    told = fc.settings_faults(settings)
-    if not told and settings.device == "cpu" and (fault := fc.memory_fault(task, free_bytes)):
+    told = fc_rules.settings_faults(settings)
+    if not told and settings.device == "cpu" and (fault := fc_rules.memory_fault(task, free_bytes)):
         told = [fault]
     if told:
         raise Unsupported("; ".join(told))

@@ -20,6 +20,7 @@ from runner.cli import (
     completion,
     dashboard,
     fc,
+    fc_flags,
     gate,
     history,
     list_,
@@ -103,7 +104,7 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     """Run the command line and return the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = parser().parse_args(_with_command(given))
+        args = parser().parse_args(_spelled(_with_command(given)))
         args.seams = seams or Seams()
         args.given = given
         service.pin(args)
@@ -132,6 +133,11 @@ def _with_command(given: list[str]) -> list[str]:
     if given and not given[0].startswith("-"):
         raise UsageError(f"COMMAND: must be one of {', '.join(sorted(names))}, got {given[0]!r}{near(given[0], names)}")
     return ["run", *given]
+
+
+def _spelled(given: list[str]) -> list[str]:
+    """Return a command line of `runner fc` in the spelling of its flags here; it takes the original's, too."""
+    return [fc.NAME, *fc_flags.spelled(given[1:])] if given[0] == fc.NAME else given
 
 
 def _complain(message: str, code: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from analysis.parallel import figures
 from analysis.sweep import COLUMNS, as_csv, backends_of
 from records.fc import Task
@@ -32,9 +34,16 @@ def test_each_weight_size_has_a_line_of_its_own_and_one_for_each_batch_size() ->
 def test_a_measured_point_stands_in_its_place_and_every_other_is_absent() -> None:
     lines = lines_of(POINT)
     row = next(line for line in lines[lines.index("2048 x 2048 weights (4MB)") :] if line.startswith("64, "))
-    # fc_data on two workers is the second configuration; the third, its copy on the first GPU, has no counterpart.
+    # fc_data on two workers is the second configuration; the third, with weights on GPUs, was not measured.
     assert row.split(", ") == ["64", "N/A", "0.042188", *["N/A"] * 11]
     assert "\n".join(lines).count("0.042188") == 1
+
+
+def test_a_cell_on_gpus_is_the_configuration_with_its_weights_there() -> None:
+    records = [replace(r, settings=replace(r.settings, device="gpu")) for r in fc_records(POINT, "jax", [0.0421875])]
+    lines = as_csv(figures(fc_cells(records), {}), "jax").splitlines()
+    row = next(line for line in lines[lines.index("2048 x 2048 weights (4MB)") :] if line.startswith("64, "))
+    assert row.split(", ") == ["64", "N/A", "N/A", "0.042188", *["N/A"] * 10]
 
 
 def test_a_point_that_is_not_the_sweeps_is_not_in_it() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from records import fc
+from records import fc, fc_rules
 from records.codec import decode, to_json
 from records.fc import Parallel, Place, Task
 from records.traffic import Traffic, together
@@ -43,10 +43,10 @@ def parallel(task: Task) -> Parallel:
         ({"mode": "fc_hybrid", "workers": 8}, "workers: must divide batch_size (4), got 8"),
         ({"mode": "fc_pipeline", "workers": 3}, "workers: must be at most level (2) for fc_pipeline, got 3"),
         ({"mode": "fc_pipeline", "micro_batches": 3}, "micro_batches: must divide batch_size (4), got 3"),
-        ({"mode": "fc_model", "overlap": "off"}, "overlap: must be on for fc_model, got off; fc_data and fc_data_man"),
+        ({"mode": "fc_model", "overlap": "off"}, "overlap: must be on for fc_model, got off; only fc_data and fc_data"),
         (
             {"mode": "fc_data", "overlap": "off", "partition": "named_sharding"},
-            "overlap: must be on for fc_data, got off",
+            "overlap: must be on with partition named_sharding, got off",
         ),
         ({"mode": "fc_zero", "partition": "named_sharding"}, "partition: must be program for fc_zero, got named_sha"),
         ({"mode": "fc_data", "partition": "dtensor"}, "partition: must be program for fc_data, got dtensor"),
@@ -56,12 +56,12 @@ def parallel(task: Task) -> Parallel:
     ],
 )
 def test_a_task_that_cannot_be_says_why(changes: dict[str, Any], told: str) -> None:
-    assert any(fault.startswith(told) for fault in fc.faults(TINY.changed(**changes)))
+    assert any(fault.startswith(told) for fault in fc_rules.faults(TINY.changed(**changes)))
 
 
 @pytest.mark.parametrize("mode", fc.MODES)
 def test_every_mode_can_be_on_one_worker(mode: str) -> None:
-    assert fc.faults(TINY.changed(mode=mode)) == []
+    assert fc_rules.faults(TINY.changed(mode=mode)) == []
 
 
 def test_a_mesh_is_two_wide_where_workers_are_even_unless_told() -> None:
@@ -86,38 +86,38 @@ def test_stages_hold_every_layer_once_and_the_first_one_more(level: int, workers
 
 
 def test_any_number_of_workers_can_be_stages() -> None:
-    assert fc.faults(TINY.changed(mode="fc_pipeline", workers=5, level=7)) == []
+    assert fc_rules.faults(TINY.changed(mode="fc_pipeline", workers=5, level=7)) == []
 
 
 def test_physics_divides_nothing() -> None:
-    assert fc.faults(TINY.changed(mode="fc_phy", workers=3)) == []
+    assert fc_rules.faults(TINY.changed(mode="fc_phy", workers=3)) == []
 
 
 def test_a_native_program_takes_no_setting_of_keras() -> None:
     settings = make_settings(workload="fc", params={"mode": "fc_data"}, phase="predict", steps_per_execution=4)
-    assert fc.settings_faults(settings) == [
+    assert fc_rules.settings_faults(settings) == [
         "phase: must be fit for fc_data, got predict; fc_data_ff and fc_model_ff only go forward",
         "steps_per_execution: must be 1 for fc_data, got 4",
     ]
-    assert fc.settings_faults(replace(settings, params={"mode": "fc_keras"})) == []
+    assert fc_rules.settings_faults(replace(settings, params={"mode": "fc_keras"})) == []
 
 
 def test_only_the_backend_that_divides_arrays_can_be_asked_to() -> None:
     told = [f"partition: must be program on torch, got {name}" for name in ("named_sharding",)]
-    assert fc.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "torch") == told
-    assert fc.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "jax") == []
-    assert fc.backend_faults(TINY.changed(mode="fc_model", partition="dtensor"), "torch") == []
-    assert [fc.backend_faults(TINY, backend) for backend in ("tensorflow", "jax", "torch")] == [[], [], []]
+    assert fc_rules.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "torch") == told
+    assert fc_rules.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "jax") == []
+    assert fc_rules.backend_faults(TINY.changed(mode="fc_model", partition="dtensor"), "torch") == []
+    assert [fc_rules.backend_faults(TINY, backend) for backend in ("tensorflow", "jax", "torch")] == [[], [], []]
     settings = make_settings(workload="fc", params={"mode": "fc_model", "partition": "dtensor"}, backend="jax")
-    assert fc.settings_faults(settings) == ["partition: must be program on jax, got dtensor"]
+    assert fc_rules.settings_faults(settings) == ["partition: must be program on jax, got dtensor"]
 
 
 def test_only_workers_that_are_processes_speak_over_a_network() -> None:
     asked = make_settings(workload="fc", params={"mode": "fc_data", "workers": 2, "network": "200mbit"})
-    (told,) = fc.settings_faults(asked)
+    (told,) = fc_rules.settings_faults(asked)
     assert told.startswith("network: must be local for jax on cpu, got 200mbit; only torch on cpu has workers that")
-    assert fc.settings_faults(replace(asked, backend="torch")) == []
-    assert len(fc.settings_faults(replace(asked, backend="torch", device="gpu"))) == 1
+    assert fc_rules.settings_faults(replace(asked, backend="torch")) == []
+    assert len(fc_rules.settings_faults(replace(asked, backend="torch", device="gpu"))) == 1
 
 
 def test_the_work_of_a_step_is_that_of_its_products() -> None:
@@ -200,17 +200,17 @@ def test_a_mode_needs_memory_for_what_its_workers_hold(changes: dict[str, Any], 
     task = TINY.changed(**{"workers": 2, "precision": precision, **changes})
     needed = fc.least_memory_bytes(task)
     assert needed == numbers * fc.ITEM_BYTES[precision]
-    assert (fc.memory_fault(task, needed), fc.memory_fault(task, needed - 1) is None) == (None, False)
+    assert (fc_rules.memory_fault(task, needed), fc_rules.memory_fault(task, needed - 1) is None) == (None, False)
 
 
 def test_what_cannot_fit_memory_is_known_before() -> None:
     task = Task(mode="fc_data", workers=2, weight_size=1 << 17)
-    assert fc.memory_fault(task, 8 << 30) == (
+    assert fc_rules.memory_fault(task, 8 << 30) == (
         "weight_size: 131072 at level 10 and batch_size 128 needs at least 2560.7 GiB in fc_data with 2 workers, and "
         "8.0 GiB are free; lower weight_size, level or workers"
     )
-    assert fc.memory_fault(TINY, 1 << 20) is None
-    assert fc.memory_fault(task, None) is None
+    assert fc_rules.memory_fault(TINY, 1 << 20) is None
+    assert fc_rules.memory_fault(task, None) is None
 
 
 @pytest.mark.parametrize("mode", ["fc_data", "fc_model", "fc_hybrid", "fc_pipeline", "fc_zero", "fc_phy"])

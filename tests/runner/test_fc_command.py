@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from analysis.fc import proof_fault
 from analysis.sweep import BATCH_SIZES, COLUMNS, WEIGHT_SIZES
-from records import fc
+from records import fc, fc_rules
 from records.codec import to_json
 from records.communication import Communication, Method
 from records.fc import Task
@@ -21,7 +21,7 @@ from records.settings import BACKENDS, Settings
 from runner.cell.job import Job, write_result
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
-from runner.fc import epochs_of, proof_tasks
+from runner.fc import ProofRequest, epochs_of
 from runner.testing import FakeExecutor
 from tests.sessions import newest_records
 
@@ -36,16 +36,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass
 class FakeProbe:
-    """Pretends that every task came out as far from NumPy as `error` says."""
+    """Pretends that every task came out as far from NumPy as `error` says; keeps what it was asked, by backend."""
 
     error: float = 1e-16
     absent: tuple[str, ...] = ()
+    orders: dict[str, ProofOrder] = field(default_factory=dict)
 
     def missing(self, backend: str) -> str | None:
         return f"{backend} is not installed" if backend in self.absent else None
 
     def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
         assert isinstance(order, ProofOrder)
+        self.orders[settings.backend] = order
         return to_json(ProofAnswer(settings.backend, [self.proof(task) for task in order.tasks]))
 
     def proof(self, task: Task) -> Proof:
@@ -69,8 +71,57 @@ def test_the_originals_command_measures_on_every_backend_and_prints_its_summary(
     assert {(len(r.times.epoch_times_s), r.resolved.steps_per_epoch) for r in found} == {(10, 10)}
     assert {r.parallel.counted_bytes_per_step for r in found} == {2 * 4 * (10 * 1024**2 + 1024)}
     printed = capsys.readouterr().out
-    assert "Training fc_data+2+1024+128 on torch across 100 steps, 0.040400 +/- 0.000000 sec / batch" in printed
-    assert "80.0 MiB communicated a step; 2 devices with first weights of 1024x1024" in printed
+    assert printed.count("Training fc_data+2+0+1024+128 across 100 steps, ") == 3
+    assert (
+        "0.040400 +/- 0.000000 sec / batch\n  torch, 3,168.3 samples/sec; 80.0 MiB communicated a step; "
+        "2 devices with first weights of 1024x1024"
+    ) in printed
+
+
+def test_the_originals_own_spelling_measures_the_same_cells(folder: Path) -> None:
+    original = "--model=fc_data --num_workers=2 --gpu_aggr=0 --weight_size=64 --batch_size=32 --num_batches=20"
+    assert runner(*original.split(), "--level=4", "--num_classes=1", "--full_trace=0", "--backend=jax") == 0
+    (record,) = newest_records(folder)
+    ours = "--mode fc_data --num-workers 2 --weight-size 64 --batch-size 32 --num-batches 20 --level 4 --backend jax"
+    assert runner(*ours.split(), "--new") == 0
+    assert [record.cell_id] == [again.cell_id for again in newest_records(folder)]
+    phy = "--model=fc_phy --num_workers=2 --phy_blocks=2 --shared_ratio=0.5"
+    assert runner(*phy.split(), "--backend=jax", f"--log_dir={folder / 'log'}") == 0
+    params = newest_records(folder)[0].settings.params
+    assert (params["phy_blocks"], params["shared_ratio"]) == (2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (
+            ["--num_gpus=2"],
+            ["--num_gpus: has no meaning here: --num-workers says how many workers there are, and --device on what"],
+        ),
+        (
+            ["--img_h", "128", "--no_assign=1"],
+            ["--img_h: has no meaning here: the original", "--no_assign: has no meaning here"],
+        ),
+        *(
+            (
+                [f"--{flag}=1"],
+                [f"--{flag}: has no meaning here: workers are started by this command, on this machine; leave it out"],
+            )
+            for flag in ("worker_index", "node_name", "distributed_mode", "worker_grpc_url")
+        ),
+        (["--num_classes=1000"], ["--num-classes: must be 1, the column of the last layer, got 1000"]),
+        (["--gpu_aggr=1"], ["--gpu-aggr: must be 0 for fc_data with 2 workers on cpu, got 1; each worker keeps its"]),
+        (["--gpu_aggr=0", "--device=gpu"], ["--gpu-aggr: must be 1 for fc_data with 2 workers on gpu, got 0"]),
+    ],
+)
+def test_a_flag_of_the_original_that_means_nothing_here_has_one_message(
+    arguments: list[str], messages: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor()
+    assert runner("--model=fc_data", "--num_workers=2", *arguments, executor=executor) == 2
+    printed = capsys.readouterr().err
+    assert [message in printed for message in messages] == [True] * len(messages)
+    assert (len(printed.splitlines()), executor.jobs) == (len(messages), [])
 
 
 def test_without_peaks_or_one_worker_the_figures_that_need_them_are_absent_and_say_how_to_get_them(
@@ -160,9 +211,9 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
             ["--mode", "fc_data", "--backend", "theano"],
             "--backend: must be one of tensorflow, jax, torch, got",
         ),
-        (["--mode", "fc_hybrid", "--num-workers", "4", "--model-workers", "3"], "model_workers: must divide workers ("),
+        (["--mode", "fc_hybrid", "--num-workers", "4", "--model-workers", "3"], "--model-workers: must divide workers"),
         (["--mode", "fc_pipeline", "--num-workers", "11"], "workers: must be at most level (10) for fc_pipeline, got"),
-        (["--mode", "fc_pipeline", "--micro-batches", "3"], "micro_batches: must divide batch_size (128), got 3"),
+        (["--mode", "fc_pipeline", "--micro-batches", "3"], "--micro-batches: must divide batch_size (128), got 3"),
         (["--mode", "fc_pipeline", "--micro-batches", "0"], "--micro-batches: must be a whole number from 1 to"),
         (["--mode", "fc_data", "--overlap", "no"], "--overlap: must be on or off, got 'no'"),
         (
@@ -170,6 +221,13 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
             "partition: must be program on torch, got named_sharding",
         ),
         (["--mode", "fc_zero", "--overlap", "off"], "overlap: must be on for fc_zero, got off"),
+        (["--mode", "fc_data", "--num-workers", "2", "2"], "runner: --num-workers: must not repeat, got 2 twice\n"),
+        (
+            ["--mode", "fc_data", "--backend", "jax", "--backend", "jax"],
+            "runner: --backend: must not repeat, got 'jax'",
+        ),
+        (["--mode", "fc_data", "--network", "1gbit"], "runner: --network: must be local for tensorflow on cpu, got"),
+        (["--mode", "fc_data", "--micro-batches", "8"], "--micro-batches: must be 4 for fc_data, got 8; only fc_pipe"),
         (["--prove", "--mode", "fc_keras"], "--mode: fc_keras is Keras's own path"),
         (["--prove", "--mode", "fc_dada"], "--mode: must be one of"),
     ],
@@ -252,27 +310,25 @@ def test_a_proof_that_holds_is_a_table_and_exit_code_0(capsys: pytest.CaptureFix
     assert runner("--prove", probe=FakeProbe()) == 0
     printed = capsys.readouterr().out
     assert "fc_model_manual   float64    1e-10       1e-16  1e-16  1e-16" in printed
-    assert "fc_phy with shared_ratio 0: 0 collectives in 18 tasks" in printed
+    assert "fc_phy with shared_ratio 0: 0 collectives in 24 tasks" in printed
+    assert "level 5, weight_size 48, batch_size 24, seed 0" in printed
 
 
 def test_every_mode_is_proved_for_every_number_of_workers_it_can_have() -> None:
-    found = {(task.mode, task.precision, task.workers) for task in proof_tasks(list(fc.MODES))}
+    found = {(task.mode, task.precision, task.workers) for task in ProofRequest().tasks()}
     alone = [mode.name for mode in fc.MODES.values() if mode.kind is fc.Kind.SINGLE]
     modes = [mode.name for mode in fc.MODES.values() if mode.native]
-    wanted = {(mode, n) for mode in modes for n in (1, 2, 4) if n == 1 or mode not in alone}
+    wanted = {(mode, n) for mode in modes for n in (1, 2, 3, 4) if n == 1 or mode not in alone}
     assert found == {(mode, precision, n) for mode, n in wanted for precision in ("float64", "float32")}
 
 
 def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
-    orders = {}
-
-    class Watched(FakeProbe):
-        def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
-            orders[settings.backend] = {(task.mode, task.partition) for task in order.tasks}
-            return super().ask(module, order, settings, timeout_s)
-
-    assert runner("--prove", probe=Watched()) == 0
-    divided = {backend: {own for own in tasks if own[1] != "program"} for backend, tasks in orders.items()}
+    probe = FakeProbe()
+    assert runner("--prove", probe=probe) == 0
+    divided = {
+        backend: {(task.mode, task.partition) for task in order.tasks if task.partition != "program"}
+        for backend, order in probe.orders.items()
+    }
     assert divided == {
         "tensorflow": {("fc_data", "mirrored_strategy")},
         "jax": {("fc_data", "named_sharding")},
@@ -281,13 +337,89 @@ def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
 
 
 def test_what_a_mode_can_be_told_is_proved_too() -> None:
-    tasks = [task for task in proof_tasks(list(fc.MODES)) if task.precision == "float64" and task.workers == 4]
+    tasks = [task for task in ProofRequest().tasks() if task.precision == "float64" and task.workers == 4]
     assert {task.model_size for task in tasks if task.mode == "fc_hybrid"} == {1, 2, 4}
-    assert {task.micro_batches for task in tasks if task.mode == "fc_pipeline"} == {1, 4, 32}
+    assert {task.micro_batches for task in tasks if task.mode == "fc_pipeline"} == {1, 4, 24}
     assert {task.mode for task in tasks if task.overlap == "off"} == set(fc.OVERLAPPING)
     assert {task.mode for task in tasks if task.reduce == "mean"} == {
         *("fc_data", "fc_data_slice", "fc_data_manual", "fc_hybrid", "fc_zero")
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["--level", "3"], {"level": {3}}),
+        (["--weight-size", "96"], {"weight_size": {96}, "batch_size": {24}}),
+        (["--batch-size", "12"], {"batch_size": {12}}),
+        (["--dtype", "float32"], {"precision": {"float32"}}),
+        (["--num-workers", "3"], {"workers": {3}}),
+        (["--reduce", "mean"], {"reduce": {"mean"}, "mode": set(fc_rules.REDUCING)}),
+        (["--overlap", "off"], {"overlap": {"off"}, "mode": set(fc.OVERLAPPING)}),
+        (["--micro-batches", "2"], {"micro_batches": {2}, "mode": {"fc_pipeline"}}),
+        (["--shared-ratio", "0.7"], {"shared_ratio": {0.7}, "phy_blocks": {1, 2}, "mode": {"fc_phy"}}),
+        (["--phy-blocks", "3"], {"phy_blocks": {3}, "shared_ratio": {0.0, 0.3, 1.0}}),
+        (["--model-workers", "2"], {"model_workers": {2}, "workers": {2, 4}, "mode": {"fc_hybrid"}}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_proof_uses_the_sizes_and_parameters_that_are_given(arguments: list[str], found: dict[str, Any]) -> None:
+    probe = FakeProbe()
+    assert runner("--prove", *arguments, probe=probe) == 0
+    for order in probe.orders.values():
+        assert {name: {getattr(task, name) for task in order.tasks} for name in found} == found
+    assert set(probe.orders) == set(BACKENDS)
+
+
+def test_a_proof_draws_weights_and_batch_from_the_seed_that_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    probe = FakeProbe()
+    assert runner("--prove", "--seed", "7", "--backend", "jax", "--json", probe=probe) == 0
+    assert (probe.orders["jax"].seed, json.loads(capsys.readouterr().out)["seed"]) == (7, 7)
+
+
+def test_a_partition_is_proved_on_its_own_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    probe = FakeProbe()
+    assert runner("--prove", "--partition", "dtensor", probe=probe) == 0
+    assert set(probe.orders) == {"torch"}
+    assert runner("--prove", "--partition", "dtensor", "--backend", "jax", probe=probe) == 2
+    assert "--partition: must be program on jax, got dtensor" in capsys.readouterr().err
+
+
+def test_numbers_of_workers_that_do_not_divide_the_sizes_are_reported_as_not_proved(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert runner("--prove", "--mode", "fc_data", "--batch-size", "32", probe=FakeProbe()) == 0
+    assert (
+        "* not proved: fc_data with 3 workers: workers: must divide batch_size (32), got 3" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dtype", "bfloat16"], "--dtype: must be float64 or float32 with --prove, got bfloat16"),
+        (["--mode", "fc_data", "--num-workers", "5"], "--num-workers: must divide batch_size (24), got 5"),
+        (["--mode", "fc_single_manual", "--num-workers", "2"], "--num-workers: must be 1 for fc_single_manual, got 2"),
+        (["--mode", "fc_data", "--micro-batches", "8"], "--micro-batches: must be 4 for fc_data, got 8; only"),
+        (["--level", "0"], "--level: must be a whole number from 1 to 1000, got 0"),
+        (["--reduce", "max"], "--reduce: must be sum or mean, got 'max'"),
+        (["--weight-size", "960000"], "--weight-size: 960000 at level 5 and batch_size 24 needs at least"),
+        (["--threads", "1"], "--threads: has no effect with --prove; leave one of the two out"),
+        (["--device", "gpu"], "--device: has no effect with --prove"),
+        (["--network", "1gbit"], "--network: has no effect with --prove"),
+        (["--num-batches", "10"], "--num-batches: has no effect with --prove"),
+        (["--repeats", "3"], "--repeats: has no effect with --prove"),
+        (["--full-trace"], "--full-trace: has no effect with --prove"),
+        (["--export-csv", "a.csv"], "--export-csv: has no effect with --prove"),
+        (["--new", "--start", "fresh"], "--start: has no effect with --prove; leave one of the two out\n--new: has no"),
+    ],
+)
+def test_a_flag_that_a_proof_cannot_use_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe = FakeProbe()
+    assert runner("--prove", *arguments, probe=probe) == 2
+    assert (message in capsys.readouterr().err, probe.orders) == (True, {})
 
 
 def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,7 +430,7 @@ def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pyte
     runner("--prove", "--mode", "fc_pipeline", "--backend", "jax", probe=FakeProbe(1e-6))
     runner("--prove", "--mode", "fc_data", "--backend", "jax", probe=FakeProbe(1e-6))
     printed = capsys.readouterr().out
-    for told in ("float64, mean model_workers=2:", "float64, sum micro_batches=32:", "float64, sum overlap=off:"):
+    for told in ("float64, mean model_workers=2:", "float64, sum micro_batches=24:", "float64, sum overlap=off:"):
         assert f"on jax, 4 workers, {told}" in printed
 
 

@@ -1,4 +1,7 @@
-"""What a cell of the FC modes cannot be here is `unsupported`, with the reason, before anything is allocated."""
+"""What a cell of the FC modes cannot be here ends with its reason before anything is allocated.
+
+`unsupported`, except where there is no device of the requested kind at all: `device_mismatch`, as of any other cell.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ import pytest
 
 from records.settings import BACKENDS
 
-# Pretends that there are three GPUs (and, as JAX has it where there is none, a CPU), and that 1 MiB of memory is free;
-# prints why each cell is refused. The host's memory says nothing of the GPUs'.
+# Pretends that there are three GPUs and then none (but, as JAX has it then, a CPU), and that 1 MiB of memory is free;
+# prints the class and the message of each refusal. The host's memory says nothing of the GPUs'.
 ASKED = """
 import importlib, json, os, sys, types
 from runner.cell import fc
 from runner.cell.backends import Unsupported
 from runner.cell.job import Job
+from runner.cell.measure import DeviceMismatch
 from tests.conftest import make_settings
 
 def refused(backend, free_bytes, **changes):
@@ -28,23 +32,24 @@ def refused(backend, free_bytes, **changes):
     settings = make_settings(workload="fc", backend=backend, params=params, batch_size=128, **changes)
     try:
         fc.measure_fc(Job("nonce", "cell", 0, 0, settings, 1, ".", [], None, None), 0.0, "fresh")
-    except Unsupported as reason:
-        return str(reason)
+    except (Unsupported, DeviceMismatch) as reason:
+        return type(reason).__name__, str(reason)
 
 def assemble(*arguments, **named):
     raise AssertionError("workers were made")
 
 fc.assemble = assemble
-backend = os.environ["KERAS_BACKEND"]
-three = lambda *arguments: ["gpu"] * 3
+backend, gpus = os.environ["KERAS_BACKEND"], 3
 if backend == "torch":
-    importlib.import_module("torch").cuda.device_count = lambda: 3
+    importlib.import_module("torch").cuda.device_count = lambda: gpus
 elif backend == "jax":
     seen = [types.SimpleNamespace(platform=platform) for platform in ("gpu", "gpu", "gpu", "cpu")]
-    importlib.import_module("jax").devices = lambda: seen
+    importlib.import_module("jax").devices = lambda: seen[3 - gpus:]
 else:
-    importlib.import_module("tensorflow").config.list_physical_devices = three
-print(json.dumps([refused(backend, 1 << 20, device="gpu"), refused(backend, 1 << 20)]))
+    importlib.import_module("tensorflow").config.list_physical_devices = lambda *arguments: ["gpu"] * gpus
+found = [refused(backend, 1 << 20, device="gpu"), refused(backend, 1 << 20)]
+gpus = 0
+print(json.dumps([*found, refused(backend, 1 << 20, device="gpu")]))
 """
 
 
@@ -59,21 +64,25 @@ def printed(script: str, backend: str) -> Any:
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_more_workers_than_gpus_and_more_memory_than_is_free_are_refused_with_what_to_do(backend: str) -> None:
-    devices, memory = printed(ASKED, backend)
-    instead = {
-        "tensorflow": "workers get logical devices",
-        "jax": "workers get virtual devices",
-        "torch": "workers are processes",
-    }
-    told = "workers: must be at most the devices there are (3), got 4; on device: cpu"
-    assert devices == f"{told} {instead[backend]}"
+def test_too_few_devices_and_too_little_memory_are_unsupported_and_no_device_is_a_mismatch(backend: str) -> None:
+    few, memory, none = printed(ASKED, backend)
+    assert none == [
+        "DeviceMismatch",
+        f"device: gpu was requested, but {backend} finds no such device; is there one, and is the build of {backend} "
+        "for it installed?",
+    ]
+    assert few == [
+        "Unsupported",
+        "workers: must be at most the devices of this machine (3), got 4; set device: cpu to use more workers than "
+        "devices",
+    ]
     # Weights and gradients of two layers of 512 x 512 and one of 512, four times; three layers' inputs of 128 x 512.
     needed = (2 * 4 * (2 * 512**2 + 512) + 3 * 128 * 512) * 4
-    assert memory == (
+    assert memory == [
+        "Unsupported",
         f"weight_size: 512 at level 2 and batch_size 128 needs at least {needed / 2**30:.1f} GiB in fc_data with 4 "
-        "workers, and 0.0 GiB are free; lower weight_size, level or workers"
-    )
+        "workers, and 0.0 GiB are free; lower weight_size, level or workers",
+    ]
 
 
 # Pretends that the workers of a CPU's cell, processes of their own, are found on GPUs.

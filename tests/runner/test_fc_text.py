@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
+
+import pytest
 
 from analysis.parallel import Figure, figures
 from analysis.roofline import Share
@@ -14,7 +17,8 @@ from records.fc import Task
 from records.fc_proof import Proof, ProofAnswer
 from records.schema import Record, Status, Times
 from runner import catalog
-from runner.cli.fc import measured_lines, proof_lines
+from runner.cli.fc import measured_lines
+from runner.cli.fc_proof import proof_lines
 from runner.cli.fc_text import figure_lines
 from tests.fc_made_up import fc_cells, fc_records
 
@@ -33,10 +37,28 @@ def test_the_summary_is_of_all_repeats_and_counts_the_samples_of_all_workers() -
     ]
     # Three epochs of ten steps in each of two repeats; four models with a batch of 128 each.
     assert lines_of(records)[:2] == [
-        "2026-01-01T00:00:00+00:00: Training fc_phy+2+1024+128 on torch across 60 steps, "
-        "0.200000 +/- 0.100000 sec / batch, 2,560.0 samples/sec",
-        "  nothing communicated; 2 devices with first weights of 1024x1024",
+        "2026-01-01T00:00:00+00:00: Training fc_phy+2+0+1024+128 across 60 steps, 0.200000 +/- 0.100000 sec / batch",
+        "  torch, 2,560.0 samples/sec; nothing communicated; 2 devices with first weights of 1024x1024",
     ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "workers", "device", "aggregated"),
+    [
+        ("fc_data", 2, "cpu", 0),
+        ("fc_data", 2, "gpu", 1),
+        ("fc_data", 1, "gpu", 0),
+        ("fc_data_ff", 2, "gpu", 1),
+        ("fc_data_manual", 2, "gpu", 0),
+        ("fc_model", 2, "gpu", 0),
+    ],
+)
+def test_the_summary_has_the_five_fields_of_the_original(mode: str, workers: int, device: str, aggregated: int) -> None:
+    (record,) = fc_records(TWO.changed(mode=mode, workers=workers), "jax", [0.1])
+    (first, *_) = lines_of([replace(record, settings=replace(record.settings, device=device))])
+    name = re.search(r": Training (\S+) across (\d+) steps, (\S+) \+/- (\S+) sec / batch$", first)
+    assert name is not None
+    assert name[1] == f"{mode}+{workers}+{aggregated}+1024+128"
 
 
 def test_workers_that_are_processes_are_called_so() -> None:

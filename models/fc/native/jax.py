@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from models.fc import hlo, layout
-from models.fc.crew import Crew, Kept, NoSuchDevices, Order
+from models.fc.crew import Crew, Kept, Order, require_devices
 from models.fc.profiled import by_profiling, seen_by
 from models.fc.programs import program
 from models.fc.scopes import scope
@@ -32,16 +32,12 @@ AXES = tuple(axis.value for axis in Axis)
 
 
 def reserve(workers: int, device: str) -> None:
-    """Make virtual devices of the CPU, or see that there are real ones enough."""
+    """Make virtual devices of the CPU, or check that there is a real one for each worker."""
     if device == "cpu":
         jax.config.update("jax_num_cpu_devices", workers)
     # Where there is no accelerator, JAX shows the CPU in its place.
-    there = [one for one in jax.devices() if device == "cpu" or one.platform != "cpu"]
-    if len(there) < workers:
-        raise NoSuchDevices(
-            f"workers: must be at most the devices there are ({len(there)}), got {workers}; "
-            "on device: cpu workers get virtual devices"
-        )
+    found = [one for one in jax.devices() if device == "cpu" or one.platform != "cpu"]
+    require_devices("jax", device, len(found), workers)
 
 
 def make(order: Order) -> Crew:

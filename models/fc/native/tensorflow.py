@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from models.fc import layout
-from models.fc.crew import Kept, NoSuchDevices, Order
+from models.fc.crew import Kept, Order, require_devices
 from models.fc.profiled import by_profiling, seen_by
 from models.fc.programs import Result, program
 from models.fc.scopes import scope
@@ -38,16 +38,13 @@ CombineGroup = Callable[[list[Tensor], list[str]], list[Tensor]]
 
 
 def reserve(workers: int, device: str) -> None:
-    """Make logical devices of the CPU, or see that there are real ones enough."""
+    """Make logical devices of the CPU, or check that there is a real one for each worker."""
     physical = tf.config.list_physical_devices(device.upper())
-    if device == "cpu":
-        single = [tf.config.LogicalDeviceConfiguration() for _ in range(workers)]
-        tf.config.set_logical_device_configuration(physical[0], single)
-    elif len(physical) < workers:
-        raise NoSuchDevices(
-            f"workers: must be at most the devices there are ({len(physical)}), got {workers}; "
-            "on device: cpu workers get logical devices"
-        )
+    if device != "cpu":
+        require_devices("tensorflow", device, len(physical), workers)
+        return
+    single = [tf.config.LogicalDeviceConfiguration() for _ in range(workers)]
+    tf.config.set_logical_device_configuration(physical[0], single)
 
 
 def make(order: Order) -> TensorFlowCrew:

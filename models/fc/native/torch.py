@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from models.fc import layout
-from models.fc.crew import Kept, NoSuchDevices, Order
+from models.fc.crew import Kept, Order, require_devices
 from models.fc.network import own_network
 from models.fc.programs import program
 from models.fc.scopes import mark_with, scope
@@ -41,12 +41,9 @@ class PortInUse(Exception):
 
 
 def reserve(workers: int, device: str) -> None:
-    """See that there are GPUs enough; on a CPU every worker is a process."""
-    if device != "cpu" and torch.cuda.device_count() < workers:
-        raise NoSuchDevices(
-            f"workers: must be at most the devices there are ({torch.cuda.device_count()}), got {workers}; "
-            "on device: cpu workers are processes"
-        )
+    """Check that there is a GPU for each worker; on a CPU every worker is a process."""
+    if device != "cpu":
+        require_devices("torch", device, torch.cuda.device_count(), workers)
 
 
 def make(order: Order) -> TorchRank:

@@ -18,7 +18,7 @@ from records.fc import DIVIDERS, MODES, OVERLAPPING, Kind, Task
 from records.fc_proof import Proof
 from records.settings import BACKENDS
 from runner.executors.probe import ProcessProbe
-from runner.fc import proof_tasks, prove
+from runner.fc import ProofRequest, prove
 
 HERE = Path(__file__).parent
 
@@ -35,9 +35,9 @@ def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_formula_says(backend: str) -> None:
-    proofs = proved(backend, proof_tasks(list(MODES)))
+    proofs = proved(backend, ProofRequest().tasks())
     assert {proof.task.mode for proof in proofs} == {mode.name for mode in MODES.values() if mode.native}
-    assert {proof.task.workers for proof in proofs} == {1, 2, 4}
+    assert {proof.task.workers for proof in proofs} == {1, 2, 3, 4}
     assert [(proof.task, fault) for proof in proofs if (fault := proof_fault(proof))] == []
     silent = [p for p in proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
     assert {p.parallel.traffic.calls for p in silent} == {0}
@@ -53,20 +53,12 @@ def proved(backend: str, tasks: list[Task]) -> Sequence[Proof]:
 
 
 def other_tasks(**changes: Any) -> list[Task]:
-    """Every mode that divides, in each way it can be told to, in sizes that three workers divide as well as two."""
-    sizes = Task(level=5, weight_size=48, batch_size=48, shared_ratio=0.3, **changes)
-    tasks = [sizes.changed(mode=mode.name) for mode in MODES.values() if mode.kind is not Kind.SINGLE]
-    divided = [sizes.changed(mode=mode, partition=name) for name, (_, modes) in DIVIDERS.items() for mode in modes]
-    # Of an odd number the default is a mesh one wide: all rows. And one that is all columns.
-    return [*tasks, *divided, sizes.changed(mode="fc_hybrid", model_workers=sizes.workers)]
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_three_workers_compute_and_communicate_what_they_must(backend: str) -> None:
-    proofs = proved(backend, other_tasks(workers=3, precision="float64"))
-    assert {proof.task.data_size for proof in proofs if proof.task.mode == "fc_hybrid"} == {3, 1}
-    assert [(proof.task, fault) for proof in proofs if (fault := proof_fault(proof))] == []
+    """Every mode that divides the work, with every partition."""
+    sizes = Task(level=5, weight_size=48, batch_size=48, **changes)
+    shared = {"fc_phy": {"shared_ratio": 0.3}}
+    modes = [mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE]
+    tasks = [sizes.changed(mode=mode, **shared.get(mode, {})) for mode in modes]
+    return [*tasks, *(sizes.changed(mode=m, partition=name) for name, (_, own) in DIVIDERS.items() for m in own)]
 
 
 @pytest.mark.process
