@@ -1,8 +1,9 @@
-"""What timing costs: our timed epochs against those of a bare `fit`, in turn inside one process.
+"""What timing and counting cost: our epochs against those of a bare `fit`, alternating inside one process.
 
 `python -P -m runner.cell.cost SETTINGS TARGET SECONDS` prints one JSON line. It runs on one CPU with one thread: with
 two threads on two CPUs a pair of epochs scatters by 8 to 10 % whatever is measured, on one by 3 %. Both sides have the
-same source, steps and barriers; the bare side is what anybody would write in a callback.
+same batches, steps and barriers; the bare side is what anybody would write in a callback, on an endless source that
+counts nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from runner.cell.backends import Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
 from runner.cell.loop import Stretch, fit_epochs, step_time_by_doubling
+from runner.cell.phases import fit_counted
+from runner.cell.work_count import Counting
 
 EPOCH_S = 0.1
 EPOCHS = 4
@@ -56,12 +59,16 @@ def log_ratios(settings: Settings, target: float, limit_s: float) -> list[float]
     plug.configure(settings, None)
     built = load(settings.workload)(Request({}, "synthetic", None))
     model = built.model
-    source = plug.endless([plug.resident(batch) for batch in make_batches(built, settings, seed_steps(settings))])
+    resident = [plug.resident(batch) for batch in make_batches(built, settings, seed_steps(settings))]
+    source, feeder = plug.endless(resident), plug.feeder(resident)
     step_s = step_time_by_doubling(lambda n: fit_epochs(model, source, plug, Stretch(n, 2)).times_s[1], enough_s=0.2)
     steps = max(1, math.ceil(EPOCH_S / step_s))
 
     def ours() -> float:
-        return statistics.fmean(fit_epochs(model, source, plug, Stretch(steps, EPOCHS)).times_s[1:])
+        counting = Counting("epochs", model, steps, EPOCHS)
+        log, feed = fit_counted(counting, feeder, plug, Stretch(steps, EPOCHS))
+        assert counting.stretch(feed).updates == [steps] * EPOCHS
+        return statistics.fmean(log.times_s[1:])
 
     def bare() -> float:
         clock = Bare(plug)

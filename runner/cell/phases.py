@@ -17,7 +17,7 @@ from models.registry import Built
 from records.schema import Learning, Times
 from records.settings import Settings
 from runner.cell import backends
-from runner.cell.backends import Batch, Feeder, Plug
+from runner.cell.backends import Batch, Feed, Feeder, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
 from runner.cell.job import Job
@@ -105,10 +105,8 @@ class Training:
 
     def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
         """Train the epochs of a stretch, counted. Raises `WorkMismatch` where not all epochs were run."""
-        feed = feeder(stretch.steps * stretch.epochs)
         counting = Counting(name, self.model, stretch.steps, stretch.epochs)
-        counting.begin()
-        log = fit_epochs(self.model, feed.source, self._plug, stretch, counting.epoch_ended)
+        log, feed = fit_counted(counting, feeder, self._plug, stretch)
         if len(log.times_s) != stretch.epochs:
             raise WorkMismatch(f"fit was asked for {stretch.epochs} epochs and ended {len(log.times_s)}")
         self.ledger.stretches.append(counting.stretch(feed))
@@ -162,6 +160,13 @@ class Predicting:
         if self._job.settings.feed == "device_resident":
             return [self._plug.resident(batch) for batch in batches]
         return list(batches)
+
+
+def fit_counted(counting: Counting, feeder: Feeder, plug: Plug, stretch: Stretch) -> tuple[EpochLog, Feed]:
+    """Train the epochs of a stretch and count what is done; return what they took, and what they were fed from."""
+    feed = feeder(stretch.steps * stretch.epochs)
+    counting.begin()
+    return fit_epochs(counting.model, feed.source, plug, stretch, counting.epoch_ended), feed
 
 
 def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
