@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,8 +140,9 @@ def stylesheet() -> str:
     return (TEMPLATES / "report.css").read_text(encoding="utf-8")
 
 
+@cache
 def templates() -> Environment:
-    """Return the templates; whatever they show is escaped."""
+    """Return the templates, compiled once in a process; whatever they show is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     found = Environment(

@@ -100,6 +100,8 @@ def _is(kind: type[T], data: object, where: str) -> T:
 
 
 def _decode_union(kinds: tuple[Any, ...], data: object, where: str) -> object:
+    if data is None and types.NoneType in kinds:
+        return None
     problem = None
     for kind in kinds:
         try:

@@ -17,13 +17,12 @@ from records.settings import Settings
 from runner.cell import backends, memory
 from runner.cell.backends import Plug, Unsupported
 from runner.cell.clock import monotonic
-from runner.cell.job import Job, publish_figures
+from runner.cell.job import Job, keep_tuning, publish_figures
 from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, finite, timed
 from runner.cell.measure import (
     DeviceMismatch,
     found_versions,
-    keep_tuning,
     prove,
     resolved_of,
     result_of,

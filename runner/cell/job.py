@@ -200,6 +200,12 @@ def publish_text(path: Path, text: str) -> None:
     aside.replace(path)
 
 
+def keep_tuning(job: Job) -> None:
+    """Leave what XLA tuned in this process for the repeats to come, whole, if none did before."""
+    if job.autotune_dir is not None and job.tuning_path.exists() and not job.tuned_path.exists():
+        publish_text(job.tuned_path, job.tuning_path.read_text(encoding="utf-8"))
+
+
 def make_home(job: Job) -> dict[str, str]:
     """Make the cell's own home and temporary folder; return the variables that point there."""
     home, temporary = Path(job.folder) / "home", Path(job.folder) / "tmp"

@@ -21,7 +21,7 @@ from runner.cell import backends, memory
 from runner.cell.backends import Batch, CompileEvents, Plug
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.clock import monotonic
-from runner.cell.job import Job, publish_figures, publish_text
+from runner.cell.job import Job, keep_tuning, publish_figures
 from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import Stretch
 from runner.cell.options import applied, job_as_resolved
@@ -118,12 +118,6 @@ def with_trace_of(job: Job, result: CellResult, work: Training | Predicting) -> 
     from runner.cell.tracing.workload import TracedWorkload
 
     return with_trace(job, job.trace, result, TracedWorkload(work, job.settings))
-
-
-def keep_tuning(job: Job) -> None:
-    """Leave what XLA tuned in this process for the repeats to come, whole, if none did before."""
-    if job.autotune_dir is not None and job.tuning_path.exists() and not job.tuned_path.exists():
-        publish_text(job.tuned_path, job.tuning_path.read_text(encoding="utf-8"))
 
 
 def configure_keras(settings: Settings) -> None:

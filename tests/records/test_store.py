@@ -152,6 +152,7 @@ def test_a_full_disk_keeps_what_was_published_and_leaves_nothing_half_written(
     assert [p.name for p in (run.folder / "records").iterdir()] == ["{}.{}.{}.json".format(*record.key)]
 
 
+@pytest.mark.process
 def test_a_crash_at_any_step_of_publishing_leaves_the_whole_record_or_none(run: Run, record: Record) -> None:
     """Each call that changes the disk is made to be the last one, as a SIGKILL would."""
     script = (

@@ -15,8 +15,7 @@ from records.identity import cell_id
 from records.schema import MEASURED, Status
 from records.settings import BACKENDS
 from runner.attempts import read_result
-from runner.cell.job import Job
-from runner.cell.measure import keep_tuning
+from runner.cell.job import Job, keep_tuning
 from runner.executors.autotune import autotuning
 from runner.executors.process import ProcessExecutor
 from runner.judge import judge

@@ -414,6 +414,7 @@ def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
     return start
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_at_any_moment_tears_nothing_and_the_run_is_completed(
     folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]], number: signal.Signals
@@ -548,6 +549,7 @@ def test_plan_estimates_by_what_the_newest_run_took(folder: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out)["estimated_s"] == 21.0
 
 
+@pytest.mark.process
 def test_measuring_goes_on_when_nobody_reads(folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]]) -> None:
     process = slow_runner()
     assert process.stdout is not None

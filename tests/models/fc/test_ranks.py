@@ -16,6 +16,7 @@ from records.fc import Task
 def test_a_worker_that_has_met_the_others_keeps_pythons_collector_from_what_it_imported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    frozen_before, made = gc.get_freeze_count(), [[number] for number in range(2000)]
     met: list[int] = []
 
     def join(order: Order, rank: int, meeting: str, timeout_s: float) -> str:
@@ -23,9 +24,6 @@ def test_a_worker_that_has_met_the_others_keeps_pythons_collector_from_what_it_i
         return "worker"
 
     monkeypatch.setitem(sys.modules, "models.fc.native.torch", SimpleNamespace(join=join))
-    try:
-        assert ranks._arrive(Order(Task(), seed=1), 0, "meeting", 1.0) == "worker"
-        assert met == [0]
-        assert gc.get_freeze_count() > 1000
-    finally:
-        gc.unfreeze()
+    assert ranks._arrive(Order(Task(), seed=1), 0, "meeting", 1.0) == "worker"
+    assert met == [frozen_before]
+    assert gc.get_freeze_count() - frozen_before > len(made)
