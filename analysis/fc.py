@@ -16,7 +16,11 @@ LIMITS = {"float64": 1e-10, "float32": 1e-5}
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One cell over its repeats. `sd_s` is the population deviation of the kept epochs' times per batch."""
+    """One cell over its repeats. `sd_s` is the population deviation of the kept epochs' times per batch.
+
+    `bytes_per_step` is the payload by formula, `wire_bytes_per_step` what processes really send; None where workers
+    share a process, and in records without it.
+    """
 
     mean_s: float
     sd_s: float
@@ -24,6 +28,7 @@ class Summary:
     flops_per_s: float
     bytes_per_step: int
     bytes_per_s: float
+    wire_bytes_per_step: int | None
 
 
 def summary(records: Sequence[Record]) -> Summary | None:
@@ -41,6 +46,7 @@ def summary(records: Sequence[Record]) -> Summary | None:
         flops_per_s=fc.flops_per_step(task) / mean_s,
         bytes_per_step=sent,
         bytes_per_s=sent / mean_s,
+        wire_bytes_per_step=fc.wire_bytes_of(record.parallel for record, _ in measured),
     )
 
 

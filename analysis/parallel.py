@@ -47,8 +47,9 @@ class Figure:
     """One cell of the FC modes over its repeats.
 
     Shares of the machine's best measured product and of the backend's own are of 1; `communication_share` is 0 where
-    no collective was called. `efficiency` is throughput over that of one worker times the workers, with its interval.
-    `worker_memory_bytes` is the largest peak of a process that holds workers, `processes` how many there are.
+    no collective was called. `bytes_per_step` is the payload by formula, `wire_bytes_per_step` what processes send for
+    it (None where workers share a process). `efficiency` is throughput over that of one worker times the workers, with
+    its interval. `worker_memory_bytes` is the largest peak of a process that holds workers, `processes` how many.
     """
 
     cell_id: str
@@ -65,6 +66,7 @@ class Figure:
     efficiency: Estimate | None
     worker_memory_bytes: int | None
     processes: int
+    wire_bytes_per_step: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ def _figure(cell: CellSummary, share: Share | None, alone: CellSummary | None) -
         efficiency=_efficiency(cell, alone),
         worker_memory_bytes=max((peak for own in peaks for peak in own), default=None),
         processes=max((len(own) for own in peaks), default=1) or 1,
+        wire_bytes_per_step=fc.wire_bytes_of(record.parallel for record in cell.measured),
     )
 
 

@@ -259,7 +259,8 @@ def _parallel_lines(columns: Sequence[tuple[CellSummary | None, Figure | None]])
     """Return what only the FC modes have; lines of dashes for others."""
     kinds: tuple[tuple[str, str, Callable[[Figure], Value | None]], ...] = (
         ("share of own product", "%", _own_share),
-        ("communicated a step", "MiB", _communicated),
+        ("payload a step", "MiB", _payload),
+        ("on the wire a step", "MiB", _wire),
         ("in communication", "%", _communicating),
         ("efficiency of workers", "%", _efficiency),
         ("memory of a worker", "MiB", _worker_memory),
@@ -274,8 +275,14 @@ def _own_share(figure: Figure) -> Value | None:
     return None if figure.share_of_own is None else Value(number(figure.share_of_own * 100))
 
 
-def _communicated(figure: Figure) -> Value | None:
+def _payload(figure: Figure) -> Value | None:
     return Value(number(figure.bytes_per_step, MEBI)) if figure.bytes_per_step else None
+
+
+def _wire(figure: Figure) -> Value | None:
+    if not figure.wire_bytes_per_step:
+        return None
+    return Value(number(figure.wire_bytes_per_step, MEBI), hint="what processes send for it, without headers")
 
 
 def _communicating(figure: Figure) -> Value | None:

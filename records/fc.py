@@ -10,6 +10,7 @@ are the same work, is in `records.fc_rules`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -94,7 +95,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """What a cell of the FC modes proved and counted."""
+    """What a cell of the FC modes proved and counted.
+
+    Formula and counted bytes are the payload: what the mode's collectives have to move. `wire_bytes_per_step` is what
+    the backend's collectives really send from process to process; None where workers share a process, and on GPUs.
+    """
 
     mode: str
     workers: int
@@ -105,6 +110,7 @@ class Parallel:
     traffic: Traffic = field(default_factory=Traffic)
     peak_worker_memory_bytes: list[int] = field(default_factory=list)
     communication: Communication | None = None
+    wire_bytes_per_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,4 +308,23 @@ def parallel_of(task: Task, places: list[Place], traffic: Traffic, peaks_bytes: 
         counted_bytes_per_step=traffic.sent_bytes(task.workers),
         traffic=traffic,
         peak_worker_memory_bytes=peaks_bytes,
+        wire_bytes_per_step=wire_bytes_per_step(task, places, traffic),
     )
+
+
+def wire_bytes_of(found: Iterable[Parallel | None]) -> int | None:
+    """Return the bytes on the wire of a cell's repeats, which send the same; None where they are not recorded."""
+    return next((one.wire_bytes_per_step for one in found if one is not None), None)
+
+
+def wire_bytes_per_step(task: Task, places: Sequence[Place], traffic: Traffic) -> int | None:
+    """Return the bytes that all workers' processes together send in a step, without the headers of TCP and IP.
+
+    gloo's sum over a ring and its gathering send what the formula says, and so does the exchange that a worker scatters
+    sums with (`models.fc.native.torch`). Its own reduce-scatter, which DTensor calls, sums the whole array everywhere.
+    None where workers are devices of one process, which share memory, or GPUs, whose library chooses how to send.
+    """
+    if any(place.process is None or place.device != "cpu" for place in places):
+        return None
+    again = (task.workers - 1) * traffic.reduce_scatter_bytes if task.partition == "dtensor" else 0
+    return traffic.sent_bytes(task.workers) + again

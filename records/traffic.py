@@ -1,9 +1,9 @@
 """What workers send to each other, counted in bytes.
 
-Bytes are those that all workers together have to send: for n workers a sum of m bytes that all get takes 2 (n - 1) m,
-one that is left in pieces (n - 1) m, and as much the gathering of pieces that make m bytes. (Patarasuk and Yuan,
-"Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.) Where groups of workers do so, n is a
-group's; what one hands to another takes its m. An algorithm may send more.
+Bytes are the payload, those that all workers together have to send: for n workers a sum of m bytes that all get takes 2
+(n - 1) m, one that is left in pieces (n - 1) m, and as much the gathering of pieces that make m bytes. (Patarasuk and
+Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.) Where groups of workers do so, n is
+a group's; what one hands to another takes its m. An algorithm may send more: `records.fc.wire_bytes_per_step`.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from runner.cli.options import add_measuring_options
 from runner.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
+    from analysis.fc import Summary
     from analysis.parallel import Figure
     from records.schema import Record
     from records.store import Run
@@ -177,12 +178,20 @@ def _summary_lines(records: Sequence[Record]) -> list[str]:
     steps = sum(len(r.times.epoch_times_s) * r.resolved.steps_per_epoch for r in records if r.resolved)
     aggregated = gpu_aggr(task.mode, task.workers, first.settings.device)
     name = f"{task.mode}+{task.workers}+{aggregated}+{task.weight_size}+{task.batch_size}"
-    sent = f"{size(found.bytes_per_step)} communicated a step" if found.bytes_per_step else "nothing communicated"
     return [
         f"{first.started_at}: Training {name} across {steps} steps, "
         f"{found.mean_s:.6f} +/- {found.sd_s:.6f} sec / batch",
-        f"  {first.settings.backend}, {found.samples_per_s:,.1f} samples/sec; {sent}; {_layout(first)}",
+        f"  {first.settings.backend}, {found.samples_per_s:,.1f} samples/sec; {_sent(found)}; {_layout(first)}",
     ]
+
+
+def _sent(found: Summary) -> str:
+    """Return the payload of a step by formula, and what processes send for it; workers in one process send nothing."""
+    if not found.bytes_per_step:
+        return "nothing communicated"
+    payload = f"{size(found.bytes_per_step)} payload a step"
+    wire = found.wire_bytes_per_step
+    return payload if wire is None else f"{payload}, {size(wire)} on the wire"
 
 
 def _layout(record: Record) -> str:

@@ -151,9 +151,12 @@ def test_what_finds_no_room_is_counted() -> None:
 
 def test_the_table_of_figures_holds_what_only_these_cells_have() -> None:
     records = made_up_run()
+    first = records[0]
+    records[0] = replace(first, parallel=replace(first.parallel, wire_bytes_per_step=3 << 20))
     text = Page(report.render(records, table(records), {})).text
     for line in (
-        "communicated a step , MiB",
+        "payload a step , MiB",
+        "on the wire a step , MiB",
         "in communication , %",
         "efficiency of workers , %",
         "memory of a worker",

@@ -167,6 +167,28 @@ def test_what_the_workers_communicate_follows_from_the_sizes(
     assert fc.traffic_per_step(task.changed(workers=1)) == Traffic()
 
 
+@pytest.mark.parametrize(
+    ("changes", "place", "sent"),
+    [
+        ({"mode": "fc_data"}, {"device": "cpu", "process": 7}, 2 * 136 * 4),
+        ({"mode": "fc_model", "workers": 4}, {"device": "cpu", "process": 7}, 6 * 68 * 4),
+        ({"mode": "fc_pipeline"}, {"device": "cpu", "process": 7}, 2 * 32 * 4),
+        ({"mode": "fc_data", "workers": 1}, {"device": "cpu", "process": 7}, 0),
+        # gloo's own reduce-scatter, which DTensor calls, sums the whole array everywhere.
+        ({"mode": "fc_model", "partition": "dtensor"}, {"device": "cpu", "process": 7}, 3 * 68 * 4),
+        # Devices of one process share its memory; how GPUs send is their library's choice.
+        ({"mode": "fc_data"}, {"device": "cpu:0"}, None),
+        ({"mode": "fc_data"}, {"device": "cuda:0", "process": 7}, None),
+    ],
+)
+def test_what_processes_send_follows_from_their_collectives(
+    changes: dict[str, Any], place: dict[str, Any], sent: int | None
+) -> None:
+    task = TINY.changed(**{"workers": 2, **changes})
+    places = [replace(own, **place) for own in parallel(task).places]
+    assert fc.parallel_of(task, places, fc.traffic_per_step(task), []).wire_bytes_per_step == sent
+
+
 def test_what_workers_count_alike_counts_once_and_what_they_hand_on_is_added_up() -> None:
     found = [Traffic(all_reduce_bytes=8, calls=1, handed_bytes=n, hand_overs=1) for n in (3, 4)]
     assert together(found) == Traffic(all_reduce_bytes=8, calls=1, handed_bytes=7, hand_overs=2)

@@ -73,7 +73,7 @@ def test_the_originals_command_measures_on_every_backend_and_prints_its_summary(
     printed = capsys.readouterr().out
     assert printed.count("Training fc_data+2+0+1024+128 across 100 steps, ") == 3
     assert (
-        "0.040400 +/- 0.000000 sec / batch\n  torch, 3,168.3 samples/sec; 80.0 MiB communicated a step; "
+        "0.040400 +/- 0.000000 sec / batch\n  torch, 3,168.3 samples/sec; 80.0 MiB payload a step; "
         "2 devices with first weights of 1024x1024"
     ) in printed
 

@@ -68,6 +68,16 @@ def test_workers_that_are_processes_are_called_so() -> None:
     assert lines_of([own])[1].endswith("; 2 processes with first weights of 512x1024")
 
 
+@pytest.mark.parametrize(("partition", "wire"), [("program", "20.0 MiB"), ("dtensor", "30.0 MiB")])
+def test_payload_and_bytes_on_the_wire_are_printed_apart(partition: str, wire: str) -> None:
+    task = TWO.changed(mode="fc_model", partition=partition, batch_size=256)
+    (record,) = fc_records(task, "torch", [0.1])
+    places = [replace(place, device="cpu", process=70 + place.worker) for place in record.parallel.places]
+    own = replace(record, parallel=fc.parallel_of(task, places, record.parallel.traffic, []))
+    assert f"samples/sec; 20.0 MiB payload a step, {wire} on the wire; 2 processes" in lines_of([own])[1]
+    assert "samples/sec; 20.0 MiB payload a step; 2 devices" in lines_of([record])[1]
+
+
 def test_what_went_wrong_and_what_was_warned_of_is_printed_once() -> None:
     (record,) = fc_records(TWO, "jax", [0.1])
     bad = replace(record, status=Status.ERROR, reason="WorkerDied: rank 1", warnings=["WorkerDied: rank 1", "hot"])

@@ -154,11 +154,16 @@ class TorchWorker(Worker):
         return x
 
     def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
-        # The pieces of an array cut along its first axis lie one behind the other, as the collective wants them.
-        pieces = torch.stack(torch.chunk(x, self.size, axis))
-        own = torch.empty_like(pieces[0])
-        dist.reduce_scatter_single(own, pieces.flatten(0, 1), group=self._group)
-        return own
+        # Pieces along the first axis already lie one behind the other, as the collectives want them.
+        pieces = x.contiguous() if axis == 0 else torch.cat(torch.chunk(x, self.size, axis))
+        if x.is_cuda:
+            own = x.new_empty((pieces.shape[0] // self.size, *pieces.shape[1:]))
+            dist.reduce_scatter_single(own, pieces, group=self._group)
+            return own
+        # gloo's reduce-scatter sums the whole array on every worker, which sends twice as much as this exchange.
+        received = torch.empty_like(pieces)
+        dist.all_to_all_single(received, pieces, group=self._group)
+        return received.unflatten(0, (self.size, -1)).sum(0)
 
     def _all_gather(self, x: Tensor, axis: int) -> Tensor:
         x = x.contiguous()
