@@ -7,7 +7,7 @@ and on which platform weights and output are.
 Promise: nothing is read between two steps; counters are read at the end of an epoch, after its clock has stopped. All
 that reads them was imported before the workload's own code is loaded. It judges nothing: that is `runner.work_judge`.
 
-Source of the loss metric's count: Keras weights each update of `Model._loss_tracker` with the batch's leading dimension.
+Source of the count of samples: Keras weights each update of `Model._loss_tracker` with the batch's leading dimension.
 """
 
 from __future__ import annotations
