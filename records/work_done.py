@@ -36,7 +36,8 @@ class WorkDone:
 
     stretches: list[WorkStretch] = about("every call that was timed: what was asked and what was counted")
     updates_per_step: float | None = about(
-        "updates by the optimizer for each step of the measured epochs; null where it does not count", default=None
+        "updates that the optimizer made, or loss scaling skipped, for each step of the epochs; null where not counted",
+        default=None,
     )
     samples_per_step: float | None = about(
         "samples that the loss was taken over, or that were predicted, in each step; null where not counted",
@@ -48,6 +49,9 @@ class WorkDone:
     changed_variables: int | None = about("of these, how many the measured epochs changed", default=None)
     optimizer_state_changed: bool | None = about(
         "whether the optimizer's own variables changed, its step counter left out", default=None
+    )
+    changed_at_high_rate: bool | None = about(
+        "whether a step at a high learning rate changed a weight, tried where the epochs changed none", default=None
     )
     optimizer_replaced: bool = about("whether the model has another optimizer after fit than before", default=False)
     own_methods: list[str] = about(

@@ -56,10 +56,10 @@ def caveats(result: CellResult, settings: Settings) -> list[str]:
             f"weights_unchanged: only {result.work.changed_variables} of {result.work.trainable_variables} trainable "
             "weights changed in the epochs; check whether the others are meant to be frozen"
         )
-    elif result.work.changed_variables == 0 and _counted(result.work):
+    elif result.work.changed_variables == 0 and not result.work.skipped_updates:
         found.append(
-            "weights_unchanged: no weight changed, though the optimizer's own variables did: its steps are smaller "
-            "than a weight's last place; raise the learning rate or the precision"
+            "weights_unchanged: no weight changed, since the optimizer's steps are smaller than a weight's last place "
+            "(a higher learning rate does change them); raise the learning rate or the precision"
         )
     return found
 
@@ -157,7 +157,7 @@ def _unchanged(work: WorkDone) -> str | None:
         return "the model has no trainable weight: there is nothing to train; set phase: predict"
     if work.changed_variables or work.changed_variables is None:
         return None
-    if _counted(work) and work.optimizer_state_changed:
+    if _counted(work) and (work.optimizer_state_changed or work.changed_at_high_rate):
         return None
     if work.skipped_updates:
         return None

@@ -28,7 +28,7 @@ from runner.cell.options import applied, job_as_resolved
 from runner.cell.phases import Predicting, Training
 from runner.cell.turns import Turns, leave_copies
 from runner.cell.work import work_done
-from runner.cell.work_count import Weights, own_methods, platforms_of
+from runner.cell.work_count import own_methods, platforms_of
 
 
 class DeviceMismatch(Exception):
@@ -88,8 +88,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
 
 def counted(work: Training | Predicting, plug: Plug, own: list[str], batch: Batch) -> WorkDone:
     """Return what the process did, with the weights as they are now and the platforms that the model is on."""
-    if work.ledger.before is not None:
-        work.ledger.after = Weights.of(work.model)
+    work.finish()
     return work.ledger.work_done(work.model, own, platforms_of(plug, work.model, plug.resident(batch)[0]))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +31,8 @@ CALIBRATION_EPOCH_S = 0.15
 SHORT_EPOCH_SHARE = 8
 # The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.
 SECOND_LENGTH_REPEAT = 0
+# At this learning rate any gradient that is not zero moves a weight of any precision.
+HIGH_RATE = 1e6
 
 
 class WorkMismatch(Exception):
@@ -103,6 +106,23 @@ class Training:
         feed = self._fed(stretch.steps * stretch.epochs)
         fit_epochs(self.model, change(feed.source), self._plug, stretch)
 
+    def finish(self) -> None:
+        """Take the weights as they are; where nothing changed, try whether a step at a high learning rate changes one.
+
+        In bfloat16 a step may be smaller than a weight's last place: that is no sign of work left out. The step comes
+        after all that is measured.
+        """
+        self.ledger.after = Weights.of(self.model)
+        if not self.ledger.nothing_changed or self._fed is None:
+            return
+        try:
+            self.model.optimizer.learning_rate = HIGH_RATE
+            self.again(Stretch(self.steps_a_call, 1))
+        except Exception as error:  # noqa: BLE001 - a schedule, say: then it is not known
+            print(f"no step at a high learning rate: {type(error).__name__}: {error}", file=sys.stderr)
+            return
+        self.ledger.changed_at_high_rate = Weights.of(self.model).changed_since(self.ledger.after) > 0
+
     def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
         """Train the epochs of a stretch, counted. Raises `WorkMismatch` where not all epochs were run."""
         counting = Counting(name, self.model, stretch.steps, stretch.epochs)
@@ -150,6 +170,9 @@ class Predicting:
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         """Predict more epochs on the same batches, as `change` makes them; nothing is kept."""
         predict_epochs(self.model, change(self._fed), stretch)
+
+    def finish(self) -> None:
+        """Predicting changes nothing."""
 
     def _predict(self, name: str, placed: Sequence[Batch], stretch: Stretch) -> CallLog:
         log = predict_epochs(self.model, placed, stretch)

@@ -132,6 +132,12 @@ class Ledger:
     optimizer_replaced: bool = False
     before: Weights | None = None
     after: Weights | None = None
+    changed_at_high_rate: bool | None = None
+
+    @property
+    def nothing_changed(self) -> bool:
+        """Return whether the epochs changed neither a weight nor the optimizer's own variables."""
+        return self.before is not None and self.before == self.after
 
     def work_done(self, model: Any, own: list[str], platforms: tuple[Iterable[str], Iterable[str]]) -> WorkDone:
         """Return what was done; `own` are the model's own methods, `platforms` those of its weights and its output."""
@@ -142,13 +148,14 @@ class Ledger:
             state = self.after.optimizer != self.before.optimizer
         return WorkDone(
             stretches=self.stretches,
-            updates_per_step=_per_step(measured, "updates"),
-            samples_per_step=_per_step(measured, "samples"),
+            updates_per_step=_per_step(measured, _with_skipped(measured) if measured else []),
+            samples_per_step=_per_step(measured, measured.samples if measured else []),
             batches_drawn=measured.batches_drawn if measured else None,
             skipped_updates=sum(measured.skipped_updates) if measured else None,
             trainable_variables=len(model.trainable_variables),
             changed_variables=changed,
             optimizer_state_changed=state,
+            changed_at_high_rate=self.changed_at_high_rate,
             optimizer_replaced=self.optimizer_replaced,
             own_methods=own,
             weight_platforms=sorted(platforms[0]),
@@ -205,11 +212,16 @@ def _skipped(optimizer: Any, counts: tuple[int, int], scales: tuple[float | None
     return missing if 0 <= growths <= 1 + updates // optimizer.dynamic_growth_steps else 0
 
 
-def _per_step(stretch: WorkStretch | None, name: str) -> float | None:
-    values = getattr(stretch, name) if stretch else []
-    if not values or None in values:
+def _per_step(stretch: WorkStretch | None, counts: Sequence[int | None]) -> float | None:
+    known = [count for count in counts if count is not None]
+    if stretch is None or not known or len(known) < len(counts):
         return None
-    return float(sum(values)) / (len(values) * stretch.steps)  # type: ignore[union-attr]
+    return sum(known) / (len(known) * stretch.steps)
+
+
+def _with_skipped(stretch: WorkStretch) -> list[int | None]:
+    pairs = zip(stretch.updates, stretch.skipped_updates, strict=True)
+    return [None if made is None else made + skipped for made, skipped in pairs]
 
 
 def _integer(variable: Any) -> int | None:

@@ -31,7 +31,8 @@ def counted(**changes: Any) -> WorkDone:
     """Work as asked, with changes to its one stretch or to the whole."""
     work = work_as_asked(SETTINGS, STEPS)
     stretch = replace(work.stretches[0], **{k: v for k, v in changes.items() if hasattr(work.stretches[0], k)})
-    updates = None if None in stretch.updates else sum(u or 0 for u in stretch.updates) / (STEPS * len(stretch.updates))
+    made = sum(u or 0 for u in [*stretch.updates, *stretch.skipped_updates])
+    updates = None if None in stretch.updates else made / (STEPS * len(stretch.updates))
     whole = {key: value for key, value in changes.items() if hasattr(work, key) and not hasattr(stretch, key)}
     skipped = sum(stretch.skipped_updates)
     return replace(work, **{"stretches": [stretch], "updates_per_step": updates, "skipped_updates": skipped} | whole)
@@ -62,6 +63,10 @@ def test_work_done_as_asked_has_no_caveat() -> None:
         (counted(batches_drawn=39), "the epochs: 39 of 40 batches were drawn from the feed"),
         (counted(batches_drawn=45), "the epochs: 45 batches were drawn from the feed, not 40"),
         (counted(changed_variables=0, optimizer_state_changed=False), "none of 2 trainable weights changed"),
+        (
+            counted(changed_variables=0, optimizer_state_changed=False, changed_at_high_rate=False),
+            "none of 2 trainable weights changed",
+        ),
         (counted(trainable_variables=0, changed_variables=0), "the model has no trainable weight"),
         (counted(optimizer_replaced=True), "the model has another optimizer after fit than before"),
         (counted(updates=[0] * 4, changed_variables=0), "none of 2 trainable weights changed"),
@@ -90,6 +95,10 @@ def test_work_that_differs_from_what_was_asked_is_a_mismatch(work: WorkDone, exp
         (counted(samples=[10] * 4, samples_per_step=1.0, own_methods=["train_step"]), ["work_not_counted"]),
         (counted(changed_variables=1), ["weights_unchanged"]),
         (counted(changed_variables=0), ["weights_unchanged"]),
+        (
+            counted(changed_variables=0, optimizer_state_changed=False, changed_at_high_rate=True),
+            ["weights_unchanged"],
+        ),
     ],
 )
 def test_what_could_not_be_counted_is_a_caveat(work: WorkDone, rules: list[str]) -> None:
