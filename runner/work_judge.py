@@ -111,15 +111,8 @@ def _updates(stretch: WorkStretch) -> str | None:
     for epoch, (updates, skipped) in enumerate(zip(stretch.updates, stretch.skipped_updates, strict=True), start=1):
         done = (updates or 0) + skipped
         if done < stretch.steps or done % stretch.steps:
-            return (
-                f"{NAMES[stretch.name]}: the optimizer made {updates} updates in epoch {epoch} of "
-                f"{stretch.steps} steps{_keras_counts(updates)}"
-            )
+            return f"{NAMES[stretch.name]}: the optimizer counted {updates} of {stretch.steps} updates in epoch {epoch}"
     return None
-
-
-def _keras_counts(updates: int | None) -> str:
-    return "; to accumulate gradients, give the optimizer gradient_accumulation_steps" if updates else ""
 
 
 def _samples(stretch: WorkStretch, batch_size: int, work: WorkDone) -> str | None:

@@ -10,7 +10,7 @@ from records.schema import Record
 from records.store import Results, latest_attempts
 from runner.cli.main import main
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.alone]  # its cells have two CPUs
 
 MATRIX = """\
 version: 1

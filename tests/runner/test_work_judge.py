@@ -53,9 +53,9 @@ def test_work_done_as_asked_has_no_caveat() -> None:
 @pytest.mark.parametrize(
     ("work", "expected"),
     [
-        (counted(updates=[10, 10, 9, 10]), "the epochs: the optimizer made 9 updates in epoch 3 of 10 steps"),
-        (counted(updates=[40, 0, 0, 0]), "the epochs: the optimizer made 0 updates in epoch 2 of 10 steps"),
-        (counted(updates=[15, 15, 15, 15]), "the epochs: the optimizer made 15 updates in epoch 1 of 10 steps"),
+        (counted(updates=[10, 10, 9, 10]), "the epochs: the optimizer counted 9 of 10 updates in epoch 3"),
+        (counted(updates=[40, 0, 0, 0]), "the epochs: the optimizer counted 0 of 10 updates in epoch 2"),
+        (counted(updates=[15, 15, 15, 15]), "the epochs: the optimizer counted 15 of 10 updates in epoch 1"),
         (
             counted(samples=[320, 320, 80, 320]),
             "the epochs: the loss was taken over 80 samples in epoch 3, not over 320 (10 steps of 32)",
