@@ -77,10 +77,25 @@ def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
             f"own_options: the workload compiled its model with {', '.join(resolved.own_compile_options)}, and so it "
             f"ran; set {matrix_keys} in the matrix to decide it there"
         )
+    found += _changed_in_training(resolved, settings)
     available = resolved.available_samples
     if available is not None and not settings.leaves("samples") and available < settings.samples:
         found.append(
             f"samples_repeated: samples is {settings.samples}, the workload brought {available}: they were repeated"
+        )
+    return found
+
+
+def _changed_in_training(resolved: Resolved, settings: Settings) -> list[str]:
+    """Return the options that the model no longer had after training, though matrix or `compile` had set them."""
+    found = []
+    for key, option in (("eager", "run_eagerly"), ("steps_per_execution", "steps_per_execution")):
+        asked, ran = getattr(settings, key), getattr(resolved, key)
+        if ran in (None, asked) or any(own.startswith(f"{option}=") for own in resolved.own_compile_options):
+            continue
+        found.append(
+            f"own_options: {key} was {asked} before training and {ran} after it: the workload's code sets {option} "
+            "while it trains; remove that"
         )
     return found
 

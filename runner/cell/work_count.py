@@ -25,12 +25,13 @@ from keras.optimizers import LossScaleOptimizer
 
 from records.work_done import WorkDone, WorkStretch
 from runner.cell.backends import Feed, Plug
+from runner.cell.options import MADE_BY_KERAS
 
 _to_numpy = keras.ops.convert_to_numpy
 # The methods of a model that decide what is trained or predicted, as Keras has them.
 _PHASE_METHODS = {
-    "fit": ("fit", "train_step", "make_train_function", "_train_step"),
-    "predict": ("predict_on_batch", "predict_step", "make_predict_function"),
+    "fit": ("fit", "train_step", "make_train_function", "_train_step", "train_function"),
+    "predict": ("predict_on_batch", "predict_step", "make_predict_function", "predict_function"),
 }
 _KERAS_METHODS = {name: getattr(keras.Model, name, None) for names in _PHASE_METHODS.values() for name in names}
 
@@ -39,7 +40,8 @@ def own_methods(model: Any, phase: str) -> list[str]:
     """Return the methods that decide what this phase does and that the workload replaces, on class or object."""
     found = []
     for name in _PHASE_METHODS[phase]:
-        if name in vars(model) or getattr(type(model), name, None) is not _KERAS_METHODS[name]:
+        replaced = name in vars(model) and name not in MADE_BY_KERAS
+        if replaced or getattr(type(model), name, None) is not _KERAS_METHODS[name]:
             found.append(name)
     return found
 

@@ -140,3 +140,20 @@ def test_samples_that_had_to_be_repeated_are_a_caveat_only_where_the_matrix_aske
     assert option_caveats(resolved, asked) == [
         "samples_repeated: samples is 1000, the workload brought 300: they were repeated"
     ]
+def test_options_that_a_workload_changes_while_it_trains_are_a_caveat() -> None:
+    asked = make_settings(workload="mine:build", set_by_matrix="eager")
+    resolved = Resolved(10, 10, "fork", "float32", eager=True, steps_per_execution=1)
+    expected = (
+        "own_options: eager was False before training and True after it: the workload's code sets run_eagerly while it "
+        "trains; remove that"
+    )
+    assert option_caveats(resolved, asked) == [expected]
+    assert len(option_caveats(replace(resolved, steps_per_execution=4), asked)) == 2
+    assert option_caveats(replace(resolved, eager=False), asked) == []
+    assert option_caveats(replace(resolved, eager=None, steps_per_execution=None), asked) == []
+    own = replace(resolved, own_compile_options=["run_eagerly=True"])
+    assert [caveat.partition(" in the")[0] for caveat in option_caveats(own, SETTINGS)] == [
+        "own_options: the workload compiled its model with run_eagerly=True, and so it ran; set eager"
+    ]
+
+
