@@ -60,6 +60,7 @@ class Counting:
     _optimizer: Any = None
     _counter: Any = None
     _tracker: Any = None
+    _at_first: int | None = None
     _before: int | None = None
     _scale_before: float | None = None
 
@@ -68,19 +69,31 @@ class Counting:
         self._optimizer = self.model.optimizer
         self._tracker = getattr(self.model, "_loss_tracker", None)
         self._counter = _update_counter(self._optimizer)
-        self._before = _integer(self._counter)
-        self._scale_before = _loss_scale(self._optimizer)
+        self._read()
+        self._at_first = self._before
+
+    def epoch_begun(self) -> None:
+        """Read the counters right before the clock of an epoch starts: an update before that is not of the epoch.
+
+        The loss metric starts at 0, as Keras has it, unless the model leaves it out of its own `metrics`.
+        """
+        self._read()
+        if _integer(getattr(self._tracker, "count", None)):
+            self._tracker.reset_state()
 
     def epoch_ended(self) -> None:
         """Read the counters at the end of an epoch, the device idle."""
-        if self._counter is None:  # made by the first step
-            self._counter, self._before = _update_counter(self._optimizer), 0
-        now, scale = _integer(self._counter), _loss_scale(self._optimizer)
-        updates = None if now is None else now - (self._before or 0)
+        before, scale_before = self._before, self._scale_before
+        self._read()
+        updates = None if self._before is None else self._before - (before or 0)
         self.updates.append(updates)
         self.samples.append(_integer(getattr(self._tracker, "count", None)))
-        self.skipped.append(_skipped(self._optimizer, (self.steps, updates or 0), (self._scale_before, scale)))
-        self._before, self._scale_before = now, scale
+        self.skipped.append(_skipped(self._optimizer, (self.steps, updates or 0), (scale_before, self._scale_before)))
+
+    def _read(self) -> None:
+        if self._counter is None:  # made by the first step
+            self._counter = _update_counter(self._optimizer)
+        self._before, self._scale_before = _integer(self._counter), _loss_scale(self._optimizer)
 
     @property
     def optimizer_replaced(self) -> bool:
@@ -88,7 +101,8 @@ class Counting:
         return self.model.optimizer is not self._optimizer
 
     def stretch(self, feed: Feed | None = None) -> WorkStretch:
-        """Return what was counted; `feed` is what the call drew its batches from."""
+        """Return what was counted, the call being over; `feed` is what it drew its batches from."""
+        now = _integer(self._counter)
         return WorkStretch(
             name=self.name,
             steps=self.steps,
@@ -98,6 +112,7 @@ class Counting:
             skipped_updates=self.skipped,
             batches_drawn=feed.drawn() if feed else None,
             lookahead=feed.lookahead if feed else None,
+            updates_outside=None if now is None else now - (self._at_first or 0) - sum(n or 0 for n in self.updates),
         )
 
 
@@ -170,9 +185,12 @@ def platforms_of(plug: Plug, model: Any, inputs: Any) -> tuple[set[str], set[str
 
 
 def rows_of(outputs: Any) -> int:
-    """Return the smallest leading dimension among the arrays of an output; 0 for an output that has none."""
-    shapes = [np.shape(part) for part in keras.tree.flatten(outputs)]
-    return min((shape[0] for shape in shapes if shape), default=0)
+    """Return the smallest leading dimension among the arrays of an output; 0 for an output that has none.
+
+    An array of one number, such as an auxiliary loss, has no rows where another has.
+    """
+    shapes = [shape for shape in (np.shape(part) for part in keras.tree.flatten(outputs)) if shape]
+    return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
 
 
 def _update_counter(optimizer: Any) -> Any:

@@ -300,6 +300,20 @@ def all_in_the_first_epoch(**_: Any) -> Any:
     return _with_fit(early)
 
 
+def outside_the_clock(**_: Any) -> Any:
+    """Train each epoch before its clock is started."""
+
+    def early(model: Any, fit: Any, source: Any, named: dict[str, Any]) -> Any:
+        (clock,) = named["callbacks"]
+        clock.set_model(model)
+        for epoch in range(named["epochs"]):
+            fit(source, steps_per_epoch=named["steps_per_epoch"], epochs=1, verbose=0)
+            clock.on_epoch_begin(epoch, {})
+            clock.on_epoch_end(epoch, {"loss": 0.5})
+
+    return _with_fit(early)
+
+
 def source_that_ends(**_: Any) -> Any:
     """Train on a source that has two batches too few."""
 
