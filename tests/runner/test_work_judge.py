@@ -133,6 +133,41 @@ def test_samples_counted_in_bfloat16_may_be_as_few_as_its_rounding_makes_them(
     assert (mismatch(result_of(work, settings), settings) is None) is fits
 
 
+def test_samples_of_a_part_of_the_steps_are_a_mismatch_though_more_than_asked() -> None:
+    expected = "the epochs: the loss was taken over 480 samples in epoch 1, not over 320 (10 steps of 32)"
+    assert (found(counted(samples=[480] * 4)), found(counted(samples=[640] * 4))) == (expected, None)
+
+
+def test_samples_without_a_count_are_a_caveat() -> None:
+    work = counted(samples=[None] * 4, samples_per_step=None)
+    assert (found(work), warned(work)) == (None, ["work_not_counted"])
+
+
+def test_exact_samples_fit_where_bfloat16_would_have_rounded_them_up() -> None:
+    settings = make_settings(precision="bfloat16", batch_size=12)
+    work = work_as_asked(settings, 300)  # 3,600 samples, of which bfloat16 makes 4,096
+    assert mismatch(result_of(work, settings), settings) is None
+
+
+def test_weights_that_were_not_compared_are_no_mismatch() -> None:
+    assert found(counted(changed_variables=None, optimizer_state_changed=None)) is None
+
+
+def test_one_sample_a_step_is_uncounted_only_of_methods_of_the_models_own() -> None:
+    assert warned(counted(samples_per_step=1.0)) == []
+    assert warned(counted(samples_per_step=1.0, own_methods=["train_step"])) == ["work_not_counted"]
+
+
+def test_caveats_are_of_the_epochs_alone() -> None:
+    work = counted(samples=[None] * 4, updates=[8] * 4, skipped_updates=[2] * 4)
+    before = replace(work.stretches[0], name="first_step", steps=1, epochs=1, samples=[32])
+    found = caveats(result_of(replace(work, stretches=[before, *work.stretches])), SETTINGS)
+    assert [caveat.partition(" had")[0].partition(" a step")[0] for caveat in found] == [
+        "work_not_counted: the samples of",
+        "loss_scaling: 8 of 40 steps",
+    ]
+
+
 def test_batches_of_one_sample_are_counted() -> None:
     settings = make_settings(batch_size=1)
     work = replace(work_as_asked(settings, STEPS), own_methods=["fit"])
@@ -201,6 +236,7 @@ def test_samples_that_had_to_be_repeated_are_a_caveat_only_where_the_matrix_aske
     own = make_settings(workload="mine:build", samples=1000)
     assert option_caveats(resolved, own) == []
     asked = replace(own, set_by_matrix="samples")
+    assert option_caveats(replace(resolved, available_samples=1000), asked) == []
     assert option_caveats(resolved, asked) == [
         "samples_repeated: samples is 1000, the workload brought 300: they were repeated"
     ]
