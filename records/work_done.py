@@ -18,6 +18,7 @@ class WorkStretch:
 
     `steps` are the steps (or predict calls) asked of each of `epochs` epochs; lists hold one value an epoch that ran.
     `lookahead` is how many batches more than it trained on Keras may draw, None where that is not bounded.
+    `updates_outside` are updates that the call made while the clock of no epoch ran.
     """
 
     name: str
@@ -28,6 +29,7 @@ class WorkStretch:
     skipped_updates: list[int]
     batches_drawn: int | None = None
     lookahead: int | None = None
+    updates_outside: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def mismatch(result: CellResult, settings: Settings) -> str | None:
         return _first(_predicted(stretch, settings) for stretch in work.stretches)
     if work.optimizer_replaced:
         return "the model has another optimizer after fit than before: what was trained with is not known"
-    return _first(_trained(stretch, settings.batch_size, work) for stretch in work.stretches) or _unchanged(work)
+    return _first(_trained(stretch, settings, work) for stretch in work.stretches) or _unchanged(work)
 
 
 def caveats(result: CellResult, settings: Settings) -> list[str]:
@@ -50,7 +50,7 @@ def caveats(result: CellResult, settings: Settings) -> list[str]:
         return []
     if settings.phase == "predict":
         return _own_predict(result.work)
-    found = [*_uncounted(result.work), *_more_than_asked(result.work), *_skipped(result.work)]
+    found = [*_uncounted(result.work, settings), *_more_than_asked(result.work), *_skipped(result.work)]
     if result.work.changed_variables and result.work.changed_variables < (result.work.trainable_variables or 0):
         found.append(
             f"weights_unchanged: only {result.work.changed_variables} of {result.work.trainable_variables} trainable "
@@ -77,10 +77,25 @@ def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
             f"own_options: the workload compiled its model with {', '.join(resolved.own_compile_options)}, and so it "
             f"ran; set {matrix_keys} in the matrix to decide it there"
         )
+    found += _changed_in_training(resolved, settings)
     available = resolved.available_samples
     if available is not None and not settings.leaves("samples") and available < settings.samples:
         found.append(
             f"samples_repeated: samples is {settings.samples}, the workload brought {available}: they were repeated"
+        )
+    return found
+
+
+def _changed_in_training(resolved: Resolved, settings: Settings) -> list[str]:
+    """Return the options that the model no longer had after training, though matrix or `compile` had set them."""
+    found = []
+    for key, option in (("eager", "run_eagerly"), ("steps_per_execution", "steps_per_execution")):
+        asked, ran = getattr(settings, key), getattr(resolved, key)
+        if ran in (None, asked) or any(own.startswith(f"{option}=") for own in resolved.own_compile_options):
+            continue
+        found.append(
+            f"own_options: {key} was {asked} before training and {ran} after it: the workload's code sets {option} "
+            "while it trains; remove that"
         )
     return found
 
@@ -92,7 +107,7 @@ def _first(problems: Iterable[str | None]) -> str | None:
 def _predicted(stretch: WorkStretch, settings: Settings) -> str | None:
     expected = stretch.steps * settings.batch_size
     for epoch, rows in enumerate(stretch.samples, start=1):
-        if rows != expected:
+        if not rows or rows % expected:  # several rows a sample: one for each box or time step
             return (
                 f"{NAMES[stretch.name]}: {stretch.steps} predict calls on {settings.batch_size} samples each returned "
                 f"{rows} rows in epoch {epoch}, not {expected}"
@@ -100,33 +115,59 @@ def _predicted(stretch: WorkStretch, settings: Settings) -> str | None:
     return None
 
 
-def _trained(stretch: WorkStretch, batch_size: int, work: WorkDone) -> str | None:
+def _trained(stretch: WorkStretch, settings: Settings, work: WorkDone) -> str | None:
     """Return what of one call of `fit` does not fit what was asked of it."""
-    return _updates(stretch) or _samples(stretch, batch_size, work) or _drawn(stretch)
+    return _updates(stretch) or _samples(stretch, settings, work) or _drawn(stretch)
 
 
 def _updates(stretch: WorkStretch) -> str | None:
-    if not any(stretch.updates):
+    if not any(stretch.updates) and not stretch.updates_outside:
         return None
     for epoch, (updates, skipped) in enumerate(zip(stretch.updates, stretch.skipped_updates, strict=True), start=1):
         done = (updates or 0) + skipped
         if done < stretch.steps or done % stretch.steps:
-            return f"{NAMES[stretch.name]}: the optimizer counted {updates} of {stretch.steps} updates in epoch {epoch}"
+            made = f"the optimizer counted {updates} of {stretch.steps} updates in epoch {epoch}"
+            return f"{NAMES[stretch.name]}: {made}{_outside(stretch)}"
     return None
 
 
-def _samples(stretch: WorkStretch, batch_size: int, work: WorkDone) -> str | None:
+def _outside(stretch: WorkStretch) -> str:
+    return f", and {stretch.updates_outside} outside the epochs' clock" if stretch.updates_outside else ""
+
+
+def _samples(stretch: WorkStretch, settings: Settings, work: WorkDone) -> str | None:
     unweighted = stretch.steps if work.own_methods else None  # a loss metric updated once a step, without a weight
+    expected, coarse = stretch.steps * settings.batch_size, settings.precision == "bfloat16"
+    least = min(expected, counted_in_bfloat16(settings.batch_size, stretch.steps)) if coarse else expected
     for epoch, samples in enumerate(stretch.samples, start=1):
-        expected = stretch.steps * batch_size
         if samples in (None, 0, unweighted):
             continue
-        if samples < expected or samples % expected:
+        if samples < least or (samples % expected and not coarse):
             return (
                 f"{NAMES[stretch.name]}: the loss was taken over {samples} samples in epoch {epoch}, not over "
-                f"{expected} ({stretch.steps} steps of {batch_size})"
+                f"{expected} ({stretch.steps} steps of {settings.batch_size})"
             )
     return None
+
+
+def counted_in_bfloat16(batch_size: int, steps: int) -> int:
+    """Return where a loss metric whose variables are bfloat16 ends that adds `batch_size` so many times.
+
+    Precision bfloat16 makes metrics bfloat16 too: 8 significant bits, so that a sum stops growing at some 256 batches.
+    """
+    count = 0
+    for _ in range(steps):
+        longer = _bfloat16(count + _bfloat16(batch_size))
+        if longer == count:
+            break
+        count = longer
+    return count
+
+
+def _bfloat16(value: int) -> int:
+    """Return the nearest whole number that bfloat16 has, of two the even one."""
+    unit = 1 << max(0, value.bit_length() - 8)
+    return round(value / unit) * unit
 
 
 def _drawn(stretch: WorkStretch) -> str | None:
@@ -163,13 +204,13 @@ def _own_predict(work: WorkDone) -> list[str]:
     return [f"work_not_counted: the model has its own {', '.join(work.own_methods)}: what a call computes is not known"]
 
 
-def _uncounted(work: WorkDone) -> list[str]:
+def _uncounted(work: WorkDone, settings: Settings) -> list[str]:
     own = f" (the model has its own {', '.join(work.own_methods)})" if work.own_methods else ""
     measured = [stretch for stretch in work.stretches if stretch.name == "epochs"]
     if not _counted(work) and not work.skipped_updates:
         return [f"work_not_counted: weights changed, but the optimizer counted no update{own}"]
     batch = [samples for stretch in measured for samples in stretch.samples]
-    if not any(batch) or (work.own_methods and work.samples_per_step == 1):
+    if not any(batch) or (work.own_methods and work.samples_per_step == 1 < settings.batch_size):
         return [f"work_not_counted: the samples of a step are not in Keras's loss metric{own}"]
     return []
 

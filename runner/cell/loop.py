@@ -16,7 +16,7 @@ import keras
 
 from runner.cell.backends import Batch, Plug
 from runner.cell.clock import Clock, monotonic
-from runner.cell.work_count import rows_of
+from runner.cell.work_count import Counting, rows_of
 
 BeforeEpoch = Callable[[int], None]
 """Called with an epoch's number before its clock starts, the device idle: there a process waits for its turn."""
@@ -51,18 +51,20 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
     """Times each epoch with the device synchronised at both ends."""
 
     def __init__(
-        self, plug: Plug, before: BeforeEpoch, clock: Clock = monotonic, ended: Callable[[], None] = lambda: None
+        self, plug: Plug, before: BeforeEpoch, clock: Clock = monotonic, counting: Counting | None = None
     ) -> None:
         super().__init__()
         self.log = EpochLog()
         self._plug = plug
         self._before = before
-        self._ended = ended
+        self._counting = counting
         self._clock = clock
         self._begun_s = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._plug.barrier(self.model)
+        if self._counting:
+            self._counting.epoch_begun()
         self._before(epoch)
         self._begun_s = self._clock()
 
@@ -70,17 +72,16 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
         self._plug.barrier(self.model)
         self.log.times_s.append(self._clock() - self._begun_s)
         self.log.logs.append({name: finite(value) for name, value in (logs or {}).items()})
-        self._ended()
+        if self._counting:
+            self._counting.epoch_ended()
 
 
-def fit_epochs(
-    model: Any, source: Any, plug: Plug, stretch: Stretch, ended: Callable[[], None] = lambda: None
-) -> EpochLog:
+def fit_epochs(model: Any, source: Any, plug: Plug, stretch: Stretch, counting: Counting | None = None) -> EpochLog:
     """Train the epochs of a stretch from an endless source and return what each took.
 
-    `ended` is called after each epoch, the device idle and the clock stopped.
+    `counting` reads its counters before and after each epoch, the device idle and the clock stopped.
     """
-    epoch_clock = EpochClock(plug, stretch.before, ended=ended)
+    epoch_clock = EpochClock(plug, stretch.before, counting=counting)
     model.fit(
         source,
         steps_per_epoch=stretch.steps,

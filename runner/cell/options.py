@@ -15,6 +15,9 @@ from records.settings import Settings
 from runner.cell.batches import seed_steps
 from runner.cell.job import Job
 
+MADE_BY_KERAS = ("train_function", "test_function", "predict_function")
+"""Attributes in which a model keeps the functions that Keras makes of its steps at the first call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -25,8 +28,14 @@ class Options:
 
 
 def applied(built: Built, settings: Settings) -> Options:
-    """Set on the model what the settings decide; return what the settings became. Raises ValueError."""
+    """Set on the model what the settings decide; return what the settings became. Raises ValueError.
+
+    Functions that the model already has, since its build trained it or put them there, are made anew by Keras: they
+    would run with the options they were made with.
+    """
     model = built.model
+    for name in MADE_BY_KERAS:
+        setattr(model, name, None)
     own: list[str] = []
     if settings.leaves("steps_per_execution"):
         own += [f"steps_per_execution={model.steps_per_execution}"] if model.steps_per_execution != 1 else []

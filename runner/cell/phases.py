@@ -189,7 +189,7 @@ def fit_counted(counting: Counting, feeder: Feeder, plug: Plug, stretch: Stretch
     """Train the epochs of a stretch and count what is done; return what they took, and what they were fed from."""
     feed = feeder(stretch.steps * stretch.epochs)
     counting.begin()
-    return fit_epochs(counting.model, feed.source, plug, stretch, counting.epoch_ended), feed
+    return fit_epochs(counting.model, feed.source, plug, stretch, counting), feed
 
 
 def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:

@@ -25,12 +25,13 @@ from keras.optimizers import LossScaleOptimizer
 
 from records.work_done import WorkDone, WorkStretch
 from runner.cell.backends import Feed, Plug
+from runner.cell.options import MADE_BY_KERAS
 
 _to_numpy = keras.ops.convert_to_numpy
 # The methods of a model that decide what is trained or predicted, as Keras has them.
 _PHASE_METHODS = {
-    "fit": ("fit", "train_step", "make_train_function", "_train_step"),
-    "predict": ("predict_on_batch", "predict_step", "make_predict_function"),
+    "fit": ("fit", "train_step", "make_train_function", "_train_step", "train_function"),
+    "predict": ("predict_on_batch", "predict_step", "make_predict_function", "predict_function"),
 }
 _KERAS_METHODS = {name: getattr(keras.Model, name, None) for names in _PHASE_METHODS.values() for name in names}
 
@@ -39,7 +40,8 @@ def own_methods(model: Any, phase: str) -> list[str]:
     """Return the methods that decide what this phase does and that the workload replaces, on class or object."""
     found = []
     for name in _PHASE_METHODS[phase]:
-        if name in vars(model) or getattr(type(model), name, None) is not _KERAS_METHODS[name]:
+        replaced = name in vars(model) and name not in MADE_BY_KERAS
+        if replaced or getattr(type(model), name, None) is not _KERAS_METHODS[name]:
             found.append(name)
     return found
 
@@ -58,6 +60,7 @@ class Counting:
     _optimizer: Any = None
     _counter: Any = None
     _tracker: Any = None
+    _at_first: int | None = None
     _before: int | None = None
     _scale_before: float | None = None
 
@@ -66,19 +69,31 @@ class Counting:
         self._optimizer = self.model.optimizer
         self._tracker = getattr(self.model, "_loss_tracker", None)
         self._counter = _update_counter(self._optimizer)
-        self._before = _integer(self._counter)
-        self._scale_before = _loss_scale(self._optimizer)
+        self._read()
+        self._at_first = self._before
+
+    def epoch_begun(self) -> None:
+        """Read the counters right before the clock of an epoch starts: an update before that is not of the epoch.
+
+        The loss metric starts at 0, as Keras has it, unless the model leaves it out of its own `metrics`.
+        """
+        self._read()
+        if _integer(getattr(self._tracker, "count", None)):
+            self._tracker.reset_state()
 
     def epoch_ended(self) -> None:
         """Read the counters at the end of an epoch, the device idle."""
-        if self._counter is None:  # made by the first step
-            self._counter, self._before = _update_counter(self._optimizer), 0
-        now, scale = _integer(self._counter), _loss_scale(self._optimizer)
-        updates = None if now is None else now - (self._before or 0)
+        before, scale_before = self._before, self._scale_before
+        self._read()
+        updates = None if self._before is None else self._before - (before or 0)
         self.updates.append(updates)
         self.samples.append(_integer(getattr(self._tracker, "count", None)))
-        self.skipped.append(_skipped(self._optimizer, (self.steps, updates or 0), (self._scale_before, scale)))
-        self._before, self._scale_before = now, scale
+        self.skipped.append(_skipped(self._optimizer, (self.steps, updates or 0), (scale_before, self._scale_before)))
+
+    def _read(self) -> None:
+        if self._counter is None:  # made by the first step
+            self._counter = _update_counter(self._optimizer)
+        self._before, self._scale_before = _integer(self._counter), _loss_scale(self._optimizer)
 
     @property
     def optimizer_replaced(self) -> bool:
@@ -86,7 +101,8 @@ class Counting:
         return self.model.optimizer is not self._optimizer
 
     def stretch(self, feed: Feed | None = None) -> WorkStretch:
-        """Return what was counted; `feed` is what the call drew its batches from."""
+        """Return what was counted, the call being over; `feed` is what it drew its batches from."""
+        now = _integer(self._counter)
         return WorkStretch(
             name=self.name,
             steps=self.steps,
@@ -96,6 +112,7 @@ class Counting:
             skipped_updates=self.skipped,
             batches_drawn=feed.drawn() if feed else None,
             lookahead=feed.lookahead if feed else None,
+            updates_outside=None if now is None else now - (self._at_first or 0) - sum(n or 0 for n in self.updates),
         )
 
 
@@ -175,9 +192,12 @@ def platforms_of(plug: Plug, model: Any, inputs: Any) -> tuple[set[str], set[str
 
 
 def rows_of(outputs: Any) -> int:
-    """Return the smallest leading dimension among the arrays of an output; 0 for an output that has none."""
-    shapes = [np.shape(part) for part in keras.tree.flatten(outputs)]
-    return min((shape[0] for shape in shapes if shape), default=0)
+    """Return the smallest leading dimension among the arrays of an output; 0 for an output that has none.
+
+    An array of one number, such as an auxiliary loss, has no rows where another has.
+    """
+    shapes = [shape for shape in (np.shape(part) for part in keras.tree.flatten(outputs)) if shape]
+    return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
 
 
 def _update_counter(optimizer: Any) -> Any:

@@ -64,6 +64,7 @@ def rules(record: Record) -> set[str]:
         ("no_callbacks", "fit was asked for 1 epochs and ended 0"),
         ("all_in_the_first_epoch", "the optimizer counted 0 of 4 updates in epoch 2"),
         ("source_that_ends", "the optimizer counted 2 of 4 updates in epoch 3"),
+        ("outside_the_clock", "the optimizer counted 0 of 1 updates in epoch 1, and 1 outside the epochs' clock"),
         ("same_batch", "the epochs: 1 of 12 batches were drawn from the feed"),
         ("quarter_of_each_batch", "the loss was taken over 2 samples in epoch 1, not over 8 (1 steps of 8)"),
         ("quarter_in_the_step", "the loss was taken over 2 samples in epoch 1, not over 8 (1 steps of 8)"),
@@ -87,7 +88,12 @@ def test_work_that_was_not_done_is_a_work_mismatch(
         ("honest", set(), {}),
         ("honest", set(), {"feed": "host_fed"}),
         ("accumulating", set(), {}),
+        ("accumulating", set(), {"precision": "bfloat16", "steps_per_epoch": 300}),
         ("slow_clock", set(), {}),
+        ("preset_functions", set(), {}),
+        ("preset_functions", set(), {"phase": "predict"}),
+        ("own_metrics", set(), {}),
+        ("several_rows", set(), {"phase": "predict"}),
         ("forking", set(), {}),
         ("own_step", {"work_not_counted"}, {}),
         ("two_updates", {"updates_per_step"}, {}),
@@ -152,6 +158,15 @@ def test_the_options_that_ran_are_recorded_and_the_matrix_wins_where_it_sets_the
     assert decided.resolved is not None
     assert (decided.resolved.eager, decided.resolved.jit_compile) == (False, backend == "jax")
     assert rules(decided) == set()
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_workload_that_makes_everything_run_eagerly_is_an_error_that_says_what_to_do(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    record = measured(executor, tmp_path, "eager_everywhere", backend=backend)
+    expected = "ValueError: eager: the workload makes every function of the process run eagerly ("
+    assert (record.status, (record.reason or "")[: len(expected)]) == (Status.ERROR, expected)
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])

@@ -169,6 +169,75 @@ def overflowing(**_: Any) -> Any:
     return _model(optimizer=keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**30)), *_data()
 
 
+def preset_functions(**_: Any) -> Any:
+    """Put functions of its own where Keras keeps those that it makes of a model's steps."""
+
+    def pretend(*_: Any) -> Any:
+        raise AssertionError("the runner has Keras make these functions itself")
+
+    model = _model()
+    model.train_function = model.predict_function = pretend
+    return model, *_data()
+
+
+def own_metrics(**_: Any) -> Any:
+    """Leave Keras's loss metric out of the metrics, as its guides do, and train a little before the epochs."""
+    import keras
+
+    class Own(keras.Sequential):  # type: ignore[misc]
+        def __init__(self, layers: list[Any]) -> None:
+            super().__init__(layers)
+            self.tracker = keras.metrics.Mean(name="own")
+
+        @property
+        def metrics(self) -> list[Any]:
+            return super().metrics if _backend() == "jax" else [self.tracker]
+
+        def train_step(self, *arguments: Any) -> Any:
+            found = super().train_step(*arguments)
+            if _backend() == "jax":
+                return found
+            self.tracker.update_state(1.0)
+            return {"own": self.tracker.result()}
+
+        def fit(self, x: Any = None, **named: Any) -> Any:
+            inputs, targets = _data()
+            self.train_on_batch(inputs[:BATCH], targets[:BATCH])
+            return super().fit(x, **named)
+
+    return _compiled(Own(_layers())), *_data()
+
+
+def several_rows(**_: Any) -> Any:
+    """Predict a row for each time step of a sample, and one number for the batch."""
+    import keras
+
+    class Flat(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, inputs: Any) -> Any:
+            rows = keras.ops.reshape(self.dense(inputs), (-1, 3))
+            return {"rows": rows, "mean": keras.ops.reshape(keras.ops.mean(rows), (1,))}
+
+    inputs = np.random.default_rng(0).random((4 * BATCH, 5, FEATURES), "float32")
+    return _compiled(Flat(), loss=None), inputs, inputs
+
+
+def eager_everywhere(**_: Any) -> Any:
+    """Make every function of TensorFlow or JAX run eagerly, as is done to debug."""
+    if _backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.run_functions_eagerly(True)
+    else:
+        import jax
+
+        jax.config.update("jax_disable_jit", True)
+    return _model(), *_data()
+
+
 # --- Steps and samples ------------------------------------------------------------------------------------------------
 
 
@@ -226,6 +295,20 @@ def all_in_the_first_epoch(**_: Any) -> Any:
             clock.on_epoch_begin(epoch, {})
             if epoch == 0:
                 fit(source, steps_per_epoch=epochs * steps, epochs=1, verbose=0)
+            clock.on_epoch_end(epoch, {"loss": 0.5})
+
+    return _with_fit(early)
+
+
+def outside_the_clock(**_: Any) -> Any:
+    """Train each epoch before its clock is started."""
+
+    def early(model: Any, fit: Any, source: Any, named: dict[str, Any]) -> Any:
+        (clock,) = named["callbacks"]
+        clock.set_model(model)
+        for epoch in range(named["epochs"]):
+            fit(source, steps_per_epoch=named["steps_per_epoch"], epochs=1, verbose=0)
+            clock.on_epoch_begin(epoch, {})
             clock.on_epoch_end(epoch, {"loss": 0.5})
 
     return _with_fit(early)

@@ -47,6 +47,10 @@ Feeder = Callable[[int], Feed]
 """Makes the feed of one call of `fit`, given the batches that the call needs."""
 # Keras looks at two batches of a generator beforehand, at one of a data set, and on a GPU stays one batch ahead.
 LOOKAHEAD = 4
+COMPILED_NOWHERE = (
+    "eager: the workload makes every function of the process run eagerly ({}), though the model is to be compiled; "
+    "leave that out, and compile the model with run_eagerly=True or set eager: true in the matrix"
+)
 
 
 class Plug(Protocol):
@@ -56,7 +60,10 @@ class Plug(Protocol):
         """Apply what must be set before the first operation. Raises `Unsupported`."""
 
     def check(self, settings: Settings) -> None:
-        """Raise `Unsupported` where Keras on this backend cannot do what the settings became."""
+        """Raise `Unsupported` where Keras on this backend cannot do what the settings became.
+
+        Raises ValueError where the workload's own code made the backend do something else.
+        """
 
     def seed(self, seed: int) -> None:
         """Seed the backend's own generators."""

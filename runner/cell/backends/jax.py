@@ -11,7 +11,7 @@ import numpy as np
 
 from records.schema import DeviceProof
 from records.settings import Settings
-from runner.cell.backends import Batch, CompileEvents, Feeder, counting, round_and_round
+from runner.cell.backends import COMPILED_NOWHERE, Batch, CompileEvents, Feeder, counting, round_and_round
 
 TRACE_EVENTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration")
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -41,7 +41,8 @@ class Plug:
         jax.monitoring.register_event_listener(self._on_event)
 
     def check(self, settings: Settings) -> None:
-        pass
+        if jax.config.jax_disable_jit and not settings.eager:
+            raise ValueError(COMPILED_NOWHERE.format("jax_disable_jit"))
 
     def seed(self, seed: int) -> None:
         pass  # JAX holds no random state: Keras passes it keys

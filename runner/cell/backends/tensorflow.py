@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from records.schema import DeviceProof
 from records.settings import Settings
-from runner.cell.backends import LOOKAHEAD, Batch, CompileEvents, Feed, Feeder, Unsupported
+from runner.cell.backends import COMPILED_NOWHERE, LOOKAHEAD, Batch, CompileEvents, Feed, Feeder, Unsupported
 
 # Where tf.function makes a graph. Not of the public interface: where it is missing, traces are not counted. The public
 # count of one function's traces (`experimental_get_tracing_count`) would not see that the function was made anew.
@@ -41,7 +41,8 @@ class Plug:
         self._count_traces()
 
     def check(self, settings: Settings) -> None:
-        pass
+        if tf.config.functions_run_eagerly() and not settings.eager:
+            raise ValueError(COMPILED_NOWHERE.format("tf.config.run_functions_eagerly"))
 
     def seed(self, seed: int) -> None:
         tf.random.set_seed(seed)
