@@ -150,6 +150,7 @@ def test_samples_of_a_part_of_the_steps_are_a_mismatch_though_more_than_asked() 
 def test_samples_without_a_count_are_a_caveat() -> None:
     work = counted(samples=[None] * 4, samples_per_step=None)
     assert (found(work), warned(work)) == (None, ["work_not_counted"])
+    assert found(replace(work, own_methods=["train_step"])) is None
 
 
 def test_exact_samples_fit_where_bfloat16_would_have_rounded_them_up() -> None:
