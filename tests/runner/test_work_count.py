@@ -116,7 +116,7 @@ assert (found.weight_platforms, found.output_platforms, found.own_methods) == ([
 inner.variables[2].assign_add([[1.0], [0.0]])
 assert done().optimizer_state_changed is True
 made.skipped, made.updates, made.samples = [3], [1], [8]
-assert (done().skipped_updates, done().samples_per_step, done().updates_per_step) == (3, 2.0, 0.25)
+assert (done().skipped_updates, done().samples_per_step, done().updates_per_step) == (3, 2.0, 1.0)
 nothing = done(before=None, stretches=[])
 assert (nothing.changed_variables, nothing.optimizer_state_changed, nothing.skipped_updates) == (None, None, None)
 
