@@ -72,7 +72,7 @@ class Plug:
         endless = _repeated(batches)
 
         def feed(needed: int) -> Feed:
-            # A counter in the data set would cost 80 us a batch. What is left of a finite one tells the same for free.
+            # A counter in the data set would cost 80 us a batch. What is left of a finite one says the same for free.
             length = needed + SPARE_BATCHES
             dataset = _on_device(endless.take(length))
             begun = _iterators_of(dataset)
