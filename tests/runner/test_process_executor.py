@@ -115,6 +115,17 @@ def test_each_way_to_end_has_its_status_and_the_next_cell_runs(
         assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
+def test_an_injected_slowdown_is_part_of_the_model_that_is_measured(forking: ProcessExecutor, tmp_path: Path) -> None:
+    settings = make_settings(workload="mnist_mlp", params={"image_size": 8}, samples=8, batch_size=4, steps_per_epoch=2)
+    flops = []
+    for fault in (None, "slower:1.0"):
+        job = replace(make_job(tmp_path, "well"), settings=settings, cell_id=cell_id(settings), fault=fault)
+        record = run(forking, job)
+        assert record.resolved is not None, record.reason
+        flops.append(record.resolved.forward_flops or 0)
+    assert 0 < flops[0] < flops[1]
+
+
 def test_a_hanging_cell_is_ended_at_its_limit_with_everything_below_it(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
