@@ -122,7 +122,7 @@ class _Trial:
 
     @property
     def name(self) -> str:
-        """What tells the cell from the others of its block."""
+        """What distinguishes the cell from the others of its block."""
         return f"{self.step.arm} {self.step.cell.settings.backend}:{self.step.cell.settings.workload}".strip()
 
 

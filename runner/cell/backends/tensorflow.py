@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ TRACING = "tensorflow.python.eager.polymorphic_function.tracing_compilation"
 TRACE = "_create_concrete_function"
 # More than Keras looks ahead, so that a data set never ends within `fit`.
 SPARE_BATCHES = 2 * LOOKAHEAD
-MOST_LEFT = 100_000
 
 
 class Plug:
@@ -164,7 +162,7 @@ def _taken(iterators: Sequence[Any], length: int) -> int | None:
     """
     if not iterators:
         return None
-    return sum(length - sum(1 for _ in itertools.islice(iterator, MOST_LEFT)) for iterator in iterators)
+    return sum(length - sum(1 for _ in iterator) for iterator in iterators)
 
 
 def _chain(datasets: list[Any]) -> Any:
