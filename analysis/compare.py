@@ -14,11 +14,12 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from analysis.doubts import doubts
 from analysis.primary import STEP_TIME, Figure, cost, figure_of, told, without_ratio
 from analysis.same_work import differing, losses_apart, mixed
+from analysis.separate import BY_SPREAD, NO_INTERVAL, SeparateSessions, SessionValue, separate_ratio
 from analysis.sequential import FIXED, Looks
 from analysis.statistics import (
     LEVEL,
@@ -32,7 +33,6 @@ from analysis.statistics import (
     paired_logs,
     spread,
 )
-from analysis.suite import SuiteRatio, suite_ratio
 from analysis.titles import Usual, titles
 from records.codec import canonical
 from records.schema import MEASURED, Record, Status
@@ -91,7 +91,8 @@ class Ratio:
 
     `smallest_difference` is the relative one that these blocks would probably have shown; None below 5 blocks.
     `scatter` is the standard deviation of the blocks' log ratios. `all_data` counts the blocks that were disturbed and
-    measured again too; None where there were none.
+    measured again too; None where there were none. `separate` where the two cells are of separate sessions, without
+    common blocks.
     """
 
     backend: str
@@ -100,6 +101,7 @@ class Ratio:
     smallest_difference: float | None = None
     all_data: Estimate | None = None
     scatter: float | None = None
+    separate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ class Row:
     """One piece of work on several backends, and the verdict; `adjusted_p` is over the table, None without one.
 
     `doubts` say what speaks against comparing these cells without forbidding it; `looks` are those of the run;
-    `quickest` is the backend that the ratios are to, None without any.
+    `quickest` is the backend that the ratios are to, None without any. `values` are the cells' values by backend where
+    they were measured in separate sessions; empty where all are of one session.
     """
 
     title: str
@@ -119,15 +122,12 @@ class Row:
     doubts: tuple[str, ...] = ()
     looks: Looks = FIXED
     quickest: str | None = None
+    values: dict[str, SessionValue] = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """How much longer the suite takes on each backend than on `against`, within one league."""
-
-    league: str
-    against: str
-    ratios: dict[str, SuiteRatio]
+    def apart(self, one: str, other: str) -> bool:
+        """Return whether the values of two backends are of separate sessions."""
+        ends = self.values.get(one), self.values.get(other)
+        return ends[0] is not None and ends[1] is not None and ends[0].session != ends[1].session
 
 
 def table(records: Iterable[Record], usual: Usual | None = None, looks: Looks = FIXED) -> list[Row]:
@@ -139,22 +139,22 @@ def table(records: Iterable[Record], usual: Usual | None = None, looks: Looks = 
     by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record.cell_id, []).append(record)
+    return rows_of([summarise(found) for found in by_cell.values()], usual, looks)
+
+
+def rows_of(
+    cells: Iterable[CellSummary],
+    usual: Usual | None = None,
+    looks: Looks = FIXED,
+    separate: SeparateSessions | None = None,
+) -> list[Row]:
+    """Return the rows of these cells; with `separate` they are of several sessions, each with its own looks."""
     works: dict[str, dict[str, CellSummary]] = {}
-    for cell_records in by_cell.values():
-        summary = summarise(cell_records)
-        works.setdefault(work_key(summary.settings), {})[summary.settings.backend] = summary
-    named = titles([next(iter(cells.values())).settings for cells in works.values()], usual or {})
-    rows = [_row(title, cells, looks) for title, cells in zip(named, works.values(), strict=True)]
+    for cell in cells:
+        works.setdefault(work_key(cell.settings), {})[cell.settings.backend] = cell
+    named = titles([next(iter(found.values())).settings for found in works.values()], usual or {})
+    rows = [_row(title, found, looks, separate) for title, found in zip(named, works.values(), strict=True)]
     return sorted(_judged(rows), key=lambda row: row.title)
-
-
-def suite(rows: Sequence[Row]) -> list[Suite]:
-    """Return, per league, the geometric mean ratio of each backend to the quickest, over the comparable rows."""
-    leagues: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.ratios and all(cell.figure == STEP_TIME for cell in row.cells.values()):
-            leagues.setdefault(next(iter(row.cells.values())).settings.league, []).append(row)
-    return [found for league, members in sorted(leagues.items()) if (found := _suite(league, members))]
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -216,7 +216,7 @@ def incomparable(cells: dict[str, CellSummary], *, apart: bool = False) -> str |
     return differing({name: cell.measured for name, cell in cells.items()}, apart)
 
 
-def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
+def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: SeparateSessions | None) -> Row:
     cells = {backend: cells[backend] for backend in in_order(cells)}
     running = {backend: cell for backend, cell in cells.items() if cell.step_time}
     if len(running) < 2:
@@ -224,16 +224,38 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks) -> Row:
     for name, cell in running.items():
         if found := mixed(cell.measured):
             return Row(title, cells, None, f"not comparable: {found} within {name}")
-    if reason := incomparable(running):
-        return Row(title, cells, None, f"not comparable: {reason}")
+    values = _values(running, separate)
+    if reason := incomparable(running, apart=bool(values)):
+        return Row(title, cells, None, f"not comparable: {reason}", values=values)
     quickest = _quickest(running)
-    pairs = {b: list(paired_logs(by_repeat(running[b]), by_repeat(running[quickest])).values()) for b in running}
-    ratios = tuple(_ratio(backend, logs, looks) for backend, logs in pairs.items() if backend != quickest and logs)
-    ratios = tuple(replace(r, all_data=all_data(running[r.backend], running[quickest], looks)) for r in ratios)
+    looks = separate.looks[quickest] if separate else looks
+    row = Row(title, cells, None, "", looks=looks, values=values)
+    ratios = tuple(one for backend in running if backend != quickest and (one := _ratio(row, backend, quickest)))
     doubted = losses_apart({backend: cell.measured for backend, cell in running.items()})
     verdict = _open_verdict(quickest, ratios, len(running) - 1)
-    row = Row(title, cells, None, verdict, ratios, doubts=(doubted,) if doubted else (), looks=looks)
+    row = replace(row, verdict=verdict, ratios=ratios, doubts=(doubted,) if doubted else ())
     return replace(row, quickest=quickest if ratios else None)
+
+
+def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | None) -> dict[str, SessionValue]:
+    """Return the cells' values where they are of separate sessions; one without an ok process has no variance."""
+    if separate is None or not separate.apart(list(running)):
+        return {}
+    return {
+        backend: separate.value(backend, cell.records)
+        or SessionValue(separate.sessions[backend], math.log(cost_of(cell)), 0)
+        for backend, cell in running.items()
+    }
+
+
+def _ratio(row: Row, backend: str, quickest: str) -> Ratio | None:
+    """Return the ratio of a backend to the quickest, over their common blocks if they are of one session."""
+    if row.apart(backend, quickest):
+        found = separate_ratio(row.values[backend], row.values[quickest])
+        return Ratio(backend, found.estimate, found.p_value(), separate=True)
+    cell, best = row.cells[backend], row.cells[quickest]
+    logs = list(paired_logs(by_repeat(cell), by_repeat(best)).values())
+    return replace(_paired(backend, logs, row.looks), all_data=all_data(cell, best, row.looks)) if logs else None
 
 
 def _nothing(cells: dict[str, CellSummary]) -> str:
@@ -256,7 +278,7 @@ def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | N
     return of_logs(list(paired_logs(*times).values()), looks.confidence(counted))
 
 
-def _ratio(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
+def _paired(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
     estimate = of_logs(logs, looks.confidence(len(logs)))
     assert estimate is not None
     scatter = statistics.stdev(logs) if len(logs) > 1 else None
@@ -290,10 +312,12 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
         told = ", ".join(_interval(ratio) for ratio in row.ratios)
         return replace(
             row,
-            verdict=f"not separable: {quickest} against {told}: not a discovery among {rows} rows (p {adjusted_p:.2g})",
+            verdict=f"not separable: {quickest} against {told}: not a discovery among {rows} rows (p {adjusted_p:.2g})"
+            f"{_how(row.ratios)}",
         )
     told = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
-    return replace(row, fastest=quickest, verdict=f"{quickest} is {_best(row.cells[quickest])}: {told}")
+    verdict = f"{quickest} is {_best(row.cells[quickest])}: {told}{_how(row.ratios)}"
+    return replace(row, fastest=quickest, verdict=verdict)
 
 
 def _best(cell: CellSummary) -> str:
@@ -301,12 +325,18 @@ def _best(cell: CellSummary) -> str:
 
 
 def _open_verdict(quickest: str, ratios: Sequence[Ratio], others: int) -> str:
+    if any(ratio.separate and ratio.estimate.low is None for ratio in ratios):
+        return NO_INTERVAL
     if any(ratio.estimate.low is None for ratio in ratios):
         return f"not separable: fewer than {MIN_BLOCKS} repeats give no interval"
     if len(ratios) < others:
         return "not separable: some cells have no repeat in common"
     told = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
-    return f"not separable: {quickest} against {told}{_would_have_shown(ratios)}"
+    return f"not separable: {quickest} against {told}{_how(ratios) or _would_have_shown(ratios)}"
+
+
+def _how(ratios: Sequence[Ratio]) -> str:
+    return f" ({BY_SPREAD})" if any(ratio.separate for ratio in ratios) else ""
 
 
 def _would_have_shown(ratios: Sequence[Ratio]) -> str:
@@ -327,30 +357,6 @@ def _with_disturbed(ratio: Ratio) -> str:
 
 def _quickest(running: Mapping[str, CellSummary]) -> str:
     return min(running, key=lambda backend: cost_of(running[backend]))
-
-
-def _suite(league: str, rows: Sequence[Row]) -> Suite | None:
-    """Return the ratios of a league's backends: over the rows in which the backend and the quickest both ran."""
-    names = in_order(name for row in rows for name in row.cells)
-    present = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
-    first = present[0]
-    to_first = {backend: _suite_ratio(rows, backend, first) for backend in present[1:]}
-    centres = {first: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
-    against = min(centres, key=lambda backend: centres[backend])
-    ratios = {backend: _suite_ratio(rows, backend, against) for backend in present if backend != against}
-    kept = {backend: ratio for backend, ratio in ratios.items() if ratio}
-    return Suite(league, against, kept) if kept else None
-
-
-def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
-    return suite_ratio(
-        {
-            row.title: paired_logs(by_repeat(row.cells[backend]), by_repeat(row.cells[against]))
-            for row in rows
-            if backend in row.cells and against in row.cells
-        },
-        rows[0].looks,
-    )
 
 
 def _smallest_difference(scatter: float | None, count: int) -> float | None:

@@ -14,8 +14,9 @@ from typing import Any
 from analysis import parallel, primary
 from analysis.beside import NOTHING, Beside, same_work
 from analysis.changes import Assessment, Change, VersionChange
-from analysis.compare import CellSummary, Ratio, Row, suite, work_key
+from analysis.compare import CellSummary, Ratio, Row, work_key
 from analysis.history import Session
+from analysis.league_means import suite
 from analysis.roofline import Share
 from analysis.statistics import Estimate
 from records.findings import Finding, Kind

@@ -100,6 +100,12 @@ class SessionRatio:
         distance = math.log(self.estimate.centre / ratio)
         return max((_tail(distance, error, degrees) for error, degrees in self.errors), default=None)
 
+    def p_value(self) -> float | None:
+        """Return the two-sided p-value of Student's test that the ratio is 1; None without an error."""
+        distance = abs(math.log(self.estimate.centre))
+        tails = [_tail(distance, error, degrees) for error, degrees in self.errors]
+        return min(1.0, 2 * max(tails)) if tails else None
+
 
 def histories(past: Past) -> list[History]:
     """Return the history of every cell, host and device, sorted by workload, backend, cell, host and device."""
@@ -144,27 +150,40 @@ def across_sessions(
     interval where the spread is not known or a session has fewer than `LEAST_PROCESSES`; None without any value. Over
     5 to 20 sessions of 3 to 5 processes the 95 % interval covers 94.7 to 99.1 % (docs/history.md).
     """
-    base, new = _log_mean(base_s), _log_mean(new_s)
+    base, new = log_mean(base_s), log_mean(new_s)
     if base is None or new is None:
         return None
     ratio, count = math.exp(new[0] - base[0]), min(len(base_s), len(new_s))
     if spread is None or base[1] is None or new[1] is None or count < LEAST_PROCESSES:
         return SessionRatio(Estimate(ratio, None, None, count))
-    errors = _errors([(base[1] ** 2, len(base_s) - 1), (new[1] ** 2, len(new_s) - 1)], spread)
+    within = [(base[1] ** 2, len(base_s) - 1), (new[1] ** 2, len(new_s) - 1)]
+    free = spread.sessions - 1
+    # Few sessions often give a variance between them that is too small, and then the sum covers 92.5 %. What two values
+    # like those of the history differ by is exact where they have as many processes: never narrower than that.
+    parts = [*within, (2 * spread.between_log**2, free)], [(2 * spread.total_log**2, free)]
+    return with_interval(ratio, count, parts, confidence)
+
+
+Part = tuple[float, int]
+"""An estimated part of a variance, and its degrees of freedom."""
+
+
+def with_interval(
+    ratio: float, count: int, variances: Sequence[Sequence[Part]], confidence: float = CONFIDENCE
+) -> SessionRatio:
+    """Return the ratio with the interval of the widest of these variances of its logarithm.
+
+    Each variance is given as its independent parts; their sum has Satterthwaite's degrees of freedom.
+    """
+    errors = tuple(_summed(parts) for parts in variances if any(part for part, _ in parts)) or ((0.0, 1.0),)
     half = max(_quantile(degrees, confidence) * error for error, degrees in errors)
     return SessionRatio(Estimate(ratio, ratio * math.exp(-half), ratio * math.exp(half), count), errors)
 
 
-def _errors(within: list[tuple[float, int]], spread: SessionSpread) -> tuple[tuple[float, float], ...]:
-    """Return the standard errors of a log ratio across sessions that count, each with its degrees of freedom."""
-    parts = [*within, (2 * spread.between_log**2, spread.sessions - 1)]
+def _summed(parts: Sequence[Part]) -> tuple[float, float]:
+    """Return the standard error of a sum of variances and its degrees of freedom."""
     variance = sum(part for part, _ in parts)
-    # Few sessions often give a variance between them that is too small, and then the sum covers 92.5 %. What two values
-    # like those of the history differ by is exact where they have as many processes: never narrower than that.
-    of_values = (math.sqrt(2) * spread.total_log, float(spread.sessions - 1))
-    if variance == 0:
-        return (of_values,)
-    return (math.sqrt(variance), variance**2 / sum(part**2 / free for part, free in parts)), of_values
+    return math.sqrt(variance), variance**2 / sum(part**2 / free for part, free in parts)
 
 
 def _quantile(degrees: float, confidence: float) -> float:
@@ -181,7 +200,7 @@ def _tail(distance: float, error: float, degrees: float) -> float:
     return float(stdtr(degrees, -distance / error))
 
 
-def _log_mean(values: Sequence[float]) -> tuple[float, float | None] | None:
+def log_mean(values: Sequence[float]) -> tuple[float, float | None] | None:
     """Return the mean of the logarithms and its standard error; None for no values."""
     if not values:
         return None
@@ -218,7 +237,7 @@ def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
         latest[attempt.repeat] = attempt
     ok = [a for a in latest.values() if a.status is Status.OK and a.value is not None]
     values = [a.value for a in ok if a.value is not None]
-    mean = _log_mean(values)
+    mean = log_mean(values)
     left_out = Counter(_why(a) for a in latest.values() if a.status is not Status.OK or a.value is None)
     facts = dict((ok or list(latest.values()))[0].facts)
     return Session(run_id, geometric(values), mean[1] if mean else None, dict(sorted(left_out.items())), facts)

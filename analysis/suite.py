@@ -26,12 +26,16 @@ Block = TypeVar("Block", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class SuiteRatio:
-    """The geometric mean ratio of a suite: over which workloads and blocks, and who was left out."""
+    """The geometric mean ratio of a suite: over which workloads and blocks, and who was left out.
+
+    `separate` where the two sides were measured in separate sessions; then there are no blocks.
+    """
 
     estimate: Estimate
     p_value: float | None
     workloads: tuple[str, ...]
     left_out: tuple[str, ...]
+    separate: bool = False
 
 
 def suite_logs(logs: Mapping[str, Mapping[Block, float]]) -> dict[Block, float]:

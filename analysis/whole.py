@@ -11,7 +11,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.compare import CellSummary, Row, suite
+from analysis.compare import CellSummary, Row
+from analysis.league_means import suite
 from analysis.sequential import LOOKS
 from analysis.statistics import blocks_needed
 from analysis.suite import SuiteRatio
@@ -35,6 +36,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
     for one in suite(rows):
         ratios = ", ".join(f"{ratio.estimate.centre:.2f}x {name}{_bounds(ratio)}" for name, ratio in one.ratios.items())
         told.append(f"geometric mean, league {one.league}: {ratios} against {one.against}")
+    rows = [row for row in rows if not row.values]  # what separate sessions would have shown takes more sessions
     now, drawn = detectable(rows, NOTABLE), sum(len(row.ratios) for row in rows)
     if not drawn:
         return told
@@ -110,4 +112,6 @@ def server_time_s(rows: Sequence[Row]) -> float:
 
 def _bounds(ratio: SuiteRatio) -> str:
     low, high = ratio.estimate.low, ratio.estimate.high
-    return "" if low is None or high is None else f" ({low:.2f}-{high:.2f})"
+    if low is None or high is None:
+        return " (separate sessions: no interval)" if ratio.separate else ""
+    return f" ({low:.2f}-{high:.2f}{', separate sessions' if ratio.separate else ''})"

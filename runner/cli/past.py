@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.changes import USUAL_RUN_LENGTH, Assessment, assess
-from analysis.history import SessionRatio, across_sessions, histories
+from analysis.history import SessionRatio, SessionSpread, across_sessions, histories
 from analysis.primary import cost
 from records import past
 from records.annotations import in_force, load
@@ -36,18 +36,33 @@ def across_stored(
     `cells` are those that will be asked for. The runs that are compared themselves do not count for the spread: a
     regression must not widen the interval that shall show it.
     """
+    spread_of = spread_stored(roots, compared, cells)
+
+    def ratio(base: Sequence[Record], new: Sequence[Record]) -> SessionRatio | None:
+        base_s, new_s = ([found for r in side if (found := cost(r))] for side in (base, new))
+        return across_sessions(base_s, new_s, spread_of([*base, *new]))
+
+    return ratio
+
+
+def spread_stored(
+    roots: Sequence[Path], compared: Collection[str], cells: Collection[str]
+) -> Callable[[Sequence[Record]], SessionSpread | None]:
+    """Return how far the stored sessions of a cell lie apart, from records of it; None for records of several places.
+
+    The runs in `compared` do not count; `cells` are those that will be asked for.
+    """
     found = past.read(roots, lambda cell_id, workload, backend: cell_id in cells)
     others = replace(found, runs=tuple(run for run in found.runs if run.run_id not in compared))
     spreads = {
         (one.history.cell_id, one.history.host_id, one.history.device): one.spread for one in assessed(others, roots)
     }
 
-    def ratio(base: Sequence[Record], new: Sequence[Record]) -> SessionRatio | None:
-        base_s, new_s = ([found for r in side if (found := cost(r))] for side in (base, new))
-        places = {_place(record) for record in (*base, *new)}
-        return across_sessions(base_s, new_s, spreads.get(places.pop()) if len(places) == 1 else None)
+    def spread_of(records: Sequence[Record]) -> SessionSpread | None:
+        places = {_place(record) for record in records}
+        return spreads.get(places.pop()) if len(places) == 1 else None
 
-    return ratio
+    return spread_of
 
 
 def _place(record: Record) -> tuple[str, str, tuple[str, str] | None]:

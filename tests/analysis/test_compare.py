@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.compare import Row, incomparable, suite, summarise, table, titles
+from analysis.compare import Row, incomparable, summarise, table, titles
 from analysis.gate import GATE_LOOKS
+from analysis.league_means import suite
 from analysis.primary import beside_mean
 from analysis.sequential import FIXED, LOOKS, Looks
 from analysis.statistics import minimum_detectable_effect, spread

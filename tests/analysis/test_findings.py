@@ -9,8 +9,9 @@ import pytest
 
 from analysis import findings
 from analysis.changes import VersionChange, assess
-from analysis.compare import Row, suite, table
+from analysis.compare import Row, table
 from analysis.history import histories
+from analysis.league_means import suite
 from records.findings import Finding, Kind
 from records.past import read
 from records.schema import Record, Status
