@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from analysis.compare import CellSummary, Row
+from analysis.merge import MergeSummary
 from analysis.parity import Stored, stored
 from analysis.roofline import Share
 from records.parity import Pair, ParityRecord
@@ -69,6 +70,7 @@ class Beside:
     """What is known beside a run's own records: twins compared, shares of the peak by cell_id, notes on the peaks.
 
     `traces` holds the newest trace of each cell by its id, `courses` what attempts used over time, by their key.
+    `merge` says which runs a merged table is of; None for the table of one run.
     """
 
     parity: tuple[ParityRecord, ...] = ()
@@ -76,6 +78,7 @@ class Beside:
     notes: tuple[str, ...] = ()
     traces: Mapping[str, ShownTrace] = field(default_factory=dict)
     courses: Mapping[tuple[str, int, int], Course] = field(default_factory=dict)
+    merge: MergeSummary | None = None
 
     @property
     def has_peaks(self) -> bool:

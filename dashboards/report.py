@@ -22,7 +22,7 @@ from analysis.beside import NOTHING, Beside
 from analysis.compare import Row
 from dashboards import axes, environment, findings, parallel, pictures, traces, troubles, usage
 from dashboards.axes import Axis
-from dashboards.format import DASH, moment
+from dashboards.format import DASH, moment, plural
 from dashboards.pictures import Picture
 from records.schema import Record
 
@@ -58,9 +58,9 @@ def render(
     return page.render(
         style=Markup(style),
         policy=policy(style),
-        heading=f"Run of {moment(about['started_at'])}"
-        if about.get("started_at")
-        else str(about.get("run_id", "A run")),
+        heading=_heading(about, beside),
+        merge=beside.merge,
+        moment=moment,
         matrix_text=str(about.get("matrix_text") or ""),
         tallies=findings.tallies(records, pending),
         superseded=troubles.superseded(records),
@@ -87,6 +87,12 @@ def render(
             ("Surroundings and cost", environment.surroundings(records)),
         ],
     )
+
+
+def _heading(about: Mapping[str, object], beside: Beside) -> str:
+    if beside.merge is not None:
+        return f"Merge of {plural(len(beside.merge.runs), 'run')}"
+    return f"Run of {moment(about['started_at'])}" if about.get("started_at") else str(about.get("run_id", "A run"))
 
 
 @dataclass(frozen=True, slots=True)

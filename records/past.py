@@ -125,7 +125,7 @@ class _Reader:
         except (OSError, CodecError) as error:
             self.problems.append(Problem(run.folder, str(error)))
             return None
-        if reason := _left_out(about):
+        if reason := left_out(about):
             self.doubts.append(f"run {run.run_id} is left out: {reason}")
             return None
         folder = str(run.folder / "records")
@@ -185,7 +185,7 @@ def _aside(name: str) -> bool:
     return name.startswith(".") or name == "corrupt"
 
 
-def _left_out(about: object) -> str | None:
+def left_out(about: object) -> str | None:
     """Return why a run stands for no session: another arm does.
 
     Of the arms without a planted fault it is the runner's own Python, the first of several; where both sides were other

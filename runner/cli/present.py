@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis import shortfall, whole
@@ -104,7 +104,7 @@ def _legend(found: Findings) -> str:
 
 def few_repeats(rows: Sequence[Row]) -> str | None:
     """Return what to do where rows have ratios but too few repeats for an interval."""
-    without = [row for row in rows if any(ratio.estimate.low is None for ratio in row.ratios)]
+    without = [row for row in rows if any(r.estimate.low is None and not r.separate for r in row.ratios)]
     if not without:
         return None
     return (
@@ -194,11 +194,14 @@ def _plain(text: str) -> str:
 
 def as_json(store: Run, found: Findings, code: int) -> str:
     """Return the run's findings as one JSON document."""
+    return as_document({"run_id": store.run_id, "folder": str(store.folder), "exit_code": code}, found)
+
+
+def as_document(head: Mapping[str, object], found: Findings) -> str:
+    """Return findings as one JSON document that begins with these keys."""
     document = {
         "version": 1,
-        "run_id": store.run_id,
-        "folder": str(store.folder),
-        "exit_code": code,
+        **head,
         "statuses": dict(Counter(str(record.status) for record in found.records)),
         "rows": [_row_json(row, found.beside) for row in found.rows],
     }

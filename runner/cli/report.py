@@ -1,5 +1,9 @@
 """Write a run's report: one HTML page that needs nothing else. Prints the table too.
 
+With --merge, one table and one page of several runs: the newest run of each backend on the same machine and the same
+matrix as the newest run. What does not fit is left out, with the reason; cells of separate sessions have an interval
+only where the stored history knows how far sessions lie apart.
+
 With --publish, write a small site instead: every question over all stored runs, a page a cell, a page a run; plain
 files that GitHub Pages or any folder can hold."""
 
@@ -22,9 +26,16 @@ HELP = "write a run's HTML report again, and print its table"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     add_results_option(parser)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="with --merge: exactly these runs; all must fit")
     parser.add_argument("--run", metavar="RUN", help="which run; default: the newest")
+    parser.add_argument("--merge", action="store_true", help="put the newest run of each backend into one table")
     parser.add_argument(
-        "--out", "--output", dest="output", type=Path, metavar="FILE", help="default: report.html in the run's folder"
+        "--out",
+        "--output",
+        dest="output",
+        type=Path,
+        metavar="FILE",
+        help="default: report.html in the run's folder; with --merge: merged/report.html in the results folder",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
     parser.add_argument("--publish", type=Path, metavar="DIR", help="write a site over all runs into this folder")
@@ -34,10 +45,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page and print the table, or write the site."""
+    """Write the page and print the table, of one run or of several, or write the site."""
+    from runner.cli.merge import table
     from runner.cli.present import as_json, print_table
     from runner.cli.stored import chosen_run, write_report
 
+    if args.merge:
+        return table.run(args)
+    if args.runs:
+        raise UsageError(f"RUN: name one run with --run {args.runs[0]}, or merge several with --merge")
     if args.publish is not None:
         return _publish(args)
     store = chosen_run(args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -137,8 +137,13 @@ def write_report(run: Run, page: Path) -> Findings:
 
     found, about = findings_of(run), run.about()
     keep_findings(run, found)
-    ended = [record for record in latest_attempts(found.records) if record.status != "infra"]
-    planned = about.get("planned")
-    pending = max(0, planned - len(ended)) if isinstance(planned, int) else 0
+    pending = pending_of(about, found.records)
     report.write(page, report.render(found.records, found.rows, about, pending, found.beside))
     return found
+
+
+def pending_of(about: Mapping[str, object], records: Sequence[Record]) -> int:
+    """Return how many planned repeats of a run have no record yet, by its `run.json`."""
+    ended = [record for record in latest_attempts(records) if record.status != "infra"]
+    planned = about.get("planned")
+    return max(0, planned - len(ended)) if isinstance(planned, int) else 0

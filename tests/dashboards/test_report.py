@@ -16,6 +16,7 @@ import pytest
 
 from analysis.beside import Beside
 from analysis.compare import table
+from analysis.merge import MergedRun, MergeSummary
 from analysis.statistics import MIN_BLOCKS
 from dashboards import findings, pictures, report, troubles
 from records.schema import Evidence, Memory, Record, Status, Surroundings, Times
@@ -29,7 +30,7 @@ ALLOWED_TAGS = frozenset(
     re.findall(
         r"\w+",
         "html head meta title link style body header main nav section article h1 h2 h3 p a b i ul li dl dt dd div span "
-        "small table thead tbody tr th td figure figcaption details summary pre "
+        "code small table thead tbody tr th td figure figcaption details summary pre "
         "svg defs g circle path rect line text use",
     )
 )
@@ -304,6 +305,37 @@ def test_where_no_peak_was_measured_the_page_names_the_command(made_up: Any) -> 
     assert "Share of peak: no peaks measured: run `runner roofline` there." in text
     assert "share of peak , %" not in text
     assert "same work not checked" in text
+
+
+def test_a_merged_page_names_its_runs_what_was_left_out_and_how_to_measure_alternately(
+    made_up: Any, hostile_name: str
+) -> None:
+    runs = (
+        MergedRun("run-1", "2026-01-01T02:00:00+00:00", ("tensorflow", "jax"), hostile_name, "matrix.yaml"),
+        MergedRun("run-2", "", ("torch",), "keras 3.15.1", "matrix.yaml", ("image:torch-cpu, sha256:0123",)),
+    )
+    merge = MergeSummary(runs, (f"left out: {hostile_name}",), "runner --matrix m.yaml --executor docker")
+    page = report.render(made_up.records, made_up.rows, {}, beside=Beside(merge=merge))
+    found = Page(page)
+    assert hostile_name not in page
+    assert ({tag for tag, _ in found.tags} <= ALLOWED_TAGS, found.open) == (True, [])
+    for text in (
+        "Merge of 2 runs",
+        "run-1 tensorflow jax 1 January 2026, 02:00 UTC",
+        "run-2 torch — keras 3.15.1 image:torch-cpu, sha256:0123",
+        f"left out: {hostile_name}",
+        "measured in separate sessions",
+        "measure them alternately: runner --matrix m.yaml --executor docker",
+    ):
+        assert text in found.text
+    alone = Page(report.render([], [], {}, beside=Beside(merge=MergeSummary(runs[:1])))).text
+    assert "Merge of 1 run" in alone
+    assert "separate sessions" not in alone
+
+
+def test_the_page_of_one_run_says_nothing_of_a_merge(made_up: Any) -> None:
+    assert "Merged runs" not in made_up.html
+    assert "separate sessions" not in made_up.html
 
 
 def test_the_same_values_give_the_same_page(made_up: Any, about: dict[str, object]) -> None:

@@ -1,0 +1,135 @@
+"""The merged table and its page.
+
+Writes the page and nothing else: no run's folder and no run's findings change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from records.store import Results
+from runner.cli.merge import summary
+from runner.cli.merge.choice import MergeReader, chosen
+from runner.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from analysis.beside import Beside, ShownTrace
+    from analysis.merge import Merge, MergeSummary
+    from analysis.separate import SeparateSessions
+    from runner.cli.stored import Findings
+
+FOLDER = "merged"  # no run's id, so that no reader of runs takes it for one
+
+
+def run(args: argparse.Namespace) -> int:
+    """Choose the runs, print their table, write their page. Returns the exit code."""
+    from runner.cli.present import as_document, print_table
+
+    _check(args)
+    page: Path = args.output or args.results / FOLDER / "report.html"
+    reader = MergeReader({run.run_id: run for run in Results(args.results).runs()})
+    merge = chosen(args, reader)
+    found, said = _findings(args.results, reader, merge, page)
+    problem = _write(page, found, reader, merge) if args.output or not args.json else None
+    if args.json:
+        print(as_document({"merge": summary.as_json(merge, said), "exit_code": 0}, found))
+    else:
+        print(summary.heading(said))
+        print_table(found)
+        print(f"\n{summary.how_to_alternate(said)}", flush=True)
+    if problem is not None:
+        raise problem
+    if not args.json:
+        print(f"report: {page}")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from runner.cli.options import check_output
+
+    if args.publish is not None:
+        raise UsageError("--publish: a site is of all runs; leave out --merge")
+    if args.run is not None and args.runs:
+        raise UsageError(f"--run: name the runs to merge alone, or the reference alone; got {args.run} and RUN ...")
+    if args.output is not None:
+        check_output("--out", args.output)
+
+
+def _findings(results: Path, reader: MergeReader, merge: Merge, page: Path) -> tuple[Findings, MergeSummary]:
+    """Return the merged table, of the cells as each run's own table has them, and what it says of its runs."""
+    from analysis.compare import rows_of
+    from runner.cli.present import usual_values
+    from runner.cli.stored import Findings, findings_of
+
+    runs = {name: findings_of(reader.runs[name]) for name in merge.run_ids}
+    own = {name: {b for b, of in merge.runs.items() if of == name} for name in runs}
+    cells = [
+        cell
+        for name, found in runs.items()
+        for row in found.rows
+        for backend, cell in row.cells.items()
+        if backend in own[name]
+    ]
+    separate = _separate(results, reader, merge, {cell.cell_id for cell in cells})
+    records = [r for name, found in runs.items() for r in found.records if r.settings.backend in own[name]]
+    said = summary.merge_summary(reader, merge, records)
+    beside = replace(_beside(reader, runs, page), merge=said)
+    return Findings(rows_of(cells, usual_values(), separate=separate), records, beside), said
+
+
+def _separate(results: Path, reader: MergeReader, merge: Merge, cells: set[str]) -> SeparateSessions:
+    from analysis.separate import SeparateSessions
+    from runner.cli.past import spread_stored
+    from runner.stopping import looks_of
+
+    looks = {backend: looks_of(reader.abouts[name]) for backend, name in merge.runs.items()}
+    if len(merge.run_ids) < 2:
+        return SeparateSessions(merge.runs, looks, lambda records: None)
+    return SeparateSessions(merge.runs, looks, spread_stored([results], merge.run_ids, cells))
+
+
+def _beside(reader: MergeReader, runs: Mapping[str, Findings], page: Path) -> Beside:
+    """Return what is known beside the runs' speeds, all together; links lead from the page's folder."""
+    from analysis.beside import Beside
+
+    several = [found.beside for found in runs.values()]
+    return Beside(
+        several[-1].parity,  # of the results folder, so each has the same
+        {cell: share for one in several for cell, share in one.shares.items()},
+        tuple(dict.fromkeys(note for one in several for note in one.notes)),
+        {
+            cell: _linked(trace, reader.runs[name].folder, page)
+            for name, found in runs.items()
+            for cell, trace in found.beside.traces.items()
+        },
+        {key: course for one in several for key, course in one.courses.items()},
+    )
+
+
+def _linked(trace: ShownTrace, folder: Path, page: Path) -> ShownTrace:
+    return replace(trace, link=os.path.relpath(folder / trace.link, page.parent))
+
+
+def _write(page: Path, found: Findings, reader: MergeReader, merge: Merge) -> StoreError | None:
+    """Write the page; return why it cannot be written, which is no reason to withhold the table."""
+    from dashboards import report
+    from runner.cli.stored import pending_of
+
+    about = reader.abouts[merge.reference]
+    pending = sum(pending_of(reader.abouts[name], reader.runs[name].load()[0]) for name in merge.run_ids)
+    shown: dict[str, object] = {key: about[key] for key in ("matrix_path", "matrix_text") if key in about}
+    html = report.render(found.records, found.rows, shown, pending, found.beside)
+    try:
+        page.parent.mkdir(exist_ok=True)
+        report.write(page, html)
+    except OSError as error:
+        return StoreError(
+            f"{page}: cannot be written: {error.strerror or error}; "
+            "name another file with --out, or use --json, which writes none"
+        )
+    return None
