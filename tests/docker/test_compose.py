@@ -13,6 +13,7 @@ pytestmark = pytest.mark.docker
 BACKENDS = {"tf": "tensorflow", "jax": "jax", "torch": "torch"}
 MEASURING = {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu"}
 NETWORKS = {"dashboard": "bridge", "jax-tpu": "host"}
+IMAGE_OF = {"report": "dashboard"}
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +34,12 @@ def active(*profiles: str, **environment: str) -> dict[str, Any]:
 
 
 def test_every_backend_and_device_is_a_service_with_an_image_of_its_own(services: dict[str, Any]) -> None:
-    assert set(services) == {*MEASURING, "dashboard", "bigquery"}
+    assert set(services) == {*MEASURING, "dashboard", "report", "bigquery"}
     assert {name: service["image"] for name, service in services.items()} == {
-        name: f"{IMAGES}:{name}" for name in services
+        name: f"{IMAGES}:{IMAGE_OF.get(name, name)}" for name in services
     }
     assert {name: service["build"]["args"]["SERVICE"] for name, service in services.items()} == {
-        name: name for name in services
+        name: IMAGE_OF.get(name, name) for name in services
     }
 
 
@@ -76,7 +77,13 @@ def test_the_caller_says_which_gpu() -> None:
     assert reserved(active("gpu", GPU="1")["torch-gpu"]) == [("nvidia", ["1"], ["gpu"])]
 
 
-@pytest.mark.parametrize("name", sorted({*MEASURING, "dashboard"}))
+def test_the_arguments_of_a_caller_follow_the_merge_of_the_report_service(services: dict[str, Any]) -> None:
+    report = services["report"]
+    assert (report["entrypoint"], report["command"]) == (["entrypoint", "report", "--merge"], None)
+    assert "KERAS_BENCHMARK_BACKENDS" not in report["environment"]
+
+
+@pytest.mark.parametrize("name", sorted({*MEASURING, "dashboard", "report"}))
 def test_a_service_shuts_what_need_not_be_open(services: dict[str, Any], name: str) -> None:
     service = services[name]
     assert (service["read_only"], service["init"]) == (True, True)
@@ -96,7 +103,9 @@ def test_a_service_shuts_what_need_not_be_open(services: dict[str, Any], name: s
 
 def test_only_this_machine_sees_the_dashboard_and_the_emulator(services: dict[str, Any]) -> None:
     opened = {name: {port["host_ip"] for port in service.get("ports", [])} for name, service in services.items()}
-    assert opened == {name: set() for name in MEASURING} | {key: {"127.0.0.1"} for key in ("dashboard", "bigquery")}
+    assert opened == {name: set() for name in (*MEASURING, "report")} | {
+        key: {"127.0.0.1"} for key in ("dashboard", "bigquery")
+    }
 
 
 def test_the_emulator_is_started_by_its_profile_alone_and_shuts_what_need_not_be_open(services: dict[str, Any]) -> None:
