@@ -18,6 +18,7 @@ from runner.cli.options import add_matrix_options, add_measuring_options, budget
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from analysis.compare import Row
     from records.schema import Record
     from records.store import Results, Run
     from runner.adaptive import Goal
@@ -199,8 +200,21 @@ def conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
         print(as_json(store, found, code))
     else:
         print_table(found)
+        if advice := merge_advice(found.rows, in_service=args.in_service):
+            print(advice)
         print(f"\nreport: {_page(args, store)}   records: {store.folder / 'records'}")
     return code
+
+
+def merge_advice(rows: Sequence[Row], *, in_service: bool) -> str | None:
+    """Return how to compare the one backend of this run with those of other runs; None where there are several."""
+    from records.settings import BACKENDS
+
+    backends = {backend for row in rows for backend in row.cells}
+    if len(backends) != 1 or not backends <= set(BACKENDS):
+        return None
+    command = "docker compose run --rm report" if in_service else "runner report --merge"
+    return f"{backends.pop()} alone was measured; for one table with the newest runs of the other backends: {command}"
 
 
 def _page(args: argparse.Namespace, store: Run) -> Path:

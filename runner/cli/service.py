@@ -18,6 +18,7 @@ DEVICE_VARIABLE = "KERAS_BENCHMARK_DEVICE"
 def pin(args: argparse.Namespace, environment: Mapping[str, str] | None = None) -> None:
     """Hold parsed flags to the service's backend and device. Raises `UsageError` where they ask for others."""
     environment = os.environ if environment is None else environment
+    args.in_service = bool(environment.get(BACKENDS_VARIABLE))
     if backends := environment.get(BACKENDS_VARIABLE):
         _pin_backends(args, backends.split(","))
     if device := environment.get(DEVICE_VARIABLE):

@@ -149,7 +149,10 @@ def test_a_run_of_another_machine_is_named_with_the_command_that_measures_here(
         f"left out: torch run {elsewhere}: other machine (host 9a9a9a9a against 00000000); "
         "measure torch on this machine: docker compose run --rm torch-cpu\n"
     ) in printed
-    assert "no run of tensorflow is merged; measure tensorflow on this machine: docker compose run --rm tf-cpu\n" in printed
+    assert (
+        "no run of tensorflow is merged; measure tensorflow on this machine: docker compose run --rm tf-cpu\n"
+        in printed
+    )
     assert f"nothing to merge: {jax} is the only run that fits\n" in printed
     assert HOW_TO_ALTERNATE not in printed
 

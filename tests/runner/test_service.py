@@ -56,3 +56,25 @@ def test_what_asks_for_another_is_told_which_service_to_run(
     printed = capsys.readouterr().err
     assert told in printed
     assert "run the service" in printed
+
+
+def test_a_service_ends_with_the_command_that_merges_the_services_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner() == 0
+    assert (
+        "jax alone was measured; for one table with the newest runs of the other backends: "
+        "docker compose run --rm report\n"
+    ) in capsys.readouterr().out
+    assert runner("--new", "--json") == 0
+    assert "docker compose" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("flags", "hinted"), [(["--backend", "jax"], True), ([], False)])
+def test_a_run_of_one_backend_on_the_host_ends_with_the_command_that_merges_and_others_do_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: list[str], hinted: bool
+) -> None:
+    monkeypatch.delenv("KERAS_BENCHMARK_BACKENDS")
+    monkeypatch.delenv("KERAS_BENCHMARK_DEVICE")
+    assert runner(*flags) == 0
+    assert ("of the other backends: runner report --merge\n" in capsys.readouterr().out) == hinted
