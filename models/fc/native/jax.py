@@ -30,9 +30,9 @@ from records.traffic import Traffic
 
 # The mesh of every task has both; where the work is divided one way only, one of them is 1 long.
 AXES = tuple(axis.value for axis in Axis)
-# XLA's CPU client lets each device have 32 computations in flight, and starts those of one device in no fixed order: with
-# more steps queued than that, a device may wait for a step that the other has not begun, and their collective never
-# ends (jaxlib 0.10.2: 31 steps ahead run, from 34 on the process aborts after 40 s). Half of it never starves a device.
+# XLA's CPU client keeps up to 32 computations of a device in flight and starts them in no fixed order. With more steps
+# queued than that, one device may wait for a step that the other has not begun: their collective never ends, and XLA
+# aborts after 40 s (jaxlib 0.10.2: epochs of 31 steps pass, of 34 fail). Half as many never leave a device idle.
 STEPS_AHEAD = 16
 
 
