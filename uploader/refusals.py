@@ -104,8 +104,8 @@ def _unreadable(path: Path) -> str:
     if path == MOUNTED and process.in_container():
         whose = " (the file that GOOGLE_APPLICATION_CREDENTIALS names outside of the container)"
         let = (
-            "the container runs as the owner of ./results: use a file of that owner's, or let it read yours: setfacl -m "
-            f'u:{os.geteuid()}:r "$GOOGLE_APPLICATION_CREDENTIALS"'
+            "the container runs as the owner of ./results: use a file of that owner's, or let that user read yours: "
+            f'setfacl -m u:{os.geteuid()}:r "$GOOGLE_APPLICATION_CREDENTIALS"'
         )
     return f"{path}{whose}: cannot be read: {process.access_text(path)}; {let}"
 
