@@ -58,7 +58,8 @@ def check_google(limit_s: float = LIMIT_S) -> None:
     from requests import utils
 
     proxy = utils.select_proxy(GOOGLE, utils.get_environ_proxies(GOOGLE))
-    split = urlsplit(utils.prepend_scheme_if_needed(proxy, "http") if proxy else GOOGLE)
+    address = proxy or GOOGLE
+    split = urlsplit(address if "://" in address else f"http://{address}")
     if why := _failure(lambda: _connected(split, limit_s), limit_s):
         what = f"the proxy {split.hostname}" if proxy else str(split.hostname)
         where = "the container's network (not network_mode: none)" if process.in_container() else "the network"

@@ -1,4 +1,4 @@
-"""The service `uploader` of compose.yaml: from a results folder to Parquet files and to the emulator, in a container."""
+"""The service `uploader` of compose.yaml: from a results folder to Parquet files and to the emulator."""
 
 from __future__ import annotations
 

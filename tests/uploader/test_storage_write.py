@@ -140,7 +140,7 @@ def test_rows_that_are_refused_are_told_and_no_stream_is_committed(
 def test_an_emulator_without_a_port_for_this_api_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "http://127.0.0.1:9050")
     monkeypatch.setenv("BIGQUERY_EMULATOR_GRPC", "")
-    with pytest.raises(BadInput, match="--storage-write: .* names an emulator; set BIGQUERY_EMULATOR_GRPC"):
+    with pytest.raises(BadInput, match=r"--storage-write: .* names an emulator; set BIGQUERY_EMULATOR_GRPC"):
         storage_write._client(None)
 
 
