@@ -71,10 +71,10 @@ class BigQueryWarehouse:
                 made.append(f"table {table.name}{self._suffix}")
         if self._options.append_only:
             for table in TABLES:
-                self._run(f"create the view {table.name}", ddl.once_each(self._dataset, table))
+                self._renew_view(table.name, ddl.once_each(self._dataset, table))
         names = [table.name for table in TABLES] + list(views())
         for name, sql in views().items():
-            self._run(f"create the view {name}", ddl.create_view(self._dataset, name, sql, names))
+            self._renew_view(name, ddl.create_view(self._dataset, name, sql, names))
             made.append(f"view {name}")
         return made
 
@@ -254,6 +254,14 @@ class BigQueryWarehouse:
             self._ask(f"job {job.job_id}", lambda: job.result(timeout=JOB_TIMEOUT_S))
         except RowsRefused as error:
             raise RowsRefused(_first_errors(job) or str(error)) from error
+
+    def _renew_view(self, name: str, sql: str) -> None:
+        """Create a view, or replace it. Raises `SchemaDiffers` where a table lacks a column that it reads."""
+        try:
+            self._run(f"create the view {name}", sql)
+        except RowsRefused as error:
+            advice = f"add missing columns with: uploader migrate --to {self.address}"
+            raise SchemaDiffers(f"{error}; {advice}") from error
 
     def _run(self, doing: str, sql: str) -> None:
         self._ask(doing, lambda: self._client.query(sql, retry=None, job_retry=None, timeout=TIMEOUT_S).result())
