@@ -42,6 +42,8 @@ LEAST_SCATTER_LOG = (
     0.001  # no machine's sessions repeat closer; without it, equal values would make any change stand out
 )
 NEAR = 2
+# Facts that a session may fail to find out: one that becomes known, or is not known for a session, did not change.
+SOMETIMES_UNKNOWN = frozenset({"machine_type"})
 
 # Average run length in sessions under heavy tails -> threshold; measured, see docs/history.md.
 THRESHOLDS = {300: 3.6, 1000: 4.2, 3000: 4.7}
@@ -176,7 +178,8 @@ def version_changes(sessions: Sequence[Session], index: int) -> tuple[VersionCha
             continue
         before, after = sessions[index + off - 1].facts, sessions[index + off].facts
         for name in sorted(before.keys() | after.keys()):
-            if before.get(name) != after.get(name):
+            unknown = name in SOMETIMES_UNKNOWN and None in (before.get(name), after.get(name))
+            if before.get(name) != after.get(name) and not unknown:
                 found.append(VersionChange(name, before.get(name), after.get(name), off))
     return tuple(found)
 

@@ -61,7 +61,19 @@ PEAKS: Mapping[str, tuple[str, Callable[[Share], float | None]]] = {
     "intensity_flop_per_byte": ("FLOP/B", lambda s: s.intensity_flop_per_byte),
 }
 MACHINE_FACTS = frozenset(
-    {"kernel", "os", "cpu_model", "logical_cpus", "memory_bytes", "container", "gpu_driver", "gpus", "cpus", "affinity"}
+    {
+        "kernel",
+        "os",
+        "cpu_model",
+        "logical_cpus",
+        "memory_bytes",
+        "container",
+        "machine_type",
+        "gpu_driver",
+        "gpus",
+        "cpus",
+        "affinity",
+    }
 )
 
 

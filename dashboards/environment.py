@@ -124,6 +124,7 @@ def _machine_facts(machine: Machine) -> list[Fact]:
         ("memory", memory(machine.memory_bytes)),
         ("operating system", machine.os or DASH),
         ("kernel", machine.kernel or DASH),
+        ("machine type", machine.machine_type),
         ("container", machine.container or "none"),
         ("GPUs", ", ".join(machine.gpus) or "none"),
         ("GPU driver", (machine.gpu_driver or DASH) if machine.gpus else None),

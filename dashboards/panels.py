@@ -229,6 +229,7 @@ MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
         Shown("host", "host_id"),
         Shown("CPU", "cpu_model"),
         Shown("CPUs", "logical_cpus"),
+        Shown("machine type", "machine_type"),
         Shown("device", "hardware"),
         Shown("backend", "backend"),
         Shown("version", "backend_version"),

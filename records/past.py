@@ -25,7 +25,16 @@ from records.task import Goal, Metric
 Wanted = Callable[[str, str, str], bool]
 Facts = tuple[tuple[str, str], ...]
 
-MACHINE_FACTS = ("kernel", "gpu_driver", "os", "cpu_model", "logical_cpus", "memory_bytes", "container")
+MACHINE_FACTS = (
+    "kernel",
+    "gpu_driver",
+    "os",
+    "cpu_model",
+    "logical_cpus",
+    "memory_bytes",
+    "container",
+    "machine_type",
+)
 RESOLVED_FACTS = (
     "precision",
     "jit_compile",

@@ -179,6 +179,10 @@ class Machine:
     container: str | None = about("container engine, or null outside containers", default=None)
     gpus: list[str] = about("GPU product names", default_factory=list)
     gpu_driver: str | None = about("GPU driver version", default=None)
+    machine_type: str | None = about(
+        "what its cloud calls this type of machine, such as n1-standard-8; null off the clouds, or where not known",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

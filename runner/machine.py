@@ -1,4 +1,8 @@
-"""The machine, as detected: never declared, and without user names, addresses or environment variables."""
+"""The machine, as detected, without user names, addresses or environment variables.
+
+Two variables declare what does not show inside a container: `KERAS_BENCHMARK_HOST` the host, and
+`KERAS_BENCHMARK_MACHINE_TYPE` the machine type (`runner.machine_type`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import subprocess
 from pathlib import Path
 
 from records.schema import Machine
+from runner import machine_type
 
 # Names the machine where its own identity does not show, as in a container, whose name is new with every start.
 HOST_VARIABLE = "KERAS_BENCHMARK_HOST"
@@ -18,7 +23,7 @@ IDENTITY_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/sys/class/dmi
 
 
 def detect() -> Machine:
-    """Return what this machine is."""
+    """Return what this machine is; on a cloud its metadata server is asked. Raises `UsageError` for a variable."""
     gpus, driver = _gpus()
     return Machine(
         host_id=_host_id(),
@@ -31,6 +36,7 @@ def detect() -> Machine:
         container=_container(),
         gpus=gpus,
         gpu_driver=driver,
+        machine_type=machine_type.detect(),
     )
 
 

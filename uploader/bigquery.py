@@ -39,12 +39,21 @@ T = TypeVar("T")
 class BigQueryWarehouse:
     """One dataset, and beside it one for staging tables."""
 
-    def __init__(self, client: bigquery.Client, dataset: str, options: Options, patience: Patience) -> None:
+    def __init__(
+        self,
+        client: bigquery.Client,
+        dataset: str,
+        options: Options,
+        patience: Patience,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        """Take a client; `check` raises `WarehouseFailure` before the first request if nothing could answer it."""
         self._client = client
         self._dataset = f"{client.project}.{dataset}"
         self._staging = f"{self._dataset}_staging"
         self._options = options
         self._patience = patience
+        self._check = check
         self._made: dict[str, str] = {}
 
     @property
@@ -62,10 +71,10 @@ class BigQueryWarehouse:
                 made.append(f"table {table.name}{self._suffix}")
         if self._options.append_only:
             for table in TABLES:
-                self._run(f"create the view {table.name}", ddl.once_each(self._dataset, table))
+                self._renew_view(table.name, ddl.once_each(self._dataset, table))
         names = [table.name for table in TABLES] + list(views())
         for name, sql in views().items():
-            self._run(f"create the view {name}", ddl.create_view(self._dataset, name, sql, names))
+            self._renew_view(name, ddl.create_view(self._dataset, name, sql, names))
             made.append(f"view {name}")
         return made
 
@@ -246,6 +255,14 @@ class BigQueryWarehouse:
         except RowsRefused as error:
             raise RowsRefused(_first_errors(job) or str(error)) from error
 
+    def _renew_view(self, name: str, sql: str) -> None:
+        """Create a view, or replace it. Raises `SchemaDiffers` where a table lacks a column that it reads."""
+        try:
+            self._run(f"create the view {name}", sql)
+        except RowsRefused as error:
+            advice = f"add missing columns with: uploader migrate --to {self.address}"
+            raise SchemaDiffers(f"{error}; {advice}") from error
+
     def _run(self, doing: str, sql: str) -> None:
         self._ask(doing, lambda: self._client.query(sql, retry=None, job_retry=None, timeout=TIMEOUT_S).result())
 
@@ -266,6 +283,9 @@ class BigQueryWarehouse:
 
     def _ask(self, doing: str, ask: Callable[[], T]) -> T:
         """Ask BigQuery, again where it fails for now. Raises `WarehouseFailure`."""
+        if self._check is not None:
+            self._check()
+            self._check = None
 
         def once() -> T:
             try:

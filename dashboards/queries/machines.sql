@@ -4,6 +4,7 @@ SELECT
   c.machine_host_id AS host_id,
   c.machine_cpu_model AS cpu_model,
   c.machine_logical_cpus AS logical_cpus,
+  c.machine_machine_type AS machine_type,
   IFNULL(c.device_model, c.device_platform) AS hardware,
   c.backend,
   JSON_VALUE(c.versions, '$.keras') AS keras_version,
@@ -22,5 +23,5 @@ WHERE
   AND (@workload = '' OR c.workload = @workload)
   AND (@backend = '' OR c.backend = @backend)
   AND c.day >= CAST(@since AS DATE)
-GROUP BY host_id, cpu_model, logical_cpus, hardware, c.backend, keras_version, backend_version
-ORDER BY last_run_id DESC, host_id, c.backend, keras_version, backend_version, hardware
+GROUP BY host_id, cpu_model, logical_cpus, machine_type, hardware, c.backend, keras_version, backend_version
+ORDER BY last_run_id DESC, host_id, c.backend, keras_version, backend_version, hardware, machine_type

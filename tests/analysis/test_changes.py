@@ -166,6 +166,16 @@ def test_a_history_without_a_value_has_no_level() -> None:
     assert (one.changes, one.levels, one.spread) == ((), (), None)
 
 
+def test_a_machine_type_that_becomes_known_or_is_not_known_for_a_session_did_not_change() -> None:
+    types = [None, None, "n1-standard-8", None, "n1-standard-8", "n1-standard-16"]
+    facts: list[dict[str, str]] = [{} if one is None else {"machine_type": one} for one in types]
+    sessions = [session(number, 1.0, **one) for number, one in enumerate(facts)]
+    assert [version_changes(sessions, index) for index in (1, 2)] == [(), ()]
+    assert [(one.before, one.after, one.sessions_off) for one in version_changes(sessions, 4)] == [
+        ("n1-standard-8", "n1-standard-16", 1)
+    ]
+
+
 def test_versions_that_changed_at_the_point_come_first_and_near_ones_say_how_far() -> None:
     keras = ["3.15"] * 5 + ["3.16"] * 5
     kernel = ["6.1"] * 6 + ["6.2"] * 4

@@ -117,6 +117,7 @@ def test_a_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -
         ([("jaxlib", 0)], "jax"),
         ([("tensorflow", 0)], "tensorflow"),
         ([("kernel", 1)], "the machine's keeper"),
+        ([("machine_type", 0)], "the machine's keeper"),
         ([("keras", 1), ("gpu_driver", 0)], "the machine's keeper"),
         ([("keras", 0), ("torch", 0)], "Keras or torch"),
         ([("numpy", 0)], "who changed the settings or packages"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -22,13 +21,14 @@ from runner.cli.main import Seams
 from runner.cli.main import main as runner
 from runner.testing import FakeExecutor
 from tests.dashboards.boards import cell_of, stored, warehouse_of
+from tests.dashboards.googles_engine import answers
 from tests.uploader.conftest import emulated
 from uploader.cli.main import main as uploader
 from uploader.connect import connect
 from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox
 from uploader.push import push
-from uploader.schema import CELLS, FINDINGS, RUNS, Column, Mode, Type
+from uploader.schema import CELLS, FINDINGS, RUNS
 from uploader.sql import views
 from uploader.warehouse import BIGQUERY, Options, Warehouse
 
@@ -84,43 +84,13 @@ def test_a_question_has_the_same_rows_on_both(local: Warehouse, remote: Warehous
 @pytest.fixture(scope="module")
 def reference(local: LocalWarehouse) -> dict[str, Any]:
     """What ZetaSQL, Google's own analyser and reference engine, says of every query."""
-    python = os.environ.get("ZETASQL_PYTHON")
-    if not python:
-        pytest.skip("no ZetaSQL: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
-    asked: dict[str, dict[str, Any]] = {"tables": {}, "queries": {}}
-    parts = []
-    for table in (RUNS, CELLS, FINDINGS):
-        columns = [one for one in table.columns if one.mode is not Mode.REPEATED and one.type is not Type.TIMESTAMP]
-        given = ", ".join(_plain(column) for column in columns)
-        rows = [list(row) for row in local.query(f"SELECT {given} FROM {table.name}").rows]
-        kinds = [[one.name, one.type if one.type in PLAIN else "STRING"] for one in columns]
-        asked["tables"][f"given_{table.name}"] = {"columns": kinds, "rows": rows}
-        parts.append(f"{table.name} AS (SELECT {', '.join(map(_typed, columns))} FROM given_{table.name})")
-    parts += [f"{name} AS ({sql})" for name, sql in views().items() if name != "benchmarks"]
+    queries = {}
     for name, question in questions().items():
-        sql = question.sql
-        for parameter, value in Choice().parameters(sql).items():
-            sql = sql.replace(f"@{parameter}", f"'{value}'")
-        asked["queries"][name] = f"WITH {', '.join(parts)}\n{sql}"
-    command = [python, str(Path(__file__).parent / "reference.py")]
-    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
-
-
-def _plain(column: Column) -> str:
-    return column.name if column.type in PLAIN else f"CAST({column.name} AS STRING) AS {column.name}"
-
-
-def _typed(column: Column) -> str:
-    """A column as it is in BigQuery, from the plain one that the reference engine was given."""
-    if column.type is Type.DATE:
-        return f"CAST({column.name} AS DATE) AS {column.name}"
-    return f"PARSE_JSON({column.name}) AS {column.name}" if column.type is Type.JSON else column.name
+        queries[name] = question.sql
+        for parameter, value in Choice().parameters(question.sql).items():
+            queries[name] = queries[name].replace(f"@{parameter}", f"'{value}'")
+    used = {name: sql for name, sql in views().items() if name != "benchmarks"}
+    return answers(local, (RUNS, CELLS, FINDINGS), used, queries)
 
 
 @pytest.mark.parametrize("name", list(questions()))

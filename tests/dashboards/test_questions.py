@@ -14,13 +14,14 @@ from analysis.primary import STEP_TIME
 from dashboards import board, panels
 from dashboards.app.application import Application
 from dashboards.board import Standing
+from dashboards.format import DASH
 from dashboards.questions import Choice, answer, checked, questions
 from records import findings
 from records.findings import Kind
 from records.schema import Resolved, Status
 from records.settings import BACKENDS
 from records.store import Results, Run
-from tests.conftest import make_record, make_settings
+from tests.conftest import MACHINE, make_record, make_settings
 from tests.dashboards.boards import HOSTILE, NIGHTS, SLOWER_FROM, cell_of, stored, warehouse_of
 from tests.sessions import processes, run_name, store_session
 from tests.uploader.stored import found, store_run
@@ -317,6 +318,15 @@ def test_a_machine_is_told_with_what_was_installed_on_it(tmp_path: Path) -> None
         (backend, versions[backend], "3.16.0") for backend in BACKENDS
     }
     assert {(row["runs"], row["cells"], row["attempts"], row["cpu_model"]) for row in rows} == {(1, 1, 3, "a CPU")}
+
+
+def test_a_machine_is_shown_with_its_type_on_the_machines_panel(tmp_path: Path) -> None:
+    store_run(tmp_path, 0, machine=replace(MACHINE, machine_type="n1-standard-8"))
+    store_run(tmp_path, 1)
+    question = questions()["machines"]
+    shown = panels.panel(question, answer(warehouse_of(Results(tmp_path)), question, Choice()).dicts())
+    place = shown.columns.index("machine type")
+    assert [row.values[place] for row in shown.table] == [DASH, "n1-standard-8"]
 
 
 def test_what_others_measured_is_in_no_answer(tmp_path: Path) -> None:

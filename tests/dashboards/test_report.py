@@ -122,7 +122,9 @@ def test_every_text_of_a_record_stays_text(made_up: Any, hostile_name: str) -> N
         reason=hostile_name,
         warnings=[f"{hostile_name}: {hostile_name}; {hostile_name}"],
         versions={hostile_name: hostile_name},
-        machine=replace(record.machine, cpu_model=hostile_name, gpus=[hostile_name], kernel=hostile_name),
+        machine=replace(
+            record.machine, cpu_model=hostile_name, gpus=[hostile_name], kernel=hostile_name, machine_type=hostile_name
+        ),
         device=replace(record.device, name=hostile_name, model=hostile_name),
         evidence=Evidence(exception=hostile_name, result_problem=hostile_name, output_tail=hostile_name),
     )
@@ -130,6 +132,14 @@ def test_every_text_of_a_record_stays_text(made_up: Any, hostile_name: str) -> N
     page = report.render(both, table(both), {})
     assert hostile_name not in page
     assert {tag for tag, _ in Page(page).tags} <= ALLOWED_TAGS
+
+
+def test_the_machine_type_is_shown_where_it_is_known(made_up: Any) -> None:
+    record = made_up.records[0]
+    known = [replace(record, machine=replace(record.machine, machine_type="n1-standard-8"))]
+    assert "machine type" in Page(report.render(known, table(known), {})).text
+    assert "n1-standard-8" in Page(report.render(known, table(known), {})).text
+    assert "machine type" not in Page(report.render([record], table([record]), {})).text
 
 
 def test_every_workload_backend_and_verdict_is_there(made_up: Any) -> None:

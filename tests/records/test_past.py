@@ -11,7 +11,7 @@ import pytest
 from records.codec import dumps
 from records.past import read
 from records.schema import Status
-from tests.conftest import make_settings
+from tests.conftest import MACHINE, make_settings
 from tests.sessions import nights, processes, run_name, store_session
 
 
@@ -37,6 +37,13 @@ def test_steps_that_a_session_found_for_itself_are_no_fact_of_it(
     nights(tmp_path, [0.01], settings=make_settings(steps_per_epoch=asked))
     facts = dict(read([tmp_path]).runs[0].attempts[0].facts)
     assert facts.get("steps_per_epoch") == told
+
+
+def test_the_machine_type_is_a_fact_where_it_is_known(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01])
+    nights(tmp_path, [0.01], first=1, machine=replace(MACHINE, machine_type="n1-standard-8"))
+    facts = [dict(run.attempts[0].facts).get("machine_type") for run in read([tmp_path]).runs]
+    assert facts == [None, "n1-standard-8"]
 
 
 def test_nothing_is_changed_by_reading(tmp_path: Path) -> None:

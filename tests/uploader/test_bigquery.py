@@ -255,6 +255,26 @@ def test_a_table_that_is_missing_retyped_or_older_is_told_before_a_row_is_sent_a
     own.close()
 
 
+def test_views_of_an_older_version_are_renewed_by_migrate_once_it_has_added_the_columns_they_read(
+    emulated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = opened(emulated)
+    own.create()
+    client, name = own._client, f"{own._dataset}.cells"
+    client.delete_table(name)
+    lines = ddl.create_table(own._dataset, CELLS).splitlines()
+    client.query("\n".join(line for line in lines if not line.startswith("  machine_machine_type "))).result()
+    client.query(f"CREATE OR REPLACE VIEW `{own._dataset}.benchmarks` AS SELECT 1 AS test_id").result()
+    assert main(["init", "--to", emulated]) == 3
+    assert f"add missing columns with: uploader migrate --to {emulated}" in capsys.readouterr().err
+    assert main(["migrate", "--to", emulated]) == 0
+    assert capsys.readouterr().out == (
+        "added cells.machine_machine_type\nrenewed the views benchmarks, latest_findings, newest_cells\n"
+    )
+    assert own.query("SELECT platform_info.machine_type AS type FROM benchmarks").rows == []
+    own.close()
+
+
 def test_one_bad_row_among_many_is_set_aside_and_the_rest_goes(results: Results, warehouse: BigQueryWarehouse) -> None:
     outbox, done = Outbox(results.root.parent / "outbox"), Pushed()
     rows = [row for record in results.runs()[0].load()[0] for row in _rows(record) if row.table is MEASUREMENTS]
@@ -299,10 +319,11 @@ def test_without_dml_rows_are_appended_and_views_show_each_once(results: Results
 def test_a_lost_server_leaves_everything_pending(
     results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared: str
 ) -> None:
-    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "http://127.0.0.1:9")
     monkeypatch.setattr(connecting, "Patience", lambda: QUICK)
     began = time.monotonic()
-    assert main(["push", "--to", shared, "--results", str(results.root)]) == 3
+    with Proxy(os.environ["BIGQUERY_EMULATOR_HOST"], lambda number, method, path: Fault(reset=True)) as url:
+        monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", url)
+        assert main(["push", "--to", shared, "--results", str(results.root)]) == 3
     assert "push again later" in capsys.readouterr().err
     assert time.monotonic() - began < 20
 

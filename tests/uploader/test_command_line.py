@@ -275,6 +275,18 @@ def test_migrate_shows_the_difference_adds_what_may_be_null_and_nothing_else(
     assert "machine_os" not in fake.columns["cells"]
 
 
+def test_migrate_renews_the_views_but_not_in_a_dry_run(
+    fake: FakeWarehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeWarehouse, "create", lambda self: ["view benchmarks", "view newest_cells"])
+    assert main(["migrate", "--to", BIGQUERY, "--dry-run"]) == 0
+    assert capsys.readouterr().out == "the tables are as this version needs them\n"
+    assert main(["migrate", "--to", BIGQUERY]) == 0
+    assert capsys.readouterr().out == (
+        "the tables are as this version needs them\nrenewed the views benchmarks, newest_cells\n"
+    )
+
+
 def test_init_prints_the_least_rights_and_they_are_no_more_than_two_datasets(
     fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from uploader.differences import difference, differences, refuse
 from uploader.errors import SchemaDiffers
-from uploader.schema import CELLS, TABLES, Mode
+from uploader.schema import CELLS, RUNS, TABLES, Mode, Table
 from uploader.testing import FakeWarehouse
 
 
@@ -31,6 +31,14 @@ def test_cells_of_version_1_lack_only_what_migrate_adds() -> None:
         ("tensorboard_written", Mode.REPEATED),
         ("tensorboard_problem", Mode.NULLABLE),
     ]
+    assert found.wrong == ()
+
+
+@pytest.mark.parametrize("table", [RUNS, CELLS], ids=lambda table: table.name)
+def test_tables_made_before_the_machine_type_lack_only_a_column_that_migrate_adds(table: Table) -> None:
+    actual = {one.name: (str(one.type), str(one.mode)) for one in table.columns if one.name != "machine_machine_type"}
+    found = difference(table, actual)
+    assert [(one.name, one.mode) for one in found.missing] == [("machine_machine_type", Mode.NULLABLE)]
     assert found.wrong == ()
 
 

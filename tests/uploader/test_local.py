@@ -14,9 +14,9 @@ import duckdb
 import pytest
 
 from records.codec import dumps
-from records.schema import DeviceProof, Learning
+from records.schema import Learning
 from records.store import Results, Run
-from tests.conftest import MACHINE, make_settings
+from tests.conftest import make_settings
 from tests.uploader.stored import Killed, dying_at, full_at, results_with, store_run
 from uploader import local, parquet
 from uploader.cli.main import main
@@ -285,45 +285,6 @@ def test_parameters_are_values_and_never_text_of_the_query(tmp_path: Path, wareh
     sql = "SELECT COUNT(*) AS n FROM cells WHERE workload = @workload"
     assert warehouse.query(sql, {"workload": "x' OR '1' = '1"}).rows == [(0,)]
     assert warehouse.query(sql, {"workload": "mnist_mlp"}).rows == [(3,)]
-
-
-def test_the_flat_table_of_the_first_benchmarks_has_its_names(tmp_path: Path, warehouse: LocalWarehouse) -> None:
-    pushed(results_with(tmp_path / "results", runs=1, count=1), warehouse)
-    [row] = warehouse.query("SELECT * FROM benchmarks").dicts()
-    assert list(row) == [
-        "test_id",
-        "test_name",
-        "test_type",
-        "recorded_time",
-        "metrics",
-        "keras_backend",
-        "cpu_info",
-        "platform_info",
-        "keras_version",
-        "gpu_info",
-    ]
-    assert row["metrics"] == {
-        "totaltime": pytest.approx(0.03),
-        "epochs": 3,
-        "batch_size": 32,
-        "sampletype": "synthetic",
-    }
-    assert row["keras_backend"] == {"type": "jax", "version": "0.10.0"}
-    assert (row["test_name"], row["test_type"], row["keras_version"]) == ("mnist_mlp", "fit", "3.15.0")
-    assert row["recorded_time"].isoformat() == "2026-01-01T02:00:00+00:00"
-    assert row["platform_info"] == {"type": "host", "machine_type": "a CPU"}
-    assert row["gpu_info"] == {"count": 0.0, "platform": None}
-
-
-def test_the_flat_table_tells_memory_container_and_gpus(tmp_path: Path, warehouse: LocalWarehouse) -> None:
-    machine = replace(MACHINE, memory_bytes=8 << 30, container="docker")
-    device = DeviceProof("gpu", "cuda:0", 2, "a GPU")
-    store_run(tmp_path / "results", 0, count=1, machine=machine, device=device)
-    pushed(Results(tmp_path / "results"), warehouse)
-    [row] = warehouse.query("SELECT * FROM benchmarks").dicts()
-    assert row["cpu_info"] == {"numcores": 2.0, "memory": 8.0, "memory_units": "GiB"}
-    assert row["platform_info"] == {"type": "docker", "machine_type": "a CPU"}
-    assert row["gpu_info"] == {"count": 2.0, "platform": "a GPU"}
 
 
 def test_types_of_all_tables_are_known_to_the_engine() -> None:

@@ -1,4 +1,4 @@
-"""Add the columns that a newer version knows, as NULLABLE; refuse anything else with the difference."""
+"""Add the columns that a newer version knows, as NULLABLE, and renew the views; refuse anything else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from uploader.cli import options
 
 NAME = "migrate"
-HELP = "add new NULLABLE columns; otherwise refuse and show the difference"
+HELP = "add new NULLABLE columns and renew the views; otherwise refuse and show the difference"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,19 +17,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare the tables and add what may be added."""
+    """Compare the tables, add what may be added, and replace the views by this version's."""
     from uploader.differences import differences, refuse
 
     with options.warehouse(args) as warehouse:
         found = differences(warehouse)
         if not found:
             print("the tables are as this version needs them")
-            return 0
-        if args.dry_run:
+        elif args.dry_run:
             print("\n".join(line for one in found for line in one.lines()))
-            return 1
+        if args.dry_run:
+            return 1 if found else 0
         refuse([one for one in found if one.wrong or one.absent], args.to)
         for one in found:
             warehouse.add_columns(one.table, one.missing)
             print("\n".join(f"added {one.table.name}.{column.name}" for column in one.missing))
+        if renewed := [made.removeprefix("view ") for made in warehouse.create() if made.startswith("view ")]:
+            print(f"renewed the views {', '.join(renewed)}")
     return 0

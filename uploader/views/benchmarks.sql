@@ -1,12 +1,111 @@
--- The flat table of the first Keras benchmarks, its names kept: one row a measured attempt. `totaltime` is the seconds
--- of the kept epochs of ceil(samples / batch_size) steps where that was measured, otherwise of the kept epochs.
+-- The flat table of the first Keras benchmarks, its names kept, then columns that distinguish variants: one row a
+-- measured repeat. Rows of one cell, and of no other, share `test_name`, `test_type` and `keras_backend.type`: `test_type`
+-- is the phase, the FC mode and its workers, the parameters, the batch size, and every setting that is not at its default.
+-- Superseded attempts, attempts that ended neither ok nor unstable, and runs with an injected fault are left out: they
+-- are in `cells`. Imported rows have a `source`. `metrics.totaltime` is the seconds of the kept epochs, the discarded ones
+-- not among them: of epochs of ceil(samples / batch_size) steps where these were measured, otherwise of the epochs that
+-- were; `steps_per_epoch` says of how many steps. Of an external command it is the seconds of the whole command.
+WITH latest AS (
+  SELECT run_id, cell_id, repeat, MAX(attempt) AS attempt
+  FROM cells
+  GROUP BY run_id, cell_id, repeat
+),
+figures AS (
+  SELECT
+    run_id,
+    cell_id,
+    repeat,
+    attempt,
+    MAX(IF(metric = 'times.seed_total_time_s', value, NULL)) AS seed_total_time_s,
+    SUM(IF(metric = 'times.epoch_times_s', value, NULL)) AS epochs_total_time_s,
+    MAX(IF(metric = 'task.metrics.uptime_in_seconds', value, NULL)) AS command_time_s,
+    MAX(IF(metric = 'times.step_time_s', value, NULL)) AS step_time_s,
+    MAX(IF(metric = 'times.samples_per_s', value, NULL)) AS samples_per_s
+  FROM measurements
+  WHERE
+    metric IN (
+      'times.seed_total_time_s',
+      'times.epoch_times_s',
+      'task.metrics.uptime_in_seconds',
+      'times.step_time_s',
+      'times.samples_per_s'
+    )
+  GROUP BY run_id, cell_id, repeat, attempt
+),
+described AS (
+  SELECT
+    c.*,
+    IFNULL(c.phase, '') = 'task' AS is_command,
+    IF(c.params IS NULL, '{}', TO_JSON_STRING(c.params)) AS params_text,
+    IF(c.workload = 'fc', JSON_VALUE(c.params, '$.mode'), NULL) AS fc_mode,
+    IF(c.workload = 'fc', SAFE_CAST(JSON_VALUE(c.params, '$.workers') AS INT64), NULL) AS fc_workers
+  FROM cells AS c
+),
+listed AS (
+  SELECT
+    d.*,
+    -- As ", name=value"; a text keeps its quotes, or one that holds ", b=2" would look like another parameter.
+    REGEXP_REPLACE(
+      REGEXP_REPLACE(d.params_text, r'[{,]"([A-Za-z_][A-Za-z0-9_]*)":', r', \1='),
+      r'^\{\}$|\}$',
+      ''
+    ) AS params_list
+  FROM described AS d
+)
 SELECT
   c.row_hash AS test_id,
   c.workload AS test_name,
-  c.phase AS test_type,
+  SUBSTR(
+    CONCAT(
+      IFNULL(CONCAT(', ', c.phase), ''),
+      IFNULL(CONCAT(', ', c.fc_mode), ''),
+      IFNULL(CONCAT(', workers=', CAST(c.fc_workers AS STRING)), ''),
+      -- FC cells record every parameter; those at their default are left out.
+      IF(
+        c.workload = 'fc',
+        REGEXP_REPLACE(
+          REGEXP_REPLACE(
+            c.params_list,
+            r', (level=10|weight_size=1024|micro_batches=4|model_workers=0|phy_blocks=1|shared_ratio=0\.0009765625)\b',
+            ''
+          ),
+          r', (mode="[a-z_]*"|workers=[0-9]+|network="local"|overlap="on"|partition="program"|reduce="sum")',
+          ''
+        ),
+        c.params_list
+      ),
+      IF(c.is_command OR c.batch_size IS NULL, '', CONCAT(', batch_size=', CAST(c.batch_size AS STRING))),
+      IF(
+        NOT c.is_command AND c.samples != IF(c.workload = 'fc', 128, 1000),
+        CONCAT(', samples=', CAST(c.samples AS STRING)),
+        ''
+      ),
+      IF(c.eager, ', eager', ''),
+      IF(c.jit != 'auto', CONCAT(', jit=', c.jit), ''),
+      IF(c.precision NOT IN ('float32', 'own'), CONCAT(', precision=', c.precision), ''),
+      IF(c.league NOT IN ('as_shipped', 'tasks'), CONCAT(', league=', c.league), ''),
+      IF(c.device != 'cpu', CONCAT(', device=', c.device), ''),
+      IF(c.feed NOT IN ('device_resident', 'own'), CONCAT(', feed=', c.feed), ''),
+      IF(c.data NOT IN ('synthetic', 'own'), CONCAT(', data=', c.data), ''),
+      IF(NOT c.is_command AND c.epochs != 4, CONCAT(', epochs=', CAST(c.epochs AS STRING)), ''),
+      IF(NOT c.is_command AND c.discard != 1, CONCAT(', discard=', CAST(c.discard AS STRING)), ''),
+      IF(NOT c.is_command AND c.steps_per_epoch != 'auto', CONCAT(', steps_per_epoch=', c.steps_per_epoch), ''),
+      IF(c.steps_per_execution != 1, CONCAT(', steps_per_execution=', CAST(c.steps_per_execution AS STRING)), ''),
+      IF(c.seed != 0, CONCAT(', seed=', CAST(c.seed AS STRING)), ''),
+      IF(c.threads != 'all', CONCAT(', threads=', c.threads), ''),
+      IF(c.cpus != 'all', CONCAT(', cpus=', c.cpus), ''),
+      IF(c.compile_cache != 'cold', CONCAT(', compile_cache=', c.compile_cache), ''),
+      IF(c.clocks != 'free', CONCAT(', clocks=', c.clocks), ''),
+      IF(c.autotune != 'fresh', CONCAT(', autotune=', c.autotune), ''),
+      IF(c.freed_memory != 'returned', CONCAT(', freed_memory=', c.freed_memory), ''),
+      IF(c.set_by_matrix != '', CONCAT(', set_by_matrix=', c.set_by_matrix), ''),
+      IFNULL(CONCAT(', source=', c.source), '')
+    ),
+    3
+  ) AS test_type,
   c.started_at AS recorded_time,
   STRUCT(
-    IFNULL(m.seed_total_time_s, m.epochs_total_time_s) AS totaltime,
+    COALESCE(m.seed_total_time_s, m.epochs_total_time_s, m.command_time_s) AS totaltime,
     c.epochs - c.discard AS epochs,
     c.batch_size AS batch_size,
     c.data AS sampletype
@@ -22,25 +121,57 @@ SELECT
   STRUCT(
     CAST(c.machine_logical_cpus AS FLOAT64) AS numcores,
     c.machine_memory_bytes / 1073741824 AS memory,
-    'GiB' AS memory_units
+    'GiB' AS memory_units,
+    c.machine_cpu_model AS platform
   ) AS cpu_info,
-  STRUCT(IFNULL(c.machine_container, 'host') AS type, c.machine_cpu_model AS machine_type) AS platform_info,
+  STRUCT(IFNULL(c.machine_container, 'host') AS type, c.machine_machine_type AS machine_type) AS platform_info,
   JSON_VALUE(c.versions, '$.keras') AS keras_version,
   STRUCT(
     CAST(IF(c.device_platform = 'gpu', c.device_count, 0) AS FLOAT64) AS count,
     IF(c.device_platform = 'gpu', IFNULL(c.device_model, c.device_name), NULL) AS platform
-  ) AS gpu_info
-FROM cells AS c
-JOIN (
-  SELECT
-    run_id,
-    cell_id,
-    repeat,
-    attempt,
-    MAX(IF(metric = 'times.seed_total_time_s', value, NULL)) AS seed_total_time_s,
-    SUM(IF(metric = 'times.epoch_times_s', value, NULL)) AS epochs_total_time_s
-  FROM measurements
-  WHERE metric IN ('times.seed_total_time_s', 'times.epoch_times_s')
-  GROUP BY run_id, cell_id, repeat, attempt
-) AS m
+  ) AS gpu_info,
+  c.run_id,
+  c.cell_id,
+  c.repeat,
+  c.status,
+  NULLIF(r.arm, '') AS arm,
+  c.source,
+  c.phase,
+  c.fc_mode,
+  c.fc_workers,
+  c.params_text AS params,
+  c.samples,
+  c.eager,
+  c.jit,
+  c.precision,
+  c.league,
+  c.device,
+  c.feed,
+  STRUCT(
+    c.epochs AS epochs,
+    c.discard AS discard,
+    c.steps_per_epoch AS steps_per_epoch,
+    c.steps_per_execution AS steps_per_execution,
+    c.seed AS seed,
+    c.threads AS threads,
+    c.cpus AS cpus,
+    c.compile_cache AS compile_cache,
+    c.clocks AS clocks,
+    c.autotune AS autotune,
+    c.freed_memory AS freed_memory,
+    c.set_by_matrix AS set_by_matrix
+  ) AS settings,
+  IF(m.seed_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
+  m.step_time_s,
+  m.samples_per_s
+FROM listed AS c
+JOIN runs AS r
+  ON r.run_id = c.run_id
+JOIN latest AS l
+  ON l.run_id = c.run_id AND l.cell_id = c.cell_id AND l.repeat = c.repeat AND l.attempt = c.attempt
+JOIN figures AS m
   ON m.run_id = c.run_id AND m.cell_id = c.cell_id AND m.repeat = c.repeat AND m.attempt = c.attempt
+WHERE
+  r.fault IS NULL
+  AND c.status IN ('ok', 'unstable')
+  AND COALESCE(m.seed_total_time_s, m.epochs_total_time_s, m.command_time_s) IS NOT NULL

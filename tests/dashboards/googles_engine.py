@@ -1,0 +1,53 @@
+"""Queries answered by ZetaSQL, Google's own analyser and reference engine, over the rows of a local warehouse."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from uploader.local import LocalWarehouse
+from uploader.schema import Column, Mode, Table, Type
+
+PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
+
+
+def answers(
+    local: LocalWarehouse, tables: Sequence[Table], views: Mapping[str, str], queries: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what it says of each query over these tables and views; columns of arrays and times are left out."""
+    python = os.environ.get("ZETASQL_PYTHON")
+    if not python:
+        pytest.skip("no ZetaSQL: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
+    asked: dict[str, dict[str, Any]] = {"tables": {}, "queries": {}}
+    parts = []
+    for table in tables:
+        columns = [one for one in table.columns if one.mode is not Mode.REPEATED and one.type is not Type.TIMESTAMP]
+        given = ", ".join(_plain(column) for column in columns)
+        rows = [list(row) for row in local.query(f"SELECT {given} FROM {table.name}").rows]
+        kinds = [[one.name, one.type if one.type in PLAIN else "STRING"] for one in columns]
+        asked["tables"][f"given_{table.name}"] = {"columns": kinds, "rows": rows}
+        parts.append(f"{table.name} AS (SELECT {', '.join(map(_typed, columns))} FROM given_{table.name})")
+    parts += [f"{name} AS ({sql})" for name, sql in views.items()]
+    asked["queries"] = {name: f"WITH {', '.join(parts)}\n{sql}" for name, sql in queries.items()}
+    command = [python, str(Path(__file__).parent / "reference.py")]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _plain(column: Column) -> str:
+    return column.name if column.type in PLAIN else f"CAST({column.name} AS STRING) AS {column.name}"
+
+
+def _typed(column: Column) -> str:
+    """A column as it is in BigQuery, from the plain one that the reference engine was given."""
+    if column.type is Type.DATE:
+        return f"CAST({column.name} AS DATE) AS {column.name}"
+    return f"PARSE_JSON({column.name}) AS {column.name}" if column.type is Type.JSON else column.name
