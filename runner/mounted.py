@@ -40,11 +40,15 @@ def missing(cell: Cell, roots: Sequence[Path]) -> str | None:
 def mount_advice(path: Path, written: str) -> str:
     """Return how to mount what was looked for at `path`: from the same place in the project, or of the host.
 
-    `written` is how the matrix names it; the working folder is the project's.
+    `written` is how the matrix names it; the working folder is the project's. A folder within it that is here has been
+    mounted, and shows what the project has there: nothing can be mounted into it, since it is read-only.
     """
     here = path.resolve()
-    outside = written if Path(written).is_absolute() else f"$PWD/{os.path.relpath(here)}"
-    return f'mount it with -v "{outside}:{here}:ro"'
+    if Path(written).is_absolute():
+        return f'mount it with -v "{written}:{here}:ro"'
+    if here.parent.is_dir() and Path.cwd() in here.parents[1:]:
+        return f"put it into {os.path.relpath(here.parent)}, which is mounted"
+    return f'mount it with -v "$PWD/{os.path.relpath(here)}:{here}:ro"'
 
 
 def _of_command(task: Task, matrix_folder: Path) -> str | None:

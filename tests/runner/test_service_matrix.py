@@ -163,6 +163,21 @@ def test_every_shipped_matrix_runs_in_every_service_or_says_why_not(
             '-v "/absent/scripts:/absent/scripts:ro"',
         ),
         (
+            TASK.format("echo") + "    backends: [jax]\n    folder: scripts",
+            "5: task train: folder: this container has no folder {folder}/scripts; mount it with "
+            '-v "$PWD/scripts:{folder}/scripts:ro"',
+        ),
+        (
+            TASK.format("scripts/train.sh") + "    backends: [jax]",
+            "5: task train: command: this container has no file scripts/train.sh in {folder}; mount it with "
+            '-v "$PWD/scripts/train.sh:{folder}/scripts/train.sh:ro"',
+        ),
+        (
+            TASK.format("mounted/train.sh") + "    backends: [jax]",
+            "5: task train: command: this container has no file mounted/train.sh in {folder}; put it into mounted, "
+            "which is mounted",
+        ),
+        (
             TASK.format("no-such-program") + "    backends: [jax]",
             "5: task train: command: this image has no program 'no-such-program'; run it with a runner on the host",
         ),
@@ -185,6 +200,7 @@ def test_every_shipped_matrix_runs_in_every_service_or_says_why_not(
 def test_an_entry_that_a_service_cannot_run_is_left_out_with_the_reason_and_the_rest_is_planned(
     folder: Path, capsys: pytest.CaptureFixture[str], entry: str, reason: str
 ) -> None:
+    (folder / "mounted").mkdir()
     added = "\ncells: [{workload: gru}]\n" if entry.startswith("tasks") else ", {workload: gru}]"
     cells, left_out = of_matrix(folder, entry.removesuffix("]" * (not entry.startswith("tasks"))) + added, capsys)
     assert {(cell["workload"], cell["backend"], cell["device"]) for cell in cells} == {("gru", "jax", "cpu")}
