@@ -44,7 +44,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     names = parser.add_argument_group("what its figures are called")
     names.add_argument("--framework", default="", metavar="NAME", help="put before each key")
     names.add_argument("--metrics-suffix", default="", metavar="NAME", help="put after each key")
-    names.add_argument("--result", type=Path, metavar="FILE", help="default: dlbenchmark_result.json")
+    names.add_argument(
+        "--result",
+        type=Path,
+        metavar="FILE",
+        help="default: dlbenchmark_result.json; in a service, in its results folder",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
     add_measuring_options(parser)
 
@@ -64,8 +69,10 @@ def run(args: argparse.Namespace) -> int:
         # It is chosen by its name, so that it need not say which backend's service runs it.
         args.service = replace(args.service, backends=())
     matrix, cells = chosen_of(args, matrix, Overrides(repeats=args.repeats))
-    output: Path = args.result or Path(result_file.NAME)
-    check_output("--result", output)
+    # In a service only the results folder can be written, and the engine has made it.
+    output: Path = args.result or (args.results if args.service else Path()) / result_file.NAME
+    if args.result is not None or not args.service:
+        check_output("--result", output)
     output.unlink(missing_ok=True)  # what an earlier run found is no result of this one
     asked = request(args, cells, {"": own_arm(args, cells)}, left_out=matrix.left_out)
     session = measure_session(args, Results(args.results), asked, Goal(budget_s(args, matrix)))

@@ -352,6 +352,13 @@ def test_a_command_chosen_by_its_name_needs_no_backends_in_a_service(folder: Pat
     assert [record.settings.workload for record in newest_records(folder)] == ["task train"]
 
 
+def test_the_result_file_of_a_command_goes_to_the_results_in_a_service(folder: Path) -> None:
+    (folder / "matrix.yaml").write_text(HEAD + TASK.format("echo") + "    backends: [jax]")
+    assert runner("task", "--task-name", "train") == 0
+    assert not (folder / "dlbenchmark_result.json").exists()
+    assert (folder / "results" / "dlbenchmark_result.json").is_file()
+
+
 def test_a_command_chosen_by_its_name_runs_for_the_services_backend_alone(folder: Path) -> None:
     (folder / "matrix.yaml").write_text(HEAD + TASK.format("echo") + "    backends: [tensorflow, jax]")
     assert runner("task", "--task-name", "train") == 0
