@@ -238,7 +238,7 @@ def test_a_key_at_the_terminal_interrupts_a_service(project: Path) -> None:
 
 def test_a_second_service_on_the_same_results_is_told_that_one_measures_there(project: Path) -> None:
     with hanging(project):
-        second = run(project, SERVICES[0])
+        second = run(project, SERVICES[0], mounts=misbehave(project, "hanging"))
         assert second.returncode == 3
         assert "another runner measures into this folder" in second.stderr
 
