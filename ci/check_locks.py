@@ -26,7 +26,8 @@ NOT_PORTABLE = re.compile(r"^\s*-|\S+://|^\s*[./]")
 class Lock:
     """What one file in locks/ serves: optional extras and dependency groups beside the project's own dependencies.
 
-    Or, where it `builds`, what the wheel is built with; or, apart from the project, what a file in docker/ `lists`.
+    Or, where it `builds`, what the wheel is built with; its `groups` alone, without what the project's host side needs,
+    if `groups_only`; or, apart from the project, what a file in docker/ `lists`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Lock:
     groups: tuple[str, ...] = ()
     torch_apart: bool = False
     builds: bool = False
+    groups_only: bool = False
     lists: str = ""
     pythons: tuple[str, ...] = PYTHONS
 
@@ -42,6 +44,7 @@ LOCKS = (
     Lock("build", builds=True),
     Lock("host"),
     Lock("dashboard", ("dashboard", "bigquery")),
+    Lock("uploader", groups=("uploader",), groups_only=True),
     Lock("cpu", ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard"), ("dev",), torch_apart=True),
     Lock("tf-cpu", ("tf-cpu",)),
     Lock("tf-gpu", ("tf-gpu",)),
@@ -62,7 +65,7 @@ def required(pyproject: dict[str, Any], lock: Lock) -> list[Requirement]:
     if lock.builds:
         return [Requirement(text) for text in pyproject["build-system"]["requires"]]
     project = pyproject["project"]
-    texts = list(project["dependencies"])
+    texts = [] if lock.groups_only else list(project["dependencies"])
     for extra in lock.extras:
         texts += project["optional-dependencies"][extra]
     for group in lock.groups:

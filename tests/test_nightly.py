@@ -17,20 +17,20 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", TEXT, flags=re.S)
 
 
-def night(folder: Path, codes: dict[str, int]) -> tuple[int, list[str]]:
-    """Run the script with commands that note what they were asked and end with these codes."""
+def night(folder: Path, codes: dict[str, int], script: int = 0) -> tuple[int, list[str]]:
+    """Run one of the scripts with commands that note what they were asked and end with these codes."""
     told = folder / "told"
     programs = folder / "bin"
     programs.mkdir()
-    for name in ("runner", "curl"):
+    for name in ("runner", "curl", "docker"):
         path = programs / name
-        cases = "".join(f"  {first}) exit {code} ;;\n" for first, code in codes.items())
-        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{told}\ncase "$1" in\n{cases}esac\n')
+        cases = "".join(f"  *{word}*) exit {code} ;;\n" for word, code in codes.items())
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{told}\ncase "$*" in\n{cases}esac\n')
         path.chmod(0o755)
-    [script] = blocks("sh")
+    text = blocks("sh")[script]
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "WAREHOUSE": "local", "ALERT_URL": "https://hook"}
     done = subprocess.run(
-        ["sh", "-c", script.replace("/srv/benchmarks", str(folder))],
+        ["sh", "-c", text.replace("/srv/benchmarks", str(folder))],
         env=environment,
         capture_output=True,
         text=True,
@@ -54,6 +54,21 @@ def test_a_night_with_something_wrong_goes_on_and_alerts_with_the_first_code(
     assert [line.split()[0] for line in told] == ["runner"] * 4 + ["curl"]
     assert f"exit code {code}" in told[-1]
     assert told[-1].endswith("https://hook")
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [({}, 0), ({"jax-cpu": 1}, 1), ({"uploader": 3}, 3), ({"jax-cpu": 125, "uploader": 3}, 125)],
+)
+def test_a_night_in_containers_uploads_whatever_measuring_ends_with_and_returns_the_first_code(
+    tmp_path: Path, codes: dict[str, int], code: int
+) -> None:
+    ended, commands = night(tmp_path, codes, script=1)
+    assert ended == code
+    assert commands == [
+        "docker compose run --rm -T jax-cpu --matrix matrix.yaml",
+        "docker compose run --rm -T uploader push --quiet --to local",
+    ]
 
 
 def test_the_workflow_asks_for_no_more_than_it_needs() -> None:

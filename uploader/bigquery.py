@@ -39,12 +39,21 @@ T = TypeVar("T")
 class BigQueryWarehouse:
     """One dataset, and beside it one for staging tables."""
 
-    def __init__(self, client: bigquery.Client, dataset: str, options: Options, patience: Patience) -> None:
+    def __init__(
+        self,
+        client: bigquery.Client,
+        dataset: str,
+        options: Options,
+        patience: Patience,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        """Take a client; `check` raises `WarehouseFailure` before the first request if nothing could answer it."""
         self._client = client
         self._dataset = f"{client.project}.{dataset}"
         self._staging = f"{self._dataset}_staging"
         self._options = options
         self._patience = patience
+        self._check = check
         self._made: dict[str, str] = {}
 
     @property
@@ -266,6 +275,9 @@ class BigQueryWarehouse:
 
     def _ask(self, doing: str, ask: Callable[[], T]) -> T:
         """Ask BigQuery, again where it fails for now. Raises `WarehouseFailure`."""
+        if self._check is not None:
+            self._check()
+            self._check = None
 
         def once() -> T:
             try:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from uploader import refusals
+from uploader import reachable, refusals
 from uploader.bigquery import BigQueryWarehouse
 from uploader.errors import BadInput
+from uploader.reachable import EMULATOR
 from uploader.retry import Patience
 from uploader.warehouse import Options
 
 if TYPE_CHECKING:
     from google.cloud import bigquery
 
-EMULATOR = "BIGQUERY_EMULATOR_HOST"
 SCOPES = ("https://www.googleapis.com/auth/bigquery",)
 
 
 def connect(project: str, dataset: str, options: Options, patience: Patience | None = None) -> BigQueryWarehouse:
     """Return a dataset of a project. Raises `BadInput` without the libraries, `NotAllowed` without credentials."""
-    return BigQueryWarehouse(client(project, options), dataset, options, patience or Patience())
+    return BigQueryWarehouse(client(project, options), dataset, options, patience or Patience(), reachable.check)
 
 
 def client(project: str, options: Options) -> bigquery.Client:

@@ -26,6 +26,7 @@ from records.store import StoreFailure
 from uploader import parquet
 from uploader.errors import RowsRefused, WarehouseFailure
 from uploader.outbox import Batch
+from uploader.process import not_writable
 from uploader.schema import TABLES, Column, Table
 from uploader.sql import to_duckdb, translated_views
 from uploader.warehouse import Actual, Answer, Scalar
@@ -207,7 +208,7 @@ class LocalWarehouse:
             self.folder.mkdir(parents=True, exist_ok=True)
             handle = (self.folder / ".lock").open("a")
         except OSError as error:
-            raise WarehouseFailure(f"{self.folder}: cannot be written: {error.strerror or error}") from error
+            raise WarehouseFailure(f"{self.folder}: cannot be written: {not_writable(self.folder, error)}") from error
         with handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield

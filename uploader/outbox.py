@@ -25,6 +25,7 @@ from typing import Any
 
 from records.store import publish
 from uploader.errors import OutboxFailure
+from uploader.process import not_writable
 from uploader.rows import Row, item_of
 from uploader.schema import BY_NAME, FINDINGS, MEASUREMENTS, Table
 
@@ -250,5 +251,5 @@ def _explained(path: Path, what: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise OutboxFailure(
-            f"{path}: {what}: {error.strerror or error}; nothing sealed is lost, push again once it can be"
+            f"{path}: {what}: {not_writable(path, error)}; nothing sealed is lost, push again once it can be"
         ) from error

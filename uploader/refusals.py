@@ -6,9 +6,12 @@ is judged by the HTTP status. No message repeats a header, so that none holds a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from uploader import process
 from uploader.errors import NotAllowed, QuotaSpent, RowsRefused, SchemaDiffers, Unreachable, WarehouseFailure
 
 FOR_NOW = frozenset(
@@ -41,6 +44,13 @@ BY_CODE = {401: "authError", 403: "accessDenied", 404: "notFound", 400: "invalid
 # What BigQuery says, and the emulator, where two changes of a table met: neither is any row's fault.
 MEETING = ("Could not serialize access", "Failed to commit")
 MOST_TEXT = 400
+LOGIN = "log in with: gcloud auth application-default login, or see docs/bigquery.md for workload identity"
+LOGIN_IN_CONTAINER = (
+    "a container has those that GOOGLE_APPLICATION_CREDENTIALS names outside of it, such as "
+    "~/.config/gcloud/application_default_credentials.json from: gcloud auth application-default login; files that it "
+    "refers to need a mount of their own: docs/containers.md"
+)
+MOUNTED = Path("/credentials.json")  # compose.yaml
 
 
 def kinds() -> tuple[type[Exception], ...]:
@@ -60,10 +70,10 @@ def explained(doing: str, error: Exception) -> WarehouseFailure:
 
     for_now = isinstance(error, auth.TransportError) or (isinstance(error, auth.GoogleAuthError) and error.retryable)
     if isinstance(error, auth.GoogleAuthError) and not for_now:
-        return NotAllowed(
-            f"{doing}: no usable credentials ({_short(str(error))}); log in with: gcloud auth application-default "
-            "login, or see docs/bigquery.md for workload identity"
-        )
+        advice = LOGIN_IN_CONTAINER if process.in_container() else LOGIN
+        return NotAllowed(f"{doing}: no usable credentials ({_short(str(error))}); {advice}")
+    if isinstance(error, PermissionError) and error.filename:
+        return NotAllowed(f"{doing}: {_unreadable(Path(error.filename))}")
     if for_now or isinstance(error, http.RequestException | ConnectionError | TimeoutError | api.RetryError):
         return Unreachable(f"{doing}: no answer ({type(error).__name__}: {_short(str(error))}); push again later")
     if isinstance(error, api.GoogleAPICallError):
@@ -86,6 +96,18 @@ def by_reason(doing: str, errors: Sequence[Any], code: int | None, message: str)
         return RowsRefused(told)
     kind, advice = ADVICE.get(reason, (WarehouseFailure, "nothing was lost"))
     return kind(f"{told}; {advice}")
+
+
+def _unreadable(path: Path) -> str:
+    """Return why a file that was needed cannot be read, and what to do."""
+    whose, let = "", f"let this user read it: setfacl -m u:{os.geteuid()}:r {path}"
+    if path == MOUNTED and process.in_container():
+        whose = " (the file that GOOGLE_APPLICATION_CREDENTIALS names outside of the container)"
+        let = (
+            "the container runs as the owner of ./results: use a file of that owner's, or let that user read yours: "
+            f'setfacl -m u:{os.geteuid()}:r "$GOOGLE_APPLICATION_CREDENTIALS"'
+        )
+    return f"{path}{whose}: cannot be read: {process.access_text(path)}; {let}"
 
 
 def _short(text: str) -> str:

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from records.peaks import put
 from records.store import StoreFailure
-from uploader import refusals
-from uploader.errors import OutboxFailure, RowsRefused, Unreachable, WarehouseFailure
+from uploader import reachable, refusals
+from uploader.errors import BadInput, OutboxFailure, RowsRefused, Unreachable, WarehouseFailure
 from uploader.outbox import Batch
+from uploader.reachable import EMULATOR, EMULATOR_GRPC
 from uploader.retry import Patience
 from uploader.schema import Mode, Table, Type
 
 if TYPE_CHECKING:
     from google.cloud import bigquery_storage_v1 as storage
 
-EMULATOR_GRPC = "BIGQUERY_EMULATOR_GRPC"
 REQUEST_BYTES = 4 << 20  # of the 10 MB that one request may have
 TIMEOUT_S = 60.0
 ALREADY_EXISTS = 6
@@ -101,7 +101,10 @@ def _client(credentials: Any) -> storage.BigQueryWriteClient:
 
     target = os.environ.get(EMULATOR_GRPC)
     if not target:
+        if os.environ.get(EMULATOR):
+            raise BadInput(f"--storage-write: {EMULATOR} names an emulator; set {EMULATOR_GRPC} to its HOST:PORT, too")
         return storage.BigQueryWriteClient(credentials=credentials)
+    reachable.check_grpc(target)
     import grpc
     from google.cloud.bigquery_storage_v1.services.big_query_write.transports import BigQueryWriteGrpcTransport
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from records.settings import Settings
+from functools import cache
+
+from records.settings import Scalar, Settings
 from records.task import DEFINITION, PREFIX
 from runner.executors.output import printable
 
@@ -58,10 +60,15 @@ def size(value: int | None) -> str:
 
 
 def asked(settings: Settings) -> str:
-    """Return a cell's workload, parameters, and every setting that is not the default."""
+    """Return a cell's workload, and every parameter and setting that is not the default."""
     from runner.grammar import SETTINGS
 
-    told = [f"{name}={value}" for name, value in settings.params.items() if name != DEFINITION]
+    usual = _default_params().get(settings.workload, {})
+    told = [
+        f"{name}={value}"
+        for name, value in settings.params.items()
+        if name != DEFINITION and not (name in usual and usual[name] == value)
+    ]
     if settings.workload.startswith(PREFIX):
         return printable(" ".join([settings.workload, *told]))
     for name, rule in SETTINGS.items():
@@ -69,6 +76,16 @@ def asked(settings: Settings) -> str:
         if name != "samples" and (rule.default is None or value != rule.default):
             told.append(f"{name}={value}")
     return printable(" ".join([settings.workload, *told]))
+
+
+@cache
+def _default_params() -> dict[str, dict[str, Scalar | None]]:
+    from runner import catalog
+
+    return {
+        name: {param: rule.default for param, rule in entry.params.items()}
+        for name, entry in catalog.load().workloads.items()
+    }
 
 
 def columns(rows: list[list[str]], right: frozenset[int] = frozenset()) -> list[str]:

@@ -111,6 +111,7 @@ def earlier_wall_times(args: argparse.Namespace) -> dict[str, float]:
 
 def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, seed: int) -> None:
     from runner.cli.format import asked
+    from runner.cli.progress import work
 
     lines = ["", "cells"]
     for cell in cells:
@@ -123,7 +124,7 @@ def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, s
         if step.repeat != block:
             block = step.repeat
             lines += ["", f"block {block}, in the order of --order-seed {seed}"]
-        lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {step.cell.settings.workload}")
+        lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {work(step.cell)}")
     print("\n".join(lines))
 
 

@@ -144,11 +144,19 @@ def label(step: Step) -> str:
 
 
 def name(cell: Cell) -> str:
-    """Return a short name of a cell: its workload, phase and batch size; the plan tells the rest."""
+    """Return a short name of a cell: its work, phase and batch size; the plan lists all settings."""
     if cell.task is not None:
-        return f"{cell.settings.workload} {cell.settings.backend}"
+        return f"{work(cell)} {cell.settings.backend}"
     phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
-    return f"{cell.settings.workload}{phase} b{cell.settings.batch_size} on {cell.settings.backend}"
+    return f"{work(cell)}{phase} b{cell.settings.batch_size} on {cell.settings.backend}"
+
+
+def work(cell: Cell) -> str:
+    """Return a cell's workload or, of the FC network, its mode and workers: `fc_data workers=2`."""
+    settings = cell.settings
+    if settings.workload != "fc":
+        return settings.workload
+    return f"{settings.params['mode']} workers={settings.params['workers']}"
 
 
 def result(record: Record) -> str:

@@ -12,13 +12,15 @@ from tests.docker.containers import IMAGES, ROOT, compose
 pytestmark = pytest.mark.docker
 BACKENDS = {"tf": "tensorflow", "jax": "jax", "torch": "torch"}
 MEASURING = {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu"}
-NETWORKS = {"dashboard": "bridge", "jax-tpu": "host"}
+ONLINE = {"dashboard", "uploader"}
+VARIABLES = ("GOOGLE_APPLICATION_CREDENTIALS", "BIGQUERY_EMULATOR_HOST", "BIGQUERY_EMULATOR_GRPC", "NO_GCE_CHECK")
+UNSET = dict.fromkeys(VARIABLES, "")
 
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
     """Every service, by its name."""
-    return active("*")
+    return active("*", **UNSET)
 
 
 def active(*profiles: str, **environment: str) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def active(*profiles: str, **environment: str) -> dict[str, Any]:
 
 
 def test_every_backend_and_device_is_a_service_with_an_image_of_its_own(services: dict[str, Any]) -> None:
-    assert set(services) == {*MEASURING, "dashboard", "bigquery"}
+    assert set(services) == {*MEASURING, *ONLINE, "bigquery"}
     assert {name: service["image"] for name, service in services.items()} == {
         name: f"{IMAGES}:{name}" for name in services
     }
@@ -76,7 +78,7 @@ def test_the_caller_says_which_gpu() -> None:
     assert reserved(active("gpu", GPU="1")["torch-gpu"]) == [("nvidia", ["1"], ["gpu"])]
 
 
-@pytest.mark.parametrize("name", sorted({*MEASURING, "dashboard"}))
+@pytest.mark.parametrize("name", sorted({*MEASURING, *ONLINE}))
 def test_a_service_shuts_what_need_not_be_open(services: dict[str, Any], name: str) -> None:
     service = services[name]
     assert (service["read_only"], service["init"]) == (True, True)
@@ -84,19 +86,65 @@ def test_a_service_shuts_what_need_not_be_open(services: dict[str, Any], name: s
     assert sorted(service["cap_add"]) == ["CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service.get("privileged", False) is (name == "jax-tpu")
-    assert service["network_mode"] == NETWORKS.get(name, "none")
     assert (service["pids_limit"], service["shm_size"]) == (4096, str(1 << 30))
     assert service["tmpfs"] == ["/tmp:rw,nosuid,nodev,size=1g"]
     assert {one["target"] for one in service["volumes"] if not one.get("read_only")} == {"/work/results"}
     assert {one["target"] for one in service["volumes"] if one.get("read_only")} == {
         "/work/matrix.yaml",
         "/work/matrices",
+        *(["/credentials.json"] if name in ONLINE else []),
     }
+
+
+def test_uploader_dashboard_and_emulator_share_a_network_and_no_service_that_measures_has_one(
+    services: dict[str, Any],
+) -> None:
+    modes = {name: service.get("network_mode") for name, service in services.items()}
+    assert modes == dict.fromkeys(MEASURING, "none") | {"jax-tpu": "host"} | dict.fromkeys((*ONLINE, "bigquery"))
+    for name in (*ONLINE, "bigquery"):
+        assert set(services[name]["networks"]) == {"default"}, name
+
+
+@pytest.mark.parametrize("name", sorted(ONLINE))
+def test_credentials_are_mounted_read_only_if_the_caller_names_a_file(services: dict[str, Any], name: str) -> None:
+    named = active("*", **UNSET | {"GOOGLE_APPLICATION_CREDENTIALS": "/home/me/key.json"})[name]
+    for service, source, target in (
+        (services[name], "/dev/null", ""),
+        (named, "/home/me/key.json", "/credentials.json"),
+    ):
+        [mount] = [one for one in service["volumes"] if one["target"] == "/credentials.json"]
+        assert (mount["source"], mount["read_only"]) == (source, True)
+        assert mount["bind"].get("create_host_path", False) is False
+        assert service["environment"]["GOOGLE_APPLICATION_CREDENTIALS"] == target
+
+
+@pytest.mark.parametrize("name", sorted(MEASURING))
+def test_no_service_that_measures_sees_credentials(name: str) -> None:
+    service = active("*", **UNSET | {"GOOGLE_APPLICATION_CREDENTIALS": "/home/me/key.json"})[name]
+    assert set(VARIABLES) & set(service["environment"]) == set()
+    assert "/home/me/key.json" not in json.dumps(service)
+
+
+@pytest.mark.parametrize("name", sorted(ONLINE))
+def test_the_emulators_address_is_passed_on(name: str) -> None:
+    given = {"BIGQUERY_EMULATOR_HOST": "http://bigquery:9050", "BIGQUERY_EMULATOR_GRPC": "bigquery:9060"}
+    environment = active("*", **UNSET | given | {"NO_GCE_CHECK": "true"})[name]["environment"]
+    assert {variable: environment[variable] for variable in VARIABLES} == {
+        "GOOGLE_APPLICATION_CREDENTIALS": "",
+        "NO_GCE_CHECK": "true",
+        **given,
+    }
+
+
+def test_the_caller_says_what_the_dashboard_reads() -> None:
+    for warehouse, source in (("", "local"), ("bigquery://my-project.data", "bigquery://my-project.data")):
+        assert active(WAREHOUSE=warehouse)["dashboard"]["command"][-2:] == ["--from", source]
 
 
 def test_only_this_machine_sees_the_dashboard_and_the_emulator(services: dict[str, Any]) -> None:
     opened = {name: {port["host_ip"] for port in service.get("ports", [])} for name, service in services.items()}
-    assert opened == {name: set() for name in MEASURING} | {key: {"127.0.0.1"} for key in ("dashboard", "bigquery")}
+    closed = {*MEASURING, "uploader"}
+    assert opened == {name: set() for name in closed} | {key: {"127.0.0.1"} for key in ("dashboard", "bigquery")}
 
 
 def test_the_emulator_is_started_by_its_profile_alone_and_shuts_what_need_not_be_open(services: dict[str, Any]) -> None:

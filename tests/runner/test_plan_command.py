@@ -93,7 +93,7 @@ def test_a_cell_that_took_longer_before_than_its_time_limit_is_marked(capsys: py
     lines = planned(capsys, "--filter", "batch_size=32", "--backend", "jax")
     assert lines[1].startswith("1 cell is likely to be ended by the time limit (timeout_s), ")
     assert lines[4].endswith(
-        "  2 x 60.0 s  mnist_mlp image_size=28 batch_size=32  capped by timeout_s (the newest run took 1 min 30 s)"
+        "  2 x 60.0 s  mnist_mlp batch_size=32  capped by timeout_s (the newest run took 1 min 30 s)"
     )
 
 
@@ -129,6 +129,18 @@ def test_a_plan_has_the_order_of_its_seed(capsys: pytest.CaptureFixture[str]) ->
     assert [line for line in lines if line.startswith("block")] == [
         "block 0, in the order of --order-seed 1",
         "block 1, in the order of --order-seed 1",
+    ]
+
+
+def test_the_plan_distinguishes_fc_modes_and_workers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = "  - workload: fc\n    mode: fc_data\n    workers: [1, 2]\n"
+    (folder / "matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n{cells}")
+    assert main(["plan"]) == 0
+    told = capsys.readouterr().out.partition("block 0")
+    assert "fc mode=fc_data workers=2 batch_size=128" in told[0]
+    assert sorted(line.split(maxsplit=2)[2] for line in told[2].partition("\n\n")[0].splitlines()[1:]) == [
+        "fc_data workers=1",
+        "fc_data workers=2",
     ]
 
 

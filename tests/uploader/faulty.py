@@ -62,10 +62,7 @@ class Proxy:
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         """Pass one request on, or spoil it."""
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
-        with self._lock:
-            number = len(self.seen)
-            self.seen.append((request.command, request.path))
-        fault = self.plan(number, request.command, request.path)
+        fault = self._fault(request)
         if fault is not None and not fault.after:
             self._spoil(request, fault)
             return
@@ -80,6 +77,15 @@ class Proxy:
         request.send_header("Content-Length", str(len(answer)))
         request.end_headers()
         request.wfile.write(answer)
+
+    def _fault(self, request: BaseHTTPRequestHandler) -> Fault | None:
+        """Count a request and return what happens to it; the check whether anything answers is passed on uncounted."""
+        if request.path == "/":
+            return None
+        with self._lock:
+            number = len(self.seen)
+            self.seen.append((request.command, request.path))
+        return self.plan(number, request.command, request.path)
 
     def _asked(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         split = urlsplit(self.target)

@@ -299,10 +299,11 @@ def test_without_dml_rows_are_appended_and_views_show_each_once(results: Results
 def test_a_lost_server_leaves_everything_pending(
     results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared: str
 ) -> None:
-    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "http://127.0.0.1:9")
     monkeypatch.setattr(connecting, "Patience", lambda: QUICK)
     began = time.monotonic()
-    assert main(["push", "--to", shared, "--results", str(results.root)]) == 3
+    with Proxy(os.environ["BIGQUERY_EMULATOR_HOST"], lambda number, method, path: Fault(reset=True)) as url:
+        monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", url)
+        assert main(["push", "--to", shared, "--results", str(results.root)]) == 3
     assert "push again later" in capsys.readouterr().err
     assert time.monotonic() - began < 20
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.uploader.stored import results_with
+from uploader import process, reachable
 from uploader.cli.main import main, parser
-from uploader.connect import SCOPES, _credentials
+from uploader.connect import SCOPES, _credentials, client
 from uploader.warehouse import Options
 
 CANARY = "ya29.canary-token"
@@ -19,6 +21,7 @@ google = pytest.importorskip("google.auth", reason="google-cloud-bigquery is not
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
+    monkeypatch.setattr(reachable, "check_google", lambda: None)
     return str(results_with(tmp_path / "results", runs=1).root)
 
 
@@ -31,10 +34,26 @@ def test_without_credentials_the_message_says_how_to_log_in(
         raise DefaultCredentialsError("Your default credentials were not found.")
 
     monkeypatch.setattr(google, "default", none)
-    assert main(["push", "--to", "bigquery://some-project.benchmarks", "--results", results]) == 3
-    told = capsys.readouterr().err
-    assert "no usable credentials (Your default credentials were not found.)" in told
-    assert "gcloud auth application-default login" in told
+    for contained, advice in (
+        (False, "; log in with: gcloud auth application-default login"),
+        (True, "; a container has those that GOOGLE_APPLICATION_CREDENTIALS names outside of it"),
+    ):
+        monkeypatch.setattr(process, "in_container", lambda contained=contained: contained)
+        assert main(["push", "--to", "bigquery://some-project.benchmarks", "--results", results]) == 3
+        told = capsys.readouterr().err
+        assert "no usable credentials (Your default credentials were not found.)" in told
+        assert advice in told
+        assert "gcloud auth application-default login" in told
+
+
+def test_empty_emulator_variable_is_that_of_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose passes on an empty text for what is not set."""
+    from google.oauth2.credentials import Credentials
+
+    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "")
+    monkeypatch.setattr(google, "default", lambda **kwargs: (Credentials("a token"), "some-project"))
+    with closing(client("some-project", Options())) as made:
+        assert made._connection.API_BASE_URL == "https://bigquery.googleapis.com"
 
 
 @pytest.mark.parametrize("text", ["[]", "null", '"canary"', '{"type": "impersonated_service_account"}', "{", "{}"])

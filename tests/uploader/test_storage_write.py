@@ -13,7 +13,7 @@ import pytest
 from records.store import Results
 from tests.uploader.stored import Killed, results_with
 from uploader import connect as connecting
-from uploader.errors import RowsRefused
+from uploader.errors import BadInput, RowsRefused
 from uploader.outbox import Batch, Outbox
 from uploader.push import push
 from uploader.retry import Patience
@@ -135,6 +135,13 @@ def test_rows_that_are_refused_are_told_and_no_stream_is_committed(
     with pytest.raises(RowsRefused, match="value: out of range"):
         storage_write.append("p.d.measurements_appended", batch, Patience(tries=1))
     assert streams.committed == set()
+
+
+def test_an_emulator_without_a_port_for_this_api_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "http://127.0.0.1:9050")
+    monkeypatch.setenv("BIGQUERY_EMULATOR_GRPC", "")
+    with pytest.raises(BadInput, match=r"--storage-write: .* names an emulator; set BIGQUERY_EMULATOR_GRPC"):
+        storage_write._client(None)
 
 
 @pytest.mark.emulator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -29,6 +30,10 @@ from records.traffic import Traffic
 
 # The mesh of every task has both; where the work is divided one way only, one of them is 1 long.
 AXES = tuple(axis.value for axis in Axis)
+# XLA's CPU client keeps up to 32 computations of a device in flight and starts them in no fixed order. With more steps
+# queued than that, one device may wait for a step that the other has not begun: their collective never ends, and XLA
+# aborts after 40 s (jaxlib 0.10.2: epochs of 31 steps pass, of 34 fail). Half as many never leave a device idle.
+STEPS_AHEAD = 16
 
 
 def reserve(workers: int, device: str) -> None:
@@ -97,9 +102,13 @@ class JaxCrew:
         self._gradients: list[Any] = []
 
     def run(self, steps: int) -> None:
-        """Take steps; JAX runs ahead of Python, so the last one is waited for."""
+        """Take steps; Python is at most `STEPS_AHEAD` of them ahead of JAX and waits for the last one."""
+        in_flight: deque[Any] = deque()
         for _ in range(steps):
             self._weights, self._losses, self._gradients = self._step(self._weights, self._batch)
+            in_flight.append(self._losses)
+            if len(in_flight) == STEPS_AHEAD:
+                in_flight.popleft().block_until_ready()
         jax.block_until_ready((self._weights, self._losses))
 
     def loss(self) -> float:

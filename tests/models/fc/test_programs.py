@@ -73,6 +73,12 @@ def test_means_are_means_whoever_sums_and_whenever(backend: str) -> None:
 
 
 @pytest.mark.process
+def test_jax_workers_take_more_steps_than_xla_keeps_in_flight() -> None:
+    modes = ["fc_data", "fc_data_manual", "fc_model", "fc_zero"]
+    assert answered("far_ahead.py", "jax", *modes) == dict.fromkeys(modes, True)
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_worker_in_its_cells_own_process_computes_in_float64_where_asked(backend: str) -> None:
     assert answered("alone.py", backend)["error"] < 1e-10

@@ -1,0 +1,60 @@
+"""What the image `uploader` is made of: everything that `uploader` imports, within the project's own bounds."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.scripts import script
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+GROUP: list[str] = PYPROJECT["dependency-groups"]["uploader"]
+OURS = {"records", "uploader"}
+# What the client libraries bring: they need it themselves, whatever their versions.
+WITH_GOOGLE = {"google", "grpc", "requests"}
+# Readers of profiles, which no command of `uploader` imports.
+UNUSED = ROOT / "records" / "traces"
+
+
+@pytest.fixture(scope="module")
+def locks() -> ModuleType:
+    return script("check_locks")
+
+
+def imported() -> Iterator[str]:
+    """Yield the top-level names that the modules of `uploader` and what they use of `records` import, lazily or not."""
+    paths = [*(ROOT / "uploader").rglob("*.py"), *(ROOT / "records").rglob("*.py")]
+    for path in (path for path in paths if UNUSED not in path.parents):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield node.module.partition(".")[0]
+
+
+def test_everything_that_the_uploader_imports_is_in_its_image() -> None:
+    foreign = set(imported()) - OURS - WITH_GOOGLE - set(sys.stdlib_module_names)
+    named = {Requirement(text).name for text in GROUP}
+    assert foreign == named - {"google-cloud-bigquery", "google-cloud-bigquery-storage", "pytz"}  # pytz: DuckDB's times
+
+
+def test_bounds_of_the_uploaders_packages_are_the_projects() -> None:
+    project = PYPROJECT["project"]
+    assert set(GROUP) <= {*project["dependencies"], *project["optional-dependencies"]["bigquery"]}
+
+
+def test_lock_of_the_uploader_holds_its_packages_and_nothing_of_the_rest(locks: ModuleType) -> None:
+    [lock] = [lock for lock in locks.LOCKS if lock.name == "uploader"]
+    assert [str(one) for one in locks.required(PYPROJECT, lock)] == [str(Requirement(text)) for text in GROUP]
+    pins, problems = locks.pins((ROOT / "locks" / "uploader.txt").read_text(encoding="utf-8"))
+    assert problems == []
+    assert {"keras", "numpy", "scipy", "docker", "jinja2"} & {pin.name for pin in pins} == set()

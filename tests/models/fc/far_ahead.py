@@ -1,0 +1,25 @@
+"""Run with KERAS_BACKEND: two workers of each mode named take far more steps than a backend keeps in flight."""
+
+import json
+import math
+import os
+import sys
+
+from models.fc.crew import Order, assemble, reserve
+from records.fc import Task
+
+BACKEND = os.environ["KERAS_BACKEND"]
+STEPS = 200
+
+
+def main() -> None:
+    reserve(BACKEND, 2, "cpu")
+    for mode in sys.argv[1:]:
+        crew = assemble(BACKEND, Order(Task(mode, workers=2, weight_size=64), seed=0))
+        crew.run(STEPS)
+        print(json.dumps({mode: math.isfinite(crew.loss())}))
+        crew.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Messages about rights name the user of the process, the owner of the path, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.uploader.stored import results_with
+from uploader import process, refusals
+from uploader.cli.main import main
+from uploader.errors import NotAllowed
+from uploader.process import access_text, not_writable
+
+USER = os.geteuid()
+
+
+def denied(path: Path) -> PermissionError:
+    return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def test_access_text_names_the_user_the_owner_and_the_mode(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    file.chmod(0o600)
+    owner = file.stat().st_uid
+    assert access_text(file) == f"this process runs as user {USER}, {file} belongs to user {owner} (mode 0600)"
+
+
+def test_access_text_of_a_missing_path_names_the_nearest_folder_above(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    assert f"{tmp_path} belongs to user" in access_text(tmp_path / "a" / "b")
+
+
+def test_only_missing_rights_are_answered_with_an_owner(tmp_path: Path) -> None:
+    assert not_writable(tmp_path, OSError(errno.ENOSPC, "No space left on device")) == "No space left on device"
+    assert not_writable(tmp_path, denied(tmp_path)).endswith(
+        f"run uploader as that user, or: sudo chown -R {USER} {tmp_path}"
+    )
+
+
+@pytest.mark.parametrize(("folder", "to"), [("warehouse", "local"), ("outbox", "local:{}/elsewhere")])
+def test_push_into_results_of_another_owner_says_whose_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: str, to: str
+) -> None:
+    results = results_with(tmp_path / "results", runs=1).root
+    mkdir = Path.mkdir
+
+    def refusing(self: Path, *given: Any, **named: Any) -> None:
+        if (results / folder) in (self, *self.parents):
+            raise denied(self)
+        mkdir(self, *given, **named)
+
+    monkeypatch.setattr(Path, "mkdir", refusing)
+    assert main(["push", "--results", str(results), "--to", to.format(tmp_path)]) == 3
+    told = capsys.readouterr().err
+    assert re.search(f"{folder}.*Permission denied: this process runs as user {USER}, {results} belongs to user", told)
+    assert f"or: sudo chown -R {USER} {results}" in told
+    assert told.count("\n") == 1
+
+
+def test_unreadable_file_is_reported_with_its_owner_and_how_to_open_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    monkeypatch.setattr(process, "in_container", lambda: False)
+    file = tmp_path / "key.json"
+    file.touch()
+    found = refusals.explained("connect to project some-project", denied(file))
+    assert type(found) is NotAllowed
+    assert str(found).startswith(f"connect to project some-project: {file}: cannot be read: this process runs as user")
+    assert str(found).endswith(f"let this user read it: setfacl -m u:{USER}:r {file}")
+
+
+def test_unreadable_credentials_in_a_container_are_those_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    monkeypatch.setattr(process, "in_container", lambda: True)
+    told = str(refusals.explained("connect", denied(Path("/credentials.json"))))
+    assert "(the file that GOOGLE_APPLICATION_CREDENTIALS names outside of the container)" in told
+    assert "the container runs as the owner of ./results" in told

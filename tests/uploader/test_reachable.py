@@ -1,0 +1,183 @@
+"""Before the first request a connection is tried: an address that answers nothing is known within seconds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from uploader import process, reachable
+from uploader.cli.main import main
+from uploader.errors import BadInput, Unreachable
+from uploader.reachable import check, check_emulator, check_google, check_grpc
+
+SHORT_S = 0.2
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process runs on the host, without a proxy, wherever the tests do."""
+    monkeypatch.setattr(process, "in_container", lambda: False)
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None] = lambda connection: None) -> Iterator[int]:
+    """Give a port of the loopback on which one connection is served."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        server.settimeout(5)
+
+        def accept() -> None:
+            connection, _ = server.accept()
+            with connection:
+                serve(connection)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+def closed_port() -> int:
+    """Return a port of the loopback on which nothing listens."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return int(server.getsockname()[1])
+
+
+def answer(connection: socket.socket) -> None:
+    """Answer one request as an emulator does for a path it does not know."""
+    connection.recv(4096)
+    connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Close the connection after a request, without an answer."""
+    connection.recv(4096)
+
+
+@pytest.mark.parametrize("serve", [answer, hang_up])
+def test_emulator_that_answers_anything_is_reachable(serve: Callable[[socket.socket], None]) -> None:
+    with listening(serve) as port:
+        check_emulator(f"http://127.0.0.1:{port}", 5)
+
+
+def test_refused_emulator_address_is_reported_with_the_command_that_starts_one() -> None:
+    address = f"http://127.0.0.1:{closed_port()}"
+    with pytest.raises(Unreachable) as raised:
+        check_emulator(address)
+    assert str(raised.value) == (
+        f"BIGQUERY_EMULATOR_HOST: no emulator answers at {address}: Connection refused; start it with: docker compose "
+        "--profile bigquery up --wait bigquery; or unset BIGQUERY_EMULATOR_HOST for BigQuery itself"
+    )
+
+
+def test_emulator_that_accepts_and_never_answers_is_given_up_in_time() -> None:
+    ended = threading.Event()
+    with listening(lambda connection: bool(ended.wait(5)) and None) as port:
+        started_s = time.monotonic()
+        with pytest.raises(Unreachable, match=r"no answer within 0\.2 s; start it with"):
+            check_emulator(f"http://127.0.0.1:{port}", SHORT_S)
+        ended.set()
+        assert time.monotonic() - started_s < 5
+
+
+def test_name_service_that_never_answers_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **named: ended.wait(5) and [])
+    try:
+        with pytest.raises(Unreachable, match=r"the name is not resolved within 0\.3 s"):
+            check_emulator("http://bigquery:9050", SHORT_S)
+    finally:
+        ended.set()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_loopback_emulator_address_in_a_container_is_answered_with_the_services_address(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(process, "in_container", lambda: True)
+    with pytest.raises(Unreachable) as raised:
+        check_emulator(f"http://{host}:{closed_port()}")
+    assert f"in a container {host} is the container itself" in str(raised.value)
+    assert "set BIGQUERY_EMULATOR_HOST=http://bigquery:9050 and BIGQUERY_EMULATOR_GRPC=bigquery:9060" in str(
+        raised.value
+    )
+
+
+def test_service_name_of_the_emulator_on_the_host_is_answered_with_the_loopback_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", unknown_name)
+    with pytest.raises(Unreachable) as raised:
+        check_emulator("http://bigquery:9050")
+    assert "Name or service not known; outside of a container that service is at" in str(raised.value)
+    assert "BIGQUERY_EMULATOR_HOST=http://127.0.0.1:9050" in str(raised.value)
+
+
+def unknown_name(*given: object, **named: object) -> object:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+@pytest.mark.parametrize("address", ["bigquery:9050", "127.0.0.1", "ftp://x:1", "http://", "http://x:y", "http://[::1"])
+def test_emulator_address_that_is_no_url_is_bad_input(address: str) -> None:
+    with pytest.raises(BadInput, match=r"BIGQUERY_EMULATOR_HOST: must be a URL such as http://127\.0\.0\.1:9050, got"):
+        check_emulator(address)
+
+
+def test_emulators_port_for_the_storage_write_api_is_checked_too() -> None:
+    with listening() as port:
+        check_grpc(f"127.0.0.1:{port}")
+    with pytest.raises(Unreachable, match=r"nothing listens at 127\.0\.0\.1:.*Connection refused"):
+        check_grpc(f"127.0.0.1:{closed_port()}")
+    with pytest.raises(BadInput, match=r"must be HOST:PORT such as 127\.0\.0\.1:9060, got 'bigquery'"):
+        check_grpc("bigquery")
+
+
+@pytest.mark.parametrize(("contained", "where"), [(False, "the network"), (True, "the container's network")])
+def test_bigquery_without_a_network_is_reported_at_once(
+    monkeypatch: pytest.MonkeyPatch, contained: bool, where: str
+) -> None:
+    monkeypatch.setattr(process, "in_container", lambda: contained)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown_name)
+    with pytest.raises(Unreachable) as raised:
+        check_google()
+    assert "no connection to bigquery.googleapis.com, port 443: Name or service not known; check " in str(raised.value)
+    assert f"check {where}" in str(raised.value)
+    assert str(raised.value).endswith("nothing is lost")
+
+
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_a_proxy_is_tried_in_place_of_bigquery(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with listening() as port:
+        monkeypatch.setenv("HTTPS_PROXY", f"{scheme}127.0.0.1:{port}")
+        check_google()
+    with pytest.raises(Unreachable, match=f"no connection to the proxy 127.0.0.1, port {port}: Connection refused"):
+        check_google()
+
+
+def test_an_emulator_is_checked_where_one_is_named_and_bigquery_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(reachable, "check_emulator", asked.append)
+    monkeypatch.setattr(reachable, "check_google", lambda: asked.append("Google"))
+    for address in ("http://127.0.0.1:9050", ""):
+        monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", address)
+        check()
+    assert asked == ["http://127.0.0.1:9050", "Google"]
+
+
+def test_query_of_an_emulator_that_is_not_there_ends_with_3_and_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{closed_port()}")
+    assert main(["query", "--to", "bigquery://emulated-project.benchmarks", "SELECT 1 AS one"]) == 3
+    told = capsys.readouterr().err
+    assert told.startswith("uploader: BIGQUERY_EMULATOR_HOST: no emulator answers at http://127.0.0.1:")
+    assert told.count("\n") == 1
