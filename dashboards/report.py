@@ -24,6 +24,7 @@ from dashboards import axes, environment, findings, parallel, pictures, traces, 
 from dashboards.axes import Axis
 from dashboards.format import DASH, moment, plural
 from dashboards.pictures import Picture
+from records import left_out
 from records.schema import Record
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def render(
         matrix_text=str(about.get("matrix_text") or ""),
         tallies=findings.tallies(records, pending),
         superseded=troubles.superseded(records),
+        left_out=left_out.read(about),
         findings=found,
         suites=[*whole.lines(rows), *shortfall.lines(rows, beside.shares)],
         ratio_axis=ratio_axis,

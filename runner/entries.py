@@ -44,6 +44,7 @@ class Entry:
     """One entry of `cells` or `tasks`, or an include: what it measures, as axes with at least one value each.
 
     Of a task `backends` holds the labels of the axis that is compared. `set_by_matrix` is that of `Settings`.
+    `sets_device` is false where its device is the grammar's default.
     """
 
     where: str
@@ -57,6 +58,7 @@ class Entry:
     task: TaskAsked | None = None
     trace: Trace | None = None
     set_by_matrix: str = ""
+    sets_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +300,7 @@ class Reader:
             entry,
             trace=given.trace or self.trace,
             set_by_matrix=set_by_matrix(workload, {*given.axes, *self.defaults}),
+            sets_device="device" in {*given.axes, *self.defaults},
         )
 
     def refuse_conflict(self, path: Path, given: _Given, conflict: Conflict) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 from records import fc, fc_rules
 from records.identity import DEFAULTS, LATER
 from records.identity import cell_id as identity
+from records.left_out import LeftOut
 from records.settings import Scalar, Settings
 from records.task import Task
 from records.traces.asked import Trace
@@ -65,12 +66,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A checked matrix file: `name` is the file as the user wrote it."""
+    """A checked matrix file: `name` is the file as the user wrote it, `left_out` what a service does not run of it."""
 
     name: str
     entries: tuple[Entry, ...]
     catalog: Catalog
     budget_s: float | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def load(path: Path, catalog: Catalog | None = None) -> Matrix:
@@ -97,7 +99,13 @@ def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_
     twice, more than `limit`, or more than `MAX_REPEATS` repeats (both counted before any is made, and before exclude).
     """
     wanted = overrides or Overrides()
-    entries = overridden(matrix.entries, wanted)
+    narrowed = replace(matrix, entries=tuple(overridden(matrix.entries, wanted)))
+    return expand_entries(narrowed, limit, merged=bool(wanted.assignments))
+
+
+def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = False) -> list[Cell]:
+    """Return the cells of a matrix, as `expand` does; `merged` takes a point that comes up twice once."""
+    entries = matrix.entries
     _check_count(matrix, entries, limit)
     cells: dict[str, Cell] = {}
     twice: dict[tuple[int | None, str], str] = {}
@@ -114,7 +122,7 @@ def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_
             if cell is not point:
                 normalised.add(cell.cell_id)
             first = cells.setdefault(cell.cell_id, cell)
-            if first is not cell and not wanted.assignments and cell.cell_id not in normalised:
+            if first is not cell and not merged and cell.cell_id not in normalised:
                 text = f"must not make a cell twice, got {_label(cell)} of line {first.line} again"
                 twice.setdefault((first.line, entry.where), f"{matrix.name}:{cell.line}: {entry.where}: {text}")
         if len(twice) >= yaml_strict.MAX_PROBLEMS:
@@ -124,6 +132,16 @@ def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_
     if not cells:
         raise MatrixError([f"{matrix.name}:{e.line}: {e.where}: exclude leaves 0 cells" for e in entries])
     return list(cells.values())
+
+
+def makes_cells(entry: Entry) -> bool:
+    """Return whether an entry has a point that its excludes leave; one with too many points to look at has."""
+    return not entry.excludes or _points(entry) > MAX_CELLS or next(_cells(entry), None) is not None
+
+
+def _points(entry: Entry) -> int:
+    """Return how many points an entry has before its excludes."""
+    return len(entry.backends) * prod(map(len, (*entry.axes.values(), *entry.params.values())))
 
 
 def _normalised(cell: Cell) -> Cell:
@@ -159,7 +177,7 @@ def _name(path: Path) -> str:
 
 
 def _check_count(matrix: Matrix, entries: Sequence[Entry], limit: int) -> None:
-    counts = [len(e.backends) * prod(map(len, (*e.axes.values(), *e.params.values()))) for e in entries]
+    counts = [_points(entry) for entry in entries]
     if (total := sum(counts)) <= limit:
         return _check_repeats(matrix, entries, counts)
     entry = entries[counts.index(max(counts))]

@@ -195,7 +195,8 @@ def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
         for name, (interpreter, fault) in sides.items()
     }
     goal = Goal(budget_s(args, matrix), rule)
-    session = measure_session(args, Results(args.results), request(args, cells, arms, to_decide=rule is not None), goal)
+    asked = request(args, cells, arms, to_decide=rule is not None, left_out=matrix.left_out)
+    session = measure_session(args, Results(args.results), asked, goal)
     write_reports(session.runs.values())
     return session.runs[BASE], session.runs[NEW]
 

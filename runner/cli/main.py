@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
         configured = commands.add_parser(module.NAME, help=module.HELP, description=module.__doc__)
         configured.formatter_class = argparse.RawDescriptionHelpFormatter
         module.configure(configured)
-        configured.set_defaults(main=module.run)
+        configured.set_defaults(main=module.run, service=None)
     return top
 
 

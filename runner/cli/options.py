@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from runner.matrix import Cell, Matrix
     from runner.overrides import Overrides
 
+MATRIX = Path("matrix.yaml")
 EXECUTORS = ("process", "docker")
 # What each executor takes as --start, its default first.
 STARTS = {"process": ("fork", "fresh"), "docker": ("fresh", "warm")}
@@ -29,7 +31,7 @@ def check_output(flag: str, path: Path) -> None:
 def add_matrix_options(parser: argparse.ArgumentParser) -> None:
     """Add what chooses the cells."""
     group = parser.add_argument_group("which cells")
-    group.add_argument("--matrix", type=Path, default=Path("matrix.yaml"), metavar="FILE", help="default: matrix.yaml")
+    group.add_argument("--matrix", type=Path, default=MATRIX, metavar="FILE", help="default: matrix.yaml")
     group.add_argument(
         "--backend", action="append", default=[], metavar="NAME", help="only this backend; may be repeated"
     )
@@ -187,17 +189,28 @@ def log_dir(args: argparse.Namespace) -> Path | None:
     return found
 
 
-def chosen_cells(args: argparse.Namespace) -> list[Cell]:
-    """Return the cells that the matrix file and the flags ask for. Raises `InputError`."""
-    return chosen_matrix(args)[1]
-
-
 def chosen_matrix(args: argparse.Namespace) -> tuple[Matrix, list[Cell]]:
     """Return the matrix and the cells that it and the flags ask for. Raises `InputError`."""
-    from runner.matrix import expand, load
+    from runner.matrix import load
 
-    matrix = load(args.matrix)
-    return matrix, expand(matrix, overrides(args))
+    return chosen_of(args, load(args.matrix), overrides(args))
+
+
+def chosen_of(args: argparse.Namespace, matrix: Matrix, wanted: Overrides) -> tuple[Matrix, list[Cell]]:
+    """Return the cells of a matrix that are asked for and, in a service, that it can run; `left_out` says which not.
+
+    Raises `InputError`.
+    """
+    from runner.matrix import expand
+
+    if args.service is None:
+        return matrix, expand(matrix, wanted)
+    from runner.mounted import missing
+    from runner.service import chosen
+
+    roots = [Path.cwd(), (args.matrix or MATRIX).resolve().parent]
+    cells, left_out = chosen(matrix, args.service, wanted, lambda cell: missing(cell, roots))
+    return replace(matrix, left_out=tuple(left_out)), cells
 
 
 def budget_s(args: argparse.Namespace, matrix: Matrix) -> float | None:

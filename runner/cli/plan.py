@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.options import add_matrix_options, add_results_option, chosen_cells
+from runner.cli.options import add_matrix_options, add_results_option, chosen_matrix
 
 if TYPE_CHECKING:
     from runner.matrix import Cell
@@ -63,15 +63,19 @@ class Estimates:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
+    from records import left_out
+    from records.codec import to_json
     from runner.plan import order, plan_id
 
     gc.disable()  # nothing here forms cycles, and on 100,000 cells the collector takes a sixth of the time
-    cells = chosen_cells(args)
+    matrix, cells = chosen_matrix(args)
     estimated = estimates(args, cells)
     steps = order(cells, args.order_seed)
     if args.json:
-        print(json.dumps(_document(plan_id(cells), steps, estimated), indent=1))
+        document = _document(plan_id(cells), steps, estimated)
+        print(json.dumps(document | {left_out.KEY: to_json(matrix.left_out)}, indent=1))
     else:
+        print("\n".join([_head(cells, steps, estimated), *left_out.lines(matrix.left_out)]))
         _print(cells, steps, estimated, args.order_seed)
     return 0
 
@@ -109,7 +113,7 @@ def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, s
     from runner.cli.format import asked
     from runner.cli.progress import work
 
-    lines = [_head(cells, steps, estimated), "", "cells"]
+    lines = ["", "cells"]
     for cell in cells:
         s = cell.settings
         taken = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"

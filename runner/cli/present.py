@@ -13,6 +13,7 @@ from analysis.beside import Beside, cell_doubts, same_work
 from analysis.compare import CellSummary, Row, in_order
 from analysis.primary import STEP_TIME, beside_mean, completed, metrics_over, shown
 from analysis.statistics import MIN_BLOCKS
+from records import left_out
 from records.codec import to_json
 from records.schema import MEASURED, Record
 from records.settings import Scalar
@@ -74,6 +75,8 @@ def print_table(found: Findings) -> None:
     _print_failures(console, rows)
     _print_warnings(console, found.records)
     _print_doubts(console, found)
+    for line in left_out.lines(found.left_out):
+        console.print(_plain(line), soft_wrap=True)
 
 
 def _title_text(row: Row, beside: Beside) -> str:
@@ -204,6 +207,7 @@ def as_document(head: Mapping[str, object], found: Findings) -> str:
         **head,
         "statuses": dict(Counter(str(record.status) for record in found.records)),
         "rows": [_row_json(row, found.beside) for row in found.rows],
+        left_out.KEY: to_json(found.left_out),
     }
     return json.dumps(document, indent=1, allow_nan=False)
 

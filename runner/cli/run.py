@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from analysis.compare import Row
+    from records.left_out import LeftOut
     from records.schema import Record
     from records.store import Results, Run
     from runner.adaptive import Goal
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         sending.check(args.upload)
     results = Results(args.results)
     arms = {"": own_arm(args, cells)}
-    session = measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
+    asked = request(args, cells, arms, left_out=matrix.left_out)
+    session = measure_session(args, results, asked, Goal(budget_s(args, matrix)))
     code = conclude(args, session.runs[""], session)
     if args.upload is not None:
         sending.after_run(args.upload, args.results)
@@ -63,10 +65,13 @@ def run(args: argparse.Namespace) -> int:
 
 def measure_session(args: argparse.Namespace, results: Results, asked: Request, goal: Goal) -> Session:
     """Measure what is asked for, continuing where an earlier start left off, and return the session."""
+    from records import left_out
     from runner.interrupts import interruptible
     from runner.surroundings import pinning
 
     pinning.check(cell.settings for cell in asked.cells)
+    if not args.json:
+        print("".join(f"{line}\n" for line in left_out.lines(left_out.read(asked.about))), end="", flush=True)
     with interruptible():
         try:
             results.open_for_writing()
@@ -76,9 +81,16 @@ def measure_session(args: argparse.Namespace, results: Results, asked: Request, 
 
 
 def request(
-    args: argparse.Namespace, cells: Sequence[Cell], arms: Mapping[str, ArmAsked], *, to_decide: bool = False
+    args: argparse.Namespace,
+    cells: Sequence[Cell],
+    arms: Mapping[str, ArmAsked],
+    *,
+    to_decide: bool = False,
+    left_out: Sequence[LeftOut] = (),
 ) -> Request:
     """Return what the flags ask to be measured; `to_decide` where a gate decides when it is enough."""
+    from records.codec import to_json
+    from records.left_out import KEY
     from runner.session import Request
     from runner.stopping import stopping
 
@@ -86,6 +98,7 @@ def request(
         "command": ["runner", *args.given],
         "matrix_path": str(args.matrix),
         "matrix_text": args.matrix.read_text(encoding="utf-8"),
+        KEY: to_json(left_out),
     }
     return Request(cells, arms, started(args), args.order_seed, about, stopping(cells, to_decide=to_decide))
 

@@ -83,7 +83,8 @@ def _measure(args: argparse.Namespace, results: Results) -> None:
     matrix, cells = chosen_matrix(args)
     faults = dict(zip(LABELS, (counterpart(args.plant), args.plant), strict=True))
     arms = {label: own_arm(args, cells, fault) for label, fault in faults.items()}
-    session = measure_session(args, results, request(args, cells, arms), Goal(budget_s(args, matrix)))
+    asked = request(args, cells, arms, left_out=matrix.left_out)
+    session = measure_session(args, results, asked, Goal(budget_s(args, matrix)))
     write_reports(session.runs.values())
 
 

@@ -1,6 +1,7 @@
 """What a container's service pins: its backend and its device, from its environment, so that no argument can lose them.
 
-Read here and nowhere else, and put where `--backend` and the device's flag put them: one path through the program.
+Read here and nowhere else. Of a matrix the service runs what it can (`runner.service`); where a command takes a backend
+or a device without a matrix, they are put where `--backend` and `--device` put them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ DEVICE_VARIABLE = "KERAS_BENCHMARK_DEVICE"
 
 
 def pin(args: argparse.Namespace, environment: Mapping[str, str] | None = None) -> None:
-    """Hold parsed flags to the service's backend and device. Raises `UsageError` where they ask for others."""
+    """Hold parsed flags to the service's backend and device. Raises `UsageError` where they ask for others.
+
+    `args.service` becomes the service that a command with a matrix is held to; outside of a service it stays None.
+    """
     environment = os.environ if environment is None else environment
-    args.in_service = bool(environment.get(BACKENDS_VARIABLE))
-    if backends := environment.get(BACKENDS_VARIABLE):
-        _pin_backends(args, backends.split(","))
-    if device := environment.get(DEVICE_VARIABLE):
+    backends = [name for name in environment.get(BACKENDS_VARIABLE, "").split(",") if name]
+    device = environment.get(DEVICE_VARIABLE) or None
+    args.in_service = bool(backends)
+    if backends:
+        _pin_backends(args, backends)
+    if device:
         _pin_device(args, device)
+    if hasattr(args, "matrix") and (backends or device):
+        from runner.service import Service  # most commands do without
+
+        args.service = Service(tuple(getattr(args, "backend", None) or backends), device)
 
 
 def _pin_backends(args: argparse.Namespace, there: list[str]) -> None:
@@ -36,10 +46,9 @@ def _pin_backends(args: argparse.Namespace, there: list[str]) -> None:
 
 
 def _pin_device(args: argparse.Namespace, device: str) -> None:
-    if hasattr(args, "matrix"):
+    if hasattr(args, "assignments"):
         asked = [text.partition("=")[2] for text in args.assignments if text.partition("=")[0] == "device"]
         _refuse_other(asked, device, "--set device=")
-        args.assignments = [*args.assignments, f"device={device}"]
     elif hasattr(args, "device"):
         _refuse_other([args.device] if args.device else [], device, "--device ")
         args.device = device

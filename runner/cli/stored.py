@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from records import left_out
 from records.store import Problem, Results, Run, latest_attempts
 from runner.errors import UsageError
 from runner.executors.output import printable
@@ -17,6 +18,7 @@ from runner.grammar import near
 if TYPE_CHECKING:
     from analysis.beside import Beside, ShownTrace
     from analysis.compare import Row
+    from records.left_out import LeftOut
     from records.schema import Record
     from records.usage import Course
 
@@ -31,6 +33,7 @@ class Findings:
     rows: list[Row]
     records: list[Record]
     beside: Beside
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def chosen_run(args: argparse.Namespace) -> Run:
@@ -70,8 +73,9 @@ def findings_of(run: Run) -> Findings:
     from runner.stopping import looks_of
 
     records, _ = run.load()
-    rows = table(records, usual_values(), looks_of(run.about()))
-    return Findings(rows, records, replace(beside(run, rows), traces=_traces(run, records)))
+    about = run.about()
+    rows = table(records, usual_values(), looks_of(about))
+    return Findings(rows, records, replace(beside(run, rows), traces=_traces(run, records)), left_out.read(about))
 
 
 def beside(run: Run, rows: Sequence[Row]) -> Beside:

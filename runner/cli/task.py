@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.options import add_measuring_options, check_output, count_or_auto
+from runner.cli.options import add_measuring_options, check_output, chosen_of, count_or_auto
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     names = parser.add_argument_group("what its figures are called")
     names.add_argument("--framework", default="", metavar="NAME", help="put before each key")
     names.add_argument("--metrics-suffix", default="", metavar="NAME", help="put after each key")
-    names.add_argument("--result", type=Path, metavar="FILE", help="default: dlbenchmark_result.json")
+    names.add_argument(
+        "--result",
+        type=Path,
+        metavar="FILE",
+        help="default: dlbenchmark_result.json; in a service, in its results folder",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
     add_measuring_options(parser)
 
@@ -54,16 +60,21 @@ def run(args: argparse.Namespace) -> int:
     from runner.adaptive import Goal
     from runner.cli.options import budget_s
     from runner.cli.run import conclude, measure_session, own_arm, request
-    from runner.matrix import expand
     from runner.overrides import Overrides
+    from runner.service import command_backends
     from runner.tasks import result_file
 
     matrix = _matrix(args)
-    cells = expand(matrix, Overrides(repeats=args.repeats))
-    output: Path = args.result or Path(result_file.NAME)
-    check_output("--result", output)
+    if args.service is not None and not command_backends(matrix.entries[0]):
+        # It is chosen by its name, so that it need not say which backend's service runs it.
+        args.service = replace(args.service, backends=())
+    matrix, cells = chosen_of(args, matrix, Overrides(repeats=args.repeats))
+    # In a service only the results folder can be written, and the engine has made it.
+    output: Path = args.result or (args.results if args.service else Path()) / result_file.NAME
+    if args.result is not None or not args.service:
+        check_output("--result", output)
     output.unlink(missing_ok=True)  # what an earlier run found is no result of this one
-    asked = request(args, cells, {"": own_arm(args, cells)})
+    asked = request(args, cells, {"": own_arm(args, cells)}, left_out=matrix.left_out)
     session = measure_session(args, Results(args.results), asked, Goal(budget_s(args, matrix)))
     labels = result_file.Labels(args.framework, args.metrics_suffix)
     figures = result_file.document(latest_attempts(session.records("")), labels)
@@ -127,8 +138,6 @@ def _filled(args: argparse.Namespace) -> Filled:
 
 
 def _of_matrix(args: argparse.Namespace) -> Matrix:
-    from dataclasses import replace
-
     from runner.grammar import near
     from runner.matrix import load
     from runner.tasks.entry import with_gpus

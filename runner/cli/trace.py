@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from runner.cli import cells
-from runner.cli.options import add_measuring_options, check_output
+from runner.cli.options import add_measuring_options, check_output, chosen_of
 from runner.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
@@ -181,17 +181,19 @@ def _cells(args: argparse.Namespace) -> dict[str, Cell]:
     from records.store import Results
     from records.task import PREFIX
     from runner.grammar import LIMITS
-    from runner.matrix import Cell, expand, load
+    from runner.matrix import Cell, load
+    from runner.overrides import Overrides
 
     found: dict[str, Cell] = {}
     if args.matrix is not None or MATRIX.is_file():
-        found = {cell.cell_id: cell for cell in expand(load(args.matrix or MATRIX))}
+        matrix = load(args.matrix or MATRIX)
+        found = {cell.cell_id: cell for cell in chosen_of(args, matrix, Overrides())[1]}
     if cells.matching(args.cell, {name: cell.settings for name, cell in found.items()}):
         return found
     timeout_s = float(LIMITS["timeout_s"].default or 0)
     for one in reversed(Results(args.results).runs()):
         records = [record for record in one.load()[0] if not record.settings.workload.startswith(PREFIX)]
-        there = {cell_id(record.settings): record.settings for record in records}
+        there = {cell_id(r.settings): r.settings for r in records if not args.service or args.service.runs(r.settings)}
         found |= {name: Cell(own, name, 1, timeout_s, None) for name, own in there.items() if name not in found}
         if cells.matching(args.cell, there):
             return found

@@ -50,12 +50,12 @@ from runner.executors.inside import ROOT, WORK, Mount, job_inside, mounts, varia
 from runner.executors.servers import Server, Servers
 from runner.executors.watch import Never, ServerGone, Watch
 from runner.interrupts import held
+from runner.service import service_name
 from runner.surroundings.nvml import HeldClocks, opened
 from runner.tasks.start import Command, NotStarted, contained
 from runner.tasks.watch import TaskWatch, never
 
 IMAGES = "keras-benchmark-matrix"
-SHORT = {"tensorflow": "tf", "jax": "jax", "torch": "torch"}
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 PYTHON = "/opt/venv/bin/python"
 HOME = f"{ROOT}/home"
@@ -80,7 +80,7 @@ class Place:
 
 def image_name(images: str, backend: str, device: str) -> str:
     """Return the name of the image for a backend and device, as compose.yaml gives it."""
-    return f"{images}:{SHORT[backend]}-{device}"
+    return f"{images}:{service_name(backend, device)}"
 
 
 def end_leftovers(engine: Engine, results: str, but: Iterable[str] = ()) -> int:

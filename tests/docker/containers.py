@@ -59,8 +59,12 @@ def need(service: str) -> None:
 
 def containers_of(project: Path) -> list[str]:
     """Return the containers that there are of a folder's services."""
-    label = f"label=com.docker.compose.project={project_name(project)}"
-    return docker("ps", "--all", "--quiet", "--filter", label).stdout.split()
+    return docker("ps", "--all", "--quiet", "--filter", f"label={project_label(project)}").stdout.split()
+
+
+def project_label(project: Path) -> str:
+    """Return the label by which Compose marks the containers of a folder's services."""
+    return f"com.docker.compose.project={project_name(project)}"
 
 
 def left(results: Path) -> list[str]:

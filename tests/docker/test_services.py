@@ -27,6 +27,7 @@ from tests.docker.containers import (
     containers_of,
     docker,
     need,
+    project_label,
 )
 from tests.sessions import counted_records, newest_records
 
@@ -56,6 +57,28 @@ def project(tmp_path: Path) -> Path:
 def run(project: Path, service: str, *arguments: str, mounts: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     need(service)
     return compose(project, "run", "--rm", "-T", *mounts, service, *arguments)
+
+
+@pytest.fixture
+def kept(project: Path) -> Iterator[Path]:
+    """The same folder, whose services' containers stay when they stop; removed at the test's end."""
+    need(SERVICES[0])
+    try:
+        yield project
+    finally:
+        for container in containers_of(project):
+            docker("rm", "--force", container)
+
+
+def run_kept(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a service as `docker compose run` without `--rm` does."""
+    return compose(project, "run", "-T", *arguments)
+
+
+def states(project: Path) -> list[str]:
+    """Return the state and exit code of each container of a folder's services, the newest first."""
+    found = docker("inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", *containers_of(project))
+    return found.stdout.splitlines()
 
 
 def misbehave(project: Path, workload: str) -> list[str]:
@@ -215,7 +238,7 @@ def test_a_key_at_the_terminal_interrupts_a_service(project: Path) -> None:
 
 def test_a_second_service_on_the_same_results_is_told_that_one_measures_there(project: Path) -> None:
     with hanging(project):
-        second = run(project, SERVICES[0])
+        second = run(project, SERVICES[0], mounts=misbehave(project, "hanging"))
         assert second.returncode == 3
         assert "another runner measures into this folder" in second.stderr
 
@@ -237,3 +260,68 @@ def test_two_runs_of_a_service_are_of_one_host(project: Path) -> None:
         assert run(project, SERVICES[0], "--filter", "mnist_mlp", "--new").returncode == 0
         hosts |= {record.machine.host_id for record in counted_records(project)}
     assert len(hosts) == 1
+
+
+def test_without_rm_a_stopped_container_stays_and_the_next_run_is_as_any_other(kept: Path) -> None:
+    names, runs = set(), set()
+    for number in (1, 2):
+        done = run_kept(kept, SERVICES[0], "--filter", "mnist_mlp")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert states(kept) == ["exited 0"] * number
+        names |= set(containers_of(kept))
+        runs |= {record.run_id for record in counted_records(kept)}
+    assert (len(names), len(runs)) == (2, 2)
+    assert owners(kept / "results") == {(os.getuid(), os.getgid())}
+    down = compose(kept, "down", "--remove-orphans")
+    assert (down.returncode, containers_of(kept)) == (0, [])
+    assert len(Results(kept / "results").runs()) == 2
+
+
+def test_without_rm_the_run_of_a_container_that_was_killed_is_continued(kept: Path) -> None:
+    mounts = misbehave(kept, "waiting")
+    command = ["docker", *composing(kept), "run", "-T", *mounts, SERVICES[0]]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while (begun := Results(kept / "results").latest()) is None:
+            assert process.poll() is None
+            time.sleep(0.05)
+    finally:
+        docker("kill", *containers_of(kept))
+        process.wait(60)
+    assert states(kept) == ["exited 137"]
+    (kept / "results" / "go").touch()
+    done = run_kept(kept, *mounts, SERVICES[0])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"continuing results/{begun.run_id}" in done.stdout
+    assert {record.run_id for record in counted_records(kept)} == {begun.run_id}
+    pruned = docker("container", "prune", "--force", "--filter", f"label={project_label(kept)}")
+    assert (pruned.returncode, containers_of(kept)) == (0, [])
+
+
+def test_without_rm_a_service_at_a_terminal_leaves_a_stopped_container_too(kept: Path) -> None:
+    with terminal() as (_, screen):
+        command = ["docker", *composing(kept), "run", SERVICES[0], "--filter", "mnist_mlp"]
+        assert (
+            subprocess.run(command, stdin=screen, stdout=screen, stderr=screen, timeout=300, check=False).returncode
+            == 0
+        )
+    assert states(kept) == ["exited 0"]
+
+
+def test_what_a_service_cannot_run_is_left_out_and_a_command_runs_from_the_mounted_matrices(project: Path) -> None:
+    backend = BACKENDS[SERVICES[0]]
+    (project / "matrices" / "train.py").write_text("print('speed: 12')\n")
+    (project / "matrices" / "mine.yaml").write_text(
+        f"version: 1\ndefaults: {{repeats: 1}}\ntasks:\n"
+        f"  - task: train\n    command: ['{{python}}', train.py]\n    backends: [{backend}]\n"
+        f"    metrics: {{speed: 'speed: (.+)'}}\n"
+        f"  - task: test\n    command: ['{{python}}', test.py]\n    backends: [{backend}]\n"
+    )
+    done = run(project, SERVICES[0], "--matrix", "matrices/mine.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(r.settings.workload, r.status) for r in counted_records(project)] == [("task train", "ok")]
+    line = (
+        "  matrices/mine.yaml:8: task test: command: this container has no file test.py in /work/matrices; "
+        "put it into matrices, which is mounted"
+    )
+    assert done.stdout.splitlines().count(line) == 2

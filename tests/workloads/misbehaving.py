@@ -41,6 +41,13 @@ def hanging(**_: Any) -> Any:
         time.sleep(60)
 
 
+def waiting(**_: Any) -> Any:
+    """Behave well as soon as there is a file `go` in the service's results."""
+    while not Path("/work/results/go").exists():
+        time.sleep(0.05)
+    return well()
+
+
 def segfaulting(**_: Any) -> Any:
     return ctypes.string_at(0)
 
