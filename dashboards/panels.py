@@ -34,6 +34,11 @@ class Heat:
     hint: str = ""
 
 
+NOTHING_TO_COMPARE = "nothing to compare"
+# Of a row whose cells are of several runs: their figures stand side by side, without a ratio.
+SEPARATE = "separate sessions, not alternating: see runner report --merge"
+
+
 @dataclass(frozen=True, slots=True)
 class HeatRow:
     """One piece of work over the backends."""
@@ -96,28 +101,31 @@ def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
     # Of two runs that measured the same work on different backends, each cell shows its own newest.
     by_backend = {row["backend"]: row for row in sorted(rows, key=lambda row: str(row["run_id"]))}
     newest = max(rows, key=lambda row: str(row["run_id"]))
-    fastest = newest["fastest"]
+    separate = len({row["run_id"] for row in by_backend.values()}) > 1
+    fastest = None if separate else newest["fastest"]
     return HeatRow(
         title=str(newest["work"]),
         workload=str(newest["workload"]),
-        verdict=str(newest["verdict"] or "nothing to compare"),
+        verdict=SEPARATE if separate else str(newest["verdict"] or NOTHING_TO_COMPARE),
         slot=slot_of(fastest) if fastest else None,
-        cells=[_heat(by_backend.get(backend), fastest) for backend in backends],
+        cells=[_heat(by_backend.get(backend), fastest, separate) for backend in backends],
     )
 
 
-def _heat(row: Row | None, fastest: str | None) -> Heat:
+def _heat(row: Row | None, fastest: str | None, separate: bool) -> Heat:
     if row is None:
         return Heat(DASH, hint="not measured")
     if row["step_time_s"] is None:
         return Heat(str(row["status"]), cell_id=str(row["cell_id"]), hint=str(row["failures"] or "not measured"))
     told = interval(row["low"], row["high"], row["step_time_s"], MILLISECOND.size)
+    compared = not separate and row["verdict"] != NOTHING_TO_COMPARE
     ratio = row["ratio"] if row["ratio"] is not None else 1.0 if row["verdict"] and fastest else None
+    ratio = ratio if compared else None
     hint = f"{number(ratio)} times the quickest; run {row['run_id']}" if ratio else f"run {row['run_id']}"
     return Heat(
         text=f"{number(row['step_time_s'], MILLISECOND.size)}\u00a0ms",
         aside=told or "no interval",
-        shade=_shade(row["ratio"] or 1.0) if row["verdict"] != "nothing to compare" else None,
+        shade=_shade(row["ratio"] or 1.0) if compared else None,
         fastest=fastest is not None and row["backend"] == fastest,
         cell_id=str(row["cell_id"]),
         hint="; ".join([hint, *_caveats(row)]),

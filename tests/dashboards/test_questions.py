@@ -169,6 +169,21 @@ def test_of_two_runs_of_a_work_each_backend_shows_its_newest_and_the_newer_run_s
         ]
 
 
+def test_backends_of_separate_runs_stand_side_by_side_without_shades_or_a_fastest() -> None:
+    row = dict.fromkeys(("low", "high", "status", "failures"), None) | {"work": "a work", "work_id": "w"}
+    row |= {"workload": "a work", "cell_id": "0" * 16, "step_time_s": 0.01}
+    older = [
+        {**row, "run_id": "1", "backend": name, "ratio": ratio, "fastest": "jax", "verdict": "jax is fastest"}
+        for name, ratio in (("jax", None), ("torch", 2.0))
+    ]
+    newer = {**row, "run_id": "2", "backend": "torch", "ratio": None, "fastest": None, "verdict": "nothing to compare"}
+    [shown] = panels.panel(questions()["matrix"], [older[0], newer]).heat
+    assert shown.verdict == "separate sessions, not alternating: see runner report --merge"
+    assert [(cell.shade, cell.fastest, cell.hint) for cell in shown.cells] == [(None, False, f"run {n}") for n in (1, 2)]
+    [same_run] = panels.panel(questions()["matrix"], older).heat
+    assert [(cell.shade is None, cell.fastest) for cell in same_run.cells] == [(False, True), (False, False)]
+
+
 def test_matrix_counts_programs_made_in_measured_epochs_of_the_worst_process(tmp_path: Path) -> None:
     counts = (0, 5, None)
     made = [Resolved(5, 5, "fork", "float32", recompiles_timed=count, graph_breaks_timed=0) for count in counts]

@@ -82,7 +82,7 @@ def test_the_caller_says_which_gpu() -> None:
 
 def test_the_arguments_of_a_caller_follow_the_merge_of_the_report_service(services: dict[str, Any]) -> None:
     report = services["report"]
-    assert (report["entrypoint"], report["command"]) == (["entrypoint", "report", "--merge"], None)
+    assert (report["entrypoint"], report["command"]) == (["entrypoint", "runner", "report", "--merge"], None)
     assert "KERAS_BENCHMARK_BACKENDS" not in report["environment"]
 
 
