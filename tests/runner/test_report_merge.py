@@ -431,3 +431,15 @@ def test_the_page_counts_the_pending_repeats_of_all_merged_runs(
         (tmp_path / name / "finished.json").unlink()
     assert merge(tmp_path) == 0
     assert "8 pending" in " ".join(re.sub("<[^>]*>", " ", (tmp_path / "merged/report.html").read_text()).split())
+
+
+def test_a_named_reference_keeps_its_cells_and_their_flop_rates_where_a_newer_run_has_them_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jax = store(tmp_path, 0, records("jax", 1.5))
+    store(tmp_path, 1, [record for backend in STEP_TIME_S for record in records(backend)])
+    assert main(["report", "--results", str(tmp_path), "--run", jax, "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    rows = document(tmp_path, capsys, "--run", jax)["rows"]
+    assert [row["cells"]["jax"] for row in rows] == [row["cells"]["jax"] for row in own["rows"]]
+    assert [list(row["cells"]) for row in rows] == [list(STEP_TIME_S)] * 2

@@ -78,7 +78,8 @@ def _findings(results: Path, reader: MergeReader, merge: Merge, page: Path) -> t
     separate = _separate(results, reader, merge, {cell.cell_id for cell in cells})
     records = [r for name, found in runs.items() for r in found.records if r.settings.backend in own[name]]
     said = summary.merge_summary(reader, merge, records)
-    beside = replace(_beside(reader, runs, page), merge=said)
+    owners = {record.cell_id: merge.runs[record.settings.backend] for record in records}
+    beside = replace(_beside(reader, runs, owners, page), merge=said)
     return Findings(rows_of(cells, usual_values(), separate=separate), records, beside), said
 
 
@@ -93,21 +94,32 @@ def _separate(results: Path, reader: MergeReader, merge: Merge, cells: set[str])
     return SeparateSessions(merge.runs, looks, spread_stored([results], merge.run_ids, cells))
 
 
-def _beside(reader: MergeReader, runs: Mapping[str, Findings], page: Path) -> Beside:
-    """Return what is known beside the runs' speeds, all together; links lead from the page's folder."""
+def _beside(reader: MergeReader, runs: Mapping[str, Findings], owners: Mapping[str, str], page: Path) -> Beside:
+    """Return what is known of the cells, each from its own run in `owners`; links lead from the page's folder."""
     from analysis.beside import Beside
 
     several = [found.beside for found in runs.values()]
     return Beside(
         several[-1].parity,  # of the results folder, so each has the same
-        {cell: share for one in several for cell, share in one.shares.items()},
+        {
+            cell: share
+            for name, found in runs.items()
+            for cell, share in found.beside.shares.items()
+            if owners.get(cell) == name
+        },
         tuple(dict.fromkeys(note for one in several for note in one.notes)),
         {
             cell: _linked(trace, reader.runs[name].folder, page)
             for name, found in runs.items()
             for cell, trace in found.beside.traces.items()
+            if owners.get(cell) == name
         },
-        {key: course for one in several for key, course in one.courses.items()},
+        {
+            key: course
+            for name, found in runs.items()
+            for key, course in found.beside.courses.items()
+            if owners.get(key[0]) == name
+        },
     )
 
 
