@@ -48,7 +48,7 @@ def across_stored(
 def spread_stored(
     roots: Sequence[Path], compared: Collection[str], cells: Collection[str]
 ) -> Callable[[Sequence[Record]], SessionSpread | None]:
-    """Return how far the stored sessions of a cell lie apart, from records of it; None for records of several places.
+    """Return the spread between the stored sessions of a cell, from records of it; None for records of several places.
 
     The runs in `compared` do not count; `cells` are those that will be asked for.
     """

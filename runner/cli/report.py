@@ -2,7 +2,7 @@
 
 With --merge, one table and one page of several runs: the newest run of each backend on the same machine and the same
 matrix as the newest run. What does not fit is left out, with the reason; cells of separate sessions have an interval
-only where the stored history knows how far sessions lie apart.
+only where the stored history knows the spread between sessions.
 
 With --publish, write a small site instead: every question over all stored runs, a page a cell, a page a run; plain
 files that GitHub Pages or any folder can hold."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def merge_summary(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> MergeSummary:
-    """Return what stands above the table: the runs, what was left out, what to measure."""
+    """Return what is printed above the table: the runs, what was left out, what to measure."""
     from analysis.merge import MergeSummary
 
     runs = tuple(
