@@ -18,7 +18,7 @@ from records.schema import Machine
 from runner import machine, machine_type
 from runner.cli.main import Seams, main
 from runner.errors import UsageError
-from runner.machine_type import Address, detect
+from runner.machine_type import LIMIT_BYTES, Address, detect
 from runner.testing import FakeExecutor
 from tests.conftest import MACHINE, make_record
 from tests.sessions import newest_records
@@ -346,3 +346,25 @@ def test_a_machine_of_an_older_record_has_no_type() -> None:
     older = to_json(replace(MACHINE, machine_type="n1-standard-8"))
     del older["machine_type"]
     assert decode(Machine, older).machine_type is None
+
+
+def test_an_identity_that_is_not_ascii_is_of_no_cloud(tmp_path: Path) -> None:
+    (tmp_path / "product_name").write_bytes(b"Ger\xe4t\n")
+    assert detect({}, tmp_path, Address("192.0.2.1", limit_s=0.1)) is None
+
+
+def test_a_token_that_would_add_a_header_is_not_sent_on(
+    fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path]
+) -> None:
+    fake.reply = text("token\r\nX-Injected: 1")
+    assert detect({}, dmi(AMAZON), fake.address()) is None
+    assert fake.requests == ["PUT /latest/api/token"]
+
+
+def test_an_answer_of_exactly_the_limit_is_used(
+    fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path]
+) -> None:
+    fake.reply = text("/" * (LIMIT_BYTES - 13) + "n1-standard-8")
+    assert detect({}, dmi(GOOGLE), fake.address()) == "n1-standard-8"
+    fake.reply = text("/" * (LIMIT_BYTES - 12) + "n1-standard-8")
+    assert detect({}, dmi(GOOGLE), fake.address()) is None

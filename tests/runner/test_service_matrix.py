@@ -370,3 +370,81 @@ def test_a_trace_in_a_service_is_of_one_of_its_own_cells(folder: Path, capsys: p
     assert runner("trace", "gru") == 0
     assert "jax gru" in capsys.readouterr().out
     assert runner("trace", "torch:gru") == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "    image: python:3.13\n",  # `unsupported`, with the executor's reason
+        "    shell: true\n",
+        '    environment: {PATH: "bin"}\n',
+    ],
+)
+def test_a_command_whose_program_is_not_of_this_image_is_left_to_the_executor(
+    folder: Path, capsys: pytest.CaptureFixture[str], more: str
+) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "own-program").touch(0o755)
+    words = (
+        TASK.format("own-program") if "shell" not in more else "tasks:\n  - task: train\n    command: own-program a\n"
+    )
+    cells, left_out = of_matrix(folder, words + "    backends: [jax]\n" + more, capsys)
+    assert (len(cells), left_out) == (1, [])
+
+
+def test_a_workload_in_a_package_of_the_image_is_planned_and_a_missing_part_of_one_is_not(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "cells: [{workload: 'email.message:build'}, {workload: 'email.gone:build'}]"
+    cells, (reason,) = of_matrix(folder, text, capsys)
+    assert [cell["workload"] for cell in cells] == ["email.message:build"]
+    assert "there is no module email.gone in" in reason
+
+
+def test_what_is_left_out_is_in_the_order_of_the_file_and_each_reason_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "cells:\n  - {workload: 'gone:build', batch_size: [8, 16]}\n  - {workload: lstm, device: gpu}\n"
+        "  - {workload: gru}\n"
+    )
+    _, left_out = of_matrix(folder, text, capsys)
+    assert [one.split(":")[:2] for one in left_out] == [["matrix.yaml", "5"], ["matrix.yaml", "6"]]
+
+
+def test_a_setting_of_the_command_line_that_makes_two_points_one_is_no_error_in_a_service(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "cells: [{workload: gru}, {workload: gru, batch_size: 64}]"
+    cells, left_out = of_matrix(folder, text, capsys, "--set", "batch_size=8")
+    assert ([cell["batch_size"] for cell in cells], left_out) == ([8], [])
+
+
+def test_an_entry_whose_excludes_leave_nothing_anywhere_is_not_left_out_by_the_service(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "cells: [{workload: gru}, {workload: lstm, batch_size: 8, exclude: [{batch_size: 8}]}]"
+    (folder / "matrix.yaml").write_text(HEAD + text)
+    inside = runner("plan"), capsys.readouterr().err
+    monkeypatch.delenv("KERAS_BENCHMARK_BACKENDS")
+    monkeypatch.delenv("KERAS_BENCHMARK_DEVICE")
+    assert (runner("plan"), capsys.readouterr().err) == inside
+    assert "lstm: exclude" not in inside[1]
+
+
+def test_a_service_of_several_backends_runs_those_that_are_asked_for(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(monkeypatch, "jax,torch", "cpu")
+    cells, _ = of_matrix(folder, "cells: [{workload: gru}]", capsys)
+    assert {cell["backend"] for cell in cells} == {"jax", "torch"}
+    cells, left_out = of_matrix(folder, "cells: [{workload: gru}]", capsys, "--backend", "torch")
+    assert ({cell["backend"] for cell in cells}, left_out) == ({"torch"}, [])
+
+
+def test_commands_end_without_advice_to_merge_backends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.yaml").write_text(
+        HEAD + TASK.format("echo, '{n}'") + "    backends: [jax]\n    compare: n\n    params: {n: [1]}\n"
+    )
+    assert runner() == 0
+    assert "alone was measured" not in capsys.readouterr().out

@@ -82,3 +82,21 @@ def test_unreadable_credentials_in_a_container_are_those_of_the_caller(monkeypat
     told = str(refusals.explained("connect", denied(Path("/credentials.json"))))
     assert "(the file that GOOGLE_APPLICATION_CREDENTIALS names outside of the container)" in told
     assert "the container runs as the owner of ./results" in told
+
+
+@pytest.mark.parametrize("mark", [0, 1, None])
+def test_the_mark_of_either_engine_shows_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int | None
+) -> None:
+    marks = [tmp_path / "docker", tmp_path / "podman"]
+    monkeypatch.setattr(process, "CONTAINER_MARKS", tuple(map(str, marks)))
+    if mark is not None:
+        marks[mark].touch()
+    assert process.in_container() == (mark is not None)
+
+
+def test_a_relative_path_that_is_missing_is_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"{tmp_path} belongs to user" in access_text(Path("results/warehouse"))

@@ -225,3 +225,21 @@ def test_query_of_an_emulator_that_is_not_there_ends_with_3_and_one_message(
     told = capsys.readouterr().err
     assert told.startswith("uploader: BIGQUERY_EMULATOR_HOST: no emulator answers at http://127.0.0.1:")
     assert told.count("\n") == 1
+
+
+def test_nothing_listening_at_an_https_address_is_reported() -> None:
+    with pytest.raises(Unreachable, match=r"no emulator answers at https://127\.0\.0\.1:.*Connection refused"):
+        check_emulator(f"https://127.0.0.1:{closed_port()}")
+
+
+def test_a_service_that_is_not_started_is_answered_in_a_container_with_the_command_that_starts_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "in_container", lambda: True)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown_name)
+    with pytest.raises(Unreachable, match="Name or service not known; start it with: docker compose"):
+        check_emulator("http://bigquery:9050")
+
+
+def test_an_answer_is_waited_for_15_seconds_at_most_as_the_documents_say() -> None:
+    assert 1.5 * reachable.LIMIT_S <= 15
