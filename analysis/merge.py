@@ -133,7 +133,10 @@ def candidate(run_id: str, about: Mapping[str, object], records: Sequence[Record
 
 
 def choose(candidates: Iterable[MergeCandidate]) -> Merge:
-    """Return the runs to merge, from candidates of which the first measured one is the reference, newest first."""
+    """Return the runs to merge, from candidates of which the first measured one is the reference, newest first.
+
+    `left_out` has every misfit; `few` returns those that are shown.
+    """
     left_out: list[LeftOut] = []
     notes: list[str] = []
     reference: MergeCandidate | None = None
@@ -163,7 +166,7 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
     return Merge(
         reference.run_id,
         ordered,
-        tuple(_few(one for one in left_out if (one.run_id, one.backend) not in {(r, b) for b, r in failed.items()})),
+        tuple(one for one in left_out if failed.get(one.backend) != one.run_id),
         () if external else tuple(name for name in BACKENDS if name not in runs),
         tuple(notes),
     )
@@ -238,7 +241,7 @@ def _everything(run: MergeCandidate) -> BackendRun:
     )
 
 
-def _few(left_out: Iterable[LeftOut]) -> Iterable[LeftOut]:
+def few(left_out: Iterable[LeftOut]) -> Iterable[LeftOut]:
     """Yield the newest of each backend and reason, and of each backend no more than `REASONS_SHOWN`."""
     seen: dict[str, set[str]] = {}
     for one in left_out:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -25,6 +26,7 @@ SERVICE = "bigquery"  # the emulator's name among the services of compose.yaml
 LIMIT_S = 10.0
 PORTS = {"http": 80, "https": 443}
 LOOPBACK = ("localhost", "127.", "::1")
+USER = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@")  # a user and a password before a host
 
 
 def check() -> None:
@@ -39,9 +41,10 @@ def check_emulator(address: str, limit_s: float = LIMIT_S) -> None:
     """Raise `BadInput` for an address that is no URL, `Unreachable` if nothing answers there in time."""
     split = _split(address)
     if split is None or split.scheme not in PORTS:
-        raise BadInput(f"{EMULATOR}: must be a URL such as http://127.0.0.1:9050, got {address!r}")
-    if why := _failure(lambda: _answered(split, limit_s), limit_s):
-        raise Unreachable(f"{EMULATOR}: no emulator answers at {address}: {why}; {_advice(split.hostname or '')}")
+        raise BadInput(f"{EMULATOR}: must be a URL such as http://127.0.0.1:9050, got {_shown(address)!r}")
+    if why := _failure(split, _answered, limit_s):
+        where = _shown(address)
+        raise Unreachable(f"{EMULATOR}: no emulator answers at {where}: {why}; {_advice(split.hostname or '')}")
 
 
 def check_grpc(target: str, limit_s: float = LIMIT_S) -> None:
@@ -49,18 +52,23 @@ def check_grpc(target: str, limit_s: float = LIMIT_S) -> None:
     split = _split(f"//{target}")
     if split is None or split.port is None:
         raise BadInput(f"{EMULATOR_GRPC}: must be HOST:PORT such as 127.0.0.1:9060, got {target!r}")
-    if why := _failure(lambda: _connected(split, limit_s), limit_s):
+    if why := _failure(split, _connected, limit_s):
         raise Unreachable(f"{EMULATOR_GRPC}: nothing listens at {target}: {why}; {_advice(split.hostname or '')}")
 
 
 def check_google(limit_s: float = LIMIT_S) -> None:
-    """Raise `Unreachable` if no connection to BigQuery, or to the proxy that leads there, can be made in time."""
+    """Raise `Unreachable` if no connection to BigQuery, or to the proxy that leads there, can be made in time.
+
+    Raises `BadInput` for a proxy that is no URL.
+    """
     from requests import utils
 
     proxy = utils.select_proxy(GOOGLE, utils.get_environ_proxies(GOOGLE))
     address = proxy or GOOGLE
-    split = urlsplit(address if "://" in address else f"http://{address}")
-    if why := _failure(lambda: _connected(split, limit_s), limit_s):
+    split = _split(address if "://" in address else f"http://{address}")
+    if split is None:
+        raise BadInput(f"HTTPS_PROXY: must be a URL such as http://proxy:3128, got {_shown(address)!r}")
+    if why := _failure(split, _connected, limit_s):
         what = f"the proxy {split.hostname}" if proxy else str(split.hostname)
         where = "the container's network (not network_mode: none)" if process.in_container() else "the network"
         raise Unreachable(
@@ -76,6 +84,11 @@ def _split(address: str) -> SplitResult | None:
         return split if split.hostname and _port(split) else None
     except ValueError:
         return None
+
+
+def _shown(address: str) -> str:
+    """Return an address without the user and the password that it may hold."""
+    return USER.sub(r"\1", address)
 
 
 def _port(split: SplitResult) -> int:
@@ -95,13 +108,19 @@ def _advice(host: str) -> str:
     return f"{start}; or unset {EMULATOR} for BigQuery itself"
 
 
-def _failure(ask: Callable[[], None], limit_s: float) -> str | None:
-    """Return why a question fails, None if it is answered. The name service knows no time limit: a thread has one."""
+def _failure(split: SplitResult, ask: Callable[[SplitResult, float], None], limit_s: float) -> str | None:
+    """Return why a question fails, None if it is answered.
+
+    It has a thread, since the name service knows no time limit, and a name may have many addresses with one each.
+    """
     found: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    resolved = threading.Event()
 
     def run() -> None:
         try:
-            ask()
+            socket.getaddrinfo(split.hostname, _port(split), type=socket.SOCK_STREAM)
+            resolved.set()
+            ask(split, limit_s)
         except TimeoutError:
             found.put(f"no answer within {limit_s:g} s")
         except OSError as error:
@@ -115,7 +134,7 @@ def _failure(ask: Callable[[], None], limit_s: float) -> str | None:
     try:
         return found.get(timeout=1.5 * limit_s)
     except queue.Empty:
-        return f"the name is not resolved within {1.5 * limit_s:g} s"
+        return f"{'no answer' if resolved.is_set() else 'the name is not resolved'} within {1.5 * limit_s:g} s"
 
 
 def _connected(split: SplitResult, limit_s: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from records.schema import Record
+from records.schema import Record, Status, Times
 from records.store import Results, Run
 from runner.cli.main import main
 from runner.cli.merge import commands
@@ -170,6 +170,38 @@ def test_named_runs_that_do_not_fit_are_refused_together(tmp_path: Path, capsys:
         f"  tensorflow run {names[0]}: other machine (host 9a9a9a9a against 00000000)\n"
     )
     assert not (tmp_path / "merged").exists()
+
+
+def test_each_named_run_is_refused_with_its_own_reason_where_several_share_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = {"versions": {"keras": "3.14.0"}}
+    names = [store(tmp_path, number, records("torch", **older)) for number in range(2)]
+    jax = store(tmp_path, 2, records("jax"))
+    reason = "other version of Keras (3.14.0 against 3.15.1)\n"
+    assert refusal(tmp_path, capsys, jax, *names) == (
+        "runner: report --merge: these runs do not make one table:\n"
+        f"  torch run {names[1]}: {reason}  torch run {names[0]}: {reason}"
+    )
+
+
+def test_a_named_reference_may_have_a_backend_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = store(tmp_path, 0, records("torch"))
+    crashed = [replace(record, status=Status.CRASH, times=Times()) for record in records("torch")]
+    mixed = store(tmp_path, 1, [*records("jax"), *crashed])
+    for flags in ((), ("--run", mixed)):
+        found = document(tmp_path, capsys, *flags)["merge"]
+        assert [run["run_id"] for run in found["runs"]] == [torch, mixed], flags
+        assert found["lines"][0] == f"left out: torch run {mixed}: no cell was measured; used instead: {torch}"
+
+
+def test_many_runs_with_an_injected_fault_are_left_out_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(tmp_path, 0, records("jax"))
+    arms = {"base": {"python": None, "fault": None}, "new": {"python": None, "fault": "slower:1"}}
+    newest = [store(tmp_path, 1 + i, records("jax", 2.0), arms=arms, arm="new") for i in range(5)][-1]
+    assert [one["run_id"] for one in document(tmp_path, capsys)["merge"]["left_out"]] == [newest]
 
 
 def test_exactly_the_named_runs_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

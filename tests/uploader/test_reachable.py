@@ -96,6 +96,32 @@ def test_name_service_that_never_answers_is_given_up_in_time(monkeypatch: pytest
         ended.set()
 
 
+def test_name_with_many_addresses_that_all_drop_packets_is_reported_as_resolved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A firewall that drops packets costs the limit for each of the addresses that BigQuery's name has."""
+    ended = threading.Event()
+
+    def connect(*given: object) -> None:
+        ended.wait(5)
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **named: [])
+    monkeypatch.setattr(socket, "create_connection", connect)
+    try:
+        with pytest.raises(Unreachable, match=r"bigquery\.googleapis\.com, port 443: no answer within 0\.3 s"):
+            check_google(SHORT_S)
+    finally:
+        ended.set()
+
+
+@pytest.mark.parametrize("address", ["http://{}127.0.0.1:{}", "http://{}", "ftp://{}x:1", "{}x:{}"])
+def test_no_message_about_an_emulator_repeats_a_password(address: str) -> None:
+    with pytest.raises((Unreachable, BadInput)) as raised:
+        check_emulator(address.format("me:s3cret@", closed_port()))
+    assert "s3cret" not in str(raised.value)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_loopback_emulator_address_in_a_container_is_answered_with_the_services_address(
     monkeypatch: pytest.MonkeyPatch, host: str
@@ -160,6 +186,24 @@ def test_a_proxy_is_tried_in_place_of_bigquery(monkeypatch: pytest.MonkeyPatch, 
         check_google()
     with pytest.raises(Unreachable, match=f"no connection to the proxy 127.0.0.1, port {port}: Connection refused"):
         check_google()
+
+
+@pytest.mark.parametrize(
+    ("proxy", "shown"),
+    [
+        ("http://me:s3cret@proxy:99999", "http://proxy:99999"),
+        ("me:s3cret@proxy:x", "proxy:x"),
+        ("http://:3128", "http://:3128"),
+        ("http://[::1", "http://[::1"),
+    ],
+)
+def test_a_proxy_that_is_no_url_is_bad_input(monkeypatch: pytest.MonkeyPatch, proxy: str, shown: str) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(BadInput) as raised:
+        check_google()
+    assert str(raised.value) == f"HTTPS_PROXY: must be a URL such as http://proxy:3128, got {shown!r}"
 
 
 def test_an_emulator_is_checked_where_one_is_named_and_bigquery_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ class MergeReader:
 
 def chosen(args: argparse.Namespace, reader: MergeReader) -> Merge:
     """Return which runs are merged. Raises `UsageError` where there are none, or where named ones do not fit."""
-    from analysis.merge import choose
+    from analysis.merge import choose, few
 
     if not reader.runs:
         raise UsageError(
@@ -69,8 +69,9 @@ def chosen(args: argparse.Namespace, reader: MergeReader) -> Merge:
     asked = sorted(named, reverse=True) if args.runs else [*named, *(name for name in newest if name not in named)]
     found = choose(reader.candidates(asked))
     found = replace(found, left_out=(*reader.left_out, *found.left_out))
-    if args.runs or args.run:
-        _check_named(args.runs or [args.run], found)
+    if args.runs or args.run not in (None, found.reference):
+        _check_named(named, found)
+    found = replace(found, left_out=tuple(few(found.left_out)))
     if not found.runs:
         reasons = "; ".join(map(str, found.left_out))
         raise UsageError(f"report --merge: no run in {args.results} has a measured cell: {reasons}")
