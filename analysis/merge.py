@@ -209,17 +209,16 @@ def _other_matrix(reference: MergeCandidate, one: MergeCandidate, found: Backend
 
 def _differing_settings(its: Iterable[str], wanted: Iterable[str]) -> str:
     """Return how the two works differ that are most alike, as `gru: epochs 3 against 2`; empty if no workload is common."""
-    pairs = [
-        {name: (one.get(name), other.get(name)) for name in {**one, **other} if one.get(name) != other.get(name)}
-        | {"workload": (one["workload"],)}
-        for one, other in product(*(map(_flat, sorted(works)[:WORKS_COMPARED]) for works in (its, wanted)))
+    works = [[_flat(work) for work in sorted(some)[:WORKS_COMPARED]] for some in (its, wanted)]
+    differing = [
+        (str(one["workload"]), {key for key in {*one, *other} if one.get(key) != other.get(key)}, one, other)
+        for one, other in product(*works)
         if one["workload"] == other["workload"]
     ]
-    if not pairs:
+    if not differing:
         return ""
-    nearest = min(pairs, key=len)
-    (workload,) = nearest.pop("workload")
-    return f"{workload}: " + ", ".join(f"{name} {a} against {b}" for name, (a, b) in sorted(nearest.items()))
+    workload, keys, one, other = min(differing, key=lambda pair: len(pair[1]))
+    return f"{workload}: " + ", ".join(f"{key} {one.get(key)} against {other.get(key)}" for key in sorted(keys))
 
 
 def _flat(work: str) -> dict[str, object]:

@@ -149,3 +149,36 @@ def test_without_any_measured_run_there_is_nothing() -> None:
 
 def test_external_commands_lack_no_backend() -> None:
     assert choose([run("1", "variant", workloads=("task train",))]).missing == ()
+
+
+def test_a_run_with_any_cell_of_another_machine_or_keras_does_not_fit() -> None:
+    for change in ({"machine": replace(MACHINE, host_id="9a" * 8)}, {"versions": {"keras": "3.14.0"}}):
+        both = [*records("torch", ("gru",)), *records("torch", ("mnist_mlp",), **change)]
+        found = choose([run("2", "jax"), candidate("1", MATRIX, both, True)])
+        assert found.runs == {"jax": "2"}, change
+
+
+def test_failed_cells_decide_neither_machine_nor_keras_nor_accelerator() -> None:
+    elsewhere = {"machine": replace(MACHINE, host_id="9a" * 8), "versions": {"keras": "3.14.0"}}
+    failed = records("torch", ("mnist_mlp",), status=Status.DEVICE_MISMATCH, **elsewhere)
+    found = choose([run("2", "jax"), candidate("1", MATRIX, [*records("torch", ("gru",)), *failed], True)])
+    assert (found.runs, found.notes) == ({"jax": "2", "torch": "1"}, ())
+    reference = candidate("2", MATRIX, [*records("jax"), *failed], True)
+    assert choose([reference, run("1", "torch", **elsewhere)]).runs == {"jax": "2", "torch": "2"}
+
+
+def test_records_without_a_version_of_keras_fit_any() -> None:
+    assert choose([run("2", "jax"), run("1", "torch", versions={})]).runs == {"jax": "2", "torch": "1"}
+    assert choose([run("2", "jax", versions={}), run("1", "torch")]).runs == {"jax": "2", "torch": "1"}
+
+
+def test_two_runs_without_a_matrix_text_are_not_of_the_same_matrix_for_that() -> None:
+    unknown: dict[str, Any] = {"matrix": {"matrix_text": ""}}
+    found = choose([run("2", "jax", **unknown), run("1", "torch", workloads=("gru",), **unknown)])
+    assert found.runs == {"jax": "2"}
+
+
+def test_an_unfinished_run_with_works_of_its_own_is_of_another_matrix() -> None:
+    other = {"matrix": {"matrix_text": "version: 1 # edited"}, "workloads": ("gru", "lstm")}
+    assert choose([run("2", "jax"), run("1", "torch", finished=False, **other)]).runs == {"jax": "2"}
+    assert choose([run("2", "jax", finished=False), run("1", "torch", **other)]).runs == {"jax": "2"}

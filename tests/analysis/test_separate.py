@@ -223,3 +223,38 @@ def test_steps_that_each_session_finds_for_itself_may_differ_between_sessions() 
 def test_what_would_have_shown_is_said_of_paired_rows_alone() -> None:
     assert not any("would have shown" in line for line in whole.lines(merged(THREE, None)))
     assert any("would have shown" in line for line in whole.lines(merged(dict.fromkeys(THREE, "a"), None)))
+
+
+def test_the_suites_mean_pairs_backends_of_one_session_and_names_works_that_one_of_them_lacks() -> None:
+    failed = [make_record(None, 0, Status.CRASH, settings=make_settings(backend="jax", workload="gru"))]
+    two = [cell for cell in TWO_WORKS if cell[0].settings.workload == "mnist_mlp"]
+    two += [records("tensorflow", "gru"), failed, records("torch", "gru")]
+    (found,) = suite(merged(THREE, SPREAD, two))
+    assert (found.ratios["jax"].workloads, found.ratios["jax"].left_out) == (("mnist_mlp",), ("gru",))
+    assert found.ratios["torch"].workloads == ("gru", "mnist_mlp")
+    (mixed,) = suite(merged({"tensorflow": "a", "jax": "a", "torch": "b"}, SPREAD, TWO_WORKS))
+    assert {name: one.separate for name, one in mixed.ratios.items()} == {"jax": False, "torch": True}
+
+
+def test_the_suites_line_says_that_its_interval_is_of_separate_sessions() -> None:
+    (line,) = whole.lines(merged(THREE, SPREAD, TWO_WORKS))
+    assert line.count(", separate sessions)") == 2
+
+
+def test_the_half_width_of_a_geometric_mean_is_the_mean_of_its_works_half_widths() -> None:
+    found = geometric_mean([Estimate(1.0, math.exp(-half), math.exp(half), 5) for half in (0.1, 0.3)])
+    assert found is not None
+    assert found.half_width == pytest.approx(0.2)
+
+
+def test_each_row_has_the_looks_of_the_session_of_its_leading_backend() -> None:
+    looks = {"tensorflow": FIXED, "jax": replace(FIXED, p_factor=2.0)}
+    separate = SeparateSessions({"tensorflow": "a", "jax": "b"}, looks, lambda some: None)
+    for backend, other in (("tensorflow", "jax"), ("jax", "tensorflow")):
+        cells = [summarise(records(backend, step_time_s=0.01)), summarise(records(other, step_time_s=0.02))]
+        assert rows_of(cells, separate=separate)[0].looks == looks[backend]
+
+
+def test_equal_values_have_a_p_value_of_1() -> None:
+    value = SessionValue("a", 0.1, 5, 0.01, SPREAD)
+    assert separate_ratio(value, replace(value, session="b")).p_value() == 1.0

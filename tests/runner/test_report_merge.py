@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from records.schema import Record, Status, Times
+from analysis.beside import ShownTrace
+from records.schema import Container, Record, Status, Times
 from records.store import Results, Run
 from runner.cli.main import main
-from runner.cli.merge import commands
+from runner.cli.merge import commands, table
 from runner.cli.present import few_repeats
 from runner.cli.stored import findings_of
 from tests.conftest import MACHINE, make_settings
@@ -414,3 +416,54 @@ def test_runs_without_a_matrix_file_have_no_such_command() -> None:
     about = {"command": ["runner", "fc", "--mode", "fc_data"], "matrix_path": "runner fc"}
     assert commands.one_backend(about, "torch", "cpu", service=True) is None
     assert commands.alternating(about, "cpu", service=True) is None
+
+
+def test_of_an_older_run_of_all_backends_only_those_without_a_newer_run_are_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(tmp_path, 0, [record for backend in STEP_TIME_S for record in records(backend)])
+    store(tmp_path, 1, records("jax", 1.5, count=3))
+    found = document(tmp_path, capsys)
+    assert found["statuses"] == {"ok": 2 * (5 + 3 + 5)}
+    assert {one["backend"]: one["separate"] for one in found["rows"][0]["ratios"]} == {"jax": True, "torch": False}
+
+
+def test_works_that_a_run_lacks_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = store(tmp_path, 0, [r for r in records("torch") if r.settings.workload == "gru"])
+    store(tmp_path, 1, records("jax"))
+    assert f"note: torch: {torch} lacks 1 of the 2 works" in document(tmp_path, capsys)["merge"]["lines"]
+
+
+def test_cells_in_containers_of_a_runner_on_the_host_are_measured_again_by_that_runner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    container = Container("keras-benchmark-matrix:jax-cpu", "sha256:" + "ab" * 32, 1 << 30, 1 << 30)
+    store(tmp_path, 0, records("jax", container=container))
+    lines = document(tmp_path, capsys)["merge"]["lines"]
+    assert (
+        "no run of torch is merged; measure torch on this machine: runner --matrix matrix.yaml --backend torch" in lines
+    )
+    assert merge(tmp_path) == 0
+    assert "keras-benchmark-matrix:jax-cpu, sha256:abababababab\n" in capsys.readouterr().out
+
+
+def test_a_traces_link_leads_from_the_merged_page_into_its_run(tmp_path: Path) -> None:
+    shown = ShownTrace("traces/one.html", cast(Any, None))
+    found = table._linked(shown, tmp_path / "run", tmp_path / "merged" / "report.html")
+    assert found.link == "../run/traces/one.html"
+
+
+def test_control_characters_of_a_run_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, 0, records("jax", versions={"keras": "3\x1b[31m", "jax": "1"}))
+    assert merge(tmp_path) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_the_page_counts_the_pending_repeats_of_all_merged_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, backend in enumerate(("jax", "torch")):
+        name = store(tmp_path, number, records(backend, count=3), planned=10)
+        (tmp_path / name / "finished.json").unlink()
+    assert merge(tmp_path) == 0
+    assert "8 pending" in " ".join(re.sub("<[^>]*>", " ", (tmp_path / "merged/report.html").read_text()).split())
