@@ -208,7 +208,7 @@ def _other_matrix(reference: MergeCandidate, one: MergeCandidate, found: Backend
 
 
 def _differing_settings(its: Iterable[str], wanted: Iterable[str]) -> str:
-    """Return how the two works differ that are most alike, as `gru: epochs 3 against 2`; empty if no workload is common."""
+    """Return how the two most similar works differ, as `gru: epochs 3 against 2`; empty if no workload is common."""
     works = [[_flat(work) for work in sorted(some)[:WORKS_COMPARED]] for some in (its, wanted)]
     differing = [
         (str(one["workload"]), {key for key in {*one, *other} if one.get(key) != other.get(key)}, one, other)
