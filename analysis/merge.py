@@ -12,8 +12,10 @@ each backend those runs that are newer than the one used. It reads runs newest f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from analysis.compare import in_order, work_key
 from records.schema import MEASURED, Record
@@ -21,6 +23,8 @@ from records.settings import BACKENDS
 from records.task import PREFIX
 
 REASONS_SHOWN = 3  # of one backend: an old results folder may hold hundreds of runs of another matrix
+
+WORKS_COMPARED = 100  # of each run, for the settings that differ: a matrix may have thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,29 @@ def _other_matrix(reference: MergeCandidate, one: MergeCandidate, found: Backend
     if its == wanted or (its & wanted and (same_text or unfinished)):
         return None
     paths = f"{one.matrix_path or 'a matrix of its own'} against {reference.matrix_path or 'one of its own'}"
-    return f"other matrix: {len(its & wanted)} of {len(its)} works are among the {len(wanted)} merged ({paths})"
+    differs = _differing_settings(its - wanted, wanted)
+    common = f"{len(its & wanted)} of {len(its)} works are among the {len(wanted)} merged"
+    return f"other matrix: {common} ({paths}{differs and f'; {differs}'})"
+
+
+def _differing_settings(its: Iterable[str], wanted: Iterable[str]) -> str:
+    """Return how the two most similar works differ, as `gru: epochs 3 against 2`; empty if no workload is common."""
+    works = [[_flat(work) for work in sorted(some)[:WORKS_COMPARED]] for some in (its, wanted)]
+    differing = [
+        (str(one["workload"]), {key for key in {*one, *other} if one.get(key) != other.get(key)}, one, other)
+        for one, other in product(*works)
+        if one["workload"] == other["workload"]
+    ]
+    if not differing:
+        return ""
+    workload, keys, one, other = min(differing, key=lambda pair: len(pair[1]))
+    return f"{workload}: " + ", ".join(f"{key} {one.get(key)} against {other.get(key)}" for key in sorted(keys))
+
+
+def _flat(work: str) -> dict[str, object]:
+    settings: dict[str, object] = json.loads(work)
+    params = settings.pop("params")
+    return settings | (params if isinstance(params, dict) else {})
 
 
 def _works_note(reference: MergeCandidate, one: MergeCandidate, backend: str) -> list[str]:

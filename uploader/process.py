@@ -27,7 +27,12 @@ def not_writable(path: Path, error: OSError) -> str:
     if not isinstance(error, PermissionError):
         return why
     place, _ = _nearest(path)
-    return f"{why}: {access_text(path)}; run uploader as that user, or: sudo chown -R {os.geteuid()} {place}"
+    if in_container():
+        folder = os.path.relpath(place)
+        advice = f"the container runs as the owner of ./results; outside of it: sudo chown -R {os.geteuid()} {folder}"
+    else:
+        advice = f"run uploader as that user, or: sudo chown -R {os.geteuid()} {place}"
+    return f"{why}: {access_text(path)}; {advice}"
 
 
 def _nearest(path: Path) -> tuple[Path, os.stat_result]:

@@ -27,14 +27,14 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Pushed:
-    """What a push did. `left_out` are runs and files that could not be read, with why."""
+    """What a push did. `left_out` are runs and files that could not be read, with why; `without_findings` are runs."""
 
     sealed: int = 0
     arrived: dict[str, int] = field(default_factory=dict)
     known: int = 0
     dead: int = 0
     left_out: list[str] = field(default_factory=list)
-    without_findings: int = 0
+    without_findings: list[str] = field(default_factory=list)
 
     @property
     def new(self) -> int:
@@ -135,7 +135,7 @@ def _of_findings(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[
         with (run.folder / findings.FILE).open("rb") as file:
             head = REVISION.search(file.read(HEAD_BYTES))
     except FileNotFoundError:
-        done.without_findings += 1
+        done.without_findings.append(run.run_id)
         return
     if head and f"{run.run_id}/{int(head[1])}" in sent[FINDINGS.name]:
         return

@@ -72,6 +72,8 @@ def explained(doing: str, error: Exception) -> WarehouseFailure:
     if isinstance(error, auth.GoogleAuthError) and not for_now:
         advice = LOGIN_IN_CONTAINER if process.in_container() else LOGIN
         return NotAllowed(f"{doing}: no usable credentials ({_short(str(error))}); {advice}")
+    if isinstance(error, IsADirectoryError) and error.filename:
+        return NotAllowed(f"{doing}: {error.filename}: is a folder; GOOGLE_APPLICATION_CREDENTIALS must name a file")
     if isinstance(error, PermissionError) and error.filename:
         return NotAllowed(f"{doing}: {_unreadable(Path(error.filename))}")
     if for_now or isinstance(error, http.RequestException | ConnectionError | TimeoutError | api.RetryError):

@@ -71,7 +71,8 @@ def test_a_run_of_several_backends_counts_for_each_that_no_newer_run_has() -> No
         ),
         (
             {"settings": {"epochs": 9}},
-            "other matrix: 0 of 2 works are among the 2 merged (matrix.yaml against matrix.yaml)",
+            "other matrix: 0 of 2 works are among the 2 merged (matrix.yaml against matrix.yaml; gru: epochs 9 against "
+            "4)",
         ),
         ({"status": Status.CRASH}, "no cell was measured"),
     ],

@@ -180,7 +180,8 @@ def test_backends_of_separate_runs_stand_side_by_side_without_shades_or_a_fastes
     [shown] = panels.panel(questions()["matrix"], [older[0], newer]).heat
     assert shown.verdict == "separate sessions, not alternating: see runner report --merge"
     assert [(cell.shade, cell.fastest, cell.hint) for cell in shown.cells] == [
-        (None, False, f"run {n}") for n in (1, 2)
+        (None, False, "run 1"),
+        (None, False, "run 2"),
     ]
     [same_run] = panels.panel(questions()["matrix"], older).heat
     assert [(cell.shade is None, cell.fastest) for cell in same_run.cells] == [(False, True), (False, False)]

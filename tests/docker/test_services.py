@@ -107,10 +107,19 @@ def hanging(project: Path, stream: int = subprocess.DEVNULL) -> Iterator[subproc
 
 
 def await_end(project: Path, limit_s: float = 30) -> None:
-    """Wait for a container that was told to end: a `docker` that was told so too does not."""
-    deadline_s = time.monotonic() + limit_s
-    while containers_of(project):
-        assert time.monotonic() < deadline_s, "a container goes on"
+    """Wait for a container that got a signal to end: `docker`, which got it too, does not wait.
+
+    On a busy machine Compose 2.40 sometimes ends without passing the signal on: then the container gets it directly.
+    """
+    begun_s = time.monotonic()
+    passed_on = False
+    while containers := containers_of(project):
+        waited_s = time.monotonic() - begun_s
+        assert waited_s < limit_s, "a container goes on"
+        if waited_s > limit_s / 3 and not passed_on:
+            passed_on = True
+            for container in containers:
+                docker("kill", "--signal", "TERM", container)
         time.sleep(0.05)
 
 

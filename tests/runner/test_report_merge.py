@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Sequence
@@ -279,6 +280,41 @@ def test_damaged_records_and_runs_are_listed_and_the_others_merged(
     reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
     assert "run.json: cannot be read" in reasons[torn]
     assert "schema version 99 is newer" in reasons[newer]
+
+
+def test_a_run_without_a_readable_record_is_left_out_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jax, torch, damaged, empty = (
+        store(tmp_path, number, some)
+        for number, some in enumerate((records("jax"), records("torch"), records("tensorflow", count=1), []))
+    )
+    files = sorted((tmp_path / damaged / "records").iterdir())
+    for file in files:
+        file.write_text("{")
+    found = document(tmp_path, capsys)["merge"]
+    assert [run["run_id"] for run in found["runs"]] == [jax, torch]
+    reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
+    assert reasons[empty] == "no cell was measured"
+    assert reasons[damaged].startswith(f"none of its 2 files is a record: {files[0].name}: not strict JSON")
+    assert f"run {damaged}: none of its 2 files is a record" in refusal(tmp_path, capsys, jax, damaged)
+
+
+def test_a_run_that_this_user_may_not_read_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *others, private = services(tmp_path)
+    read = Run.about
+
+    def about(run: Run) -> dict[str, Any]:
+        if run.run_id == private:
+            raise PermissionError(errno.EACCES, "Permission denied", str(run.folder / "run.json"))
+        return read(run)
+
+    monkeypatch.setattr(Run, "about", about)
+    found = document(tmp_path, capsys)["merge"]
+    assert [run["run_id"] for run in found["runs"]] == others
+    assert [(one["run_id"], "Permission denied" in one["reason"]) for one in found["left_out"]] == [(private, True)]
 
 
 def test_a_run_with_an_injected_fault_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

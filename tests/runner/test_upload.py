@@ -22,6 +22,7 @@ from records.store import Results
 from runner.cli import sending
 from runner.cli.main import Seams, main
 from runner.testing import FakeExecutor
+from uploader import process
 from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
 from uploader.testing import FakeWarehouse
@@ -136,13 +137,15 @@ def test_a_site_over_all_runs_is_published(folder: Path, capsys: pytest.CaptureF
 
 
 def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(process, "in_container", lambda: False)
     runner()
     [run] = Results(folder / "results").runs()
     (run.folder / findings.FILE).unlink()
     assert uploader(["push", "--quiet"]) == 0
-    assert "1 runs have no findings: runner report --run RUN makes them" in capsys.readouterr().out
+    advice = f"run {run.run_id} has no findings: finish the run, or runner report --run {run.run_id}; then push again"
+    assert advice in capsys.readouterr().out
     runner("report", "--publish", "site")
     assert findings.load(run) is not None
 

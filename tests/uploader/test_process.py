@@ -19,6 +19,12 @@ from uploader.process import access_text, not_writable
 USER = os.geteuid()
 
 
+@pytest.fixture(autouse=True)
+def outside_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine that runs these tests may be a container itself."""
+    monkeypatch.setattr(process, "in_container", lambda: False)
+
+
 def denied(path: Path) -> PermissionError:
     return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
@@ -63,11 +69,8 @@ def test_push_into_results_of_another_owner_says_whose_they_are(
     assert told.count("\n") == 1
 
 
-def test_unreadable_file_is_reported_with_its_owner_and_how_to_open_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_file_is_reported_with_its_owner_and_how_to_open_it(tmp_path: Path) -> None:
     pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
-    monkeypatch.setattr(process, "in_container", lambda: False)
     file = tmp_path / "key.json"
     file.touch()
     found = refusals.explained("connect to project some-project", denied(file))
@@ -100,3 +103,24 @@ def test_a_relative_path_that_is_missing_is_of_the_working_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert f"{tmp_path} belongs to user" in access_text(Path("results/warehouse"))
+
+
+def test_a_folder_named_as_credentials_is_reported_with_the_variable() -> None:
+    pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), "/credentials.json")
+    assert str(refusals.explained("asking for the dataset", error)) == (
+        "asking for the dataset: /credentials.json: is a folder; GOOGLE_APPLICATION_CREDENTIALS must name a file"
+    )
+
+
+def test_in_a_container_a_folder_that_cannot_be_written_is_named_as_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "in_container", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "results"
+    folder.mkdir()
+    said = process.not_writable(folder, denied(folder))
+    assert said.endswith(
+        f"the container runs as the owner of ./results; outside of it: sudo chown -R {os.geteuid()} results"
+    )

@@ -6,8 +6,10 @@ changes nothing."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from uploader import process
 from uploader.cli import options
 
 if TYPE_CHECKING:
@@ -60,7 +62,12 @@ def _wrong(done: Pushed) -> list[str]:
     if done.dead:
         lines.append(f"{done.dead} rows are set aside: uploader status says why")
     if done.without_findings:
-        lines.append(
-            f"{done.without_findings} runs have no findings: runner report --run RUN makes them, then push again"
-        )
+        lines.append(_findings_advice(done.without_findings))
     return lines
+
+
+def _findings_advice(runs: Sequence[str]) -> str:
+    """Return how the findings of these runs are made: of an unfinished run at its end, of another by its report."""
+    subject = f"run {runs[0]} has" if len(runs) == 1 else f"{len(runs)} runs, the newest {max(runs)}, have"
+    report = "docker compose run --rm jax-cpu report" if process.in_container() else "runner report"
+    return f"{subject} no findings: finish the run, or {report} --run {max(runs)}; then push again"

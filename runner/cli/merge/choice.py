@@ -14,6 +14,7 @@ from runner.grammar import near
 
 if TYPE_CHECKING:
     from analysis.merge import LeftOut, Merge, MergeCandidate
+    from records.schema import Record
 
 LOOKED_BACK = 100  # runs; a backend that was not measured in so many is taken as not measured
 RUNS_NAMED = 5
@@ -39,14 +40,25 @@ class MergeReader:
             try:
                 about = run.about()
                 records, self.problems[name] = run.load()
-            except StoreFailure as error:
+            except (StoreFailure, OSError) as error:
                 self.left_out.append(LeftOut(name, "", printable(str(error))))
                 continue
             self.abouts[name] = about
-            if reason := left_out(about):
+            if reason := left_out(about) or _without_records(records, self.problems[name]):
                 self.left_out.append(LeftOut(name, "", reason))
                 continue
             yield candidate(name, about, records, run.kept(FINISHED) is not None)
+
+
+def _without_records(records: Sequence[Record], problems: Sequence[Problem]) -> str | None:
+    """Return why a run has nothing to merge, None where it has records."""
+    if records:
+        return None
+    if not problems:
+        return "no cell was measured"
+    count, first = len(problems), problems[0]
+    said = f"none of its {count} files is a record" if count > 1 else "its only file is no record"
+    return f"{said}: {first.path.name}: {printable(first.reason)}"
 
 
 def chosen(args: argparse.Namespace, reader: MergeReader) -> Merge:

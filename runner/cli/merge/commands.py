@@ -9,7 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-SERVICES = {"tensorflow": "tf", "jax": "jax", "torch": "torch"}
+from runner.service import service_name
+
 TAKEN_OVER = ("--matrix", "--filter", "--set", "--repeats")  # the flags that say which cells
 USUAL_MATRIX = "matrix.yaml"
 
@@ -23,8 +24,7 @@ def one_backend(about: Mapping[str, object], backend: str, device: str, *, servi
     if flags is None:
         return None
     if service:
-        name = f"{SERVICES.get(backend, backend)}-{device}"
-        return shlex.join(["docker", "compose", "run", "--rm", name, *flags])
+        return shlex.join(["docker", "compose", "run", "--rm", service_name(backend, device), *flags])
     return shlex.join(["runner", *_with_matrix(about, flags), "--backend", backend])
 
 
