@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from unittest.mock import Mock
 
 import pytest
 
@@ -243,3 +244,16 @@ def test_a_service_that_is_not_started_is_answered_in_a_container_with_the_comma
 
 def test_an_answer_is_waited_for_15_seconds_at_most_as_the_documents_say() -> None:
     assert 1.5 * reachable.LIMIT_S <= 15
+
+
+def test_a_query_through_a_proxy_that_is_no_url_ends_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:s3cret@proxy:99999")
+    monkeypatch.setattr("uploader.connect.client", lambda project, options: Mock(project=project))
+    assert main(["query", "--to", "bigquery://some-project.benchmarks", "SELECT 1 AS one"]) == 2
+    told = capsys.readouterr().err
+    assert told == "uploader: HTTPS_PROXY: must be a URL such as http://proxy:3128, got 'http://proxy:99999'\n"
