@@ -14,7 +14,7 @@ from tests.uploader.stored import results_with
 from uploader import process, refusals
 from uploader.cli.main import main
 from uploader.errors import NotAllowed
-from uploader.process import access_text, not_writable
+from uploader.process import access_text, in_container, not_writable
 
 USER = os.geteuid()
 
@@ -95,7 +95,7 @@ def test_the_mark_of_either_engine_shows_a_container(
     monkeypatch.setattr(process, "CONTAINER_MARKS", tuple(map(str, marks)))
     if mark is not None:
         marks[mark].touch()
-    assert process.in_container() == (mark is not None)
+    assert in_container() == (mark is not None)
 
 
 def test_a_relative_path_that_is_missing_is_of_the_working_folder(
