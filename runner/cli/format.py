@@ -60,14 +60,14 @@ def size(value: int | None) -> str:
 
 
 def asked(settings: Settings) -> str:
-    """Return a cell's workload, and every parameter and setting that is not the default."""
+    """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case."""
     from runner.grammar import SETTINGS
 
     usual = _default_params().get(settings.workload, {})
     told = [
         f"{name}={value}"
         for name, value in settings.params.items()
-        if name != DEFINITION and not (name in usual and usual[name] == value)
+        if name != DEFINITION and (name == "mode" or name not in usual or usual[name] != value)
     ]
     if settings.workload.startswith(PREFIX):
         return printable(" ".join([settings.workload, *told]))

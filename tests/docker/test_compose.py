@@ -14,7 +14,14 @@ BACKENDS = {"tf": "tensorflow", "jax": "jax", "torch": "torch"}
 MEASURING = {"tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu"}
 ONLINE = {"dashboard", "uploader"}
 OFFLINE = {*MEASURING, "report"}
-VARIABLES = ("GOOGLE_APPLICATION_CREDENTIALS", "BIGQUERY_EMULATOR_HOST", "BIGQUERY_EMULATOR_GRPC", "NO_GCE_CHECK")
+VARIABLES = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "BIGQUERY_EMULATOR_HOST",
+    "BIGQUERY_EMULATOR_GRPC",
+    "NO_GCE_CHECK",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+)
 UNSET = dict.fromkeys(VARIABLES, "")
 IMAGE_OF = {"report": "dashboard"}
 
