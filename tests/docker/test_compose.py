@@ -141,12 +141,17 @@ def test_no_service_that_measures_or_reports_sees_credentials(name: str) -> None
 
 
 @pytest.mark.parametrize("name", sorted(ONLINE))
-def test_the_emulators_address_is_passed_on(name: str) -> None:
-    given = {"BIGQUERY_EMULATOR_HOST": "http://bigquery:9050", "BIGQUERY_EMULATOR_GRPC": "bigquery:9060"}
-    environment = active("*", **UNSET | given | {"NO_GCE_CHECK": "true"})[name]["environment"]
+def test_the_emulators_address_and_the_proxy_are_passed_on(name: str) -> None:
+    given = {
+        "BIGQUERY_EMULATOR_HOST": "http://bigquery:9050",
+        "BIGQUERY_EMULATOR_GRPC": "bigquery:9060",
+        "NO_GCE_CHECK": "true",
+        "HTTPS_PROXY": "http://proxy:3128",
+        "NO_PROXY": "bigquery",
+    }
+    environment = active("*", **UNSET | given)[name]["environment"]
     assert {variable: environment[variable] for variable in VARIABLES} == {
         "GOOGLE_APPLICATION_CREDENTIALS": "",
-        "NO_GCE_CHECK": "true",
         **given,
     }
 
