@@ -6,8 +6,8 @@ before. BigQuery refuses a second job of the same name, so that whoever comes se
 its dataset and when it was made, since names of jobs are the project's. MERGE only inserts, by the row's key, so that
 other batches with the same rows do no harm either.
 
-Credentials are Application Default Credentials, workload identity or impersonation; never a key file named here. This
-and `uploader.storage_write` alone import Google's libraries, and only when a warehouse is opened.
+Credentials are Application Default Credentials, workload identity or impersonation; never a key file named here.
+Google's libraries are imported only when a warehouse is opened.
 """
 
 from __future__ import annotations
@@ -96,10 +96,6 @@ class BigQueryWarehouse:
 
     def merge(self, batch: Batch) -> int:
         """Take a batch; how, the module says."""
-        if self._options.storage_write:
-            from uploader.storage_write import append
-
-            return append(self._id(batch.table), batch, self._patience, self._client._credentials)
         if self._options.append_only:
             self._load(batch, self._name("append", batch), self._id(batch.table), "WRITE_APPEND")
             return batch.contents().rows
@@ -134,8 +130,7 @@ class BigQueryWarehouse:
             for name, value in (parameters or {}).items()
         ]
         config = bigquery.QueryJobConfig(default_dataset=self._dataset, query_parameters=given, labels=LABELS)
-        if self._options.most_bytes_billed is not None:
-            config.maximum_bytes_billed = self._options.most_bytes_billed
+        config.maximum_bytes_billed = self._options.most_bytes_billed
         sql = checked(sql)
         try:
             return self._ask("query", lambda: self._answer(sql, config))
