@@ -160,7 +160,7 @@ STATED = [
     ("history.md", f"a session has fewer than {NUMBERS[history.LEAST_PROCESSES]} processes"),
     ("bigquery.md", f"a row above {LONGEST_ROW_BYTES >> 20} MiB"),
     ("bigquery.md", f"whose tables vanish after {DAYS[bigquery.DAY_MS]}"),
-    ("bigquery.md", f"load jobs add rows to `<table>{ddl.APPENDED}`"),
+    ("bigquery.md", f"rows are in\n`<table>{ddl.APPENDED}`"),
     ("roofline.md", f"| {percent(flops.SAME)} | ours and arithmetic |"),
     ("roofline.md", f"| {percent(flops.FORWARD)} | a tool's forward pass and ours |"),
     ("roofline.md", f"| {percent(flops.TRAIN)} | a tool's training step and {flops.TRAINING_PER_FORWARD} x ours"),

@@ -72,6 +72,6 @@ def test_a_deadline_counts_from_the_first_question_and_cuts_a_wait_short() -> No
     assert patience.insist(failing(Unreachable("down")), deadline) == "done"
     assert slept == [3.0]
     now_s[0] = 110.0
-    with pytest.raises(Unreachable, match="not finished after 0.167 minutes"):
+    with pytest.raises(Unreachable, match=r"not finished after 0\.167 minutes"):
         deadline.left_s(1.0)
     assert Deadline().left_s(60.0) == 60.0
