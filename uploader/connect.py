@@ -55,8 +55,8 @@ def _session(found: Any, deadline: Deadline) -> Any:
         """Shortens the time limit of each request to what the deadline leaves."""
 
         def send(self, request: Any, stream: bool = False, timeout: Any = None, *args: Any, **given: Any) -> Any:
-            most = timeout if isinstance(timeout, tuple) else (timeout, timeout)
-            limits = tuple(deadline.left_s(one or REQUEST_S) for one in most)  # to connect, and to wait for an answer
+            connect, answer = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+            limits = deadline.left_s(connect or REQUEST_S), deadline.left_s(answer or REQUEST_S)
             return super().send(request, stream, limits, *args, **given)
 
     session = AuthorizedSession(found)
