@@ -282,7 +282,8 @@ def test_migrate_renews_the_views_but_not_in_a_dry_run(
     assert capsys.readouterr().out == "the tables are as this version needs them\n"
     assert main(["migrate", "--to", BIGQUERY]) == 0
     assert capsys.readouterr().out == (
-        "the tables are as this version needs them\nrenewed the views benchmarks, newest_cells\n"
+        "the tables are as this version needs them\n"
+        "renewed the views benchmarks, newest_cells, which read the last 400 days\n"
     )
 
 
