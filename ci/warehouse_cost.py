@@ -2,9 +2,9 @@
 
     python ci/warehouse_cost.py [RESULTS]    each night as the newest run of a results folder (default: results)
 
-Each cell of the run counts with REPEATS repeats, whatever the run has. Prints tables as docs/bigquery.md has them. Sizes
-are BigQuery's logical ones (https://cloud.google.com/bigquery/pricing, "Data size calculation"), by which on-demand
-queries and storage are billed.
+Each cell of the run counts with REPEATS repeats, whatever the run has. Prints tables as docs/bigquery.md has them.
+Sizes are BigQuery's logical ones (https://cloud.google.com/bigquery/pricing, "Data size calculation"), by which
+on-demand queries and storage are billed.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import contextlib
 import io
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -175,8 +176,9 @@ class BigQueryWarehouse:
         limits_ms = [int(one.expiration_ms) for one in partitionings if one is not None and one.expiration_ms]
         if not limits_ms:
             return None
-        [[day]] = self._select("read-first-day-kept", ingest.first_day_kept(min(limits_ms))).rows
-        return str(day)
+        [[day]] = self._select("read-last-day-expired", ingest.last_day_expired(min(limits_ms))).rows
+        kept: date = day + timedelta(days=1)
+        return kept.isoformat()
 
     @cached_property
     def _ready(self) -> bool:

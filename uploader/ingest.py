@@ -38,10 +38,9 @@ def insert_missing(dataset: str, batch: Batch, staging: str, kept_from: str | No
     )
 
 
-def first_day_kept(expiration_ms: int) -> str:
-    """Return the query for the first day whose partition has not expired, by the service's own clock."""
-    expired = f"TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL {expiration_ms} MILLISECOND)"
-    return f"SELECT CAST(DATE_ADD(DATE({expired}), INTERVAL 1 DAY) AS STRING) AS day"
+def last_day_expired(expiration_ms: int) -> str:
+    """Return the query for the last day whose partition has expired, by the service's own clock."""
+    return f"SELECT DATE(TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL {expiration_ms} MILLISECOND)) AS day"
 
 
 def held_keys(dataset: str, batch: Batch) -> str:

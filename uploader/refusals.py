@@ -33,7 +33,10 @@ ADVICE: Mapping[str, tuple[type[WarehouseFailure], str]] = {
     "accessDenied": (NotAllowed, "grant what the message names: uploader init prints the least roles"),
     "forbidden": (NotAllowed, "grant what the message names: uploader init prints the least roles"),
     "authError": (NotAllowed, "log in again: gcloud auth application-default login"),
-    "billingNotEnabled": (NotAllowed, "without billing there is no DML: use --append-only, or enable billing"),
+    "billingNotEnabled": (
+        NotAllowed,
+        "without billing there is no DML: enable it, or make another dataset with: uploader init --append-only",
+    ),
     "billingTierLimitExceeded": (NotAllowed, "raise --maximum-bytes-billed, or ask for fewer days"),
     "bytesBilledLimitExceeded": (NotAllowed, "raise --maximum-bytes-billed, or ask for fewer days"),
     "accessNotConfigured": (NotAllowed, "enable the API: gcloud services enable bigquery.googleapis.com"),

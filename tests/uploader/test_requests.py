@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -200,7 +201,7 @@ def test_rows_that_the_table_lacks_after_the_insert_leave_the_batch_pending(batc
 
 
 def test_rows_of_days_that_the_table_does_not_keep_are_not_counted_as_missing(batch: Batch) -> None:
-    client = Client(expiration_ms=60 * DAY_MS, held=[("2025-11-30",)])
+    client = Client(expiration_ms=60 * DAY_MS, held=[(date(2025, 11, 29),)])
     warehouse = opened(client)
     assert warehouse.kept_from() == "2025-11-30"
     warehouse.merge(batch)

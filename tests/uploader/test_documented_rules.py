@@ -1,0 +1,228 @@
+"""Pushes under the rules that BigQuery documents and an emulator does not have: the fake service with its options."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from records.store import Results
+from tests.uploader.faulty import Fault, Proxy
+from tests.uploader.service import problems
+from tests.uploader.service.limits import ADMIN, DATA_EDITOR, DATA_VIEWER, DAY_S, JOB_USER, Quotas
+from tests.uploader.service.server import Server
+from tests.uploader.service.service import Service
+from tests.uploader.stored import results_with, store_run
+from uploader import connect as connecting
+from uploader.bigquery import BigQueryWarehouse
+from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers
+from uploader.outbox import Outbox
+from uploader.push import push
+from uploader.retry import Patience
+from uploader.verify import verify
+from uploader.warehouse import Options
+
+pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+pytestmark = [
+    # The client leaves its connections for the collector to close.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
+]
+QUICK = Patience(tries=4, first_s=0.01, most_s=0.05)
+ROWS = 53  # of one run
+NIGHT_S = datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
+
+Open = Callable[..., BigQueryWarehouse]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Open]]:
+    """Start a service with options; returns what opens a warehouse on it, as an account and through a proxy."""
+    servers: list[Server] = []
+
+    def started(**options: Any) -> Open:
+        servers.append(Server(Service(**options)))
+        url = servers[-1].__enter__()
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+
+        def opened(account: str = "owner", through: str = url, **asked: Any) -> BigQueryWarehouse:
+            monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"{through}/as/{account}")
+            return connecting.connect("some-project", "data", Options(**asked), QUICK)
+
+        opened.url, opened.service = url, servers[-1].service  # type: ignore[attr-defined]
+        return opened
+
+    yield started
+    for server in servers:
+        server.__exit__()
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return results_with(tmp_path / "results", runs=1)
+
+
+def sent(results: Results, warehouse: BigQueryWarehouse, name: str = "outbox") -> int:
+    """Push, and return how many rows were new."""
+    return push(results, warehouse, Outbox(results.root.parent / name)).new
+
+
+def complete(results: Results, warehouse: BigQueryWarehouse) -> bool:
+    """Return whether the warehouse holds what the records make."""
+    return verify(results, warehouse, values=True).problems == ()
+
+
+@pytest.mark.parametrize("append_only", [False, True])
+def test_a_dataset_in_a_single_region_needs_no_location_after_init(
+    serve: Callable[..., Open], results: Results, append_only: bool
+) -> None:
+    opened = serve(prompt_s=0.0)
+    opened(location="europe-west3", append_only=append_only).create()
+    warehouse = opened()
+    assert sent(results, warehouse) == ROWS
+    assert sent(results, warehouse, "another") == 0
+    assert complete(results, warehouse)
+
+
+@pytest.mark.parametrize("path", ["/upload/", "/jobs?"], ids=["load", "insert"])
+def test_a_job_whose_answer_was_lost_is_found_in_a_single_region(
+    serve: Callable[..., Open], results: Results, path: str
+) -> None:
+    opened = serve()
+    opened(location="europe-west3").create()
+    lost: list[str] = []
+
+    def plan(number: int, method: str, asked: str) -> Fault | None:
+        if path not in asked or lost:
+            return None
+        lost.append(asked)
+        return Fault(reset=True, after=True)
+
+    with Proxy(opened.url, plan) as url:  # type: ignore[attr-defined]
+        assert sent(results, opened(through=url)) == ROWS
+    assert lost
+    assert complete(results, opened())
+
+
+def test_rows_that_were_deleted_come_back_once_the_outbox_is_gone(serve: Callable[..., Open], results: Results) -> None:
+    opened = serve()
+    warehouse = opened()
+    warehouse.create()
+    assert sent(results, warehouse) == ROWS
+    warehouse._run("delete", "DELETE FROM `some-project.data.measurements` WHERE step IS NOT NULL")
+    assert not complete(results, warehouse)
+    shutil.rmtree(results.root.parent / "outbox")
+    assert 0 < sent(results, warehouse) < ROWS
+    assert complete(results, warehouse)
+
+
+@pytest.mark.parametrize("append_only", [False, True])
+def test_a_quota_that_was_used_up_blocks_nothing_once_it_is_refilled(
+    serve: Callable[..., Open], results: Results, append_only: bool
+) -> None:
+    now_s = [NIGHT_S]
+    opened = serve(clock=lambda: now_s[0], quotas=Quotas(appends_per_table=0))
+    warehouse = opened(append_only=append_only)
+    warehouse.create()
+    outbox = Outbox(results.root.parent / "outbox")
+    with pytest.raises(QuotaSpent, match="push again when the quota is refilled"):
+        push(results, warehouse, outbox)
+    assert len(outbox.pending()) == 4
+    opened.service.limits.quotas = Quotas()  # type: ignore[attr-defined]
+    now_s[0] += DAY_S
+    assert push(results, warehouse, outbox).new == ROWS
+    assert complete(results, warehouse)
+
+
+@pytest.mark.parametrize("kind", ["load", "query"])
+def test_errors_that_are_reported_on_a_job_are_followed_by_a_new_job(
+    serve: Callable[..., Open], results: Results, kind: str
+) -> None:
+    opened = serve()
+    warehouse = opened()
+    warehouse.create()
+    outstanding = "Resources exceeded during query execution: Too many DML statements outstanding against table"
+    failures = [problems.Refusal("resourcesExceeded", outstanding), problems.Refusal("backendError", "try again")]
+    opened.service.fail(kind, *failures)  # type: ignore[attr-defined]
+    assert sent(results, warehouse) == ROWS
+    assert complete(results, warehouse)
+
+
+def test_in_the_sandbox_dml_is_refused_with_the_way_that_needs_none(
+    serve: Callable[..., Open], results: Results
+) -> None:
+    opened = serve(sandbox=True, clock=lambda: NIGHT_S)
+    warehouse = opened()
+    warehouse.create()
+    with pytest.raises(NotAllowed, match="uploader init --append-only"):
+        sent(results, warehouse)
+
+
+@pytest.mark.parametrize("sandbox", [True, False], ids=["sandbox", "partitions that expire"])
+def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
+    serve: Callable[..., Open], tmp_path: Path, sandbox: bool
+) -> None:
+    from google.cloud import bigquery
+
+    opened = serve(sandbox=sandbox)
+    warehouse = opened(append_only=sandbox)
+    expiring = bigquery.Dataset("some-project.data")
+    expiring.default_partition_expiration_ms = 60 * DAY_S * 1000
+    warehouse._client.create_dataset(expiring)
+    warehouse.create()
+    today = datetime.now(UTC).date()
+    assert warehouse.kept_from() == (today - timedelta(days=59)).isoformat()
+    nights = [(today - timedelta(days=days) - date(2026, 1, 1)).days for days in (61, 60, 50)]
+    for night in nights:
+        store_run(tmp_path / "results", night)
+    results = Results(tmp_path / "results")
+    assert sent(results, warehouse) == 3 * ROWS
+    there = warehouse.query("SELECT day, COUNT(*) AS n FROM cells GROUP BY day").dicts()
+    assert [(str(row["day"]), row["n"]) for row in there] == [((today - timedelta(days=50)).isoformat(), 3)]
+
+
+def test_an_account_that_may_not_write_is_told_which_permission_it_lacks(
+    serve: Callable[..., Open], results: Results
+) -> None:
+    accounts = {
+        "reader": JOB_USER | DATA_VIEWER,
+        "writer": (JOB_USER | DATA_EDITOR) - {"tables.create"},
+        "idle": DATA_EDITOR,
+    }
+    opened = serve(accounts=accounts)
+    opened().create()
+    for account, right in (("reader", "tables.create"), ("writer", "tables.create"), ("idle", "jobs.create")):
+        outbox = Outbox(results.root.parent / account)
+        with pytest.raises(NotAllowed, match=f"{right}.*uploader init prints the least roles"):
+            push(results, opened(account), outbox)
+        assert len(outbox.pending()) == 4
+
+
+def test_two_accounts_that_may_not_see_each_others_jobs_send_the_same_batches(
+    serve: Callable[..., Open], results: Results
+) -> None:
+    least = JOB_USER | DATA_EDITOR
+    opened = serve(accounts={"one": least, "two": least})
+    opened().create()
+    assert [sent(results, opened(name), name) for name in ("one", "two")] == [ROWS, 0]
+    assert complete(results, opened())
+
+
+def test_staging_tables_in_another_location_are_reported_before_a_row_is_sent(
+    serve: Callable[..., Open], results: Results
+) -> None:
+    opened = serve(accounts={"owner": ADMIN})
+    warehouse = opened(location="EU")
+    warehouse.create()
+    warehouse._client.delete_dataset("some-project.data_staging", delete_contents=True)
+    from google.cloud import bigquery
+
+    elsewhere = bigquery.Dataset("some-project.data_staging")
+    elsewhere.location = "US"
+    warehouse._client.create_dataset(elsewhere)
+    with pytest.raises(SchemaDiffers, match=r"data_staging: is in US, some-project\.data in EU"):
+        sent(results, opened())
