@@ -59,7 +59,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What stands around the panels: words, and where links lead; `run_link` gives '' where a run has no page."""
+    """Title, text and links of a page; `link` and `run_link` return '' for a cell or a run without a page."""
 
     heading: str
     lead: str

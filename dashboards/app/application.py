@@ -136,7 +136,7 @@ class Application:
 
 def _link(choice: Choice) -> Callable[[str], str]:
     since = {"since": choice.since} if choice.since != EVER else {}
-    return lambda cell_id: f"/cell?{urlencode({'id': cell_id, **since})}"
+    return lambda cell_id: f"/cell?{urlencode({'id': cell_id, **since})}" if CELL_ID.fullmatch(cell_id) else ""
 
 
 def address(text: str) -> tuple[str, int]:

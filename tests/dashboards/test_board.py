@@ -24,16 +24,18 @@ from uploader.testing import FakeWarehouse
 
 
 class Elements(HTMLParser):
-    """Counts elements and keeps links and data-of."""
+    """Lists elements, attributes and links of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.names: list[str] = []
         self.links: list[str] = []
+        self.attributes: list[str] = []
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.append(tag)
+        self.attributes += [name for name, _ in attrs]
         self.links += [value for name, value in attrs if name == "href" and value and tag == "a"]
 
 

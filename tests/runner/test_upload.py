@@ -18,7 +18,7 @@ import pytest
 from dashboards.app import serve
 from dashboards.app.application import Application
 from records import findings
-from records.store import Results
+from records.store import Results, Run
 from runner.cli import sending
 from runner.cli.main import Seams, main
 from runner.testing import FakeExecutor
@@ -176,6 +176,34 @@ def test_a_run_that_cannot_be_read_is_left_out_of_the_site_and_told(
     assert told
     assert all(record.name in line for line in told)
     assert [path.stem for path in (folder / "site" / "runs").iterdir()] == [second.run_id]
+
+
+@pytest.mark.parametrize("cell_id", ["../../escaped", "../../../escaped", "<b>"])
+def test_a_run_whose_findings_have_a_hostile_cell_id_is_left_out_of_the_site_with_a_message(
+    folder: Path, cell_id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner()
+    runner("--new")
+    first, second = Results(folder / "results").runs()
+    path = first.folder / findings.FILE
+    text = path.read_text()
+    path.write_text(text.replace(f'"{_cell_id(first)}"', json.dumps(cell_id)))
+    before = {one for one in folder.rglob("*.html")}
+    capsys.readouterr()
+    assert runner("report", "--publish", "site") == 1
+    message = f"left out: results/{first.run_id}/findings.json: cannot be used: findings.found[0].cell_id: must be 16 "
+    assert f"{message}hexadecimal digits, got {cell_id!r}" in capsys.readouterr().out
+    written = {one for one in folder.rglob("*.html")} - before
+    assert {one.parent.relative_to(folder) for one in written} == {Path("site"), Path("site/cells"), Path("site/runs")}
+    assert [one.stem for one in (folder / "site" / "runs").iterdir()] == [second.run_id]
+    assert not list(folder.parent.glob("escaped*"))
+
+
+def _cell_id(run: Run) -> str:
+    """The first cell among a run's findings."""
+    found = findings.load(run)
+    assert found is not None
+    return next(one.cell_id for one in found.found if one.cell_id)
 
 
 def test_a_run_whose_json_does_not_say_what_was_planned_has_a_page(folder: Path) -> None:
