@@ -10,7 +10,6 @@ Promise: it only reads; what a reader chooses reaches a query as a parameter, ne
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 from dashboards import board
+from dashboards.app.guard import StartResponse
 from dashboards.board import Form, Frame, Standing
 from dashboards.panels import Panel
 from dashboards.questions import EVER, Choice, Question, checked, questions
@@ -43,8 +43,6 @@ CHOICES = (
     "ORDER BY workload, backend"
 )
 
-StartResponse = Callable[[str, list[tuple[str, str]]], Any]
-
 
 @dataclass(slots=True)
 class Application:
@@ -62,8 +60,9 @@ class Application:
             name: values[-1][:LONGEST_CHOICE] for name, values in parse_qs(environ.get("QUERY_STRING", "")).items()
         }
         status, body = self._page(path, asked)
-        start_response(STATUS[status], list(HEADERS))
-        return [body.encode("utf-8", "replace")]
+        page = body.encode("utf-8", "replace")
+        start_response(STATUS[status], [*HEADERS, ("Content-Length", str(len(page)))])
+        return [page]
 
     def _page(self, path: str, asked: Mapping[str, str]) -> tuple[int, str]:
         choice = checked(
@@ -137,11 +136,3 @@ class Application:
 def _link(choice: Choice) -> Callable[[str], str]:
     since = {"since": choice.since} if choice.since != EVER else {}
     return lambda cell_id: f"/cell?{urlencode({'id': cell_id, **since})}" if CELL_ID.fullmatch(cell_id) else ""
-
-
-def address(text: str) -> tuple[str, int]:
-    """Read HOST:PORT. Raises ValueError."""
-    found = re.fullmatch(r"(?P<host>[A-Za-z0-9_.:-]+):(?P<port>[0-9]{1,5})", text)
-    if found is None or int(found["port"]) > 65535:
-        raise ValueError(f"must be HOST:PORT, got {text!r}")
-    return found["host"], int(found["port"])

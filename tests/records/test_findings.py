@@ -64,7 +64,9 @@ def test_an_identifier_of_another_form_is_refused_with_file_field_and_value(run:
     (run.folder / findings.FILE).write_text(json.dumps(data))
     with pytest.raises(StoreFailure) as refused:
         findings.load(run)
-    assert str(refused.value).startswith(f"{run.folder / findings.FILE}: cannot be used: findings.found[1].{name}: must")
+    assert str(refused.value).startswith(
+        f"{run.folder / findings.FILE}: cannot be used: findings.found[1].{name}: must"
+    )
     assert f"got {value!r}" in str(refused.value)
 
 
