@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from dashboards import axes, panels, report
 from dashboards.format import plural
 from dashboards.panels import Panel
-from dashboards.questions import Choice, Question, answer
+from dashboards.questions import Choice, Question, Reader, answer
 from uploader.errors import UploadError
-from uploader.warehouse import Warehouse
 
 SELF = "'self'"
 # Dashboards show findings: a run that has none stands under few questions, and a page that is empty must say why.
@@ -31,11 +30,12 @@ EMPTY = (
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a reader may choose from, where a server answers."""
+    """What a visitor may choose from, if a server answers; `since` is the first day there is, '' for any."""
 
     action: str
     workloads: Sequence[str]
     backends: Sequence[str]
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Standing:
     runs: int
     without_findings: int
 
-    def notices(self) -> list[str]:
-        """Return what a reader must know before anything is shown."""
+    def notices(self, empty: str = EMPTY) -> list[str]:
+        """Return what a reader must know before anything is shown; `empty` is said of a warehouse without runs."""
         if not self.runs:
-            return [EMPTY]
+            return [empty]
         if not self.without_findings:
             return []
         return [
@@ -71,18 +71,18 @@ class Frame:
     choice: Choice = Choice()
 
 
-def standing(warehouse: Warehouse) -> Standing:
+def standing(warehouse: Reader) -> Standing:
     """Return what a warehouse holds. Raises `WarehouseFailure`."""
     [(runs, without)] = warehouse.query(STANDING).rows
     return Standing(int(runs), int(without or 0))
 
 
-def ask(warehouse: Warehouse, questions: Iterable[Question], choice: Choice) -> list[Panel]:
+def ask(warehouse: Reader, questions: Iterable[Question], choice: Choice) -> list[Panel]:
     """Return a panel a question; one that the warehouse does not answer says why."""
     return [asked(warehouse, question, choice) for question in questions]
 
 
-def asked(warehouse: Warehouse, question: Question, choice: Choice) -> Panel:
+def asked(warehouse: Reader, question: Question, choice: Choice) -> Panel:
     """Return the panel of one question."""
     try:
         return panels.panel(question, answer(warehouse, question, choice).dicts())

@@ -1,7 +1,7 @@
 """What comes before the dashboard: requests under other host names, and those that do more than read, are refused.
 
-Promise: the application behind it gets only GET and HEAD, under a name that the place accepts. HEAD is answered with the
-headers of GET and no body.
+Promise: the application behind it gets only GET and HEAD, under a name that the place accepts. HEAD is answered with
+the headers of GET and no body.
 """
 
 from __future__ import annotations

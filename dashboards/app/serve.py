@@ -7,13 +7,13 @@ from typing import Any
 from dashboards.app.application import Application
 from dashboards.app.guard import Guard
 from dashboards.app.hosts import Place
+from dashboards.app.source import Source
 from uploader.errors import BadInput
-from uploader.warehouse import Warehouse
 
 THREADS = 4
 
 
-def serve(warehouse: Warehouse, place: Place) -> None:
+def serve(source: Source, place: Place) -> None:
     """Serve until interrupted. Raises `BadInput` without the extra, and where it cannot listen."""
     try:
         from waitress import create_server
@@ -21,7 +21,7 @@ def serve(warehouse: Warehouse, place: Place) -> None:
         raise BadInput(
             "the live dashboard needs waitress: install the extra `dashboard`, as in pip install '.[dashboard]'"
         ) from error
-    application = Guard(Application(warehouse), place)
+    application = Guard(Application(source), place)
     try:
         server = create_server(application, host=place.host, port=place.port, threads=THREADS, ident=None)
     except OSError as error:
@@ -30,7 +30,7 @@ def serve(warehouse: Warehouse, place: Place) -> None:
             "that is free"
         ) from error
     host = f"[{place.host}]" if ":" in place.host else place.host
-    print(f"dashboard of {warehouse.address}: http://{host}:{port_of(server)}/  (Ctrl-C ends it)", flush=True)
+    print(f"dashboard of {source.address}: http://{host}:{port_of(server)}/  (Ctrl-C ends it)", flush=True)
     try:
         server.run()
     finally:

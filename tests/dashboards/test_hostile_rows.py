@@ -11,6 +11,7 @@ import pytest
 
 from dashboards import site
 from dashboards.app.application import Application
+from dashboards.app.source import Live
 from records.identity import CELL_ID
 from records.store import Results
 from tests.dashboards.boards import HOSTILE, stored
@@ -69,7 +70,7 @@ def pages(results: Results, folder: Path) -> Iterator[str]:
         (run.folder / "report.html").write_text("<!doctype html><title>a run</title>")
     site.publish(folder, results.root, results.runs())
     yield from (path.read_text() for path in sorted(folder.rglob("*.html")))
-    application = Application(LocalWarehouse(results.root / "warehouse"))
+    application = Application(Live(LocalWarehouse(results.root / "warehouse")))
     for path, query in (("/", ""), ("/cell", f"id={'0' * 16}")):
         environ = {"PATH_INFO": path, "QUERY_STRING": query, "REQUEST_METHOD": "GET", "HTTP_HOST": "localhost"}
         [body] = application(environ, lambda status, headers: None)

@@ -19,6 +19,7 @@ import pytest
 from dashboards.app import serve
 from dashboards.app.application import Application
 from dashboards.app.hosts import Place
+from dashboards.app.source import Source
 from records import findings
 from records.store import Results, Run
 from runner.cli import sending
@@ -29,7 +30,7 @@ from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
 from uploader.testing import FakeWarehouse
 from uploader.verify import verify
-from uploader.warehouse import Options, Warehouse
+from uploader.warehouse import Options
 
 ROOT = Path(__file__).parents[2]
 MATRIX = """\
@@ -223,8 +224,8 @@ def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
     (folder / "results").mkdir()
     pages: list[str] = []
 
-    def looked_at(warehouse: Warehouse, place: Place) -> None:
-        [body] = Application(warehouse)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
+    def looked_at(source: Source, place: Place) -> None:
+        [body] = Application(source)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
         pages.append(body.decode())
 
     monkeypatch.setattr(serve, "serve", looked_at)
@@ -243,12 +244,12 @@ def test_a_query_of_the_dashboard_reads_no_more_than_it_may(folder: Path, monkey
         return FakeWarehouse(address)
 
     monkeypatch.setattr("uploader.warehouse.open_warehouse", opening)
-    monkeypatch.setattr(serve, "serve", lambda warehouse, place: None)
-    for more in ([], ["--maximum-bytes-billed", "5", "--location", "EU"]):
+    monkeypatch.setattr(serve, "serve", lambda source, place: None)
+    for more in ([], ["--maximum-bytes-billed", "5", "--location", "EU", "--impersonate", "a@b.example"]):
         assert runner("dashboard", "--from", "bigquery://some-project.data", *more) == 0
     assert opened == [
         ("bigquery://some-project.data", Options(most_bytes_billed=10 << 30)),
-        ("bigquery://some-project.data", Options(most_bytes_billed=5, location="EU")),
+        ("bigquery://some-project.data", Options(most_bytes_billed=5, location="EU", impersonate="a@b.example")),
     ]
 
 
@@ -312,6 +313,10 @@ def _answer(url: str, method: str, host: str | None) -> tuple[int, bytes]:
         (["dashboard", "--listen", "here"], "--listen: must be HOST:PORT"),
         (["dashboard", "--from", "x"], "--from: must be local"),
         (["dashboard", "--listen", "0.0.0.0:8080"], "--listen: 0.0.0.0:8080 is open to other machines: add --public"),
+        (["dashboard", "--since", "yesterday"], "--since: must be a day such as 2026-01-31, got 'yesterday'"),
+        (["dashboard", "--refresh", "0"], "--refresh: must be minutes from 1 to 1440, got '0'"),
+        (["dashboard", "--refresh", "nan"], "--refresh: must be minutes from 1 to 1440, got 'nan'"),
+        (["dashboard", "--maximum-bytes-billed", "0"], "--maximum-bytes-billed: must be a whole number above 0, got"),
         (["dashboard", "--public", "http://x"], "--public: must be a host name or an address"),
         (["report", "--publish", "site", "--last", "0"], "--last: must be 1 or more"),
     ],
