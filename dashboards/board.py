@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from dashboards import axes, panels, report
 from dashboards.format import plural
 from dashboards.panels import Panel
 from dashboards.questions import Choice, Question, Reader, answer
-from uploader.errors import UploadError
+from uploader.errors import OutboxFailure, UploadError
+from uploader.outbox import Outbox
+from uploader.schema import CELLS
+from uploader.warehouse import outbox_folder
 
 SELF = "'self'"
 # Dashboards show findings: a run that has none stands under few questions, and a page that is empty must say why.
@@ -45,10 +49,10 @@ class Standing:
     runs: int
     without_findings: int
 
-    def notices(self, empty: str = EMPTY) -> list[str]:
-        """Return what a reader must know before anything is shown; `empty` is said of a warehouse without runs."""
+    def notices(self, empty: Callable[[], str] = lambda: EMPTY) -> list[str]:
+        """Return what a reader must know before anything is shown; `empty` explains a warehouse without runs."""
         if not self.runs:
-            return [empty]
+            return [empty()]
         if not self.without_findings:
             return []
         return [
@@ -75,6 +79,20 @@ def standing(warehouse: Reader) -> Standing:
     """Return what a warehouse holds. Raises `WarehouseFailure`."""
     [(runs, without)] = warehouse.query(STANDING).rows
     return Standing(int(runs), int(without or 0))
+
+
+def empty_notice(address: str, results: Path) -> str:
+    """Return why a local warehouse has no runs: nothing was ever sent to it, or what was sent is gone."""
+    try:
+        sent = Outbox(outbox_folder(address, results)).sent()[CELLS.name]
+    except OutboxFailure as error:
+        return f"{EMPTY} The outbox cannot be read: {error}"
+    if not sent:
+        return EMPTY
+    return (
+        f"This warehouse is empty, although {plural(len(sent), 'attempt')} had been sent to it: its files were removed "
+        f"since. `uploader push --repair --to {address} --results {results}` sends them again."
+    )
 
 
 def ask(warehouse: Reader, questions: Iterable[Question], choice: Choice) -> list[Panel]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from dashboards import board, report
@@ -35,7 +36,8 @@ def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
     warehouse = open_warehouse(LOCAL, results)
     try:
         cells = [name for name in _cell_ids(warehouse) if CELL_ID.fullmatch(name)]
-        report.write(folder / "index.html", index(warehouse, {run.run_id for run in runs}))
+        empty = partial(board.empty_notice, LOCAL, results)
+        report.write(folder / "index.html", index(warehouse, {run.run_id for run in runs}, empty))
         for cell_id in cells:
             report.write(_page_path(folder / "cells", CELL_ID, cell_id), cell_page(warehouse, cell_id))
     finally:
@@ -48,8 +50,8 @@ def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
     return 1 + len(cells) + len(runs)
 
 
-def index(warehouse: Warehouse, runs: set[str]) -> str:
-    """Return the page of every question; `runs` are those that have a page."""
+def index(warehouse: Warehouse, runs: set[str], empty: Callable[[], str] = lambda: board.EMPTY) -> str:
+    """Return the page of every question; `runs` are those that have a page, `empty` explains why there is no run."""
     stands = board.standing(warehouse)
     asked = [one for one in questions().values() if one.name != "trend"] if stands.runs else []
     shown = board.ask(warehouse, asked, Choice())
@@ -58,7 +60,7 @@ def index(warehouse: Warehouse, runs: set[str]) -> str:
         "Each cell as its newest run found it. A cell's name leads to its course over time.",
         link=_links("cells/"),
         run_link=lambda run_id: f"runs/{run_id}.html" if run_id in runs else "",
-        notices=[*stands.notices(), *_without_page(warehouse)],
+        notices=[*stands.notices(empty), *_without_page(warehouse)],
     )
     return board.render(shown, frame)
 

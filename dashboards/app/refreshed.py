@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from dashboards.app.needed import Needed
 from dashboards.app.snapshot import Snapshot
@@ -160,12 +161,14 @@ class Refreshed:
             failing = moment(self._failing_since.isoformat())
             text = f"These rows were read on {read}. Reading newer ones has failed since {failing}: {self._failure}"
             notices = (text,)
+        origin = f"Read from {self.address} {age}, on {read}: the runs since {since}."
         return Edition(
-            shown.snapshot,
-            self._number,
-            f"Read from {self.address} {age}, on {read}: the runs since {since}.",
-            since,
-            notices,
-            f"No run since {since}: `runner --matrix matrix.yaml` measures, `uploader push --to {self.address}` "
-            "uploads, `runner dashboard --since DATE` reads further back.",
+            shown.snapshot, self._number, origin, since, notices, partial(_empty_notice, self.address, since)
         )
+
+
+def _empty_notice(address: str, since: str) -> str:
+    return (
+        f"No run since {since}: `runner --matrix matrix.yaml` measures, `uploader push --to {address}` uploads, "
+        "`runner dashboard --since DATE` reads further back."
+    )

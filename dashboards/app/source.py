@@ -21,14 +21,17 @@ FRESH_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """One state of the data. Answers from editions of one number are the same; `since` is the first day it has."""
+    """One state of the data. Answers from editions of one number are the same; `since` is the first day it has.
+
+    `empty` explains an edition without runs.
+    """
 
     reader: Reader
     number: int
     origin: str
     since: str = EVER
     notices: tuple[str, ...] = ()
-    empty: str = board.EMPTY
+    empty: Callable[[], str] = lambda: board.EMPTY
 
 
 class Source(Protocol):
@@ -47,10 +50,7 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class Live:
-    """A warehouse that is asked itself, at most once in `FRESH_S` for the same question.
-
-    `empty` is asked what to say of a warehouse without rows.
-    """
+    """A warehouse that is asked itself, at most once in `FRESH_S` for the same question."""
 
     warehouse: Warehouse
     since: str = EVER
@@ -72,7 +72,7 @@ class Live:
             if self._began_s is None or now_s - self._began_s >= FRESH_S:
                 self._began_s, self._number = now_s, self._number + 1
             number = self._number
-        return Edition(self.warehouse, number, f"Read from {self.address}.", self.since, empty=self.empty())
+        return Edition(self.warehouse, number, f"Read from {self.address}.", self.since, empty=self.empty)
 
     def held(self) -> Edition:
         """Return the same: asking costs nothing."""

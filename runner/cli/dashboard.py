@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING
 
 from runner.cli.options import add_results_option
@@ -97,6 +98,7 @@ def _source(args: argparse.Namespace) -> Source:
     from dashboards.app.needed import needed
     from dashboards.app.refreshed import Refreshed, Terms, Times
     from dashboards.app.source import Live
+    from dashboards.board import empty_notice
     from dashboards.questions import EVER
     from runner.campaign import utc_now
     from uploader.warehouse import MOST_BYTES_BILLED, Options, is_local, open_warehouse
@@ -108,7 +110,7 @@ def _source(args: argparse.Namespace) -> Source:
     )
     warehouse = open_warehouse(args.source, args.results, options)
     if is_local(args.source):
-        return Live(warehouse, args.since or EVER)
+        return Live(warehouse, args.since or EVER, partial(empty_notice, args.source, args.results))
     return Refreshed(warehouse, needed(statements()), Terms(60 * args.refresh, args.since), Times(utc_now))
 
 
