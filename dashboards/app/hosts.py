@@ -25,6 +25,11 @@ class Place:
     port: int
     names: frozenset[str] = frozenset()
 
+    def url(self, port: int) -> str:
+        """Return the address to open on this machine; a wildcard is no host name that a request may have."""
+        host = "127.0.0.1" if _is_wildcard(_normal(self.host)) else self.host
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
     def accepts(self, header: str) -> bool:
         """Return whether a request with this Host header is answered; its port may be any."""
         found = HOST_HEADER.fullmatch(header)

@@ -29,8 +29,7 @@ def serve(source: Source, place: Place) -> None:
             f"--listen: {place.host}:{place.port}: {error.strerror or error}; name another HOST:PORT, port 0 is any "
             "that is free"
         ) from error
-    host = f"[{place.host}]" if ":" in place.host else place.host
-    print(f"dashboard of {source.address}: http://{host}:{port_of(server)}/  (Ctrl-C ends it)", flush=True)
+    print(f"dashboard of {source.address}: {place.url(port_of(server))}  (Ctrl-C ends it)", flush=True)
     try:
         server.run()
     finally:

@@ -43,7 +43,7 @@ class Snapshot:
         try:
             for name, columns in self._needed.columns.items():
                 if name not in self._read:
-                    _load(self._engine, BY_NAME[name], warehouse.query(_select(name, columns), {"since": self.since}))
+                    _load(self._engine, BY_NAME[name], warehouse.query(statement(name, columns), {"since": self.since}))
                     self._read.add(name)
             sql = translated_views()
             for name in self._needed.views:
@@ -65,7 +65,8 @@ class Snapshot:
         return Answer(tuple(str(one[0]) for one in cursor.description or []), cursor.fetchall())
 
 
-def _select(table: str, columns: tuple[str, ...]) -> str:
+def statement(table: str, columns: tuple[str, ...]) -> str:
+    """Return the SELECT that reads columns of a table from the day @since on."""
     return f"SELECT {', '.join(columns)} FROM {table} WHERE day >= CAST(@since AS DATE)"
 
 

@@ -118,6 +118,22 @@ def test_an_address_is_a_host_and_a_port() -> None:
     assert address("[::1]:80") == ("::1", 80)
 
 
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("127.0.0.1:0", "http://127.0.0.1:81/"),
+        ("[::1]:0", "http://[::1]:81/"),
+        ("0.0.0.0:0", "http://127.0.0.1:81/"),
+        ("[::]:0", "http://127.0.0.1:81/"),
+        ("bench:0", "http://bench:81/"),
+    ],
+)
+def test_the_address_to_open_is_one_that_is_accepted(listen: str, url: str) -> None:
+    where = place(listen, ["bench"])
+    assert where.url(81) == url
+    assert where.accepts(url.split("/")[2])
+
+
 def test_the_port_of_a_server_with_two_sockets_is_that_of_the_first() -> None:
     assert port_of(SimpleNamespace(effective_port=8080)) == 8080
     assert port_of(SimpleNamespace(effective_listen=[("127.0.0.1", 8081), ("::1", 8082)])) == 8081
