@@ -14,17 +14,17 @@ is opened.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from uploader import ddl, ingest
+from uploader import ddl, ingest, refusals
 from uploader.errors import BadInput, RowsRefused, SchemaDiffers, Unreachable, WarehouseFailure
 from uploader.jobs import REQUEST_S, UPLOAD_S, Jobs
 from uploader.outbox import Batch
-from uploader.retry import Deadline, Patience
 from uploader.schema import TABLES, Column, Mode, Table
 from uploader.sql import checked, views
 from uploader.warehouse import Actual, Answer, Options, Scalar
@@ -32,6 +32,7 @@ from uploader.warehouse import Actual, Answer, Options, Scalar
 if TYPE_CHECKING:
     from google.cloud import bigquery
 
+DROP_S = 10.0
 DAY_MS = 24 * 3600 * 1000
 PARAMETER_TYPES = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
 LABELS = {"program": "keras-benchmark-matrix"}
@@ -42,20 +43,12 @@ T = TypeVar("T")
 class BigQueryWarehouse:
     """One dataset, and beside it one for staging tables."""
 
-    def __init__(
-        self,
-        client: bigquery.Client,
-        dataset: str,
-        options: Options,
-        patience: Patience,
-        check: Callable[[], None] | None = None,
-    ) -> None:
-        """Take a client; `check` raises `WarehouseFailure` before the first request if nothing could answer it."""
-        self._client = client
-        self._dataset = f"{client.project}.{dataset}"
+    def __init__(self, jobs: Jobs, dataset: str, options: Options) -> None:
+        """Take the jobs of a project's client."""
+        self._jobs, self._client = jobs, jobs.client
+        self._dataset = f"{self._client.project}.{dataset}"
         self._staging = f"{self._dataset}_staging"
         self._options = options
-        self._jobs = Jobs(client, patience, Deadline(options.deadline_s), check)
 
     @property
     def address(self) -> str:
@@ -289,12 +282,8 @@ class BigQueryWarehouse:
 
     def _drop(self, staging: str) -> None:
         """Drop a staging table; one that cannot be dropped now expires within a day."""
-        from uploader import refusals
-
-        try:
-            self._client.delete_table(staging, retry=None, timeout=REQUEST_S, not_found_ok=True)
-        except refusals.kinds():
-            return
+        with contextlib.suppress(WarehouseFailure, *refusals.kinds()):
+            self._client.delete_table(staging, retry=None, timeout=DROP_S, not_found_ok=True)
 
     def _renew_view(self, name: str, sql: str) -> None:
         """Create a view, or replace it. Raises `SchemaDiffers` where a table lacks a column that it reads."""

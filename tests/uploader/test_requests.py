@@ -23,8 +23,9 @@ from uploader.errors import (
     Unreachable,
     WarehouseFailure,
 )
+from uploader.jobs import Jobs
 from uploader.outbox import Batch, Outbox
-from uploader.retry import Patience
+from uploader.retry import Deadline, Patience
 from uploader.rows import of_record
 from uploader.schema import CELLS, TABLES
 from uploader.sql import views
@@ -151,8 +152,10 @@ def batch(tmp_path: Path) -> Batch:
 def opened(client: Client, **options: Any) -> Any:
     from uploader.bigquery import BigQueryWarehouse
 
+    asked = Options(**options)
     patience = Patience(tries=3, sleep=lambda seconds: None)
-    return BigQueryWarehouse(client, "data", Options(**options), patience)
+    jobs: Any = Jobs(client, patience, Deadline(asked.deadline_s))
+    return BigQueryWarehouse(jobs, "data", asked)
 
 
 def appending() -> Client:
