@@ -114,8 +114,10 @@ def _source(args: argparse.Namespace) -> Source:
     return Refreshed(warehouse, needed(statements()), Terms(60 * args.refresh, args.since), Times(utc_now))
 
 
-def _day(text: str) -> str:
-    """Read a day. Raises `UsageError`."""
+def _day(text: str) -> str | None:
+    """Read a day; '' is the default, as of a variable in `compose.yaml` that is not set. Raises `UsageError`."""
+    if not text:
+        return None
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:

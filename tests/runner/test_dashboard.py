@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -23,9 +24,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_service_of_compose_listens_everywhere_and_answers_under_this_machines_names() -> None:
     command = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["dashboard"]["command"]
-    args = parser().parse_args([word.replace("${WAREHOUSE:-local}", "local") for word in command])
+    args = parser().parse_args([re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in command])
     place = hosts.place(args.listen, args.public)
-    assert (place.host, place.port, args.source) == ("0.0.0.0", 8080, "local")
+    assert (place.host, place.port, args.source, args.since) == ("0.0.0.0", 8080, "local", None)
     assert [place.accepts(host) for host in ("localhost:9000", "127.0.0.1:8080", "[::1]:8080")] == [True] * 3
     assert not place.accepts("dashboard:8080")
 
