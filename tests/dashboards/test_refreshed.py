@@ -313,3 +313,11 @@ def test_a_full_temporary_folder_is_a_failure_with_the_folder_in_its_message(
 def test_the_local_warehouse_can_be_bounded_by_a_day_too(behind: LocalWarehouse) -> None:
     [body] = Application(Live(behind, "2026-01-05"))({"PATH_INFO": "/"}, lambda status, headers: None)
     assert 'value="2026-01-05" min="2026-01-05"' in body.decode()
+
+
+def test_the_first_visitor_waits_for_the_reading_in_the_background(behind: LocalWarehouse) -> None:
+    source = Refreshed(Counting(behind=behind), needed(statements()), Terms(since=FIRST_DAY), Times(lambda: NOON))
+    assert source.held() is None
+    edition = source.edition()
+    assert (edition.number, edition.since) == (1, FIRST_DAY)
+    assert source.edition().number == 1

@@ -21,7 +21,6 @@ from uploader.schema import CELLS
 from uploader.warehouse import BIGQUERY, Options
 
 pytestmark = [
-    pytest.mark.emulator,
     # The client leaves its connections for the collector to close.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
