@@ -62,6 +62,7 @@ class Engine:
         self._open: set[Work] = set()
         self._committed: dict[str, int] = {}
         self.definitions = threading.RLock()
+        self.changing = threading.RLock()  # a statement at a time, so that it meets claims and no half-done statement
 
     def close(self) -> None:
         """Forget all data."""
@@ -150,7 +151,7 @@ def execute(work: Work, sql: str, given: dict[str, Any] | Sequence[Any] = ()) ->
     except duckdb.TransactionException as error:
         raise Conflict("", busy=False) from error
     except duckdb.ConstraintException as error:
-        column = str(error).strip().rpartition(".")[2]
+        column = str(error).strip().rpartition(".")[2].strip('"')
         raise problems.invalid_query(f"Required field {column} cannot be null") from error
     except duckdb.BinderException as error:
         raise _unbound(str(error)) from error

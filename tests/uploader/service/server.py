@@ -41,7 +41,7 @@ class Server:
             def do_GET(self) -> None:
                 serving.handle(self)
 
-            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names that the base class asks for
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

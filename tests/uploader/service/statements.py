@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlglot import exp
+from sqlglot import errors, exp
 from sqlglot.dialects.bigquery import BigQuery
 from sqlglot.tokens import TokenType
 
@@ -54,7 +54,7 @@ def split(sql: str) -> list[str]:
     """Return the statements of a script. Raises `Refusal`."""
     try:
         tokens = BigQuery().tokenize(sql)
-    except Exception as error:  # noqa: BLE001 - sqlglot's own class for this has changed its name
+    except errors.SqlglotError as error:
         raise problems.invalid_query(f"Syntax error: {error}") from error
     found, begins = [], None
     for token in tokens:
@@ -283,8 +283,8 @@ class Run:
                     if number == 0:
                         self._service.hold()
                     return change.apply(self._service, work)
-            except Conflict as conflict:
-                if conflict.busy and not engine.wait_while_changed(change.target.id, self._service.queue_s):
+            except Conflict:
+                if not engine.wait_while_changed(change.target.id, self._service.queue_s):
                     break
         raise problems.not_serialized(change.target.id)
 
@@ -301,6 +301,10 @@ class Change:
 
     def apply(self, service: Service, work: Work) -> int:
         """Make the change within a transaction and return how many rows it concerns. Raises `Conflict`, `Refusal`."""
+        with service.engine.changing:
+            return self._applied(service, work)
+
+    def _applied(self, service: Service, work: Work) -> int:
         existing = 0
         if self._matches is not None:
             rows = execute(work, self._matches.sql, self._matches.values).fetchall()
