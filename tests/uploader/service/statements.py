@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import errors, exp
@@ -50,13 +51,14 @@ class Outcome:
     statements: int = 1
 
 
-def split(sql: str) -> list[str]:
+@lru_cache(maxsize=64)
+def split(sql: str) -> tuple[str, ...]:
     """Return the statements of a script. Raises `Refusal`."""
     try:
         tokens = BigQuery().tokenize(sql)
     except errors.SqlglotError as error:
         raise problems.invalid_query(f"Syntax error: {error}") from error
-    found, begins = [], None
+    found, begins = list[str](), None
     for token in tokens:
         if token.token_type is TokenType.SEMICOLON:
             if begins is not None:
@@ -64,7 +66,7 @@ def split(sql: str) -> list[str]:
             begins = None
         elif begins is None:
             begins = token.start
-    return found + ([sql[begins:]] if begins is not None else [])
+    return (*found, sql[begins:]) if begins is not None else tuple(found)
 
 
 def kind_of(sql: str) -> str:
@@ -228,7 +230,7 @@ class Run:
 
     def _answer(self, tree: exp.Expression) -> tuple[list[Field], list[tuple[Any, ...]]]:
         ready = translated(_named(tree), self.scope)
-        self._outcome.scanned |= self._service.scanned(ready)
+        self._count_bytes(ready)
         with self._reading() as work:
             found = execute(work, ready.sql, ready.values)
             fields = [of_answer(one[0], one[1]) for one in found.description or []]
@@ -243,6 +245,10 @@ class Run:
             found = execute(work, f"SELECT * FROM ({ready.sql}) LIMIT 0", ready.values)
             return [of_answer(one[0], one[1]) for one in found.description or []]
 
+    def _count_bytes(self, ready: Translated) -> None:
+        if self._outcome.kind != "SCRIPT":
+            self._outcome.scanned |= self._service.scanned(ready)
+
     def _change(self, tree: exp.Expression) -> None:
         if isinstance(tree, exp.TruncateTable):
             tree = exp.Delete(this=tree.expressions[0].copy(), where=exp.Where(this=exp.true()))
@@ -256,7 +262,7 @@ class Run:
         limits.require(self._account, "tables.updateData", "Table", target.id)
         limits.require_billing("DML queries are")
         change = Change(tree, target, self.scope)
-        self._outcome.scanned |= self._service.scanned(change.ready)
+        self._count_bytes(change.ready)
         if isinstance(tree, exp.Insert):
             self._apply(change)
         else:
