@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from dashboards.app.needed import needed
 from dashboards.questions import DEFAULT_DAYS, questions
 from records import findings
 from records.store import Results, Run
@@ -28,7 +29,7 @@ from tests.sessions import store_session
 from uploader import price, rows
 from uploader.price import LEAST_BYTES
 from uploader.rows import Row
-from uploader.schema import BY_NAME, TABLES, Column, Mode, Table, Type
+from uploader.schema import TABLES, Column, Mode, Table, Type
 
 REPEATS = 5
 NIGHTS = 365
@@ -101,24 +102,7 @@ def width(column: Column, value: Any) -> int:
 
 def columns_read(sql: str) -> set[tuple[str, str]]:
     """Return the columns of our tables that a query reads."""
-    from sqlglot import exp, parse_one
-    from sqlglot.optimizer import optimize
-    from sqlglot.optimizer.pushdown_projections import pushdown_projections
-    from sqlglot.optimizer.qualify import qualify
-    from sqlglot.optimizer.scope import traverse_scope
-
-    schema: dict[str, object] = {table.name: {one.name: str(one.type) for one in table.columns} for table in TABLES}
-    tree = optimize(
-        parse_one(sql, read="bigquery"), schema=schema, dialect="bigquery", rules=(qualify, pushdown_projections)
-    )
-    return {
-        (source.name, column.name)
-        for scope in traverse_scope(tree)
-        for alias, (_, source) in scope.selected_sources.items()
-        if isinstance(source, exp.Table) and source.name in BY_NAME
-        for column in scope.columns
-        if column.table == alias
-    }
+    return {(table, column) for table, columns in needed([sql]).columns.items() for column in columns}
 
 
 def costs(sizes: Sizes) -> Iterator[tuple[str, str, str]]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from dashboards import axes, panels, report
 from dashboards.format import plural
 from dashboards.panels import Panel
-from dashboards.questions import EVER, Choice, Question, answer
-from uploader.errors import UploadError
-from uploader.warehouse import Warehouse
+from dashboards.questions import EVER, Choice, Question, Reader, answer
+from uploader.errors import OutboxFailure, UploadError
+from uploader.outbox import Outbox
+from uploader.schema import CELLS
+from uploader.warehouse import outbox_folder
 
 SELF = "'self'"
 # Dashboards show findings: a run that has none stands under few questions, and a page that is empty must say why.
@@ -31,11 +34,12 @@ EMPTY = (
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a reader may choose from, where a server answers."""
+    """What a visitor may choose from, if a server answers; `since` is the first day there is, '' for any."""
 
     action: str
     workloads: Sequence[str]
     backends: Sequence[str]
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,10 @@ class Standing:
     runs: int
     without_findings: int
 
-    def notices(self) -> list[str]:
-        """Return what a reader must know before anything is shown."""
+    def notices(self, empty: Callable[[], str] = lambda: EMPTY) -> list[str]:
+        """Return what a reader must know before anything is shown; `empty` explains a warehouse without runs."""
         if not self.runs:
-            return [EMPTY]
+            return [empty()]
         if not self.without_findings:
             return []
         return [
@@ -59,7 +63,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What stands around the panels: words, and where links lead; `run_link` gives '' where a run has no page."""
+    """Title, text and links of a page; `link` and `run_link` return '' for a cell or a run without a page."""
 
     heading: str
     lead: str
@@ -71,18 +75,32 @@ class Frame:
     choice: Choice = Choice()
 
 
-def standing(warehouse: Warehouse, since: str = EVER) -> Standing:
+def standing(warehouse: Reader, since: str = EVER) -> Standing:
     """Return what a warehouse holds from a day on. Raises `WarehouseFailure`."""
     [(runs, without)] = warehouse.query(STANDING, {"since": since}).rows
     return Standing(int(runs), int(without or 0))
 
 
-def ask(warehouse: Warehouse, questions: Iterable[Question], choice: Choice) -> list[Panel]:
+def empty_notice(address: str, results: Path) -> str:
+    """Return why a local warehouse has no runs: nothing was ever sent to it, or what was sent is gone."""
+    try:
+        sent = Outbox(outbox_folder(address, results)).sent()[CELLS.name]
+    except OutboxFailure as error:
+        return f"{EMPTY} The outbox cannot be read: {error}"
+    if not sent:
+        return EMPTY
+    return (
+        f"This warehouse is empty, although {plural(len(sent), 'attempt')} had been sent to it: its files were removed "
+        f"since. `uploader push --repair --to {address} --results {results}` sends them again."
+    )
+
+
+def ask(warehouse: Reader, questions: Iterable[Question], choice: Choice) -> list[Panel]:
     """Return a panel a question; one that the warehouse does not answer says why."""
     return [asked(warehouse, question, choice) for question in questions]
 
 
-def asked(warehouse: Warehouse, question: Question, choice: Choice) -> Panel:
+def asked(warehouse: Reader, question: Question, choice: Choice) -> Panel:
     """Return the panel of one question."""
     try:
         return panels.panel(question, answer(warehouse, question, choice).dicts())

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from uploader.sql import with_views
-from uploader.warehouse import Answer, Scalar, Warehouse
+from uploader.warehouse import Answer, Scalar
 
 QUERIES = Path(__file__).parent / "queries"
 ORDER = (
@@ -33,6 +34,13 @@ ORDER = (
 )
 EVER = "2000-01-01"
 DEFAULT_DAYS = 90  # that dashboards on BigQuery read, where each byte costs money
+
+
+class Reader(Protocol):
+    """What a question is put to: a warehouse, or a copy of one."""
+
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+        """Answer one SELECT in BigQuery's dialect over the tables and views; @name is a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ def questions() -> dict[str, Question]:
     return {name: _question(name) for name in ORDER}
 
 
-def answer(warehouse: Warehouse, question: Question, choice: Choice) -> Answer:
+def answer(warehouse: Reader, question: Question, choice: Choice) -> Answer:
     """Return a question's rows. Raises `WarehouseFailure`."""
     return warehouse.query(question.sql, choice.parameters(question.sql))
 

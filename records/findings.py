@@ -3,7 +3,8 @@
     results/<run_id>/findings.json     the newest set; `revision` counts how often it changed
 
 Promise: estimates, intervals and verdicts are written here once and read everywhere; nothing computes a second
-definition of them. A set that is equal to the stored one keeps its revision.
+definition of them. A set that is equal to the stored one keeps its revision. `load` returns only identifiers that match
+their patterns: pages and rows are named by them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from records.codec import CodecError, canonical, decode, loads, to_json
+from records.identity import CELL_ID, RUN_ID
 from records.meaning import about
 from records.store import Run, StoreFailure
 
@@ -87,7 +89,7 @@ class Findings:
 
 
 def load(run: Run) -> Findings | None:
-    """Return a run's findings; None where none were kept. Raises `StoreFailure` for a file that is none."""
+    """Return a run's findings; None if the file is missing. Raises `StoreFailure` for a file that cannot be used."""
     path = run.folder / FILE
     try:
         data = loads(path.read_bytes())
@@ -95,7 +97,9 @@ def load(run: Run) -> Findings | None:
             raise StoreFailure(
                 f"{path}: version {data['version']} is newer than {FINDINGS_VERSION}; update this program"
             )
-        return decode(Findings, data, "findings")
+        found = decode(Findings, data, "findings")
+        _check_identifiers(found, run.run_id)
+        return found
     except FileNotFoundError:
         return None
     except (OSError, CodecError) as error:
@@ -112,6 +116,18 @@ def keep(run: Run, found: Iterable[Finding]) -> Findings:
         new = replace(new, revision=old.revision + 1)
     run.keep(FILE, to_json(new))
     return new
+
+
+def _check_identifiers(findings: Findings, run_id: str) -> None:
+    """Raise `CodecError` for the first identifier that has another form, or names another run."""
+    if findings.run_id != run_id:
+        raise CodecError(f"findings.run_id: must be {run_id!r}, the run's folder, got {findings.run_id[:80]!r}")
+    for number, one in enumerate(findings.found):
+        where = f"findings.found[{number}]"
+        if one.cell_id is not None and not CELL_ID.fullmatch(one.cell_id):
+            raise CodecError(f"{where}.cell_id: must be 16 hexadecimal digits, got {one.cell_id[:80]!r}")
+        if one.at_run_id is not None and not RUN_ID.fullmatch(one.at_run_id):
+            raise CodecError(f"{where}.at_run_id: must be a run such as {run_id}, got {one.at_run_id[:80]!r}")
 
 
 def _old(run: Run) -> Findings | None:

@@ -1,1 +1,1 @@
-"""The live dashboard: a small WSGI application that asks a warehouse, local or BigQuery, at every look."""
+"""The live dashboard: a small WSGI application that reads a warehouse, the local one or a snapshot of BigQuery."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dashboards.app.application import Application
+from dashboards.app.guard import Guard
+from dashboards.app.hosts import Place
+from dashboards.app.source import Source
 from uploader.errors import BadInput
-from uploader.warehouse import Warehouse
 
 THREADS = 4
 
 
-def serve(warehouse: Warehouse, host: str, port: int) -> None:
+def serve(source: Source, place: Place) -> None:
     """Serve until interrupted. Raises `BadInput` without the extra, and where it cannot listen."""
     try:
         from waitress import create_server
@@ -17,14 +21,22 @@ def serve(warehouse: Warehouse, host: str, port: int) -> None:
         raise BadInput(
             "the live dashboard needs waitress: install the extra `dashboard`, as in pip install '.[dashboard]'"
         ) from error
+    application = Guard(Application(source), place)
     try:
-        server = create_server(Application(warehouse), host=host, port=port, threads=THREADS, ident=None)
+        server = create_server(application, host=place.host, port=place.port, threads=THREADS, ident=None)
     except OSError as error:
         raise BadInput(
-            f"--listen: {host}:{port}: {error.strerror or error}; name another HOST:PORT, port 0 is any that is free"
+            f"--listen: {place.host}:{place.port}: {error.strerror or error}; name another HOST:PORT, port 0 is any "
+            "that is free"
         ) from error
-    print(f"dashboard of {warehouse.address}: http://{host}:{server.effective_port}/  (Ctrl-C ends it)", flush=True)
+    print(f"dashboard of {source.address}: {place.url(port_of(server))}  (Ctrl-C ends it)", flush=True)
     try:
         server.run()
     finally:
         server.close()
+
+
+def port_of(server: Any) -> int:
+    """Return the port of a server; of one with several sockets, as for a name with two addresses, that of the first."""
+    several = getattr(server, "effective_listen", None)
+    return int(several[0][1] if several else server.effective_port)

@@ -1,18 +1,31 @@
 """Serve the live dashboard: every question over all runs, read from the local warehouse or from BigQuery.
 
 runner dashboard                                        results/warehouse, brought up to date first
-runner dashboard --from bigquery://PROJECT.DATASET      what was uploaded; needs dataViewer and jobUser"""
+runner dashboard --from bigquery://PROJECT.DATASET      what was uploaded; needs dataViewer and jobUser
+
+From BigQuery the rows that the questions need are read at most once in --refresh minutes, by three queries, however
+many visitors there are and whatever they choose; without a visitor nothing is read.
+
+It answers GET and HEAD under the loopback's names only. To let other machines in, name the hosts under which they reach
+it: --listen 0.0.0.0:8080 --public bench.example.org"""
 
 from __future__ import annotations
 
 import argparse
+from datetime import date
+from functools import partial
+from typing import TYPE_CHECKING
 
 from runner.cli.options import add_results_option
 from runner.errors import UsageError
 
+if TYPE_CHECKING:
+    from dashboards.app.source import Source
+
 NAME = "dashboard"
 HELP = "serve the live dashboard"
-MOST_BYTES_BILLED = 10 << 30
+REFRESH_MIN = 10.0
+LEAST_REFRESH_MIN = 1.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,32 +33,110 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_results_option(parser)
     parser.add_argument("--from", dest="source", default="local", metavar="ADDRESS", help="default: local")
     parser.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="default: 127.0.0.1:8080")
-    parser.add_argument("--location", metavar="REGION", help="BigQuery: where the dataset is")
     parser.add_argument(
+        "--public",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="also answer under these host names; needed to listen on anything but the loopback",
+    )
+    parser.add_argument(
+        "--since",
+        type=_day,
+        metavar="DATE",
+        help="the first day to show, such as 2026-01-31; default: 90 days back from BigQuery, else every day",
+    )
+    _add_bigquery_options(parser)
+
+
+def _add_bigquery_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("BigQuery")
+    group.add_argument(
+        "--refresh",
+        type=_refresh,
+        default=REFRESH_MIN,
+        metavar="MINUTES",
+        help="read the rows at most once in so many minutes, 1 or more; default: 10",
+    )
+    group.add_argument("--location", metavar="REGION", help="where the dataset is, such as EU; default: read from it")
+    group.add_argument(
+        "--impersonate",
+        metavar="ACCOUNT",
+        help="act as this service account; you need roles/iam.serviceAccountTokenCreator on it",
+    )
+    group.add_argument(
         "--maximum-bytes-billed",
-        type=int,
-        default=MOST_BYTES_BILLED,
+        type=_bytes,
         metavar="N",
-        help="BigQuery: refuse a query that reads more; default: 10 GiB",
+        help="refuse a query that would read more; default: 10737418240 (10 GiB)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
-    from dashboards.app.application import address
+    from dashboards.app import hosts
     from dashboards.app.serve import serve
     from runner.cli import sending
-    from uploader.warehouse import LOCAL, Options, open_warehouse
+    from uploader.warehouse import LOCAL
 
     try:
-        host, port = address(args.listen)
+        place = hosts.place(args.listen, args.public)
     except ValueError as error:
-        raise UsageError(f"--listen: {error}") from error
+        raise UsageError(str(error)) from error
     sending.check(args.source, "--from")
     with sending.explained():
         if args.source == LOCAL:
             sending.send(LOCAL, args.results)
-        options = Options(location=args.location, most_bytes_billed=args.maximum_bytes_billed)
-        warehouse = open_warehouse(args.source, args.results, options)
-        serve(warehouse, host, port)
+        serve(_source(args), place)
     return 0
+
+
+def _source(args: argparse.Namespace) -> Source:
+    """Return what the pages are made from: the local warehouse itself, or snapshots of a dataset."""
+    from dashboards.app.application import statements
+    from dashboards.app.needed import needed
+    from dashboards.app.refreshed import Refreshed, Terms, Times
+    from dashboards.app.source import Live
+    from dashboards.board import empty_notice
+    from dashboards.questions import EVER
+    from runner.campaign import utc_now
+    from uploader.warehouse import MOST_BYTES_BILLED, Options, is_local, open_warehouse
+
+    options = Options(
+        location=args.location,
+        impersonate=args.impersonate,
+        most_bytes_billed=args.maximum_bytes_billed or MOST_BYTES_BILLED,
+    )
+    warehouse = open_warehouse(args.source, args.results, options)
+    if is_local(args.source):
+        return Live(warehouse, args.since or EVER, partial(empty_notice, args.source, args.results))
+    return Refreshed(warehouse, needed(statements()), Terms(60 * args.refresh, args.since), Times(utc_now))
+
+
+def _day(text: str) -> str | None:
+    """Read a day; '' is the default, as of a variable in `compose.yaml` that is not set. Raises `UsageError`."""
+    if not text:
+        return None
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise UsageError(f"--since: must be a day such as 2026-01-31, got {text!r}") from error
+
+
+def _bytes(text: str) -> int:
+    """Read a number of bytes. Raises `UsageError`."""
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--maximum-bytes-billed: must be a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _refresh(text: str) -> float:
+    """Read minutes. Raises `UsageError`."""
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not LEAST_REFRESH_MIN <= minutes <= 24 * 60:
+        raise UsageError(f"--refresh: must be minutes from 1 to 1440, got {text!r}")
+    return minutes

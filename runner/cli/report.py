@@ -89,13 +89,16 @@ def _publish(args: argparse.Namespace) -> int:
 
 
 def _unreadable(run: Run) -> str | None:
-    """Write a run's page and keep its findings where they are missing; return why that cannot be, or None."""
+    """Write a run's page and findings if they are missing; return why the run cannot be shown, or None."""
+    from records import findings
     from records.store import StoreFailure
     from runner.cli.stored import write_reports
 
-    if (run.folder / "report.html").exists() and run.kept("findings.json") is not None:
-        return None
     try:
+        if run.kept(findings.FILE) is not None:
+            findings.load(run)
+            if (run.folder / "report.html").exists():
+                return None
         write_reports([run])
     except StoreFailure as error:
         return str(error)

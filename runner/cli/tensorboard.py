@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Become TensorBoard's own process: it ends with Ctrl-C."""
-    from dashboards.app.application import address
+    from dashboards.app.hosts import address
 
     folder = args.log_dir or _newest(args.results)
     if not folder.is_dir():

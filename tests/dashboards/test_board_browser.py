@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from dashboards import board, site
+from dashboards.app.application import Application
+from dashboards.app.source import Live
 from dashboards.board import Frame
 from dashboards.questions import Choice, questions
 from records.store import Results
@@ -57,6 +59,18 @@ def test_the_site_opens_silently_and_nothing_is_wider_than_the_screen(
     browser: Any, whole: Path, width: int, scheme: str
 ) -> None:
     look(browser, whole, scheme, width)
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+def test_the_live_page_is_no_wider_than_the_screen_however_long_a_workload_is(
+    browser: Any, results: Results, tmp_path: Path, width: int
+) -> None:
+    [body] = Application(Live(warehouse_of(results)))({"PATH_INFO": "/"}, lambda status, headers: None)
+    path = tmp_path / "live.html"
+    path.write_bytes(body)
+    look(browser, path, width=width)
     assert browser.get_log("browser") == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 

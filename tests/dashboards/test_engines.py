@@ -7,14 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dashboards import board
-from dashboards.app.application import Application
+from dashboards.app.application import Application, statements
+from dashboards.app.needed import needed
+from dashboards.app.refreshed import Refreshed, Terms, Times
 from dashboards.questions import EVER, Choice, answer, questions
 from records.store import Results
 from runner.cli.main import Seams
@@ -136,12 +138,18 @@ def test_the_flat_view_has_the_same_rows_on_both(local: Warehouse, remote: Wareh
     assert alike(here.rows) == alike(there.rows)
 
 
-def test_the_live_dashboard_reads_the_emulator(remote: Warehouse) -> None:
-    told: list[str] = []
-    [body] = Application(remote)({"PATH_INFO": "/", "QUERY_STRING": ""}, lambda status, headers: told.append(status))
-    assert told == ["200 OK"]
+def test_the_live_dashboard_reads_the_emulator_once_and_answers_as_it_does(
+    local: LocalWarehouse, remote: Warehouse
+) -> None:
+    source = Refreshed(remote, needed(statements()), Terms(since="2026-01-01"), Times(lambda: datetime.now(UTC)))
+    status: list[str] = []
+    [body] = Application(source)({"PATH_INFO": "/"}, lambda sent, headers: status.append(sent))
+    assert status == ["200 OK"]
     assert b"no answer" not in body
     assert cell_of("jax").encode() in body
+    snapshot = source.edition().reader
+    for question in questions().values():
+        assert alike(answer(snapshot, question, Choice()).rows) == alike(answer(local, question, Choice()).rows)
 
 
 def test_panels_are_the_same_from_both(local: Warehouse, remote: Warehouse) -> None:

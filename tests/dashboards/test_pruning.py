@@ -9,7 +9,9 @@ from datetime import timedelta
 import pytest
 from sqlglot import exp
 
-from dashboards import board, site
+from dashboards import site
+from dashboards.app import application, snapshot
+from dashboards.app.needed import needed
 from dashboards.grafana import build
 from dashboards.questions import Choice, answer, questions
 from records.store import Results
@@ -38,7 +40,10 @@ def statements() -> dict[str, str]:
         for name in views()
         for append_only, suffix in ((False, ""), (True, ", appended"))
     }
-    return own | dict(_grafana()) | made | {"standing": board.STANDING, "cells of the site": site.CELLS}
+    asked = application.statements()
+    live = {f"live {place}": sql for place, sql in enumerate(asked[len(own) :])}
+    copied = {f"copy of {name}": snapshot.statement(name, read) for name, read in needed(asked).columns.items()}
+    return own | dict(_grafana()) | made | live | copied | {"cells of the site": site.CELLS}
 
 
 STATEMENTS = statements()

@@ -13,6 +13,7 @@ from analysis.compare import table
 from analysis.primary import STEP_TIME
 from dashboards import board, panels
 from dashboards.app.application import Application
+from dashboards.app.source import Live
 from dashboards.board import Standing
 from dashboards.format import DASH
 from dashboards.questions import Choice, answer, checked, questions
@@ -359,7 +360,7 @@ def test_what_others_measured_is_in_no_answer(tmp_path: Path) -> None:
     assert warehouse.query("SELECT COUNT(*) AS n FROM cells WHERE source = 'lab'").rows == [(1,)]
     assert {name: answer(warehouse, question, Choice()).rows for name, question in questions().items()} == before
     assert board.standing(warehouse) == Standing(1, 0)
-    [page] = Application(warehouse)({"PATH_INFO": "/"}, lambda status, headers: None)
+    [page] = Application(Live(warehouse))({"PATH_INFO": "/"}, lambda status, headers: None)
     assert b"theirs" not in page
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.docker.containers import IMAGES, compose, docker, need, project_name
 from tests.docker.test_dashboard import answered
 from tests.docker.test_emulator import free_port
+from tests.sessions import FIRST
 from tests.uploader.stored import results_with
 
 pytestmark = pytest.mark.docker
@@ -29,7 +31,8 @@ def project(tmp_path: Path) -> Iterator[Path]:
     need("uploader")
     (tmp_path / "matrices").mkdir()
     (tmp_path / "matrix.yaml").write_text("version: 1\ncells: []\n")
-    results_with(tmp_path / "results", runs=1)
+    today = (datetime.now(UTC) - FIRST).days  # the dashboard shows the last 90 days
+    results_with(tmp_path / "results", runs=1, first=today)
     yield tmp_path
     compose(tmp_path, "--profile", "bigquery", "down", "--volumes", "--timeout", "5")
 

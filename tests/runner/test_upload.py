@@ -11,14 +11,17 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from dashboards.app import serve
 from dashboards.app.application import Application
+from dashboards.app.hosts import Place
+from dashboards.app.source import Source
 from records import findings
-from records.store import Results
+from records.store import Results, Run
 from runner.cli import sending
 from runner.cli.main import Seams, main
 from runner.testing import FakeExecutor
@@ -27,7 +30,7 @@ from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
 from uploader.testing import FakeWarehouse
 from uploader.verify import verify
-from uploader.warehouse import Options, Warehouse
+from uploader.warehouse import Options
 
 ROOT = Path(__file__).parents[2]
 MATRIX = """\
@@ -178,6 +181,34 @@ def test_a_run_that_cannot_be_read_is_left_out_of_the_site_and_told(
     assert [path.stem for path in (folder / "site" / "runs").iterdir()] == [second.run_id]
 
 
+@pytest.mark.parametrize("cell_id", ["../../escaped", "../../../escaped", "<b>"])
+def test_a_run_whose_findings_have_a_hostile_cell_id_is_left_out_of_the_site_with_a_message(
+    folder: Path, cell_id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner()
+    runner("--new")
+    first, second = Results(folder / "results").runs()
+    path = first.folder / findings.FILE
+    text = path.read_text()
+    path.write_text(text.replace(f'"{_cell_id(first)}"', json.dumps(cell_id)))
+    before = set(folder.rglob("*.html"))
+    capsys.readouterr()
+    assert runner("report", "--publish", "site") == 1
+    message = f"left out: results/{first.run_id}/findings.json: cannot be used: findings.found[0].cell_id: must be 16 "
+    assert f"{message}hexadecimal digits, got {cell_id!r}" in capsys.readouterr().out
+    written = set(folder.rglob("*.html")) - before
+    assert {one.parent.relative_to(folder) for one in written} == {Path("site"), Path("site/cells"), Path("site/runs")}
+    assert [one.stem for one in (folder / "site" / "runs").iterdir()] == [second.run_id]
+    assert not list(folder.parent.glob("escaped*"))
+
+
+def _cell_id(run: Run) -> str:
+    """The first cell among a run's findings."""
+    found = findings.load(run)
+    assert found is not None
+    return next(one.cell_id for one in found.found if one.cell_id)
+
+
 def test_a_run_whose_json_does_not_say_what_was_planned_has_a_page(folder: Path) -> None:
     runner()
     [run] = Results(folder / "results").runs()
@@ -193,8 +224,8 @@ def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
     (folder / "results").mkdir()
     pages: list[str] = []
 
-    def looked_at(warehouse: Warehouse, host: str, port: int) -> None:
-        [body] = Application(warehouse)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
+    def looked_at(source: Source, place: Place) -> None:
+        [body] = Application(source)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
         pages.append(body.decode())
 
     monkeypatch.setattr(serve, "serve", looked_at)
@@ -213,12 +244,12 @@ def test_a_query_of_the_dashboard_reads_no_more_than_it_may(folder: Path, monkey
         return FakeWarehouse(address)
 
     monkeypatch.setattr("uploader.warehouse.open_warehouse", opening)
-    monkeypatch.setattr(serve, "serve", lambda warehouse, host, port: None)
-    for more in ([], ["--maximum-bytes-billed", "5", "--location", "EU"]):
+    monkeypatch.setattr(serve, "serve", lambda source, place: None)
+    for more in ([], ["--maximum-bytes-billed", "5", "--location", "EU", "--impersonate", "a@b.example"]):
         assert runner("dashboard", "--from", "bigquery://some-project.data", *more) == 0
     assert opened == [
         ("bigquery://some-project.data", Options(most_bytes_billed=10 << 30)),
-        ("bigquery://some-project.data", Options(most_bytes_billed=5, location="EU")),
+        ("bigquery://some-project.data", Options(most_bytes_billed=5, location="EU", impersonate="a@b.example")),
     ]
 
 
@@ -254,13 +285,26 @@ def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
             except urllib.error.HTTPError as error:
                 with error:
                     pages[path] = (error.code, "")
+        refused = [_answer(url, *asked) for asked in (("HEAD", None), ("POST", None), ("GET", "evil.example:80"))]
     finally:
         # Not SIGINT: what starts tests in the background may have it ignored, and children inherit that.
         process.terminate()
         process.communicate(timeout=60)
     assert [status for status, _ in pages.values()] == [200, 200, 404]
     assert "tensorflow is fastest" in pages[""][1]
+    assert [status for status, _ in refused] == [200, 405, 421]
+    assert refused[0][1] == b""
     assert process.returncode == -signal.SIGTERM
+
+
+def _answer(url: str, method: str, host: str | None) -> tuple[int, bytes]:
+    """Return status and body of the answer to a request under another method or Host."""
+    connection = HTTPConnection(url.split("/")[2], timeout=60)
+    connection.request(method, "/", headers={"Host": host} if host else {})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body
 
 
 @pytest.mark.parametrize(
@@ -268,6 +312,12 @@ def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
     [
         (["dashboard", "--listen", "here"], "--listen: must be HOST:PORT"),
         (["dashboard", "--from", "x"], "--from: must be local"),
+        (["dashboard", "--listen", "0.0.0.0:8080"], "--listen: 0.0.0.0:8080 is open to other machines: add --public"),
+        (["dashboard", "--since", "yesterday"], "--since: must be a day such as 2026-01-31, got 'yesterday'"),
+        (["dashboard", "--refresh", "0"], "--refresh: must be minutes from 1 to 1440, got '0'"),
+        (["dashboard", "--refresh", "nan"], "--refresh: must be minutes from 1 to 1440, got 'nan'"),
+        (["dashboard", "--maximum-bytes-billed", "0"], "--maximum-bytes-billed: must be a whole number above 0, got"),
+        (["dashboard", "--public", "http://x"], "--public: must be a host name or an address"),
         (["report", "--publish", "site", "--last", "0"], "--last: must be 1 or more"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The real client against the fake service and an emulator: exactly once through kills, bad networks, overlaps and replays."""
+"""The real client against the fake service and an emulator: exactly once through kills, bad networks and overlaps."""
 
 from __future__ import annotations
 

@@ -287,7 +287,6 @@ def test_googles_own_engine_gives_every_variant_the_same_name(tmp_path: Path) ->
     assert [tuple(row) for row in there["rows"]] == local.query(sql).rows
 
 
-@pytest.mark.emulator
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google")
 def test_both_engines_give_every_variant_the_same_row(tmp_path: Path, emulated: str) -> None:

@@ -128,33 +128,25 @@ def remove(service: Service, table: Table) -> None:
 
 def change_fields(service: Service, table: Table, given: list[Field]) -> Table:
     """Give a table these columns. Raises `Refusal` for all but new NULLABLE or REPEATED ones (docs: table schemas)."""
-    wanted = [normal(one) for one in given]
-    names = [one["name"] for one in wanted]
-    if len(set(names)) != len(names):
-        raise problems.invalid_query(f"Column already exists: {next(one for one in names if names.count(one) > 1)}")
+    wanted = {one["name"]: normal(one) for one in given}
+    start = f"Provided Schema does not match Table {table.id}."
+    if len(wanted) < len(given):
+        raise problems.invalid_query(f"{start} A column is there twice")
+    changed = []
     for old in table.fields:
-        new = next((one for one in wanted if one["name"] == old["name"]), None)
-        relaxed = new is not None and (new["mode"] == old["mode"] or (old["mode"], new["mode"]) == RELAXED)
-        if new is None or new["type"] != old["type"] or not relaxed:
-            text = f"Provided Schema does not match Table {table.id}. Field {old['name']} is missing or has changed"
-            raise problems.invalid(text)
-    added = (
-        wanted[len(table.fields) :]
-        if names[: len(table.fields)] == [one["name"] for one in table.fields]
-        else [one for one in wanted if one["name"] not in {old["name"] for old in table.fields}]
-    )
-    for one in added:
-        if one["mode"] == "REQUIRED":
-            text = f"Provided Schema does not match Table {table.id}. Cannot add required fields to an existing schema."
-            raise problems.invalid(f"{text} (field: {one['name']})")
-    changed = [f"ADD COLUMN {quoted(one['name'])} {duckdb_type(one)}" for one in added]
-    for old in table.fields:
-        if (
-            old["mode"] == "REQUIRED"
-            and next(one for one in wanted if one["name"] == old["name"])["mode"] != "REQUIRED"
-        ):
+        new = wanted.get(old["name"], {"type": None, "mode": None})
+        if new["type"] != old["type"] or (new["mode"] != old["mode"] and (old["mode"], new["mode"]) != RELAXED):
+            raise problems.invalid(f"{start} Field {old['name']} is missing or has changed")
+        if new["mode"] != old["mode"]:
             changed.append(f"ALTER COLUMN {quoted(old['name'])} DROP NOT NULL")
-    made = replace(table, fields=tuple(wanted))
+    known = {one["name"] for one in table.fields}
+    for one in wanted.values():
+        if one["name"] not in known and one["mode"] == "REQUIRED":
+            text = "Cannot add required fields to an existing schema."
+            raise problems.invalid(f"{start} {text} (field: {one['name']})")
+        if one["name"] not in known:
+            changed.append(f"ADD COLUMN {quoted(one['name'])} {duckdb_type(one)}")
+    made = replace(table, fields=tuple(wanted.values()))
     with service.engine.definitions:
         service.engine.define(*(f"ALTER TABLE {table.sql} {one}" for one in changed))
         service.catalog.put(made)

@@ -30,13 +30,12 @@ from tests.uploader.service.problems import Refusal
 
 
 class Conflict(Exception):
-    """Another change of a table came between; `busy` while the other transaction is open."""
+    """Another change of a table came between."""
 
-    def __init__(self, table: str, *, busy: bool) -> None:
+    def __init__(self, table: str) -> None:
         """Take the table's name."""
         super().__init__(table)
         self.table = table
-        self.busy = busy
 
 
 @dataclass(eq=False)
@@ -62,6 +61,7 @@ class Engine:
         self._open: set[Work] = set()
         self._committed: dict[str, int] = {}
         self.definitions = threading.RLock()
+        self.changing = threading.RLock()  # a statement at a time, so that it meets claims and no half-done statement
 
     def close(self) -> None:
         """Forget all data."""
@@ -82,9 +82,9 @@ class Engine:
         """Note that a transaction updated or deleted rows of a table. Raises `Conflict` if another one did, too."""
         with self._changes:
             if any(table in one.changed for one in self._open if one is not work):
-                raise Conflict(table, busy=True)
+                raise Conflict(table)
             if self._committed.get(table, 0) > work.snapshot:
-                raise Conflict(table, busy=False)
+                raise Conflict(table)
             work.changed.add(table)
 
     def commit(self, work: Work) -> None:
@@ -93,7 +93,7 @@ class Engine:
             try:
                 work.cursor.execute("COMMIT")
             except duckdb.TransactionException as error:
-                raise Conflict(next(iter(work.changed), "of the transaction"), busy=False) from error
+                raise Conflict(next(iter(work.changed), "of the transaction")) from error
             finally:
                 self._end(work)
             self._commits += 1
@@ -148,9 +148,9 @@ def execute(work: Work, sql: str, given: dict[str, Any] | Sequence[Any] = ()) ->
     try:
         return work.cursor.execute(sql, given)
     except duckdb.TransactionException as error:
-        raise Conflict("", busy=False) from error
+        raise Conflict("") from error
     except duckdb.ConstraintException as error:
-        column = str(error).strip().rpartition(".")[2]
+        column = str(error).strip().rpartition(".")[2].strip('"')
         raise problems.invalid_query(f"Required field {column} cannot be null") from error
     except duckdb.BinderException as error:
         raise _unbound(str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
@@ -220,7 +221,7 @@ def _number(value: Any) -> float | str:
     if isinstance(value, bool):
         raise ValueError  # noqa: TRY004 - a value that is refused, whatever its type
     found = float(value)
-    return str(found) if found != found or found in (float("inf"), float("-inf")) else found
+    return found if math.isfinite(found) else str(found)
 
 
 def _text(value: Any) -> str:

@@ -98,11 +98,11 @@ def _checked(content: bytes, fields: Sequence[Field], config: Mapping[str, Any])
                 bad.append(problems.invalid(text))
         position += len(line)
     if len(bad) > int(config.get("maxBadRecords") or 0):
-        rows = len(lines) + len(bad)
-        told = f"{READ} JSON table encountered too many errors, giving up. Rows: {rows}; errors: {len(bad)}."
-        more = f"{READ} JSON processing encountered too many errors, giving up. Rows: {rows}; errors: {len(bad)}; max bad: 0; error percent: 0"
+        counts = f"Rows: {len(lines) + len(bad)}; errors: {len(bad)}"
         advice = "Please look into the errors[] collection for more details."
-        raise Refusal("invalid", f"{told} {advice}", more=(problems.invalid(more), *bad[:5]))
+        first = f"{READ} JSON table encountered too many errors, giving up. {counts}. {advice}"
+        more = f"{READ} JSON processing encountered too many errors, giving up. {counts}; max bad: 0; error percent: 0"
+        raise Refusal("invalid", first, more=(problems.invalid(more), *bad[:5]))
     return lines
 
 
@@ -121,5 +121,6 @@ def _insert(work: Work, table: Table, lines: Sequence[str]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
         file.write("\n".join(lines))
         file.flush()
-        read = f"read_json(?, format = 'newline_delimited', columns = {{{types}}}, maximum_object_size = {LONGEST_LINE_BYTES})"
+        options = f"format = 'newline_delimited', maximum_object_size = {LONGEST_LINE_BYTES}"
+        read = f"read_json(?, columns = {{{types}}}, {options})"
         execute(work, f"INSERT INTO {table.sql} ({names}) SELECT {names} FROM {read}", [str(Path(file.name))])

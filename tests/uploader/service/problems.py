@@ -24,6 +24,7 @@ STATUS = {
     "notImplemented": 501,
     "quotaExceeded": 403,
     "rateLimitExceeded": 403,
+    "resourceInUse": 400,
     "resourcesExceeded": 400,
 }
 QUOTA_PAGE = "For more information, see https://cloud.google.com/bigquery/docs/troubleshoot-quotas"

@@ -4,7 +4,8 @@ Source: cloud.google.com/bigquery/pricing (data size of types; at least 10 MB fo
 docs/querying-partitioned-tables (pruning). A scan reads the columns that are named, of the partitions that remain after
 conditions on the partition's column alone: comparisons with literals, parameters and expressions of them, not with
 other columns or subqueries. Conditions outside of a view or subquery count where sqlglot can move them inward: not
-through window functions. Where it cannot analyse a query, every column of every partition counts.
+through window functions. Where it cannot analyse a query, every column of every partition counts. Not modelled:
+scripts, which read 0 bytes here, and the cache of answers.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """The fake service on the loopback: `with Server(Service()) as url` gives what BIGQUERY_EMULATOR_HOST is set to.
 
 `url` + `/as/ALICE` is the same service as the account ALICE asks it. `requests` lists what was asked; a proxy
-(`tests.uploader.faulty`) may stand in front.
+(`tests.uploader.faulty`) may stand in front. `python -m tests.uploader.service.server` prints the URL of one without
+options and serves it until its standard input ends.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
@@ -41,7 +43,7 @@ class Server:
             def do_GET(self) -> None:
                 serving.handle(self)
 
-            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names that the base class asks for
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -78,3 +80,14 @@ class Server:
         request.send_header("Content-Length", str(len(content)))
         request.end_headers()
         request.wfile.write(content)
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    with Server() as url:
+        print(url, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

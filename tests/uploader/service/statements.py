@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sqlglot import exp
+from sqlglot import errors, exp
 from sqlglot.dialects.bigquery import BigQuery
 from sqlglot.tokens import TokenType
 
@@ -50,13 +51,14 @@ class Outcome:
     statements: int = 1
 
 
-def split(sql: str) -> list[str]:
+@lru_cache(maxsize=64)
+def split(sql: str) -> tuple[str, ...]:
     """Return the statements of a script. Raises `Refusal`."""
     try:
         tokens = BigQuery().tokenize(sql)
-    except Exception as error:  # noqa: BLE001 - sqlglot's own class for this has changed its name
+    except errors.SqlglotError as error:
         raise problems.invalid_query(f"Syntax error: {error}") from error
-    found, begins = [], None
+    found, begins = list[str](), None
     for token in tokens:
         if token.token_type is TokenType.SEMICOLON:
             if begins is not None:
@@ -64,7 +66,7 @@ def split(sql: str) -> list[str]:
             begins = None
         elif begins is None:
             begins = token.start
-    return found + ([sql[begins:]] if begins is not None else [])
+    return (*found, sql[begins:]) if begins is not None else tuple(found)
 
 
 def kind_of(sql: str) -> str:
@@ -228,7 +230,7 @@ class Run:
 
     def _answer(self, tree: exp.Expression) -> tuple[list[Field], list[tuple[Any, ...]]]:
         ready = translated(_named(tree), self.scope)
-        self._outcome.scanned |= self._service.scanned(ready)
+        self._count_bytes(ready)
         with self._reading() as work:
             found = execute(work, ready.sql, ready.values)
             fields = [of_answer(one[0], one[1]) for one in found.description or []]
@@ -243,6 +245,10 @@ class Run:
             found = execute(work, f"SELECT * FROM ({ready.sql}) LIMIT 0", ready.values)
             return [of_answer(one[0], one[1]) for one in found.description or []]
 
+    def _count_bytes(self, ready: Translated) -> None:
+        if self._outcome.kind != "SCRIPT":
+            self._outcome.scanned |= self._service.scanned(ready)
+
     def _change(self, tree: exp.Expression) -> None:
         if isinstance(tree, exp.TruncateTable):
             tree = exp.Delete(this=tree.expressions[0].copy(), where=exp.Where(this=exp.true()))
@@ -256,7 +262,7 @@ class Run:
         limits.require(self._account, "tables.updateData", "Table", target.id)
         limits.require_billing("DML queries are")
         change = Change(tree, target, self.scope)
-        self._outcome.scanned |= self._service.scanned(change.ready)
+        self._count_bytes(change.ready)
         if isinstance(tree, exp.Insert):
             self._apply(change)
         else:
@@ -283,8 +289,8 @@ class Run:
                     if number == 0:
                         self._service.hold()
                     return change.apply(self._service, work)
-            except Conflict as conflict:
-                if conflict.busy and not engine.wait_while_changed(change.target.id, self._service.queue_s):
+            except Conflict:
+                if not engine.wait_while_changed(change.target.id, self._service.queue_s):
                     break
         raise problems.not_serialized(change.target.id)
 
@@ -301,6 +307,10 @@ class Change:
 
     def apply(self, service: Service, work: Work) -> int:
         """Make the change within a transaction and return how many rows it concerns. Raises `Conflict`, `Refusal`."""
+        with service.engine.changing:
+            return self._applied(service, work)
+
+    def _applied(self, service: Service, work: Work) -> int:
         existing = 0
         if self._matches is not None:
             rows = execute(work, self._matches.sql, self._matches.values).fetchall()

@@ -1,0 +1,323 @@
+"""The live dashboard of a warehouse that costs by the query: what is read, when, and what a visitor sees meanwhile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dashboards.app.application import Application, statements
+from dashboards.app.needed import Needed, needed
+from dashboards.app.refreshed import RETRY_S, Refreshed, Terms, Times
+from dashboards.app.snapshot import Snapshot
+from dashboards.app.source import Live
+from dashboards.questions import Choice, answer, questions
+from records.store import Results
+from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, stored, warehouse_of
+from uploader.errors import NotAllowed, Unreachable, WarehouseFailure
+from uploader.local import LocalWarehouse
+from uploader.testing import FakeWarehouse
+from uploader.warehouse import Answer, Scalar
+
+PERIOD_S = 600.0
+FIRST_DAY = "2026-01-01"
+NOON = datetime(2026, 1, 20, 12, tzinfo=UTC)
+VISITS = [
+    *(("/", f"workload={name}&backend={backend}") for name in ("", "mnist_mlp", "fc", "x") for backend in ("", "jax")),
+    *(("/", f"since=2026-01-{day:02}") for day in range(1, 31)),
+    *(("/cell", f"id={cell_of(backend)}") for backend in ("tensorflow", "jax", "torch")),
+    *(("/cell", f"id={number:016x}") for number in range(20)),
+    *(("/", f"workload={number}") for number in range(38)),
+    ("/health", ""),
+]
+
+
+@dataclass(slots=True)
+class Counting(FakeWarehouse):
+    """Answers from another warehouse and counts; `refusals` are raised, one a query, None for an answer."""
+
+    behind: LocalWarehouse | None = None
+    asked: list[tuple[str, Mapping[str, Scalar]]] = field(default_factory=list)
+    refusals: list[Exception | None] = field(default_factory=list)
+
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+        """Answer, or fail as planned."""
+        self.asked.append((sql, dict(parameters or {})))
+        refusal = self.refusals.pop(0) if self.refusals else None
+        if refusal is not None:
+            raise refusal
+        assert self.behind is not None
+        return self.behind.query(sql, parameters)
+
+    def tables(self) -> list[str]:
+        """Return which table each query read, in order."""
+        return [re.findall(r"FROM (\w+)", sql)[0] for sql, _ in self.asked]
+
+
+@dataclass
+class Visit:
+    """A dashboard on a counting warehouse, with clocks that a test turns and refreshes that it may hold back."""
+
+    warehouse: Counting
+    terms: Terms = Terms(PERIOD_S, FIRST_DAY)
+    now_s: float = 0.0
+    held_back: list[Callable[[], None]] | None = None
+
+    def __post_init__(self) -> None:
+        times = Times(
+            now=lambda: NOON + timedelta(seconds=self.now_s),
+            clock=lambda: self.now_s,
+            start=lambda work: work() if self.held_back is None else self.held_back.append(work),
+            first_wait_s=0.0,
+        )
+        self.source = Refreshed(self.warehouse, needed(statements()), self.terms, times)
+        self.application = Application(self.source)
+
+    def __call__(self, path: str = "/", query: str = "") -> tuple[str, str]:
+        """Return status and body of a page."""
+        status: list[str] = []
+        environ = {"PATH_INFO": path, "QUERY_STRING": query}
+        [body] = self.application(environ, lambda sent, headers: status.append(sent))
+        return status[0], body.decode()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return stored(tmp_path_factory.mktemp("refreshed") / "results")
+
+
+@pytest.fixture(scope="module")
+def behind(results: Results) -> LocalWarehouse:
+    return warehouse_of(results)
+
+
+@pytest.fixture
+def visit(behind: LocalWarehouse) -> Visit:
+    return Visit(Counting("bigquery://a-project.data", behind=behind))
+
+
+@pytest.fixture(scope="module")
+def read() -> Needed:
+    return needed(statements())
+
+
+def test_a_hundred_visitors_with_different_choices_cost_three_queries_a_period(visit: Visit) -> None:
+    assert len(set(VISITS)) == 100
+    for period, visits in ((1, VISITS), (2, VISITS[:10])):
+        for path, query in visits:
+            assert visit(path, query)[0] == "200 OK"
+            visit.now_s += (PERIOD_S - 1) / len(VISITS)
+        assert sorted(visit.warehouse.tables()) == sorted(["runs", "cells", "findings"] * period)
+        visit.now_s = period * PERIOD_S
+
+
+def test_every_query_is_bounded_by_the_day(visit: Visit) -> None:
+    visit()
+    assert [parameters for _, parameters in visit.warehouse.asked] == [{"since": FIRST_DAY}] * 3
+    assert {sql.partition(" WHERE ")[2] for sql, _ in visit.warehouse.asked} == {"day >= CAST(@since AS DATE)"}
+
+
+def test_without_a_visitor_nothing_is_read(visit: Visit) -> None:
+    assert visit("/health") == ("200 OK", "<!doctype html><title>ok</title><p>ok")
+    assert visit("/nothing")[0] == "404 Not Found"
+    visit.now_s = 10 * PERIOD_S
+    assert visit.warehouse.asked == []
+
+
+@pytest.mark.parametrize("name", list(questions()))
+def test_a_snapshot_answers_every_question_as_the_warehouse_does(
+    behind: LocalWarehouse, read: Needed, name: str
+) -> None:
+    snapshot = Snapshot(read, FIRST_DAY)
+    snapshot.fill(behind)
+    for choice in (Choice(), Choice(backend="jax"), Choice(since="2026-01-05"), Choice(cell=cell_of("torch"))):
+        from_warehouse = answer(behind, questions()[name], choice)
+        assert answer(snapshot, questions()[name], choice) == from_warehouse
+    assert answer(snapshot, questions()[name], Choice()).rows
+
+
+def test_only_columns_that_a_question_reads_are_needed(read: Needed) -> None:
+    assert set(read.columns) == {"runs", "cells", "findings"}
+    assert "benchmarks" not in read.views
+    assert {"day", "run_id", "fault", "matrix_path"} <= set(read.columns["runs"])
+    assert not {"matrix_text", "row_hash", "machine_kernel", "versions"} & set(read.columns["runs"])
+    assert len(read.columns["cells"]) < 25
+    assert "method" not in read.columns["findings"]
+
+
+def test_columns_are_found_through_views_stars_and_aliases() -> None:
+    assert needed(["SELECT f.said FROM latest_findings AS f"]).columns == {
+        "findings": ("day", "run_id", "revision", "said")
+    }
+    through_cte = "WITH a AS (SELECT * FROM runs) SELECT a.arm AS workload FROM a"
+    assert needed([through_cte]) == Needed({"runs": ("day", "arm")}, ())
+    assert needed(["SELECT 1 AS one"]) == Needed({}, ())
+
+
+def test_a_page_says_how_old_its_rows_are_and_since_which_day(visit: Visit) -> None:
+    origin = "Read from bigquery://a-project.data {}, on 20 January 2026, 12:00 UTC: the runs since 2026-01-01."
+    for now_s, age in ((0.0, "less than a minute ago"), (59.0, "less than a minute ago"), (130.0, "2 minutes ago")):
+        visit.now_s = now_s
+        for path in ("/", "/cell"):
+            assert origin.format(age) in visit(path, f"id={cell_of('jax')}")[1]
+
+
+def test_without_a_day_the_last_90_days_are_read(behind: LocalWarehouse) -> None:
+    visit = Visit(Counting(behind=behind), Terms(PERIOD_S))
+    visit()
+    assert {parameters["since"] for _, parameters in visit.warehouse.asked} == {"2025-10-22"}
+
+
+def test_a_visitor_can_only_narrow_the_days(behind: LocalWarehouse) -> None:
+    visit = Visit(Counting(behind=behind), Terms(PERIOD_S, "2026-01-05"))
+    for asked, shown in (("", "2026-01-05"), ("2000-01-01", "2026-01-05"), ("2026-01-09", "2026-01-09")):
+        page = visit("/", f"since={asked}")[1]
+        assert f'value="{shown}" min="2026-01-05"' in page
+    course = visit("/cell", f"id={cell_of('jax')}&since=2000-01-01")[1]
+    assert course.count('<use class="mark s1"') == NIGHTS - 4
+
+
+def test_a_failed_refresh_shows_the_old_rows_with_a_notice_and_the_next_one_removes_it(visit: Visit) -> None:
+    fresh = visit()[1]
+    visit.now_s = PERIOD_S + 60
+    visit.warehouse.refusals = [NotAllowed("the right bigquery.jobs.create is missing <b>")]
+    status, page = visit()
+    assert status == "200 OK"
+    assert (
+        "These rows were read on 20 January 2026, 12:00 UTC. Reading newer ones has failed since 20 January 2026, "
+        "12:11 UTC: the right bigquery.jobs.create is missing &lt;b&gt;"
+    ) in page
+    assert page.count("<tr") == fresh.count("<tr")
+    assert "has failed since" in visit("/cell", f"id={cell_of('jax')}")[1]
+    visit.now_s += RETRY_S
+    assert "has failed since" not in visit()[1]
+
+
+def test_before_the_first_reading_succeeds_every_page_says_why_with_status_503(visit: Visit) -> None:
+    visit.warehouse.refusals = [Unreachable("no answer within 15 s")]
+    for path in ("/", "/cell", "/health"):
+        status, page = visit(path, f"id={cell_of('jax')}")
+        assert status == "503 Service Unavailable"
+        assert ("no answer within 15 s" in page) is (path != "/health")
+    assert len(visit.warehouse.asked) == 1
+    visit.now_s = RETRY_S
+    assert visit()[0] == "200 OK"
+    assert visit("/health")[0] == "200 OK"
+
+
+def test_a_table_that_was_read_is_not_paid_for_again_when_another_one_fails(visit: Visit) -> None:
+    visit.warehouse.refusals = [None, WarehouseFailure("would read 11 GiB")]
+    visit()
+    visit.warehouse.refusals = [WarehouseFailure("would read 11 GiB")]
+    visit.now_s = RETRY_S
+    visit()
+    visit.now_s = 2 * RETRY_S
+    assert visit()[0] == "200 OK"
+    assert visit.warehouse.tables() == ["runs", "cells", "cells", "cells", "findings"]
+
+
+def test_an_unfinished_snapshot_is_given_up_once_it_is_as_old_as_the_period(visit: Visit) -> None:
+    visit.warehouse.refusals = [None, Unreachable("gone")]
+    visit()
+    visit.now_s = PERIOD_S
+    assert visit()[0] == "200 OK"
+    assert visit.warehouse.tables() == ["runs", "cells", "runs", "cells", "findings"]
+
+
+def test_visitors_see_the_old_rows_while_one_refresh_runs(visit: Visit) -> None:
+    visit()
+    visit.now_s, visit.held_back = PERIOD_S, []
+    for _ in range(10):
+        assert "10 minutes ago" in visit()[1]
+    assert len(visit.held_back) == 1
+    assert len(visit.warehouse.asked) == 3
+    visit.held_back[0]()
+    assert "less than a minute ago" in visit()[1]
+    assert len(visit.warehouse.asked) == 6
+
+
+def test_a_first_reading_that_takes_long_is_reported_with_status_503(visit: Visit) -> None:
+    visit.held_back = []
+    for _ in range(3):
+        status, page = visit()
+        assert status == "503 Service Unavailable"
+        assert "The first reading is still going on: load this page again in a minute." in page
+    assert visit("/health")[0] == "200 OK"
+    assert len(visit.held_back) == 1
+    visit.held_back[0]()
+    assert visit()[0] == "200 OK"
+
+
+def test_an_unexpected_error_ends_one_refresh_and_not_all(visit: Visit) -> None:
+    visit()
+    visit.now_s, visit.warehouse.refusals = PERIOD_S, [KeyError("a bug")]
+    with pytest.raises(KeyError):
+        visit()
+    assert "an unexpected error, which the program&#39;s log shows" in visit()[1]
+    visit.now_s += RETRY_S
+    assert "unexpected" not in visit()[1]
+
+
+def test_where_no_thread_can_be_started_the_old_rows_are_shown(visit: Visit) -> None:
+    def refuse(work: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    source = Refreshed(visit.warehouse, needed(statements()), visit.terms, Times(lambda: NOON, start=refuse))
+    with pytest.raises(Unreachable, match="can't start new thread; end other programs"):
+        source.edition()
+
+
+def test_days_without_a_run_are_reported_with_what_to_do(behind: LocalWarehouse) -> None:
+    visit = Visit(Counting("bigquery://a-project.data", behind=behind), Terms(PERIOD_S, "2027-01-01"))
+    status, page = visit()
+    assert status == "200 OK"
+    assert "No run since 2027-01-01: " in page
+    assert "`uploader push --to bigquery://a-project.data` uploads, `runner dashboard --since DATE` reads" in page
+    assert "<section" not in page
+
+
+def test_numbers_and_texts_arrive_in_a_snapshot_as_they_are() -> None:
+    columns = {"findings": ("day", "run_id", "estimate", "count", "said", "facts")}
+    rows = [
+        ("2026-01-02", "a", 0.1 + 0.2, 3, f'"\n\\{HOSTILE}\u2028é', {"mode": "x", "n": 'a"b'}),
+        ("2026-01-02", "b", float("nan"), None, None, None),
+    ]
+
+    class Given:
+        def query(self, sql: str, parameters: Any = None) -> Answer:
+            return Answer(columns["findings"], rows)
+
+    snapshot = Snapshot(Needed(columns, ()), FIRST_DAY)
+    snapshot.fill(Given())
+    found = snapshot.query(
+        "SELECT run_id, estimate, f.count, said, JSON_VALUE(facts, '$.n') AS n FROM findings AS f ORDER BY run_id"
+    )
+    assert found.rows == [("a", 0.1 + 0.2, 3, rows[0][4], 'a"b'), ("b", None, None, None, None)]
+
+
+def test_a_full_temporary_folder_is_a_failure_with_the_folder_in_its_message(
+    behind: LocalWarehouse, read: Needed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    with pytest.raises(WarehouseFailure, match=r"copied into memory: \[Errno 28\] No space left on device; they pass"):
+        Snapshot(read, FIRST_DAY).fill(behind)
+
+
+def test_the_local_warehouse_can_be_bounded_by_a_day_too(behind: LocalWarehouse) -> None:
+    [body] = Application(Live(behind, "2026-01-05"))({"PATH_INFO": "/"}, lambda status, headers: None)
+    assert 'value="2026-01-05" min="2026-01-05"' in body.decode()
+
+
+def test_the_first_visitor_waits_for_the_reading_in_the_background(behind: LocalWarehouse) -> None:
+    source = Refreshed(Counting(behind=behind), needed(statements()), Terms(since=FIRST_DAY), Times(lambda: NOON))
+    assert source.held() is None
+    edition = source.edition()
+    assert (edition.number, edition.since) == (1, FIRST_DAY)
+    assert source.edition().number == 1
