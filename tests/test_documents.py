@@ -160,7 +160,7 @@ STATED = [
     ("history.md", f"With fewer than {history.LEAST_SESSIONS} sessions it is not known"),
     ("history.md", f"a session has fewer than {NUMBERS[history.LEAST_PROCESSES]} processes"),
     ("bigquery.md", f"a row above {LONGEST_ROW_BYTES >> 20} MiB"),
-    ("bigquery.md", f"`uploader push --deadline MINUTES` (default: {DEADLINE_MIN}) limits everything"),
+    ("bigquery.md", f"(minutes; default: {DEADLINE_MIN}) limits everything"),
     ("bigquery.md", f"whose tables vanish after {DAYS[bigquery.DAY_MS]}"),
     ("bigquery.md", f"`<table>{ddl.APPENDED}`, and the tables' names are views"),
     ("roofline.md", f"| {percent(flops.SAME)} | ours and arithmetic |"),

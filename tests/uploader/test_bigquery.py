@@ -270,7 +270,8 @@ def test_views_of_an_older_version_are_renewed_by_migrate_once_it_has_added_the_
     assert f"add missing columns with: uploader migrate --to {emulated}" in capsys.readouterr().err
     assert main(["migrate", "--to", emulated]) == 0
     assert capsys.readouterr().out == (
-        "added cells.machine_machine_type\nrenewed the views benchmarks, latest_findings, newest_cells\n"
+        "added cells.machine_machine_type\n"
+        "renewed the views benchmarks, latest_findings, newest_cells, which read the last 400 days\n"
     )
     assert own.query("SELECT platform_info.machine_type AS type FROM benchmarks").rows == []
     own.close()

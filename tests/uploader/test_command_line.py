@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, 
 from uploader.local import LocalWarehouse
 from uploader.testing import FakeWarehouse
 from uploader.verify import verify
-from uploader.warehouse import Options
+from uploader.warehouse import Options, Scalar
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -44,7 +44,7 @@ def test_push_push_again_verify_status_and_query(results: str, capsys: pytest.Ca
     assert main(["status", "--results", results]) == 0
     assert "0 batches pending, 4 arrived, 0 rows set aside" in capsys.readouterr().out
     sql = "SELECT backend, COUNT(*) AS attempts FROM cells WHERE repeat < @most GROUP BY backend"
-    assert main(["query", sql, "--set", "most=2", "--csv", "--results", results]) == 0
+    assert main(["query", sql, "--set", "most:int=2", "--csv", "--results", results]) == 0
     assert capsys.readouterr().out.split() == ["backend,attempts", "jax,4"]
 
 
@@ -62,6 +62,88 @@ def test_a_query_of_the_dashboards_is_read_from_its_file(results: str, capsys: p
     command = ["query", "--file", str(ROOT / "dashboards" / "queries" / "runs.sql"), *given]
     assert main([*command, "--json", "--results", results]) == 0
     assert [json.loads(line)["day"] for line in capsys.readouterr().out.splitlines()] == ["2026-01-02"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("value=12e4", "12e4"),
+        ("value=0042", "0042"),
+        ("value=a=b", "a=b"),
+        ("value=", ""),
+        ("value:int=42", 42),
+        ("value:float=12e4", 120000.0),
+        ("value:bool=True", True),
+    ],
+)
+def test_a_parameter_is_a_text_unless_its_type_is_named(
+    results: str, capsys: pytest.CaptureFixture[str], assignment: str, expected: object
+) -> None:
+    command = ["query", "SELECT @value AS value", "--set", assignment, "--json", "--results", results]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out) == {"value": expected}
+
+
+def test_a_first_day_that_is_no_day_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["init", "--since", "yesterday"])
+    assert "argument --since: must be a day such as 2026-01-31, got 'yesterday'" in capsys.readouterr().err
+
+
+def test_since_bounds_the_views_that_a_query_reads(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["push", "--results", results, "--quiet"])
+    sql = "WITH own AS (SELECT run_id FROM latest_findings) SELECT COUNT(*) AS n FROM own"
+    for since, expected in (("2026-01-01", 2), ("2026-01-02", 1), ("2026-01-03", 0)):
+        capsys.readouterr()
+        assert main(["query", sql, "--set", f"since={since}", "--json", "--results", results]) == 0
+        assert json.loads(capsys.readouterr().out) == {"n": expected}
+
+
+def test_a_dry_run_of_a_local_query_costs_nothing(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", "SELECT 1 AS one", "--dry-run", "--results", results]) == 0
+    assert capsys.readouterr().out == "the local warehouse: reading costs nothing\n"
+
+
+AT_LIST_PRICE = (
+    "at the list price of USD 6.25 per TiB (US, on demand, since 2023-07-05); the first TiB of a month is free"
+)
+
+
+class Measuring(FakeWarehouse):
+    """Says how many bytes a query would read, and answers none."""
+
+    def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
+        """Return 40 MiB."""
+        return 40 << 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["SELECT run_id FROM cells WHERE day >= '2026-01-31'"],
+            [
+                "would read 41,943,040 bytes (40 MiB) of 1 tables",
+                f"billed at most 40 MiB (at least 10 MiB a table): USD 0.00024 {AT_LIST_PRICE}",
+            ],
+        ),
+        (
+            ["SELECT c.run_id FROM cells AS c JOIN newest_cells USING (cell_id)", "--maximum-bytes-billed", "50000000"],
+            [
+                "would read 41,943,040 bytes (40 MiB) of 3 tables",
+                f"billed at most 60 MiB (at least 10 MiB a table): USD 0.00036 {AT_LIST_PRICE}",
+                "above --maximum-bytes-billed (47.7 MiB): the query would be refused",
+                "reads every day of cells: add a condition such as day >= '2026-01-31' to read less",
+            ],
+        ),
+    ],
+)
+def test_a_dry_run_prints_bytes_and_money_and_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: list[str]
+) -> None:
+    monkeypatch.setattr(warehouse, "open_warehouse", lambda *asked: Measuring())
+    assert main(["query", "--dry-run", "--to", BIGQUERY, *arguments]) == 0
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_a_query_prints_what_json_has_no_number_for_as_bigquery_does(
@@ -104,6 +186,8 @@ def test_a_query_that_a_person_wrote_reads_no_file_but_the_warehouses(
         (["init", "--location", "EU", "--append-only"], Options(append_only=True, location="EU")),
         (["verify", "--impersonate", "me@x.example"], Options(impersonate="me@x.example")),
         (["query", "SELECT 1 AS one", "--maximum-bytes-billed", "7"], Options(most_bytes_billed=7)),
+        (["init", "--since", "2020-02-29"], Options(first_day="2020-02-29")),
+        (["migrate", "--since", "20200229"], Options(first_day="2020-02-29")),
     ],
 )
 def test_flags_of_bigquery_reach_the_warehouse(
@@ -132,7 +216,12 @@ def test_flags_of_bigquery_reach_the_warehouse(
         (["verify", "--results", "run"], "--results: run is a run, name the folder that holds it: --results ."),
         (["query", "DROP TABLE cells"], "the query must be one SELECT"),
         (["query"], "SELECT: give a query"),
-        (["query", "SELECT 1 AS x", "--set", "y"], "--set: must be NAME=VALUE, got 'y'"),
+        (
+            ["query", "SELECT 1 AS x", "--set", "y:int=x"],
+            "--set: 'y:int=x': the value must be of the type that is named",
+        ),
+        (["query", "SELECT 1 AS x", "--set", "y:day=x"], "one of int, float or bool (true, false)"),
+        (["query", "SELECT 1 AS x", "--set", "y"], "--set: must be NAME=VALUE or NAME:TYPE=VALUE, got 'y'"),
     ],
 )
 def test_what_cannot_be_used_ends_with_2_and_says_why(
@@ -282,7 +371,8 @@ def test_migrate_renews_the_views_but_not_in_a_dry_run(
     assert capsys.readouterr().out == "the tables are as this version needs them\n"
     assert main(["migrate", "--to", BIGQUERY]) == 0
     assert capsys.readouterr().out == (
-        "the tables are as this version needs them\nrenewed the views benchmarks, newest_cells\n"
+        "the tables are as this version needs them\n"
+        "renewed the views benchmarks, newest_cells, which read the last 400 days\n"
     )
 
 

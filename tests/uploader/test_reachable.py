@@ -253,7 +253,7 @@ def test_a_query_through_a_proxy_that_is_no_url_ends_with_2(
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTPS_PROXY", "http://me:s3cret@proxy:99999")
-    monkeypatch.setattr("uploader.connect.client", lambda project, options: Mock(project=project))
+    monkeypatch.setattr("uploader.connect.client", lambda project, options, deadline: Mock(project=project))
     assert main(["query", "--to", "bigquery://some-project.benchmarks", "SELECT 1 AS one"]) == 2
     told = capsys.readouterr().err
     assert told == "uploader: HTTPS_PROXY: must be a URL such as http://proxy:3128, got 'http://proxy:99999'\n"

@@ -6,11 +6,12 @@ import argparse
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uploader.errors import BadInput
-from uploader.warehouse import MOST_BYTES_BILLED
+from uploader.warehouse import MOST_BYTES_BILLED, MOST_DAYS
 
 if TYPE_CHECKING:
     from uploader.outbox import Outbox
@@ -61,6 +62,18 @@ def add_deadline(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_first_day(parser: argparse.ArgumentParser) -> None:
+    """Add which days the views of a dataset read."""
+    parser.add_argument(
+        "--since",
+        type=day,
+        dest="first_day",
+        metavar="DATE",
+        help=f"BigQuery: the first day that the views read, such as 2026-01-31; default: {MOST_DAYS} days ago, on each "
+        "day anew; what they read costs money",
+    )
+
+
 @contextmanager
 def warehouse(args: argparse.Namespace) -> Iterator[Warehouse]:
     """Open the warehouse that the flags name. Raises `UploadError`."""
@@ -72,6 +85,7 @@ def warehouse(args: argparse.Namespace) -> Iterator[Warehouse]:
         impersonate=args.impersonate,
         most_bytes_billed=args.most_bytes_billed,
         deadline_s=getattr(args, "deadline_s", None),
+        first_day=getattr(args, "first_day", None),
     )
     opened = open_warehouse(args.to, args.results, options)
     try:
@@ -112,6 +126,14 @@ def positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
     return number
+
+
+def day(text: str) -> str:
+    """Read a day and return it as 2026-01-31. Raises `ArgumentTypeError`."""
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a day such as 2026-01-31, got {text!r}") from None
 
 
 def minutes(text: str) -> float:
