@@ -115,8 +115,8 @@ def _measurements(record: Json) -> Iterator[dict[str, Any]]:
             yield {**head, "metric": _storable(metric), "step": step, "value": float(value), "unit": unit}
     for one in (record.get("task") or {}).get("metrics", ()):
         if one["value"] is not None:
-            metric = {"metric": _storable(f"task.metrics.{one['name']}"), "unit": _storable(one.get("unit") or "1")}
-            yield {**head, **metric, "step": None, "value": float(one["value"])}
+            named = {"metric": _storable(f"task.metrics.{one['name']}"), "unit": _storable(one.get("unit") or "1")}
+            yield {**head, **named, "step": None, "value": float(one["value"])}
 
 
 def _numbers(path: str, value: Any) -> Iterator[tuple[str, int | None, float]]:
