@@ -63,10 +63,11 @@ class Rounds:
     nights: Iterator[int] = field(default_factory=count)
 
     def begin(self) -> None:
-        """Make the warehouse, and push into it once to know how many boundaries a push of one new run has."""
+        """Make the warehouse, and push into it twice to know how many boundaries a push of one new run has."""
         self.target.make()
-        self.add_run(self.folder / "alone")
-        self.tally.known = self.finish(self.folder / "alone").boundaries
+        for _ in range(2):  # the first push also makes folders
+            self.add_run(self.folder / "alone")
+            self.tally.known = self.finish(self.folder / "alone").boundaries
 
     def add_run(self, root: Path) -> Path:
         """Store one more run of one cell and one or two processes."""
