@@ -1,25 +1,30 @@
-"""The BigQuery warehouse: load job, staging table, MERGE; exactly once by names that follow from the content.
+"""The BigQuery warehouse: what a table lacks of a batch is added, each row once; the table alone decides what it lacks.
 
-A batch is loaded into a staging table of its own by a job named `bench-load-<table>-<sha>-<try>`, merged by a job named
-`bench-merge-<table>-<sha>-<try>`, and the staging table dropped; its dataset lets it expire within a day if we die
-before. BigQuery refuses a second job of the same name, so that whoever comes second waits for the first; `<table>` is
-its dataset and when it was made, since names of jobs are the project's. MERGE only inserts, by the row's key, so that
-other batches with the same rows do no harm either.
+A dataset is made in one of two ways, which every command reads from it:
 
-Credentials are Application Default Credentials, workload identity or impersonation; never a key file named here. This
-and `uploader.storage_write` alone import Google's libraries, and only when a warehouse is opened.
+    with DML (the default)   a load job fills a staging table of the batch's own, one transaction inserts the rows whose
+                             keys the table lacks (`uploader.ingest`), the staging table is dropped
+    append-only              for projects without DML (the sandbox): the keys that `<table>_appended` holds are read, a
+                             load job adds the other lines, and `<table>` is a view that shows each key once
+
+Staging tables are in a dataset beside it and expire within a day. Credentials are Application Default Credentials,
+workload identity or impersonation; never a key file named here. Google's libraries are imported only when a warehouse
+is opened.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from uploader import ddl, refusals
-from uploader.errors import RowsRefused, SchemaDiffers, Unreachable, WarehouseFailure
+from uploader import ddl, ingest, refusals
+from uploader.errors import BadInput, RowsRefused, SchemaDiffers, Unreachable, WarehouseFailure
+from uploader.jobs import REQUEST_S, UPLOAD_S, Jobs
 from uploader.outbox import Batch
-from uploader.retry import Patience
 from uploader.schema import TABLES, Column, Mode, Table
 from uploader.sql import checked, views
 from uploader.warehouse import Actual, Answer, Options, Scalar
@@ -27,8 +32,7 @@ from uploader.warehouse import Actual, Answer, Options, Scalar
 if TYPE_CHECKING:
     from google.cloud import bigquery
 
-TIMEOUT_S = 60.0
-JOB_TIMEOUT_S = 600.0
+DROP_S = 10.0
 DAY_MS = 24 * 3600 * 1000
 PARAMETER_TYPES = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
 LABELS = {"program": "keras-benchmark-matrix"}
@@ -39,22 +43,12 @@ T = TypeVar("T")
 class BigQueryWarehouse:
     """One dataset, and beside it one for staging tables."""
 
-    def __init__(
-        self,
-        client: bigquery.Client,
-        dataset: str,
-        options: Options,
-        patience: Patience,
-        check: Callable[[], None] | None = None,
-    ) -> None:
-        """Take a client; `check` raises `WarehouseFailure` before the first request if nothing could answer it."""
-        self._client = client
-        self._dataset = f"{client.project}.{dataset}"
+    def __init__(self, jobs: Jobs, dataset: str, options: Options) -> None:
+        """Take the jobs of a project's client."""
+        self._jobs, self._client = jobs, jobs.client
+        self._dataset = f"{self._client.project}.{dataset}"
         self._staging = f"{self._dataset}_staging"
         self._options = options
-        self._patience = patience
-        self._check = check
-        self._made: dict[str, str] = {}
 
     @property
     def address(self) -> str:
@@ -63,15 +57,17 @@ class BigQueryWarehouse:
 
     def create(self) -> list[str]:
         """Make datasets, tables and views where they are missing; views are renewed."""
-        asked = ((self._dataset, None), (self._staging, DAY_MS))
-        made = [f"dataset {name}" for name, expires_ms in asked if self._dataset_made(name, expires_ms)]
+        made = self._create_datasets()
         for table in TABLES:
             if self.actual(table) is None:
                 self._run(f"create {table.name}", ddl.create_table(self._dataset, table, self._suffix))
                 made.append(f"table {table.name}{self._suffix}")
-        if self._options.append_only:
+        if self._append_only:
             for table in TABLES:
                 self._renew_view(table.name, ddl.once_each(self._dataset, table))
+        elif self._found(f"{self._dataset}.{ddl.LEASE}") is None:
+            self._run(f"create {ddl.LEASE}", ddl.create_lease(self._dataset))
+            made.append(f"table {ddl.LEASE}")
         names = [table.name for table in TABLES] + list(views())
         for name, sql in views().items():
             self._renew_view(name, ddl.create_view(self._dataset, name, sql, names))
@@ -87,43 +83,21 @@ class BigQueryWarehouse:
         """Add columns, as NULLABLE or REPEATED."""
         found = self._found(self._id(table))
         if found is None:
-            raise SchemaDiffers(f"{self._id(table)}: is missing; make it with: uploader init")
+            raise SchemaDiffers(f"{self._id(table)}: is missing; make it with: uploader init --to {self.address}")
         found.schema = [*found.schema, *(_field(column) for column in columns)]
-        self._ask(
+        self._jobs.ask(
             f"add columns to {table.name}",
-            lambda: self._client.update_table(found, ["schema"], retry=None, timeout=TIMEOUT_S),
+            lambda: self._client.update_table(found, ["schema"], **self._jobs.call()),
         )
 
     def merge(self, batch: Batch) -> int:
-        """Take a batch; how, the module says."""
-        if self._options.storage_write:
-            from uploader.storage_write import append
+        """Take a batch: add the rows that the table lacks, and return how many these were."""
+        once = self._append if self._append_only else self._insert
+        return once(batch)
 
-            return append(self._id(batch.table), batch, self._patience, self._client._credentials)
-        if self._options.append_only:
-            self._load(batch, self._name("append", batch), self._id(batch.table), "WRITE_APPEND")
-            return batch.contents().rows
-        name = self._name("merge", batch)
-        if self._done_before(name):
-            return 0
-        staging = f"{self._staging}.{batch.table.name}_{batch.sha[:32]}"
-        self._stage(batch, staging)
-        sql = self._merge_sql(batch, staging)
-        try:
-            merged = self._job(name, lambda job_id: self._client.query(sql, **_query(job_id)))
-        except RowsRefused as error:  # the rows were loaded: what is refused here is no row's fault
-            raise WarehouseFailure(f"{error}; the batch stays pending: push again") from error
-        except SchemaDiffers as error:
-            if self._found(staging) is not None:
-                raise  # it is another table that is missing
-            if self._done_before(name):
-                return 0  # by another uploader of the same batch, which then dropped the staging table
-            raise Unreachable(f"{name}: its staging table vanished; push again later") from error
-        self._ask(
-            "drop the staging table",
-            lambda: self._client.delete_table(staging, retry=None, timeout=TIMEOUT_S, not_found_ok=True),
-        )
-        return int(merged.num_dml_affected_rows or 0)
+    def kept_from(self) -> str | None:
+        """Return the first day whose rows the tables keep, such as 2026-01-31; None where they keep all."""
+        return self._kept_from
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
         """Answer a SELECT."""
@@ -133,127 +107,183 @@ class BigQueryWarehouse:
             bigquery.ScalarQueryParameter(name, PARAMETER_TYPES[type(value)], value)
             for name, value in (parameters or {}).items()
         ]
-        config = bigquery.QueryJobConfig(default_dataset=self._dataset, query_parameters=given, labels=LABELS)
-        if self._options.most_bytes_billed is not None:
-            config.maximum_bytes_billed = self._options.most_bytes_billed
-        sql = checked(sql)
         try:
-            return self._ask("query", lambda: self._answer(sql, config))
+            return self._select("query", checked(sql), given)
         except RowsRefused as error:
             raise WarehouseFailure(str(error)) from error
+
+    def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
+        """Return how many bytes a query would read, by a dry run, which costs nothing."""
+        from google.cloud import bigquery
+
+        config = self._config()
+        config.dry_run, config.use_query_cache = True, False
+        config.query_parameters = [
+            bigquery.ScalarQueryParameter(name, PARAMETER_TYPES[type(value)], value)
+            for name, value in (parameters or {}).items()
+        ]
+        sql = checked(sql)
+        try:
+            job = self._jobs.ask("dry run", lambda: self._start_query(sql, config, None))
+        except RowsRefused as error:
+            raise WarehouseFailure(str(error)) from error
+        return int(job.total_bytes_processed or 0)
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
 
+    @cached_property
+    def _location(self) -> str | None:
+        """Where the dataset is, or is to be made. Raises `BadInput` where --location names another region."""
+        asked = self._options.location
+        found = self._found_dataset(self._dataset)
+        if found is None:
+            return asked
+        if asked is not None and asked.casefold() != str(found.location).casefold():
+            raise BadInput(f"--location: {self._dataset} is in {found.location}, got {asked!r}; leave the flag out")
+        return str(found.location)
+
+    @cached_property
+    def _append_only(self) -> bool:
+        """Whether the dataset is one without DML: its tables' names are views. Raises `BadInput` for a wrong flag."""
+        asked = self._options.append_only
+        table = TABLES[0].name
+        found = self._found(f"{self._dataset}.{table}")
+        if found is None:
+            return asked or self._found(f"{self._dataset}.{table}{ddl.APPENDED}") is not None
+        if found.table_type == "VIEW":
+            return True
+        if asked:
+            raise BadInput(
+                f"--append-only: {self._dataset} was made without it, its tables are changed by DML; leave the flag "
+                "out, or name another dataset"
+            )
+        return False
+
+    @cached_property
+    def _kept_from(self) -> str | None:
+        """The first day that every table keeps: the partitions of earlier days have expired."""
+        tables = [self._found(self._id(table)) for table in TABLES]
+        partitionings = [one.time_partitioning for one in tables if one is not None]
+        limits_ms = [int(one.expiration_ms) for one in partitionings if one is not None and one.expiration_ms]
+        if not limits_ms:
+            return None
+        [[day]] = self._select("read-first-day-kept", ingest.first_day_kept(min(limits_ms))).rows
+        return str(day)
+
+    @cached_property
+    def _ready(self) -> bool:
+        """Whether a batch can be inserted. Raises `SchemaDiffers` where what that needs is missing or elsewhere."""
+        advice = f"make it with: uploader init --to {self.address}"
+        if self._found(f"{self._dataset}.{ddl.LEASE}") is None:
+            raise SchemaDiffers(f"{self._dataset}.{ddl.LEASE}: is missing; {advice}")
+        staging = self._found_dataset(self._staging)
+        if staging is None:
+            raise SchemaDiffers(f"{self._staging}: is missing; {advice}")
+        if str(staging.location).casefold() != str(self._location).casefold():
+            raise SchemaDiffers(
+                f"{self._staging}: is in {staging.location}, {self._dataset} in {self._location}, and no statement "
+                f"reads from both; remove {self._staging}, which holds nothing that lasts, and {advice}"
+            )
+        return True
+
     @property
     def _suffix(self) -> str:
-        return ddl.APPENDED if self._options.append_only else ""
+        return ddl.APPENDED if self._append_only else ""
 
     def _id(self, table: Table) -> str:
         return f"{self._dataset}.{table.name}{self._suffix}"
 
-    def _dataset_made(self, name: str, expires_ms: int | None) -> bool:
+    def _create_datasets(self) -> list[str]:
         from google.cloud import bigquery
 
-        asked = bigquery.Dataset(name)
-        asked.location = self._options.location
-        asked.default_table_expiration_ms = expires_ms
-        if self._ask(f"read {name}", lambda: self._there(lambda: self._client.get_dataset(name, **_call()))):
-            return False
-        self._ask(f"create {name}", lambda: self._client.create_dataset(asked, exists_ok=True, **_call()))
-        return True
+        location, made = self._location, []
+        asked = [(self._dataset, None)] if self._append_only else [(self._dataset, None), (self._staging, DAY_MS)]
+        for name, expires_ms in asked:
+            if self._found_dataset(name) is not None:
+                continue
+            wanted = bigquery.Dataset(name)
+            wanted.location = location or self._location
+            wanted.default_table_expiration_ms = expires_ms
+            self._jobs.ask(
+                f"create {name}",
+                lambda wanted=wanted: self._client.create_dataset(wanted, exists_ok=True, **self._jobs.call()),  # type: ignore[misc]
+            )
+            self.__dict__.pop("_location", None)  # it may not have been known until now
+            made.append(f"dataset {name}")
+        return made
 
-    def _stage(self, batch: Batch, staging: str) -> None:
-        """Load a batch into its staging table, unless an earlier push did."""
-        found = self._found(staging)
-        if found is None or found.num_rows != batch.contents().rows:
-            self._load(batch, self._name("load", batch), staging, "WRITE_TRUNCATE")
+    def _insert(self, batch: Batch) -> int:
+        """Add a batch's missing rows in one transaction, repeated while other uploaders' transactions abort it."""
+        assert self._ready
+        staging = f"{self._staging}.{batch.table.name}_{batch.sha[:16]}_{uuid.uuid4().hex[:16]}"
+        self._load(f"load-{batch.name[:40]}", batch.path.read_bytes(), batch.table, staging)
+        try:
+            script = ingest.insert_missing(self._dataset, batch, staging, self._kept_from)
+            return self._jobs.patience.outlast(lambda: self._inserted(batch, script), self._jobs.deadline)
+        finally:
+            self._drop(staging)
 
-    def _load(self, batch: Batch, name: str, target: str, disposition: str) -> None:
+    def _inserted(self, batch: Batch, script: str) -> int:
+        try:
+            [(added, missing)] = self._select(f"insert-{batch.name[:40]}", script).rows
+        except RowsRefused as error:  # the rows were loaded: what is refused here is no row's fault
+            raise WarehouseFailure(f"{error}; the batch stays pending: push again") from error
+        if missing:
+            raise Unreachable(
+                f"{self._id(batch.table)}: lacks {missing:,} of {batch.contents().rows:,} rows after they were "
+                "inserted; were they deleted meanwhile? The batch stays pending: push again"
+            )
+        return int(added)
+
+    def _append(self, batch: Batch) -> int:
+        """Add a batch's missing lines by a load job; where another uploader adds them too, the view shows them once."""
         from google.cloud import bigquery
 
+        runs = sorted({str(values["run_id"]) for values in batch.values()})
+        given = [bigquery.ArrayQueryParameter("runs", "STRING", runs)]
+
+        def once() -> int:
+            held = self._select(f"read-{batch.name[:40]}", ingest.held_keys(self._dataset, batch), given)
+            lines = ingest.missing_lines(batch, set(held.rows))
+            if lines:
+                text = "\n".join(lines) + "\n"
+                self._load(f"append-{batch.name[:40]}", text.encode(), batch.table, self._id(batch.table))
+            return len(lines)
+
+        return self._jobs.patience.outlast(once, self._jobs.deadline)
+
+    def _load(self, name: str, lines: bytes, table: Table, target: str) -> None:
+        from google.cloud import bigquery
+
+        staged = target.startswith(f"{self._staging}.")
         config = bigquery.LoadJobConfig(
             source_format="NEWLINE_DELIMITED_JSON",
-            schema=[_field(column, exactly=True) for column in batch.table.columns],
-            write_disposition=disposition,
-            create_disposition="CREATE_IF_NEEDED" if target.startswith(self._staging) else "CREATE_NEVER",
+            schema=[_field(column, exactly=True) for column in table.columns],
+            write_disposition="WRITE_TRUNCATE" if staged else "WRITE_APPEND",
+            create_disposition="CREATE_IF_NEEDED" if staged else "CREATE_NEVER",
             labels=LABELS,
         )
 
         def start(job_id: str) -> Any:
-            with batch.path.open("rb") as file:
-                return self._client.load_table_from_file(
-                    file, target, rewind=True, job_id=job_id, job_config=config, num_retries=0, timeout=JOB_TIMEOUT_S
-                )
+            return self._client.load_table_from_file(
+                io.BytesIO(lines),
+                target,
+                size=len(lines),
+                job_id=job_id,
+                location=self._location,
+                job_config=config,
+                num_retries=0,
+                timeout=self._jobs.deadline.left_s(UPLOAD_S),
+            )
 
-        lasting = disposition == "WRITE_APPEND"
-        self._job(name, start, holds=lambda: lasting or self._found(target) is not None)
+        self._jobs.run(name, start, self._location)
 
-    def _merge_sql(self, batch: Batch, staging: str) -> str:
-        """Return the MERGE of a batch: by the key, a null equal to a null, within the partitions it touches."""
-        pairs = [_pair(batch.table.column(name)) for name in batch.table.key]
-        first, last = batch.contents().days
-        names = ", ".join(column.name for column in batch.table.columns)
-        return (
-            f"MERGE {ddl.quoted(self._dataset, batch.table.name)} AS T\nUSING `{staging}` AS S\n"
-            f"ON T.day BETWEEN DATE '{first}' AND DATE '{last}' AND {' AND '.join(pairs)}\n"
-            f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({names})"
-        )
-
-    def _name(self, what: str, batch: Batch) -> str:
-        """Return the name of a batch's job: other datasets and tables made anew have jobs of their own."""
-        table = batch.table.name
-        if table not in self._made:
-            found = self._found(self._id(batch.table))
-            made = found.created.timestamp() * 1000 if found is not None and found.created else 0
-            self._made[table] = f"{self._dataset.partition('.')[2]}-{int(made):x}"
-        return f"bench-{what}-{self._made[table]}-{batch.sha}"
-
-    def _done_before(self, name: str) -> bool:
-        """Return whether the first job of a name has ended well: a batch that was sent before is not loaded again."""
-        job_id = f"{name}-0"
-        found = self._ask(name, lambda: self._there(lambda: self._client.get_job(job_id, **_call())))
-        return found is not None and found.state == "DONE" and not found.error_result
-
-    def _job(self, name: str, start: Callable[[str], Any], holds: Callable[[], bool] = lambda: True) -> Any:
-        """Bring the job of a name to its end, whoever started it; one that failed for now is followed by another.
-
-        `holds` says whether what the job made is still there: a staging table may have been dropped since. A refusal is
-        believed when a second job meets it too: uploaders that met at one table were refused for no row's fault.
-        """
-        waits_s, believed = self._patience.waits_s(), False
-        for number, wait_s in enumerate([*waits_s, 0.0]):
-            job_id = f"{name}-{number}"
-            try:
-                job = self._ask(name, partial(self._started, job_id, start))
-                self._ended(job)
-                if holds():
-                    return job
-            except Unreachable:
-                if number == len(waits_s):
-                    raise
-                self._patience.sleep(wait_s)
-            except RowsRefused:
-                if believed:
-                    raise
-                believed = True
-                self._patience.sleep(wait_s)
-        raise Unreachable(f"{name}: its staging table vanished {len(waits_s) + 1} times; push again later")
-
-    def _started(self, job_id: str, start: Callable[[str], Any]) -> Any:
-        from google.api_core.exceptions import Conflict
-
-        try:
-            return start(job_id)
-        except Conflict:
-            return self._client.get_job(job_id, **_call())
-
-    def _ended(self, job: Any) -> None:
-        try:
-            self._ask(f"job {job.job_id}", lambda: job.result(timeout=JOB_TIMEOUT_S))
-        except RowsRefused as error:
-            raise RowsRefused(_first_errors(job) or str(error)) from error
+    def _drop(self, staging: str) -> None:
+        """Drop a staging table; one that cannot be dropped now expires within a day."""
+        with contextlib.suppress(WarehouseFailure, *refusals.kinds()):
+            self._client.delete_table(staging, retry=None, timeout=DROP_S, not_found_ok=True)
 
     def _renew_view(self, name: str, sql: str) -> None:
         """Create a view, or replace it. Raises `SchemaDiffers` where a table lacks a column that it reads."""
@@ -264,54 +294,56 @@ class BigQueryWarehouse:
             raise SchemaDiffers(f"{error}; {advice}") from error
 
     def _run(self, doing: str, sql: str) -> None:
-        self._ask(doing, lambda: self._client.query(sql, retry=None, job_retry=None, timeout=TIMEOUT_S).result())
+        """Run one DDL statement, which may be repeated."""
+        self._jobs.run(doing.replace(" ", "-"), lambda job_id: self._start_query(sql, None, job_id), self._location)
 
-    def _answer(self, sql: str, config: bigquery.QueryJobConfig) -> Answer:
-        rows = self._client.query(sql, job_config=config, **_query(None)).result(timeout=JOB_TIMEOUT_S)
-        return Answer(tuple(field.name for field in rows.schema), [tuple(row.values()) for row in rows])
+    def _select(self, name: str, sql: str, given: Sequence[Any] = ()) -> Answer:
+        config = self._config()
+        config.query_parameters = list(given)
+        job = self._jobs.run(name, lambda job_id: self._start_query(sql, config, job_id), self._location)
+
+        def read() -> Answer:
+            rows = job.result(retry=None, job_retry=None, timeout=self._jobs.deadline.left_s(REQUEST_S))
+            return Answer(tuple(field.name for field in rows.schema), [tuple(row.values()) for row in rows])
+
+        return self._jobs.ask(name, read)
+
+    def _config(self) -> bigquery.QueryJobConfig:
+        from google.cloud import bigquery
+
+        return bigquery.QueryJobConfig(
+            default_dataset=self._dataset, labels=LABELS, maximum_bytes_billed=self._options.most_bytes_billed
+        )
+
+    def _start_query(self, sql: str, config: bigquery.QueryJobConfig | None, job_id: str | None) -> Any:
+        return self._client.query(
+            sql,
+            job_config=config,
+            job_id=job_id,
+            location=self._location,
+            retry=None,
+            job_retry=None,
+            timeout=self._jobs.deadline.left_s(REQUEST_S),
+        )
 
     def _found(self, table_id: str) -> Any:
-        return self._ask(f"read {table_id}", lambda: self._there(lambda: self._client.get_table(table_id, **_call())))
+        return self._jobs.ask(
+            f"read {table_id}", lambda: _there(lambda: self._client.get_table(table_id, **self._jobs.call()))
+        )
 
-    def _there(self, ask: Callable[[], T]) -> T | None:
-        from google.api_core.exceptions import NotFound
-
-        try:
-            return ask()
-        except NotFound:
-            return None
-
-    def _ask(self, doing: str, ask: Callable[[], T]) -> T:
-        """Ask BigQuery, again where it fails for now. Raises `WarehouseFailure`."""
-        if self._check is not None:
-            self._check()
-            self._check = None
-
-        def once() -> T:
-            try:
-                return ask()
-            except WarehouseFailure:
-                raise
-            except refusals.kinds() as error:
-                raise refusals.explained(doing, error) from None  # the client's own traceback shows requests whole
-
-        return self._patience.insist(once)
+    def _found_dataset(self, name: str) -> Any:
+        return self._jobs.ask(
+            f"read {name}", lambda: _there(lambda: self._client.get_dataset(name, **self._jobs.call()))
+        )
 
 
-def _call() -> dict[str, Any]:
-    """Return what every call has: our own patience in place of the client's 600 s, and a time limit."""
-    return {"retry": None, "timeout": TIMEOUT_S}
+def _there(ask: Callable[[], T]) -> T | None:
+    from google.api_core.exceptions import NotFound
 
-
-def _query(job_id: str | None) -> dict[str, Any]:
-    return {"job_id": job_id, "retry": None, "job_retry": None, "timeout": TIMEOUT_S}
-
-
-def _pair(column: Column) -> str:
-    name = column.name
-    if column.mode is Mode.REQUIRED:
-        return f"T.{name} = S.{name}"
-    return f"(T.{name} = S.{name} OR (T.{name} IS NULL AND S.{name} IS NULL))"
+    try:
+        return ask()
+    except NotFound:
+        return None
 
 
 def _field(column: Column, *, exactly: bool = False) -> Any:
@@ -320,8 +352,3 @@ def _field(column: Column, *, exactly: bool = False) -> Any:
 
     mode = column.mode if exactly or column.mode is Mode.REPEATED else Mode.NULLABLE
     return bigquery.SchemaField(column.name, str(column.type), mode=str(mode), description=column.meaning)
-
-
-def _first_errors(job: Any) -> str:
-    told = [str(one.get("message", "")) for one in (job.errors or []) if isinstance(one, Mapping)]
-    return "; ".join(dict.fromkeys(" ".join(text.split()) for text in told[:3] if text))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from uploader import reachable, refusals
 from uploader.bigquery import BigQueryWarehouse
 from uploader.errors import BadInput
+from uploader.jobs import REQUEST_S, Jobs
 from uploader.reachable import EMULATOR
-from uploader.retry import Patience
+from uploader.retry import Deadline, Patience
 from uploader.warehouse import Options
 
 if TYPE_CHECKING:
@@ -20,11 +21,17 @@ SCOPES = ("https://www.googleapis.com/auth/bigquery",)
 
 def connect(project: str, dataset: str, options: Options, patience: Patience | None = None) -> BigQueryWarehouse:
     """Return a dataset of a project. Raises `BadInput` without the libraries, `NotAllowed` without credentials."""
-    return BigQueryWarehouse(client(project, options), dataset, options, patience or Patience(), reachable.check)
+    deadline = Deadline(options.deadline_s)
+    jobs = Jobs(client(project, options, deadline), patience or Patience(), deadline, reachable.check)
+    return BigQueryWarehouse(jobs, dataset, options)
 
 
-def client(project: str, options: Options) -> bigquery.Client:
-    """Return a client; where BIGQUERY_EMULATOR_HOST names an emulator, one that asks it and needs no credentials."""
+def client(project: str, options: Options, deadline: Deadline) -> bigquery.Client:
+    """Return a client; where BIGQUERY_EMULATOR_HOST names an emulator, one that asks it and needs no credentials.
+
+    No request of it lasts longer than the deadline leaves, whatever the client's own limit is: it waits for the rows of
+    a query for 120 s at least.
+    """
     try:
         from google.cloud import bigquery
     except ImportError as error:
@@ -33,9 +40,29 @@ def client(project: str, options: Options) -> bigquery.Client:
             "however this program was installed)"
         ) from error
     try:
-        return bigquery.Client(project, credentials=_credentials(options), location=options.location)
+        found = _credentials(options)
+        return bigquery.Client(project, credentials=found, location=options.location, _http=_session(found, deadline))
     except refusals.kinds() as error:
         raise refusals.explained(f"connect to project {project}", error) from None
+
+
+def _session(found: Any, deadline: Deadline) -> Any:
+    """Return a session with these credentials whose requests end with the deadline."""
+    from google.auth.transport.requests import AuthorizedSession
+    from requests.adapters import HTTPAdapter
+
+    class Limited(HTTPAdapter):
+        """Shortens the time limit of each request to what the deadline leaves."""
+
+        def send(self, request: Any, stream: bool = False, timeout: Any = None, *args: Any, **given: Any) -> Any:
+            connect, answer = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+            limits = deadline.left_s(connect or REQUEST_S), deadline.left_s(answer or REQUEST_S)
+            return super().send(request, stream, limits, *args, **given)
+
+    session = AuthorizedSession(found)
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, Limited())
+    return session
 
 
 def _credentials(options: Options) -> Any:

@@ -6,6 +6,7 @@ from uploader.schema import TABLES, TABLES_VERSION, Column, Mode, Table
 from uploader.sql import meaning_of_view, qualified, views
 
 APPENDED = "_appended"
+LEASE = "lease"
 
 
 def statements(dataset: str) -> list[str]:
@@ -23,6 +24,15 @@ def create_table(dataset: str, table: Table, suffix: str = "") -> str:
         f"CREATE TABLE IF NOT EXISTS {name} (\n{columns}\n)\nPARTITION BY day\n"
         f"CLUSTER BY {', '.join(table.clustered)}\n"
         f"OPTIONS (description = {text(f'{table.meaning} Version {TABLES_VERSION}.')})"
+    )
+
+
+def create_lease(dataset: str) -> str:
+    """Return the DDL of the table whose one row every transaction of an uploader updates first (`uploader.ingest`)."""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {quoted(dataset, LEASE)}\n"
+        'OPTIONS (description = "One row. Transactions that add rows update it first: of two at once one aborts.")\n'
+        "AS SELECT CAST(NULL AS STRING) AS holder, CURRENT_TIMESTAMP() AS taken_at"
     )
 
 

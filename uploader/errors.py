@@ -5,6 +5,7 @@
     ├── OutboxFailure           3   the outbox cannot be read or written; nothing sealed is lost
     └── WarehouseFailure        3   the warehouse refused or could not be reached; what is pending stays pending
         ├── Unreachable         3   for now: tried again, then left for the next push
+        │   └── Contended       3   another uploader changes the table: tried again until the deadline
         ├── QuotaSpent          3   not before the quota is refilled: no try again
         ├── NotAllowed          3   credentials are missing, expired or lack a right; the message names it
         ├── SchemaDiffers       3   a table is missing, or a column is missing or of another type
@@ -41,6 +42,10 @@ class WarehouseFailure(UploadError):
 
 class Unreachable(WarehouseFailure):
     """The warehouse did not answer, or asked to be tried again."""
+
+
+class Contended(Unreachable):
+    """Another uploader changed the table at the same time; this change was aborted whole."""
 
 
 class QuotaSpent(WarehouseFailure):

@@ -179,7 +179,6 @@ class Outbox:
     def _let_go(self, batch: Batch) -> None:
         with _explained(batch.path, "cannot be removed"):
             batch.path.unlink(missing_ok=True)
-            batch.path.with_suffix(".stream").unlink(missing_ok=True)
 
     def _sweep(self) -> None:
         """Remove what a killed push left half-written."""

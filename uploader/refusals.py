@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from uploader import process
-from uploader.errors import NotAllowed, QuotaSpent, RowsRefused, SchemaDiffers, Unreachable, WarehouseFailure
+from uploader.errors import Contended, NotAllowed, QuotaSpent, RowsRefused, SchemaDiffers, Unreachable, WarehouseFailure
 
 FOR_NOW = frozenset(
     {
@@ -22,6 +22,7 @@ FOR_NOW = frozenset(
         "jobInternalError",
         "jobRateLimitExceeded",
         "rateLimitExceeded",
+        "resourcesExceeded",  # also: too many DML statements outstanding against a table
         "tableUnavailable",
         "stopped",
         "timeout",
@@ -41,8 +42,8 @@ ADVICE: Mapping[str, tuple[type[WarehouseFailure], str]] = {
 }
 FOR_NOW_CODES = frozenset({408, 429, 500, 502, 503, 504})
 BY_CODE = {401: "authError", 403: "accessDenied", 404: "notFound", 400: "invalid"}
-# What BigQuery says, and the emulator, where two changes of a table met: neither is any row's fault.
-MEETING = ("Could not serialize access", "Failed to commit")
+# What BigQuery says, and the emulator, where two changes of a table conflict; the reason alone is `invalidQuery`.
+CONFLICTS = ("aborted due to concurrent update", "Could not serialize access", "Failed to commit")
 MOST_TEXT = 400
 LOGIN = "log in with: gcloud auth application-default login, or see docs/bigquery.md for workload identity"
 LOGIN_IN_CONTAINER = (
@@ -88,8 +89,8 @@ def explained(doing: str, error: Exception) -> WarehouseFailure:
 def by_reason(doing: str, errors: Sequence[Any], code: int | None, message: str) -> WarehouseFailure:
     """Return our error for a reason of BigQuery's."""
     reasons = [str(one.get("reason")) for one in errors if isinstance(one, Mapping)]
-    if any(words in message for words in MEETING):
-        return Unreachable(f"{doing}: another change of the table came between: {_short(message)}")
+    if any(words in message for words in CONFLICTS):
+        return Contended(f"{doing}: another uploader changes the table: {_short(message)}; push again later")
     reason = next(iter(reasons), None) or BY_CODE.get(int(code or 0), "")
     told = f"{doing}: {_short(message)} ({reason or code})"
     if reason in FOR_NOW or (reason not in ADVICE and reason not in BAD_ROWS and code in FOR_NOW_CODES):

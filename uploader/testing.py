@@ -68,6 +68,9 @@ class FakeWarehouse:
         """Refuse: a fake has no engine; use the local warehouse."""
         raise WarehouseFailure(f"the fake warehouse answers no query, got {sql[:40]!r} with {parameters}")
 
+    def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
+        """Return None: a fake has no engine."""
+
     def close(self) -> None:
         """Do nothing."""
 

@@ -21,6 +21,7 @@ BIGQUERY = re.compile(
     r"bigquery://(?P<project>[a-z][a-z0-9-]{4,28}[a-z0-9])\.(?P<dataset>[A-Za-z0-9_]{1,1024})", re.ASCII
 )
 LOCAL = "local"
+MOST_BYTES_BILLED = 10 << 30  # of one statement
 Scalar = str | int | float | bool
 # A table as it is in the warehouse: the type and mode of each column, by BigQuery's names.
 Actual = Mapping[str, tuple[str, str]]
@@ -60,19 +61,26 @@ class Warehouse(Protocol):
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
         """Answer one SELECT in BigQuery's dialect over the tables and views; parameters stand as @name."""
 
+    def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
+        """Return how many bytes a query would read, without running it; None where reading costs nothing."""
+
     def close(self) -> None:
         """Let go of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a warehouse needs to know beside its address."""
+    """How a warehouse is reached, and what a call may cost.
+
+    `most_bytes_billed` limits each statement; `deadline_s` limits all calls together, counted from the first one, and
+    without it each call has a limit of its own.
+    """
 
     append_only: bool = False
-    storage_write: bool = False
     location: str | None = None
     impersonate: str | None = None
-    most_bytes_billed: int | None = None
+    most_bytes_billed: int = MOST_BYTES_BILLED
+    deadline_s: float | None = None
 
 
 def is_local(address: str, flag: str = "--to") -> bool:

@@ -31,7 +31,7 @@ class Server(ThreadingHTTPServer):
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request: another answer or a cut connection, before the emulator did it or after."""
+    """What happens to one request: another answer, a cut connection or none, before the emulator did it or after."""
 
     status: int | None = None
     reason: str = ""
@@ -39,6 +39,7 @@ class Fault:
     reset: bool = False
     after: bool = False
     half: bool = False
+    silent: bool = False
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Proxy:
     plan: Callable[[int, str, str], Fault | None]
     seen: list[tuple[str, str]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ended: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> str:
         proxy = self
@@ -69,6 +71,7 @@ class Proxy:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __exit__(self, *what: object) -> None:
+        self._ended.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -123,6 +126,9 @@ class Proxy:
 
     def _spoil(self, request: BaseHTTPRequestHandler, fault: Fault) -> None:
         request.close_connection = True
+        if fault.silent:
+            self._ended.wait()
+            return
         if fault.reset:
             # A linger of 0 makes closing a reset, as a balancer that forgets a connection does.
             request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

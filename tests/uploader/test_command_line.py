@@ -98,9 +98,8 @@ def test_a_query_that_a_person_wrote_reads_no_file_but_the_warehouses(
 @pytest.mark.parametrize(
     ("arguments", "asked"),
     [
-        (["push"], Options()),
-        (["push", "--append-only"], Options(append_only=True)),
-        (["push", "--storage-write"], Options(append_only=True, storage_write=True)),
+        (["push"], Options(deadline_s=1800.0)),
+        (["push", "--append-only", "--deadline", "2.5"], Options(append_only=True, deadline_s=150.0)),
         (["init", "--location", "EU", "--append-only"], Options(append_only=True, location="EU")),
         (["verify", "--impersonate", "me@x.example"], Options(impersonate="me@x.example")),
         (["query", "SELECT 1 AS one", "--maximum-bytes-billed", "7"], Options(most_bytes_billed=7)),

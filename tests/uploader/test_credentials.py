@@ -12,6 +12,7 @@ from tests.uploader.stored import results_with
 from uploader import process, reachable
 from uploader.cli.main import main, parser
 from uploader.connect import SCOPES, _credentials, client
+from uploader.retry import Deadline
 from uploader.warehouse import Options
 
 CANARY = "ya29.canary-token"
@@ -52,7 +53,7 @@ def test_empty_emulator_variable_is_that_of_no_emulator(monkeypatch: pytest.Monk
 
     monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "")
     monkeypatch.setattr(google, "default", lambda **kwargs: (Credentials("a token"), "some-project"))
-    with closing(client("some-project", Options())) as made:
+    with closing(client("some-project", Options(), Deadline())) as made:
         assert made._connection.API_BASE_URL == "https://bigquery.googleapis.com"
 
 

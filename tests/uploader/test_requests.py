@@ -1,18 +1,31 @@
-"""What BigQuery is asked, call by call: names that follow from the content, limits on everything, no type guessed."""
+"""What BigQuery is asked, call by call: one transaction a batch, limits on everything, no type guessed."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.uploader.stored import results_with
-from uploader.errors import BadInput, NotAllowed, RowsRefused, SchemaDiffers, Unreachable, WarehouseFailure
+from uploader.errors import (
+    BadInput,
+    Contended,
+    NotAllowed,
+    QuotaSpent,
+    RowsRefused,
+    SchemaDiffers,
+    Unreachable,
+    WarehouseFailure,
+)
+from uploader.jobs import Jobs
 from uploader.outbox import Batch, Outbox
-from uploader.retry import Patience
+from uploader.retry import Deadline, Patience
 from uploader.rows import of_record
 from uploader.schema import CELLS, TABLES
 from uploader.sql import views
@@ -22,81 +35,107 @@ bigquery = pytest.importorskip(
     "google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`"
 )
 api = pytest.importorskip("google.api_core.exceptions", reason="google-cloud-bigquery is not installed")
+DAY_MS = 24 * 3600 * 1000
+MADE = [f"some-project.data.{name}" for name in (*(table.name for table in TABLES), "lease")]
 
 
 class Job:
-    """A job that ends as it was told to."""
+    """A job that is done after some looks, and ends as it was told to."""
 
-    def __init__(self, job_id: str, error: Exception | None = None) -> None:
-        self.job_id, self.errors, self.num_dml_affected_rows = job_id, None, 3
-        self.state, self.error_result, self._error = "DONE", error and {"reason": "x"}, error
+    def __init__(self, job_id: str, rows: list[tuple[Any, ...]], error: str | None, looks: int = 0) -> None:
+        self.job_id, self.location, self.total_bytes_processed = job_id, "EU", 7
+        self.error_result = error and {"reason": error, "message": "as if by the server"}
+        self.errors, self._rows, self._looks = None, rows, looks
+
+    @property
+    def state(self) -> str:
+        """Return RUNNING for a while, then DONE."""
+        self._looks -= 1
+        return "RUNNING" if self._looks >= 0 else "DONE"
 
     def result(self, **given: Any) -> Any:
-        """Return no rows, or fail."""
-        if self._error:
-            raise self._error
-        return Rows()
+        """Return its rows."""
+        return Rows(self._rows)
 
 
 class Rows(list[Any]):
-    """An answer without a row."""
+    """An answer."""
 
     schema = ()
 
+    def __iter__(self) -> Iterator[Any]:
+        return (type("Row", (), {"values": lambda self, row=row: row})() for row in super().__iter__())
 
+
+@dataclass
 class Client:
-    """Keeps what it is asked; jobs of a kind end as `fails` says, one after the other."""
+    """Keeps what it is asked; jobs of a kind end as `fails` says, one after the other.
+
+    `lost` are numbers of inserts whose job starts and whose answer is lost; `hidden` is what asking for a job then
+    raises. A script answers `inserted`.
+    """
 
     project = "some-project"
-
-    def __init__(self, **fails: list[Exception | None]) -> None:
-        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-        self.jobs: dict[str, Job] = {}
-        self.tables = {f"some-project.data.{table.name}" for table in TABLES}
-        self._fails = fails
+    fails: dict[str, list[str | None]] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=lambda: dict.fromkeys(MADE, "TABLE"))
+    datasets: dict[str, str] = field(default_factory=lambda: {"data": "EU", "data_staging": "EU"})
+    inserted: tuple[int, int] = (3, 0)
+    held: list[tuple[Any, ...]] = field(default_factory=list)
+    lost: set[int] = field(default_factory=set)
+    hidden: list[Exception] = field(default_factory=list)
+    expiration_ms: int | None = None
+    looks: int = 0
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    jobs: dict[str, Job] = field(default_factory=dict)
 
     def get_table(self, name: str, **given: Any) -> Any:
         self._note("get_table", (name,), given)
         if name not in self.tables:
             raise api.NotFound("no such table", errors=[{"reason": "notFound"}])
-        return type("Table", (), {"created": datetime(2026, 1, 1, tzinfo=UTC), "num_rows": -1, "schema": []})
+        partitioning = SimpleNamespace(expiration_ms=self.expiration_ms)
+        return SimpleNamespace(table_type=self.tables[name], schema=[], time_partitioning=partitioning)
 
     def get_job(self, job_id: str, **given: Any) -> Job:
         self._note("get_job", (job_id,), given)
-        if job_id not in self.jobs:
-            raise api.NotFound("no such job")
+        if self.hidden:
+            raise self.hidden.pop(0)
         return self.jobs[job_id]
 
     def load_table_from_file(self, file: Any, target: str, **given: Any) -> Job:
-        self._note("load", (target,), given)
-        self.tables.add(target)
-        return self._job("load", given["job_id"])
+        self._note("load", (target, file.read().decode()), given)
+        return self._job("load", given["job_id"], [])
 
     def get_dataset(self, name: str, **given: Any) -> Any:
         self._note("get_dataset", (name,), given)
-        raise api.NotFound("no such dataset")
+        if (place := self.datasets.get(name.split(".")[1])) is None:
+            raise api.NotFound("no such dataset")
+        return SimpleNamespace(location=place)
 
     def create_dataset(self, asked: Any, **given: Any) -> None:
         self._note("create_dataset", (asked,), given)
+        self.datasets[asked.dataset_id] = asked.location or "US"
 
     def query(self, sql: str, **given: Any) -> Job:
         self._note("query", (sql,), given)
-        return self._job("query", given.get("job_id") or f"unnamed-{len(self.jobs)}")
+        rows = [self.inserted] if sql.startswith("DECLARE") else self.held
+        return self._job("query", given["job_id"], rows)
 
     def delete_table(self, name: str, **given: Any) -> None:
         self._note("delete_table", (name,), given)
-        self.tables.discard(name)
 
     def named(self, kind: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return the calls of one kind."""
         return [(places, given) for name, places, given in self.calls if name == kind]
 
-    def _job(self, kind: str, job_id: str) -> Job:
-        if job_id in self.jobs:
+    def _job(self, kind: str, job_id: str | None, rows: list[tuple[Any, ...]]) -> Job:
+        name = job_id or f"unnamed-{len(self.jobs)}"
+        if name in self.jobs:
             raise api.Conflict("there is such a job")
-        waiting = self._fails.get(kind, [])
-        self.jobs[job_id] = Job(job_id, waiting.pop(0) if waiting else None)
-        return self.jobs[job_id]
+        waiting = self.fails.get(kind, [])
+        self.jobs[name] = Job(name, rows, waiting.pop(0) if waiting else None, self.looks)
+        if len(self.jobs) - 1 in self.lost:
+            raise api.ServiceUnavailable("the answer was lost", errors=[{"reason": "backendError"}])
+        return self.jobs[name]
 
     def _note(self, *call: Any) -> None:
         self.calls.append(call)
@@ -113,129 +152,287 @@ def batch(tmp_path: Path) -> Batch:
 def opened(client: Client, **options: Any) -> Any:
     from uploader.bigquery import BigQueryWarehouse
 
+    asked = Options(**options)
     patience = Patience(tries=3, sleep=lambda seconds: None)
-    return BigQueryWarehouse(client, "data", Options(**options), patience)  # type: ignore[arg-type]
+    jobs: Any = Jobs(client, patience, Deadline(asked.deadline_s))
+    return BigQueryWarehouse(jobs, "data", asked)
 
 
-def failure(kind: str, reason: str) -> Exception:
-    found: Exception = getattr(api, kind)("as if by the server", errors=[{"reason": reason}])
-    return found
+def appending() -> Client:
+    """Return a client whose dataset was made without DML."""
+    tables = {f"some-project.data.{table.name}": "VIEW" for table in TABLES}
+    return Client(tables=tables | {f"{name}_appended": "TABLE" for name in tables})
 
 
-def test_a_batch_is_loaded_and_merged_by_jobs_that_its_content_names(batch: Batch) -> None:
+def test_a_batch_is_loaded_into_a_table_of_its_own_and_inserted_by_one_transaction(batch: Batch) -> None:
     client = Client()
     assert opened(client).merge(batch) == 3
-    made = f"{int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000):x}"
-    assert list(client.jobs) == [f"bench-{what}-data-{made}-{batch.sha}-0" for what in ("load", "merge")]
-    [((staging,), load)] = client.named("load")
-    assert staging == f"some-project.data_staging.cells_{batch.sha[:32]}"
+    [((staging, lines), load)] = client.named("load")
+    assert re.fullmatch(rf"some-project\.data_staging\.cells_{batch.sha[:16]}_[0-9a-f]{{16}}", staging)
+    assert lines == batch.path.read_text()
     config = load["job_config"]
     assert (config.source_format, config.write_disposition) == ("NEWLINE_DELIMITED_JSON", "WRITE_TRUNCATE")
     assert (config.autodetect, config.schema_update_options) == (None, None)
     assert [(one.name, one.mode) for one in config.schema] == [(one.name, one.mode) for one in CELLS.columns]
-    [((sql,), _)] = client.named("query")
-    assert re.search(r"ON T.day BETWEEN DATE '2026-01-01' AND DATE '2026-01-01' AND T.run_id = S.run_id", sql)
-    assert "WHEN MATCHED" not in sql
+    [((sql,), asked)] = client.named("query")
+    steps = ["BEGIN TRANSACTION", "UPDATE `some-project.data.lease`", "INSERT INTO `some-project.data.cells`", "COMMIT"]
+    assert [sql.index(step) for step in steps] == sorted(sql.index(step) for step in steps)
+    assert "T.day BETWEEN DATE '2026-01-01' AND DATE '2026-01-01' AND T.run_id = S.run_id" in sql
+    assert asked["job_config"].maximum_bytes_billed == 10 << 30
     assert client.named("delete_table")[0][0] == (staging,)
 
 
-def test_both_datasets_are_made_where_was_asked_and_what_waits_in_staging_vanishes_after_a_day() -> None:
+def test_the_staging_table_and_the_jobs_have_new_names_each_time_and_the_table_alone_says_what_is_new(
+    batch: Batch,
+) -> None:
     client = Client()
+    warehouse = opened(client)
+    warehouse.merge(batch)
+    client.inserted = (0, 0)
+    assert warehouse.merge(batch) == 0
+    assert len({staging for (staging, _), _ in client.named("load")}) == 2
+    assert len(client.jobs) == 4
+
+
+def test_rows_that_the_table_lacks_after_the_insert_leave_the_batch_pending(batch: Batch) -> None:
+    with pytest.raises(Unreachable, match=r"data\.cells: lacks 2 of 3 rows after they were inserted.*push again"):
+        opened(Client(inserted=(1, 2))).merge(batch)
+
+
+def test_rows_of_days_that_the_table_does_not_keep_are_not_counted_as_missing(batch: Batch) -> None:
+    client = Client(expiration_ms=60 * DAY_MS, held=[("2025-11-30",)])
+    warehouse = opened(client)
+    assert warehouse.kept_from() == "2025-11-30"
+    warehouse.merge(batch)
+    [asked, insert] = [sql for (sql,), _ in client.named("query")]
+    assert "TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL 5184000000 MILLISECOND)" in asked
+    assert "AND S.day >= DATE '2025-11-30') AS missing" in insert
+    assert opened(Client()).kept_from() is None
+
+
+def test_both_datasets_are_made_where_was_asked_and_what_waits_in_staging_vanishes_after_a_day() -> None:
+    client = Client(tables={}, datasets={})
     opened(client, location="EU").create()
     made = [asked for (asked,), _ in client.named("create_dataset")]
     assert [(one.dataset_id, one.location, one.default_table_expiration_ms) for one in made] == [
         ("data", "EU", None),
         ("data_staging", "EU", 24 * 3600 * 1000),
     ]
+    assert {given["location"] for _, given in client.named("query")} == {"EU"}
 
 
-def test_without_dml_the_names_of_tables_are_views_of_what_was_appended() -> None:
-    client = Client()
+def test_staging_tables_are_made_where_the_dataset_is() -> None:
+    client = Client(datasets={"data": "europe-west3"})
+    opened(client).create()
+    [((made,), _)] = client.named("create_dataset")
+    assert (made.dataset_id, made.location) == ("data_staging", "europe-west3")
+
+
+def test_without_dml_the_names_of_tables_are_views_of_what_was_appended_and_nothing_is_staged() -> None:
+    client = Client(tables={}, datasets={})
     opened(client, append_only=True).create()
     made = re.findall(r"CREATE (?:OR REPLACE )?(\w+).*?`some-project\.data\.(\w+)`", str(client.named("query")))
     names = [table.name for table in TABLES]
     assert [name for kind, name in made if kind == "TABLE"] == [f"{name}_appended" for name in names]
     assert [name for kind, name in made if kind == "VIEW"] == [*names, *views()]
+    assert list(client.datasets) == ["data"]
 
 
-def test_a_batch_that_was_merged_before_is_neither_loaded_nor_merged_again(batch: Batch) -> None:
-    client = Client()
-    warehouse = opened(client)
-    assert [warehouse.merge(batch), warehouse.merge(batch)] == [3, 0]
-    assert len(client.named("load")) == len(client.named("query")) == 1
-
-
-def test_every_call_ends_by_itself_and_none_is_tried_again_behind_our_back(batch: Batch) -> None:
-    client = Client()
+def test_every_call_ends_by_itself_is_not_tried_again_behind_our_back_and_names_the_datasets_location(
+    batch: Batch,
+) -> None:
+    client = Client(looks=2)
     warehouse = opened(client)
     warehouse.merge(batch)
     warehouse.query("SELECT 1 AS one")
     assert {name for name, _, _ in client.calls} >= {"get_table", "get_job", "load", "query", "delete_table"}
     for name, _, given in client.calls:
-        assert 0 < given["timeout"] <= 600, name
+        assert 0 < given["timeout"] <= 300, name
         assert given.get("retry", given.get("num_retries", "its own")) in (None, 0), name
+        assert name not in ("load", "query", "get_job") or given["location"] == "EU"
 
 
-def test_a_job_that_failed_for_now_is_followed_by_another_and_a_refusal_is_believed_the_second_time(
-    batch: Batch,
-) -> None:
-    client = Client(load=[failure("ServiceUnavailable", "backendError")])
+def test_a_call_takes_no_longer_than_the_deadline_leaves_and_after_it_none_is_made(batch: Batch) -> None:
+    client, now_s = Client(), [0.0]
+    warehouse = opened(client, deadline_s=90.0)
+    warehouse._jobs.deadline.clock = lambda: now_s[0]
+    warehouse.query("SELECT 1 AS one")
+    now_s[0] = 60.0
+    warehouse.merge(batch)
+    assert [given["timeout"] for _, given in client.named("load")] == [30.0]
+    now_s[0] = 90.0
+    before = len(client.calls)
+    with pytest.raises(Unreachable, match=r"not finished after 1\.5 minutes; what is pending stays"):
+        warehouse.query("SELECT 1 AS one")
+    assert len(client.calls) == before
+
+
+@pytest.mark.parametrize("kind", ["load", "query"])
+@pytest.mark.parametrize("reason", ["backendError", "resourcesExceeded", "jobRateLimitExceeded"])
+def test_a_job_that_failed_for_now_is_followed_by_one_of_another_name(batch: Batch, kind: str, reason: str) -> None:
+    client = Client(fails={kind: [reason]})
     assert opened(client).merge(batch) == 3
-    assert [job_id[-2:] for job_id in client.jobs if "-load-" in job_id] == ["-0", "-1"]
-    client = Client(load=[failure("BadRequest", "invalid")] * 2)
+    assert len(client.named(kind)) == 2
+    assert len(client.jobs) == 3
+
+
+def test_a_job_that_failed_once_blocks_no_later_push(batch: Batch) -> None:
+    client = Client(fails={"load": ["quotaExceeded"]})
+    warehouse = opened(client)
+    with pytest.raises(QuotaSpent):
+        warehouse.merge(batch)
+    assert warehouse.merge(batch) == 3
+
+
+def test_a_row_that_a_load_job_refuses_is_believed_at_once(batch: Batch) -> None:
+    client = Client(fails={"load": ["invalid"]})
     with pytest.raises(RowsRefused, match="as if by the server"):
         opened(client).merge(batch)
-    assert len(client.named("load")) == 2
+    assert len(client.named("load")) == 1
+    assert client.named("query") == []
+
+
+@pytest.mark.parametrize("insert", [0, 1])
+def test_an_insert_whose_answer_was_lost_is_found_again_by_its_name(batch: Batch, insert: int) -> None:
+    client = Client(lost={insert})
+    assert opened(client).merge(batch) == 3
+    assert len(client.jobs) == 2
+    [((job_id,), given)] = client.named("get_job")
+    assert (job_id, given["location"]) == (list(client.jobs)[insert], "EU")
+
+
+def test_a_job_that_was_accepted_and_is_not_found_for_a_moment_is_asked_for_again(batch: Batch) -> None:
+    client = Client(lost={1}, hidden=[api.NotFound("not found: job")])
+    assert opened(client).merge(batch) == 3
+    assert len(client.named("get_job")) == 2
+
+
+def test_a_job_that_its_owner_may_not_read_is_followed_by_one_of_another_name(batch: Batch) -> None:
+    client = Client(lost={1}, hidden=[api.Forbidden("bigquery.jobs.get", errors=[{"reason": "accessDenied"}])])
+    assert opened(client).merge(batch) == 3
+    assert len(client.jobs) == 3
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "tries"),
+    ("reason", "kind", "tries"),
     [
-        (("BadRequest", "invalid"), WarehouseFailure, 2),
-        (("Forbidden", "billingNotEnabled"), NotAllowed, 1),
-        (("NotFound", "notFound"), SchemaDiffers, 1),
-        (("ServiceUnavailable", "backendError"), Unreachable, 3),
+        ("invalidQuery", WarehouseFailure, 1),
+        ("billingNotEnabled", NotAllowed, 1),
+        ("notFound", SchemaDiffers, 1),
+        ("backendError", Unreachable, 3),
     ],
 )
-def test_what_the_merge_is_refused_is_no_rows_fault(
-    batch: Batch, error: tuple[str, str], kind: type[WarehouseFailure], tries: int
+def test_what_the_insert_is_refused_is_no_rows_fault(
+    batch: Batch, reason: str, kind: type[WarehouseFailure], tries: int
 ) -> None:
-    client = Client(query=[failure(*error)] * tries)
+    client = Client(fails={"query": [reason] * tries})
     with pytest.raises(kind) as raised:
         opened(client).merge(batch)
     assert type(raised.value) is kind
     assert len(client.named("query")) == tries
+    assert len(client.named("delete_table")) == 1
+
+
+def test_a_transaction_that_another_uploader_aborted_is_repeated_until_the_deadline_and_loads_once(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, answers = Client(), [Contended("aborted")] * 20
+    warehouse = opened(client)
+    select = warehouse._select
+
+    def contended(*given: Any) -> Any:
+        if answers:
+            raise answers.pop()
+        return select(*given)
+
+    monkeypatch.setattr(warehouse, "_select", contended)
+    assert warehouse.merge(batch) == 3
+    assert len(client.named("load")) == 1
+    now_s = itertools.count()
+    late = opened(Client(), deadline_s=10.0)
+    late._jobs.deadline.clock = lambda: float(next(now_s))
+    monkeypatch.setattr(late, "_select", lambda *given: (_ for _ in ()).throw(Contended("aborted")))
+    with pytest.raises(Contended):
+        late.merge(batch)
+
+
+def test_a_location_other_than_the_datasets_is_refused_and_none_is_needed(batch: Batch) -> None:
+    with pytest.raises(BadInput, match=r"--location: some-project\.data is in EU, got 'US'; leave the flag out"):
+        opened(Client(), location="US").merge(batch)
+    assert opened(Client(), location="eu").merge(batch) == 3
+
+
+def test_staging_in_another_location_and_a_lease_that_is_missing_are_reported_before_a_row_is_sent(
+    batch: Batch,
+) -> None:
+    elsewhere = Client(datasets={"data": "EU", "data_staging": "US"})
+    with pytest.raises(SchemaDiffers, match=r"data_staging: is in US, some-project\.data in EU.*uploader init --to"):
+        opened(elsewhere).merge(batch)
+    older = Client()
+    older.tables.pop("some-project.data.lease")
+    with pytest.raises(SchemaDiffers, match=r"data\.lease: is missing; make it with: uploader init --to bigquery://"):
+        opened(older).merge(batch)
+    unmade = Client(datasets={"data": "EU"})
+    with pytest.raises(SchemaDiffers, match=r"data_staging: is missing; make it with: uploader init"):
+        opened(unmade).merge(batch)
+    assert elsewhere.named("load") == older.named("load") == unmade.named("load") == []
+
+
+def test_how_a_dataset_was_made_is_read_from_it_and_the_flag_for_the_other_way_is_refused(batch: Batch) -> None:
+    client = appending()
+    assert opened(client).merge(batch) == 3
+    assert client.named("load")[0][0][0] == "some-project.data.cells_appended"
+    with pytest.raises(BadInput, match=r"--append-only: some-project\.data was made without it.*leave the flag out"):
+        opened(Client(), append_only=True).merge(batch)
 
 
 def test_a_query_has_its_limit_its_dataset_and_its_parameters_by_type(batch: Batch) -> None:
     client = Client()
     given = {"name": "x' OR 1=1", "most": 3, "share": 0.5, "all": True}
-    opened(client, most_bytes_billed=1 << 30).query("SELECT @name AS a, @most AS b, @share AS c, @all AS d", given)
-    [(_, asked)] = client.named("query")
-    config = asked["job_config"]
-    assert config.maximum_bytes_billed == 1 << 30
-    assert str(config.default_dataset) == "some-project.data"
-    assert {one.name: (one.type_, one.value) for one in config.query_parameters} == {
-        "name": ("STRING", "x' OR 1=1"),
-        "most": ("INT64", 3),
-        "share": ("FLOAT64", 0.5),
-        "all": ("BOOL", True),
-    }
+    sql = "SELECT @name AS a, @most AS b, @share AS c, @all AS d"
+    warehouse = opened(client, most_bytes_billed=1 << 30)
+    warehouse.query(sql, given)
+    assert warehouse.bytes_read(sql, given) == 7
+    configs = [asked["job_config"] for _, asked in client.named("query")]
+    assert [config.dry_run for config in configs] == [None, True]
+    for config in configs:
+        assert config.maximum_bytes_billed == 1 << 30
+        assert str(config.default_dataset) == "some-project.data"
+        assert {one.name: (one.type_, one.value) for one in config.query_parameters} == {
+            "name": ("STRING", "x' OR 1=1"),
+            "most": ("INT64", 3),
+            "share": ("FLOAT64", 0.5),
+            "all": ("BOOL", True),
+        }
 
 
 @pytest.mark.parametrize("sql", ["DROP TABLE cells", "SELECT 1; SELECT 2", "DELETE FROM cells WHERE TRUE"])
 def test_what_is_no_single_select_is_never_sent(sql: str) -> None:
     client = Client()
-    with pytest.raises(BadInput, match="must be one SELECT"):
-        opened(client).query(sql)
-    assert client.calls == []
-
-
-def test_without_dml_a_batch_is_appended_and_nothing_is_merged(batch: Batch) -> None:
-    client = Client()
-    client.tables.add("some-project.data.cells_appended")
-    assert opened(client, append_only=True).merge(batch) == 3
-    [((target,), given)] = client.named("load")
-    assert target == "some-project.data.cells_appended"
-    assert given["job_config"].write_disposition == "WRITE_APPEND"
+    for ask in (opened(client).query, opened(client).bytes_read):
+        with pytest.raises(BadInput, match="must be one SELECT"):
+            ask(sql)
     assert client.named("query") == []
+
+
+def test_without_dml_the_lines_whose_keys_are_missing_are_appended_and_no_statement_changes_a_row(batch: Batch) -> None:
+    client = appending()
+    values = list(batch.values())
+    client.held = [tuple(values[1][name] for name in CELLS.key)]
+    assert opened(client).merge(batch) == 2
+    [((sql,), asked)] = client.named("query")
+    assert sql.startswith("SELECT run_id, cell_id, repeat, attempt FROM `some-project.data.cells_appended`")
+    assert "WHERE day BETWEEN DATE '2026-01-01' AND DATE '2026-01-01' AND run_id IN UNNEST(@runs)" in sql
+    assert [one.values for one in asked["job_config"].query_parameters] == [[values[0]["run_id"]]]
+    [((target, lines), given)] = client.named("load")
+    assert target == "some-project.data.cells_appended"
+    assert lines.splitlines() == [batch.lines()[0], batch.lines()[2]]
+    config = given["job_config"]
+    assert (config.write_disposition, config.create_disposition) == ("WRITE_APPEND", "CREATE_NEVER")
+
+
+def test_without_dml_a_batch_that_is_all_there_is_not_loaded(batch: Batch) -> None:
+    client = appending()
+    client.held = [tuple(values[name] for name in CELLS.key) for values in batch.values()]
+    assert opened(client).merge(batch) == 0
+    assert client.named("load") == []

@@ -32,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", required=True, metavar="TEXT", help="where the rows come from")
     parser.add_argument("--dry-run", action="store_true", help="show the first rows as they would be and send nothing")
     options.add_warehouse_options(parser)
+    options.add_deadline(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uploader.errors import BadInput
+from uploader.warehouse import MOST_BYTES_BILLED
 
 if TYPE_CHECKING:
     from uploader.outbox import Outbox
     from uploader.warehouse import Warehouse
+
+DEADLINE_MIN = 30
 
 
 def add_warehouse_options(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +35,29 @@ def add_warehouse_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--append-only",
         action="store_true",
-        help="for projects without DML (the sandbox): load without MERGE and read through views that show a row once",
+        help="init: a dataset for projects without DML (the sandbox), whose tables are views that show each row once; "
+        "other commands read from the dataset how it was made",
+    )
+    group.add_argument(
+        "--maximum-bytes-billed",
+        type=positive,
+        default=MOST_BYTES_BILLED,
+        dest="most_bytes_billed",
+        metavar="N",
+        help="refuse a statement that would read more; default: 10737418240 (10 GiB)",
+    )
+
+
+def add_deadline(parser: argparse.ArgumentParser) -> None:
+    """Add how long a command that sends may take."""
+    parser.add_argument(
+        "--deadline",
+        type=minutes,
+        default=DEADLINE_MIN * 60.0,
+        dest="deadline_s",
+        metavar="MINUTES",
+        help="BigQuery: end with exit 3 when sending takes longer, waits and repeated requests included; what is "
+        f"pending then stays pending; default: {DEADLINE_MIN}",
     )
 
 
@@ -41,11 +67,11 @@ def warehouse(args: argparse.Namespace) -> Iterator[Warehouse]:
     from uploader.warehouse import Options, open_warehouse
 
     options = Options(
-        append_only=args.append_only or getattr(args, "storage_write", False),
-        storage_write=getattr(args, "storage_write", False),
+        append_only=args.append_only,
         location=args.location,
         impersonate=args.impersonate,
-        most_bytes_billed=getattr(args, "most_bytes_billed", None),
+        most_bytes_billed=args.most_bytes_billed,
+        deadline_s=getattr(args, "deadline_s", None),
     )
     opened = open_warehouse(args.to, args.results, options)
     try:
@@ -79,6 +105,21 @@ def require_results(args: argparse.Namespace) -> None:
     if (args.results / "run.json").exists():
         holder = args.results.resolve().parent if args.results.is_symlink() else args.results.parent
         raise BadInput(f"--results: {args.results} is a run, name the folder that holds it: --results {holder}")
+
+
+def positive(text: str) -> int:
+    """Read a whole number above 0. Raises `ValueError`."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+    return number
+
+
+def minutes(text: str) -> float:
+    """Read minutes above 0 and return seconds. Raises `ValueError`."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be minutes above 0, got {text!r}")
+    return 60 * number
 
 
 def folder(text: str) -> Path:

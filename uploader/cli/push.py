@@ -22,11 +22,7 @@ HELP = "send what the warehouse does not have yet"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     options.add_warehouse_options(parser)
-    parser.add_argument(
-        "--storage-write",
-        action="store_true",
-        help="BigQuery: append through the Storage Write API, exactly once by offsets, for runs that never stop",
-    )
+    options.add_deadline(parser)
     parser.add_argument("--retry-dead", action="store_true", help="try the rows again that were set aside")
     parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
 

@@ -34,9 +34,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print CSV")
     form.add_argument("--json", action="store_true", help="print one JSON object a row")
-    parser.add_argument(
-        "--maximum-bytes-billed", type=int, dest="most_bytes_billed", metavar="N", help="BigQuery: refuse to read more"
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,0 +1,117 @@
+"""Uploaders whose batches overlap, at the same moment: each row is there once, by the row that all of them update."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.uploader.stored import store_run
+from uploader import connect as connecting
+from uploader import ingest
+from uploader.bigquery import BigQueryWarehouse
+from uploader.outbox import Batch, Outbox
+from uploader.retry import Patience
+from uploader.rows import of_record
+from uploader.schema import CELLS
+from uploader.warehouse import BIGQUERY, Options
+
+pytestmark = [
+    pytest.mark.emulator,
+    # The client leaves its connections for the collector to close.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
+]
+UPLOADERS = 6
+LEASED = re.compile(r"UPDATE [^;]+;\n")
+
+
+def opened(address: str, *, append_only: bool = False) -> BigQueryWarehouse:
+    found = BIGQUERY.fullmatch(address)
+    assert found is not None
+    patience = Patience(tries=12, first_s=0.05, most_s=0.5)
+    return connecting.connect(found["project"], found["dataset"], Options(append_only=append_only), patience)
+
+
+@pytest.fixture
+def overlapping(tmp_path: Path) -> list[Batch]:
+    """Batches of the same three runs: every other one lacks the first run, so that their contents differ."""
+    runs = [store_run(tmp_path / "results", night) for night in range(3)]
+    lines = [[row.line for row in of_record(one) if row.table is CELLS] for run in runs for one in run.load()[0]]
+    outbox = Outbox(tmp_path / "outbox")
+    with outbox.locked():
+        return [outbox.seal(CELLS, [text for part in lines[number % 3 :] for text in part]) for number in range(3)]
+
+
+def merged_at_once(address: str, batches: list[Batch], at: str = "_inserted") -> list[int]:
+    """Let each uploader add a batch, all of them at the same step of it; return how many rows each one added."""
+    added: list[int] = []
+    start = threading.Barrier(UPLOADERS)
+
+    def upload(number: int) -> None:
+        warehouse = opened(address)
+        _met_before(warehouse, at, start)
+        added.append(warehouse.merge(batches[number % len(batches)]))
+        warehouse.close()
+
+    threads = [threading.Thread(target=upload, args=(number,)) for number in range(UPLOADERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return added
+
+
+def _met_before(warehouse: BigQueryWarehouse, name: str, start: threading.Barrier) -> None:
+    """Let the first call of a method wait for those of the other uploaders."""
+    call, waits = getattr(warehouse, name), [start.wait]
+
+    def wrapped(*given: Any) -> Any:
+        if waits:
+            waits.pop()()
+        return call(*given)
+
+    setattr(warehouse, name, wrapped)
+
+
+def stored(warehouse: BigQueryWarehouse, table: str = "cells") -> Counter[tuple[object, ...]]:
+    """Return how often each key is there."""
+    return Counter(warehouse.query(f"SELECT {', '.join(CELLS.key)} FROM {table}").rows)
+
+
+def test_overlapping_batches_merged_at_once_add_each_row_once(emulated: str, overlapping: list[Batch]) -> None:
+    warehouse = opened(emulated)
+    warehouse.create()
+    added = merged_at_once(emulated, overlapping)
+    there = stored(warehouse)
+    assert (len(there), set(there.values())) == (9, {1})
+    assert (len(added), sum(added)) == (UPLOADERS, 9)
+
+
+def test_without_the_row_that_all_update_overlapping_batches_double_rows(
+    emulated: str, overlapping: list[Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the service documents of INSERT, seen: the test before this one could fail."""
+    script = ingest.insert_missing
+    monkeypatch.setattr(ingest, "insert_missing", lambda *given: LEASED.sub("", script(*given)))
+    warehouse = opened(emulated)
+    warehouse.create()
+    for _ in range(10):
+        merged_at_once(emulated, overlapping)
+        if max(stored(warehouse).values()) > 1:
+            return
+        warehouse._run("empty cells", f"DELETE FROM `{warehouse._dataset}.cells` WHERE TRUE")
+    raise AssertionError("no row was doubled in ten rounds")
+
+
+def test_without_dml_rows_appended_at_once_are_shown_once(emulated: str, overlapping: list[Batch]) -> None:
+    warehouse = opened(emulated, append_only=True)
+    warehouse.create()
+    merged_at_once(emulated, overlapping, at="_load")
+    there = stored(warehouse)
+    assert (len(there), set(there.values())) == (9, {1})
+    assert max(stored(warehouse, "cells_appended").values()) == UPLOADERS

@@ -1,0 +1,44 @@
+"""The client's session: every request ends with the deadline, whatever limit the client gives it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from uploader.connect import client
+from uploader.errors import Unreachable
+from uploader.retry import Deadline
+from uploader.warehouse import Options
+
+adapters = pytest.importorskip("requests.adapters", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [(120.0, (30.0, 30.0)), (5.0, (5.0, 5.0)), ((3.0, 120.0), (3.0, 30.0)), (None, (30.0, 30.0))],
+)
+def test_a_request_waits_no_longer_than_the_deadline_leaves_and_none_is_sent_after_it(
+    monkeypatch: pytest.MonkeyPatch, given: Any, sent: tuple[float, float]
+) -> None:
+    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "http://127.0.0.1:9")
+    limits: list[Any] = []
+
+    def send(adapter: Any, request: Any, stream: bool, timeout: Any, *args: Any, **more: Any) -> Any:
+        limits.append(timeout)
+        raise ConnectionError("no network in a unit test")
+
+    monkeypatch.setattr(adapters.HTTPAdapter, "send", send)
+    now_s = [0.0]
+    deadline = Deadline(90.0, clock=lambda: now_s[0])
+    deadline.left_s(1.0)
+    now_s[0] = 60.0
+    with closing(client("some-project", Options(), deadline)) as made:
+        for scheme in ("http", "https"):
+            with pytest.raises(ConnectionError):
+                made._http.get(f"{scheme}://127.0.0.1:9/", timeout=given)
+        now_s[0] = 90.0
+        with pytest.raises(Unreachable, match="not finished after"):
+            made._http.get("http://127.0.0.1:9/", timeout=given)
+    assert limits == [sent, sent]
