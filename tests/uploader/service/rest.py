@@ -1,0 +1,296 @@
+"""The fake service's REST surface: each documented method that the uploader and its tests use, and no other.
+
+Source: cloud.google.com/bigquery/docs/reference/rest. A method that is missing answers 501 and names itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.uploader.service import definitions, problems
+from tests.uploader.service.catalog import of_resource
+from tests.uploader.service.engine import execute
+from tests.uploader.service.jobs import page_of
+from tests.uploader.service.service import Service
+
+LONGEST_WAIT_S = 10.0
+DATASETS = r"/projects/(?P<project>[^/]+)/datasets"
+DATASET = rf"{DATASETS}/(?P<dataset>[^/]+)"
+TABLE = rf"{DATASET}/tables/(?P<table>[^/]+)"
+JOBS = r"/projects/(?P<project>[^/]+)/jobs"
+QUERIES = r"/projects/(?P<project>[^/]+)/queries"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: who asks, for what, and with which body."""
+
+    account: str
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    origin: str = ""
+
+    def content(self) -> dict[str, Any]:
+        """Return the body's JSON. Raises `Refusal`."""
+        try:
+            found = json.loads(self.body or b"{}")
+        except ValueError:
+            raise problems.invalid("Parse Error") from None
+        if not isinstance(found, dict):
+            raise problems.invalid("Parse Error")
+        return found
+
+
+@dataclass(frozen=True)
+class Given:
+    """One answer."""
+
+    body: Mapping[str, Any] | None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Route = Callable[["Rest", Asked, dict[str, str]], Given]
+
+
+class Rest:
+    """Answers requests from a service."""
+
+    def __init__(self, service: Service) -> None:
+        """Take the service."""
+        self.service = service
+        self._uploads: dict[str, tuple[Asked, bytes]] = {}
+
+    def answer(self, asked: Asked) -> Given:
+        """Answer one request; a refusal is an answer, too."""
+        try:
+            if asked.path == "/":
+                return Given({})
+            for method, pattern, route in ROUTES:
+                found = pattern.fullmatch(asked.path)
+                if found is not None and method == asked.method:
+                    inserts = route in (_insert_job, _query, _upload)
+                    self.service.limits.count_request(asked.account, job=inserts)
+                    self.service.expire()
+                    return route(self, asked, found.groupdict())
+            raise problems.unmodelled(f"{asked.method} {asked.path}")
+        except problems.Refusal as refusal:
+            return Given(refusal.body(), refusal.status)
+
+    # Uploads
+
+    def start_upload(self, asked: Asked) -> Given:
+        """Begin a resumable upload."""
+        name = uuid.uuid4().hex
+        self._uploads[name] = (asked, b"")
+        target = f"{asked.origin}/upload/bigquery/v2{asked.path.removeprefix('/upload')}"
+        return Given({}, headers={"Location": f"{target}?uploadType=resumable&upload_id={name}"})
+
+    def continue_upload(self, asked: Asked, parts: dict[str, str]) -> Given:
+        """Take a part of a resumable upload; the last one starts the job."""
+        first, content = self._uploads[asked.query["upload_id"]]
+        content += asked.body
+        total = asked.headers.get("content-range", "").rpartition("/")[2]
+        if total != "*" and len(content) >= int(total or len(content)):
+            del self._uploads[asked.query["upload_id"]]
+            job = self.service.insert(asked.account, parts["project"], first.content(), content)
+            return Given(job.resource())
+        self._uploads[asked.query["upload_id"]] = (first, content)
+        headers = {"Range": f"bytes=0-{len(content) - 1}"} if content else {}
+        return Given(None, 308, headers)
+
+
+# Datasets
+
+
+def _get_dataset(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    found = rest.service.catalog.dataset(parts["project"], parts["dataset"])
+    rest.service.limits.require(asked.account, "datasets.get", "Dataset", found.id)
+    return Given(found.resource())
+
+
+def _insert_dataset(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    rest.service.limits.require(asked.account, "datasets.create", "Project", parts["project"])
+    return Given(rest.service.add_dataset(asked.content(), parts["project"]).resource())
+
+
+def _delete_dataset(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    catalog = rest.service.catalog
+    found = catalog.dataset(parts["project"], parts["dataset"])
+    rest.service.limits.require(asked.account, "datasets.delete", "Dataset", found.id)
+    tables = catalog.of_dataset(found.project, found.name)
+    if tables and asked.query.get("deleteContents", "").lower() != "true":
+        raise problems.Refusal("resourceInUse", f"Dataset {found.id} is still in use")
+    for table in tables:
+        definitions.remove(rest.service, table)
+    del catalog.datasets[found.project, found.name]
+    return Given(None, 204)
+
+
+def _list_datasets(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    found = [one.resource() for one in rest.service.catalog.datasets.values() if one.project == parts["project"]]
+    return Given({"kind": "bigquery#datasetList", "datasets": found})
+
+
+# Tables
+
+
+def _resource(rest: Rest, parts: dict[str, str]) -> Given:
+    table = rest.service.catalog.table(parts["project"], parts["dataset"], parts["table"])
+    location = rest.service.catalog.dataset(parts["project"], parts["dataset"]).location
+    return Given(table.resource(location, rest.service.rows(table)))
+
+
+def _get_table(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    rest.service.limits.require(asked.account, "tables.get", "Table", _name(parts))
+    return _resource(rest, parts)
+
+
+def _insert_table(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    catalog, content = rest.service.catalog, asked.content()
+    dataset = catalog.dataset(parts["project"], parts["dataset"])
+    made = of_resource(content, dataset, rest.service.now_ms())
+    rest.service.limits.require(asked.account, "tables.create", "Dataset", dataset.id)
+    if catalog.find(made.project, made.dataset, made.name) is not None:
+        raise problems.duplicate("Table", made.id)
+    definitions.put(rest.service, made)
+    return _resource(rest, parts | {"table": made.name})
+
+
+def _patch_table(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    rest.service.limits.require(asked.account, "tables.update", "Table", _name(parts))
+    table = rest.service.catalog.table(parts["project"], parts["dataset"], parts["table"])
+    content = asked.content()
+    if "schema" in content:
+        table = definitions.change_fields(rest.service, table, content["schema"]["fields"])
+    changed: dict[str, Any] = {}
+    if "expirationTime" in content:
+        given = content["expirationTime"]
+        changed["expires_ms"] = None if given is None else int(given)
+    for name in ("description", "labels"):
+        if name in content:
+            changed[name] = content[name]
+    rest.service.catalog.put(replace(table, **changed))
+    return _resource(rest, parts)
+
+
+def _delete_table(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    rest.service.limits.require(asked.account, "tables.delete", "Table", _name(parts))
+    found = rest.service.catalog.table(parts["project"], parts["dataset"], parts["table"])
+    definitions.remove(rest.service, found)
+    return Given(None, 204)
+
+
+def _list_tables(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    dataset = rest.service.catalog.dataset(parts["project"], parts["dataset"])
+    rest.service.limits.require(asked.account, "tables.list", "Dataset", dataset.id)
+    found = [one.resource(dataset.location, 0) for one in rest.service.catalog.of_dataset(dataset.project, dataset.name)]
+    names = ("id", "kind", "tableReference", "type", "creationTime", "expirationTime", "timePartitioning", "labels")
+    tables = [{name: one[name] for name in names if name in one} for one in found]
+    return Given({"kind": "bigquery#tableList", "tables": tables, "totalItems": len(tables)})
+
+
+def _list_rows(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    table = rest.service.catalog.table(parts["project"], parts["dataset"], parts["table"])
+    rest.service.limits.require(asked.account, "tables.getData", "Table", table.id)
+    with rest.service.engine.autocommit() as work:
+        rows = execute(work, f"SELECT * FROM {table.sql}").fetchall()
+    return Given({"kind": "bigquery#tableDataList"} | page_of(rows, list(table.fields), asked.query))
+
+
+def _insert_rows(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    rest.service.limits.require_billing("Streaming insert is")
+    raise problems.unmodelled("tabledata.insertAll")
+
+
+def _name(parts: dict[str, str]) -> str:
+    return f"{parts['project']}:{parts['dataset']}.{parts['table']}"
+
+
+# Jobs
+
+
+def _insert_job(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    return Given(rest.service.insert(asked.account, parts["project"], asked.content()).resource())
+
+
+def _upload(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    if asked.query.get("uploadType") == "resumable":
+        return rest.start_upload(asked)
+    boundary = asked.headers["content-type"].partition("boundary=")[2].strip('"').encode()
+    _, metadata, content, _ = asked.body.split(b"--" + boundary)
+    given = json.loads(metadata.partition(b"\r\n\r\n")[2])
+    lines = content.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+    return Given(rest.service.insert(asked.account, parts["project"], given, lines).resource())
+
+
+def _continue(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    return rest.continue_upload(asked, parts)
+
+
+def _get_job(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    found = rest.service.job(asked.account, parts["project"], parts["job"], asked.query.get("location"))
+    return Given(found.resource())
+
+
+def _list_jobs(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    everyone = rest.service.limits.may(asked.account, "jobs.listAll")
+    found = [
+        job.resource()
+        for key, job in reversed(rest.service.jobs.items())
+        if key.project == parts["project"] and (everyone or job.account == asked.account)
+    ]
+    return Given({"kind": "bigquery#jobList", "jobs": found})
+
+
+def _results(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    found = rest.service.job(asked.account, parts["project"], parts["job"], asked.query.get("location"))
+    found.done.wait(min(float(asked.query.get("timeoutMs") or 10_000) / 1000, LONGEST_WAIT_S))
+    return Given(found.results(asked.query))
+
+
+def _query(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+    given = asked.content()
+    config = {"query": {name: value for name, value in given.items() if name not in OF_REQUEST}}
+    config |= {name: given[name] for name in ("dryRun", "labels") if name in given}
+    reference = {"location": given["location"]} if "location" in given else {}
+    job = rest.service.insert(asked.account, parts["project"], {"configuration": config, "jobReference": reference})
+    job.done.wait(min(float(given.get("timeoutMs") or 10_000) / 1000, LONGEST_WAIT_S))
+    options = {f"formatOptions.{name}": str(value) for name, value in given.get("formatOptions", {}).items()}
+    options |= {"maxResults": str(given["maxResults"])} if "maxResults" in given else {}
+    return Given(job.results(options) | {"kind": "bigquery#queryResponse"})
+
+
+OF_REQUEST = ("dryRun", "labels", "location", "timeoutMs", "formatOptions", "maxResults", "requestId", "kind")
+UPLOAD = rf"/upload{JOBS}"
+ROUTES: list[tuple[str, re.Pattern[str], Route]] = [
+    (method, re.compile(pattern), route)
+    for method, pattern, route in (
+        ("GET", DATASETS, _list_datasets),
+        ("POST", DATASETS, _insert_dataset),
+        ("GET", DATASET, _get_dataset),
+        ("DELETE", DATASET, _delete_dataset),
+        ("GET", f"{DATASET}/tables", _list_tables),
+        ("POST", f"{DATASET}/tables", _insert_table),
+        ("GET", TABLE, _get_table),
+        ("PATCH", TABLE, _patch_table),
+        ("DELETE", TABLE, _delete_table),
+        ("GET", f"{TABLE}/data", _list_rows),
+        ("POST", f"{TABLE}/insertAll", _insert_rows),
+        ("GET", JOBS, _list_jobs),
+        ("POST", JOBS, _insert_job),
+        ("GET", f"{JOBS}/(?P<job>[^/]+)", _get_job),
+        ("POST", QUERIES, _query),
+        ("GET", f"{QUERIES}/(?P<job>[^/]+)", _results),
+        ("POST", UPLOAD, _upload),
+        ("PUT", UPLOAD, _continue),
+    )
+]

@@ -1,0 +1,79 @@
+"""The fake service on the loopback: `with Server(Service()) as url` gives what BIGQUERY_EMULATOR_HOST is set to.
+
+`url` + `/as/ALICE` is the same service as the account ALICE asks it. `requests` lists what was asked; a proxy
+(`tests.uploader.faulty`) may stand in front.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, urlsplit
+
+from tests.uploader.service.rest import Asked, Rest
+from tests.uploader.service.service import Service
+
+OWNER = "owner"
+PREFIX = re.compile(r"(?P<account>/as/[^/]+)?(?P<upload>/upload)?/bigquery/v2(?P<path>/.*)")
+
+
+class Server:
+    """Serves one `Service` over HTTP until its block ends."""
+
+    def __init__(self, service: Service | None = None) -> None:
+        """Take the service, or make one without options."""
+        self.service = service or Service()
+        self.requests: list[Asked] = []
+        self._rest = Rest(self.service)
+
+    def __enter__(self) -> str:
+        serving = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+            def do_GET(self) -> None:
+                serving.handle(self)
+
+            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __exit__(self, *what: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        """Answer one request."""
+        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        split = urlsplit(request.path)
+        found = PREFIX.fullmatch(split.path)
+        prefix = (found["account"] or "") if found is not None else ""
+        asked = Asked(
+            prefix.removeprefix("/as/") or OWNER,
+            request.command,
+            (found["upload"] or "") + found["path"] if found is not None else split.path,
+            dict(parse_qsl(split.query)),
+            {name.lower(): value for name, value in request.headers.items()},
+            body,
+            f"http://{request.headers['Host']}{prefix}",
+        )
+        if asked.path != "/":
+            self.requests.append(asked)
+        given = self._rest.answer(asked)
+        content = b"" if given.body is None else json.dumps(given.body, allow_nan=False).encode()
+        request.send_response(given.status)
+        for name, value in {"Content-Type": "application/json; charset=UTF-8", **given.headers}.items():
+            request.send_header(name, value)
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        request.wfile.write(content)
