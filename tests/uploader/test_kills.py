@@ -16,7 +16,7 @@ import pytest
 
 from tests.uploader.faulty import Answer
 from tests.uploader.kills.__main__ import SHARES, Plan, main, table
-from tests.uploader.kills.gate import Gate
+from tests.uploader.kills.killing_proxy import KillingProxy
 from tests.uploader.kills.pushes import NEVER, Kill, Outcome, Unfinished, push_local
 from tests.uploader.kills.rounds import Rounds, Tally, kill_one_by_one, push_at_once
 from tests.uploader.reader.actual import Found
@@ -159,6 +159,14 @@ def test_local_pushes_that_are_killed_and_run_at_once_leave_each_row_once(capsys
     assert main(["local", "--kills", "8", "--pushes", "4", "--seed", "1"]) == 0, capsys.readouterr().out
 
 
+@pytest.mark.process
+def test_pushes_to_the_fake_that_are_killed_and_run_at_once_leave_each_row_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    assert main(["fake", "--kills", "4", "--pushes", "6", "--seed", "1"]) == 0, capsys.readouterr().out
+
+
 @pytest.mark.emulator
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google")
@@ -178,20 +186,20 @@ CLIENT = (
 
 @pytest.mark.process
 @pytest.mark.parametrize(("boundary", "received", "code"), [(2, 1, -9), (3, 2, -9), (6, 3, 0), (None, 3, 0)])
-def test_gate_kills_its_client_before_or_after_a_request(boundary: int | None, received: int, code: int) -> None:
-    """The service behind the gate is another gate, which passes on to nothing but counts."""
+def test_proxy_kills_its_client_before_or_after_a_request(boundary: int | None, received: int, code: int) -> None:
+    """The service is another proxy, which counts requests and passes none on."""
 
-    class Service(Gate):
+    class Service(KillingProxy):
         def asked(self, request: BaseHTTPRequestHandler, body: bytes) -> Answer:
             return 200, [], b"{}"
 
     service = Service("")
     with service as url:
-        gate = Gate(url, boundary)
-        with gate as address:
-            gate.process = subprocess.Popen([sys.executable, "-c", CLIENT, address], text=True)
-            ended = gate.process.wait(timeout=60)
-    assert (len(service.seen), ended, gate.began.is_set()) == (received, code, True)
+        proxy = KillingProxy(url, boundary)
+        with proxy as address:
+            proxy.process = subprocess.Popen([sys.executable, "-c", CLIENT, address], text=True)
+            ended = proxy.process.wait(timeout=60)
+    assert (len(service.seen), ended, proxy.began.is_set()) == (received, code, True)
 
 
 @pytest.mark.process

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.uploader.kills.gate import Gate
+from tests.uploader.kills.killing_proxy import KillingProxy
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 300.0
@@ -62,15 +62,15 @@ def push_local(arguments: Sequence[str], kill: Kill) -> Outcome:
 
 def push_to_service(arguments: Sequence[str], kill: Kill, url: str) -> Outcome:
     """Run `uploader push` into a service at `url`; its boundaries are before and after each request."""
-    gate = Gate(url, kill.boundary)
-    with gate as address:
-        process = gate.process = _started(["uploader", "push", *arguments], {"BIGQUERY_EMULATOR_HOST": address})
-        while process.poll() is None and not gate.began.wait(0.05):
+    proxy = KillingProxy(url, kill.boundary)
+    with proxy as address:
+        process = proxy.process = _started(["uploader", "push", *arguments], {"BIGQUERY_EMULATOR_HOST": address})
+        while process.poll() is None and not proxy.began.wait(0.05):
             pass
         began_s = time.monotonic()
         output, message = _ended(process, kill.after_s)
         took_s = time.monotonic() - began_s
-    return Outcome(process.returncode, gate.boundaries, took_s, message + output)
+    return Outcome(process.returncode, proxy.boundaries, took_s, message + output)
 
 
 def run(arguments: Sequence[str], url: str) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tests.uploader.kills import pushes
 from tests.uploader.kills.pushes import Kill, Outcome
 from tests.uploader.reader.actual import Found, client_of, dataset_rows, local_rows
 
+if TYPE_CHECKING:
+    from tests.uploader.service.service import Service
+
+HELD_S = 0.1
 PROJECT = os.environ.get("BIGQUERY_EMULATOR_PROJECT", "emulated-project")
 
 
@@ -63,11 +69,12 @@ class Dataset:
 
     def make(self) -> None:
         """Make dataset, tables and views."""
-        pushes.run(["init", *self._options], self.url)
+        mode = ["--append-only"] if self.append_only else []
+        pushes.run(["init", *self._to, *mode], self.url)
 
     def push(self, results: Path, kill: Kill) -> Outcome:
         """Push a results folder."""
-        return pushes.push_to_service([*self._options, "--results", str(results), "--quiet"], kill, self.url)
+        return pushes.push_to_service([*self._to, "--results", str(results), "--quiet"], kill, self.url)
 
     def found(self) -> Found:
         """Return what it holds; of an append-only dataset what its views show."""
@@ -75,9 +82,8 @@ class Dataset:
             return dataset_rows(client, f"{PROJECT}.{self.dataset}")
 
     @property
-    def _options(self) -> list[str]:
-        mode = ["--append-only"] if self.append_only else []
-        return ["--to", f"bigquery://{PROJECT}.{self.dataset}", *mode]
+    def _to(self) -> list[str]:
+        return ["--to", f"bigquery://{PROJECT}.{self.dataset}"]
 
 
 KINDS = ("local", "emulator", "fake")
@@ -91,10 +97,22 @@ def warehouses(kind: str, folder: Path) -> Iterator[list[Target]]:
     elif kind == "emulator":
         yield _datasets(kind, os.environ["BIGQUERY_EMULATOR_HOST"])
     else:
-        from tests.uploader.service.server import Service
+        from tests.uploader.service.server import Server
 
-        with Service() as url:
+        with Server(unhurried_service()) as url:
             yield _datasets(kind, url)
+
+
+def unhurried_service() -> Service:
+    """Return a fake of the service whose statements wait after their snapshot, so that concurrent ones conflict."""
+    from tests.uploader.service.service import Service
+
+    class Unhurried(Service):
+        def hold(self) -> None:
+            time.sleep(random.uniform(0, HELD_S))
+            super().hold()
+
+    return Unhurried()
 
 
 def _datasets(kind: str, url: str) -> list[Target]:

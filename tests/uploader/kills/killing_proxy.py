@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler
 from tests.uploader.faulty import Proxy
 
 
-class Gate(Proxy):
+class KillingProxy(Proxy):
     """Passes the requests of one process on.
 
     Boundary 2 * N is before the service gets request number N, and 2 * N + 1 is before the client gets its answer.
