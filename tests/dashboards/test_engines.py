@@ -22,7 +22,7 @@ from runner.cli.main import main as runner
 from runner.testing import FakeExecutor
 from tests.dashboards.boards import cell_of, stored, warehouse_of
 from tests.dashboards.googles_engine import answers
-from tests.uploader.conftest import emulated
+from tests.uploader.conftest import emulator_dataset
 from uploader.cli.main import main as uploader
 from uploader.connect import connect
 from uploader.local import LocalWarehouse
@@ -32,13 +32,18 @@ from uploader.schema import CELLS, FINDINGS, RUNS
 from uploader.sql import views
 from uploader.warehouse import BIGQUERY, Options, Warehouse
 
-__all__ = ["emulated"]
 pytestmark = [
     pytest.mark.emulator,
     # The client leaves its connections for the collector to close.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
 ]
+
+
+@pytest.fixture
+def emulated() -> str:
+    """A dataset of one test's own, not made yet."""
+    return emulator_dataset()
 
 
 def alike(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -1,25 +1,42 @@
-"""The emulator tier: datasets on an emulator that `ci/emulator` started."""
+"""Datasets of the fake service (`tests.uploader.service`) and of an emulator that `ci/emulator` started."""
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 
 import pytest
 
 _numbers = itertools.count()
+CLIENT = "google-cloud-bigquery is not installed: extra `bigquery`"
 
 
 def emulator_dataset() -> str:
     """Return the address of a dataset that no other test uses; skip where there is no emulator."""
-    pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    pytest.importorskip("google.cloud.bigquery", reason=CLIENT)
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         pytest.skip("no BigQuery emulator: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
     project = os.environ.get("BIGQUERY_EMULATOR_PROJECT", "emulated-project")
     return f"bigquery://{project}.test_{os.getpid()}_{next(_numbers)}"
 
 
+@pytest.fixture(scope="module", params=["fake", pytest.param("emulator", marks=pytest.mark.emulator)])
+def service(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What BIGQUERY_EMULATOR_HOST names for a module's tests: the fake service, then the emulator."""
+    if request.param == "emulator":
+        yield "emulator"
+        return
+    pytest.importorskip("google.cloud.bigquery", reason=CLIENT)
+    from tests.uploader.service.server import Server
+
+    with Server() as url, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("BIGQUERY_EMULATOR_HOST", url)
+        patched.setenv("NO_GCE_CHECK", "true")
+        yield "fake"
+
+
 @pytest.fixture
-def emulated() -> str:
+def emulated(service: str) -> str:
     """A dataset of one test's own, not made yet."""
     return emulator_dataset()

@@ -1,4 +1,4 @@
-"""The real client against an emulator: exactly once through kills, bad networks, overlaps and replays."""
+"""The real client against the fake service and an emulator: exactly once through kills, bad networks, overlaps and replays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ from uploader.verify import verify
 from uploader.warehouse import BIGQUERY, Options
 
 pytestmark = [
-    pytest.mark.emulator,
     # The client leaves its connections for the collector to close.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
@@ -54,7 +53,7 @@ def opened(address: str, **options: Any) -> BigQueryWarehouse:
 
 
 @pytest.fixture(scope="module")
-def shared() -> str:
+def shared(service: str) -> str:
     """A dataset that tests share, whose runs differ: an emulator takes seconds to make one."""
     address = emulator_dataset()
     made = opened(address)
@@ -199,6 +198,7 @@ def _cells(root: Path, night: int) -> Batch:
         return outbox.seal(CELLS, lines)
 
 
+@pytest.mark.process
 def test_three_uploaders_at_once_add_each_row_once(results: Results, warehouse: BigQueryWarehouse, shared: str) -> None:
     roots = [results.root.parent / f"machine-{number}" for number in range(3)]
     for root in roots:

@@ -102,9 +102,7 @@ class Table:
         found |= {"numRows": str(rows), "clustering": {"fields": list(self.clustered)} if self.clustered else None}
         if self.partition is not None:
             expiry = _text(self.partition_expires_ms)
-            found["timePartitioning"] = _without_none(
-                {"type": "DAY", "field": self.partition, "expirationMs": expiry}
-            )
+            found["timePartitioning"] = _without_none({"type": "DAY", "field": self.partition, "expirationMs": expiry})
             found["requirePartitionFilter"] = self.filter_required
         return _without_none(found)
 

@@ -138,16 +138,21 @@ def change_fields(service: Service, table: Table, given: list[Field]) -> Table:
         if new is None or new["type"] != old["type"] or not relaxed:
             text = f"Provided Schema does not match Table {table.id}. Field {old['name']} is missing or has changed"
             raise problems.invalid(text)
-    added = wanted[len(table.fields) :] if names[: len(table.fields)] == [one["name"] for one in table.fields] else [
-        one for one in wanted if one["name"] not in {old["name"] for old in table.fields}
-    ]
+    added = (
+        wanted[len(table.fields) :]
+        if names[: len(table.fields)] == [one["name"] for one in table.fields]
+        else [one for one in wanted if one["name"] not in {old["name"] for old in table.fields}]
+    )
     for one in added:
         if one["mode"] == "REQUIRED":
             text = f"Provided Schema does not match Table {table.id}. Cannot add required fields to an existing schema."
             raise problems.invalid(f"{text} (field: {one['name']})")
     changed = [f"ADD COLUMN {quoted(one['name'])} {duckdb_type(one)}" for one in added]
     for old in table.fields:
-        if old["mode"] == "REQUIRED" and next(one for one in wanted if one["name"] == old["name"])["mode"] != "REQUIRED":
+        if (
+            old["mode"] == "REQUIRED"
+            and next(one for one in wanted if one["name"] == old["name"])["mode"] != "REQUIRED"
+        ):
             changed.append(f"ALTER COLUMN {quoted(old['name'])} DROP NOT NULL")
     made = replace(table, fields=tuple(wanted))
     with service.engine.definitions:
@@ -161,4 +166,3 @@ def make_dataset(service: Service, dataset: Dataset) -> None:
     with service.engine.definitions:
         service.catalog.add_dataset(dataset)
         service.engine.define(f"CREATE SCHEMA IF NOT EXISTS {schema_name(dataset.project, dataset.name)}")
-

@@ -29,9 +29,9 @@ STATUS = {
 QUOTA_PAGE = "For more information, see https://cloud.google.com/bigquery/docs/troubleshoot-quotas"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Refusal(Exception):
-    """One error of the service. `more` are the further entries of a job's list of errors."""
+    """One error of the service, never changed once made. `more` are the further entries of a job's list of errors."""
 
     reason: str
     message: str

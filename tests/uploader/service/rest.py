@@ -192,7 +192,9 @@ def _delete_table(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
 def _list_tables(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
     dataset = rest.service.catalog.dataset(parts["project"], parts["dataset"])
     rest.service.limits.require(asked.account, "tables.list", "Dataset", dataset.id)
-    found = [one.resource(dataset.location, 0) for one in rest.service.catalog.of_dataset(dataset.project, dataset.name)]
+    found = [
+        one.resource(dataset.location, 0) for one in rest.service.catalog.of_dataset(dataset.project, dataset.name)
+    ]
     names = ("id", "kind", "tableReference", "type", "creationTime", "expirationTime", "timePartitioning", "labels")
     tables = [{name: one[name] for name in names if name in one} for one in found]
     return Given({"kind": "bigquery#tableList", "tables": tables, "totalItems": len(tables)})

@@ -51,6 +51,7 @@ class Server:
     def __exit__(self, *what: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+        self.service.close()
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         """Answer one request."""

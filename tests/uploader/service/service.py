@@ -88,6 +88,12 @@ class Service:
         self._gate: Gate | None = None
         self._lock = threading.RLock()
 
+    def close(self) -> None:
+        """Wait for jobs that run, then forget all data."""
+        for job in list(self.jobs.values()):
+            job.done.wait(self.queue_s)
+        self.engine.close()
+
     # For tests
 
     def fail(self, kind: str, *errors: Refusal) -> None:
@@ -150,7 +156,10 @@ class Service:
             for name in ("defaultTableExpirationMs", "defaultPartitionExpirationMs")
         )
         if self.sandbox:
-            table_ms, partition_ms = min(table_ms or SANDBOX_MS, SANDBOX_MS), min(partition_ms or SANDBOX_MS, SANDBOX_MS)
+            table_ms, partition_ms = (
+                min(table_ms or SANDBOX_MS, SANDBOX_MS),
+                min(partition_ms or SANDBOX_MS, SANDBOX_MS),
+            )
         made = Dataset(
             project,
             given["datasetReference"]["datasetId"],

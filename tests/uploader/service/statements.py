@@ -152,7 +152,9 @@ class Run:
         elif isinstance(tree, exp.Create | exp.Drop | exp.Alter):
             if self._work is not None:
                 raise problems.invalid_query("DDL statements are not supported in a transaction, except on temp tables")
-            self._service.define(tree, self.scope, self._account, self._answer)
+            describe_only = isinstance(tree, exp.Create) and tree.args.get("kind") == "VIEW"
+            answer = self._describe if describe_only else self._answer
+            self._service.define(tree, self.scope, self._account, answer)
         else:
             raise problems.invalid_query(f"Syntax error: Unexpected {tree.sql(dialect='bigquery')[:60]}")
 
@@ -225,12 +227,16 @@ class Run:
         self._outcome.changed = None
 
     def _answer(self, tree: exp.Expression) -> tuple[list[Field], list[tuple[Any, ...]]]:
-        ready = translated(tree, self.scope)
+        ready = translated(_named(tree), self.scope)
         self._outcome.scanned |= self._service.scanned(ready)
         with self._reading() as work:
             found = execute(work, ready.sql, ready.values)
             fields = [of_answer(one[0], one[1]) for one in found.description or []]
             return fields, found.fetchall()
+
+    def _describe(self, tree: exp.Expression) -> tuple[list[Field], list[tuple[Any, ...]]]:
+        """Return what a view's query answers, without running it."""
+        return self._described(translated(_named(tree), self.scope)), []
 
     def _described(self, ready: Translated) -> list[Field]:
         with self._reading() as work:
@@ -340,6 +346,17 @@ def _plain(tree: exp.Expression, target: Table | None = None) -> exp.Expression:
             if isinstance(insert, exp.Insert) and isinstance(insert.this, exp.Column | exp.Var):
                 insert.set("this", exp.Tuple(expressions=names))
                 insert.set("expression", exp.Tuple(expressions=[exp.column(one.copy()) for one in names]))
+    return tree
+
+
+def _named(tree: exp.Expression) -> exp.Expression:
+    """Return a query whose columns have names: those without one are f0_, f1_ ..."""
+    tree, number = tree.copy(), 0
+    if isinstance(tree, exp.Select):
+        for item in list(tree.expressions):
+            if not item.output_name and not item.is_star:
+                item.replace(exp.alias_(item.copy(), f"f{number}_"))
+                number += 1
     return tree
 
 
