@@ -164,7 +164,7 @@ def test_pushes_to_the_fake_that_are_killed_and_run_at_once_leave_each_row_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
-    assert main(["fake", "--kills", "4", "--pushes", "6", "--seed", "1"]) == 0, capsys.readouterr().out
+    assert main(["fake", "--kills", "2", "--pushes", "2", "--seed", "1"]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.emulator
@@ -176,7 +176,7 @@ def test_pushes_to_the_emulator_that_are_killed_and_run_at_once_leave_each_row_o
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         pytest.skip("no BigQuery emulator: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
-    assert main(["emulator", "--kills", "4", "--pushes", "2", "--seed", "1"]) == 0, capsys.readouterr().out
+    assert main(["emulator", "--kills", "2", "--pushes", "2", "--seed", "1"]) == 0, capsys.readouterr().out
 
 
 CLIENT = (

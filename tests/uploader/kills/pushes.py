@@ -75,8 +75,9 @@ def push_to_service(arguments: Sequence[str], kill: Kill, url: str) -> Outcome:
 
 def run(arguments: Sequence[str], url: str) -> None:
     """Run another command of `uploader` on a service to its end."""
-    process = _started(["uploader", *arguments], {"BIGQUERY_EMULATOR_HOST": url})
-    output, message = _ended(process, None)
+    with KillingProxy(url) as address:
+        process = _started(["uploader", *arguments], {"BIGQUERY_EMULATOR_HOST": address})
+        output, message = _ended(process, None)
     if process.returncode:
         raise Unfinished(f"uploader {' '.join(arguments)}: exit code {process.returncode}: {message}{output}")
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tests.uploader.kills import pushes
 from tests.uploader.kills.pushes import Kill, Outcome
 from tests.uploader.reader.actual import Found, client_of, dataset_rows, local_rows
 
-if TYPE_CHECKING:
-    from tests.uploader.service.service import Service
-
-HELD_S = 0.1
 PROJECT = os.environ.get("BIGQUERY_EMULATOR_PROJECT", "emulated-project")
+
+During = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Target(Protocol):
@@ -65,6 +61,7 @@ class Dataset:
     name: str
     url: str
     append_only: bool = False
+    during: During = contextlib.nullcontext
     dataset: str = field(default_factory=lambda: f"kills_{os.urandom(4).hex()}")
 
     def make(self) -> None:
@@ -74,7 +71,8 @@ class Dataset:
 
     def push(self, results: Path, kill: Kill) -> Outcome:
         """Push a results folder."""
-        return pushes.push_to_service([*self._to, "--results", str(results), "--quiet"], kill, self.url)
+        with self.during():
+            return pushes.push_to_service([*self._to, "--results", str(results), "--quiet"], kill, self.url)
 
     def found(self) -> Found:
         """Return what it holds; of an append-only dataset what its views show."""
@@ -97,23 +95,13 @@ def warehouses(kind: str, folder: Path) -> Iterator[list[Target]]:
     elif kind == "emulator":
         yield _datasets(kind, os.environ["BIGQUERY_EMULATOR_HOST"])
     else:
+        from tests.uploader.kills.unhurried import Unhurried
         from tests.uploader.service.server import Server
 
-        with Server(unhurried_service()) as url:
-            yield _datasets(kind, url)
+        service = Unhurried()
+        with Server(service) as url:
+            yield _datasets(kind, url, service.pushing)
 
 
-def unhurried_service() -> Service:
-    """Return a fake of the service whose statements wait after their snapshot, so that concurrent ones conflict."""
-    from tests.uploader.service.service import Service
-
-    class Unhurried(Service):
-        def hold(self) -> None:
-            time.sleep(random.uniform(0, HELD_S))
-            super().hold()
-
-    return Unhurried()
-
-
-def _datasets(kind: str, url: str) -> list[Target]:
-    return [Dataset(kind, url), Dataset(f"{kind}, append-only", url, append_only=True)]
+def _datasets(kind: str, url: str, during: During = contextlib.nullcontext) -> list[Target]:
+    return [Dataset(kind, url, during=during), Dataset(f"{kind}, append-only", url, append_only=True, during=during)]
