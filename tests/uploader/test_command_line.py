@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -286,21 +287,6 @@ def test_what_no_push_has_sealed_yet_is_told_by_status(
     assert main(["push", "--to", BIGQUERY, "--results", results, "--quiet"]) == 0
     assert main(["status", "--to", BIGQUERY, "--results", results]) == 0
     assert "not sealed" not in capsys.readouterr().out
-
-
-def test_what_the_warehouse_has_lost_since_is_told_with_how_it_is_sent_again(
-    results: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["push", "--results", results])
-    shutil.rmtree(Path(results) / "warehouse")
-    assert main(["push", "--results", results]) == 0
-    capsys.readouterr()
-    assert main(["verify", "--results", results]) == 1
-    outbox = Path(results) / "outbox" / "local"
-    assert f"once {outbox} is removed" in capsys.readouterr().out
-    shutil.rmtree(outbox)
-    assert main(["push", "--results", results]) == 0
-    assert main(["verify", "--results", results]) == 0
 
 
 def test_a_row_that_is_refused_ends_with_1_and_can_be_tried_again(

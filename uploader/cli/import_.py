@@ -37,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, map, seal and send."""
+    from records.store import Results
     from uploader import foreign
     from uploader import push as pushing
     from uploader.outbox import seal_all
@@ -48,11 +49,13 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(row.line for row in found.rows[:6]))
         return _told(found)
     outbox, done = options.outbox(args), pushing.Pushed()
-    with options.warehouse(args) as warehouse, outbox.locked():
+    with options.warehouse(args) as warehouse:
         options.make_ready(warehouse, args.to)
-        seal_all(pushing.short_enough(found.rows, outbox), outbox)
-        pushing.send(warehouse, outbox, done, print)
-        done.dead = len(outbox.dead())
+        options.notice_emptied(Results(args.results), warehouse, outbox)
+        with outbox.locked():
+            seal_all(pushing.short_enough(found.rows, outbox), outbox)
+            pushing.send(warehouse, outbox, done, print)
+            done.dead = len(outbox.dead())
     print(f"{done.new:,} new rows, {done.known:,} were there")
     if done.dead:
         print(f"{done.dead} rows are set aside: uploader status says why")

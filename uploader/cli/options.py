@@ -14,6 +14,7 @@ from uploader.errors import BadInput
 from uploader.warehouse import MOST_BYTES_BILLED, MOST_DAYS
 
 if TYPE_CHECKING:
+    from records.store import Results
     from uploader.outbox import Outbox
     from uploader.warehouse import Warehouse
 
@@ -102,6 +103,19 @@ def make_ready(warehouse: Warehouse, address: str) -> None:
         warehouse.create()
     else:
         differences.refuse(differences.differences(warehouse), address)
+
+
+def notice_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> bool:
+    """Let everything be sent again to a warehouse that has no row now, and say so; return whether attempts are lost."""
+    from uploader.repair import forget_if_emptied
+
+    found = forget_if_emptied(results, warehouse, outbox)
+    if found is None:
+        return False
+    print(f"{warehouse.address} has no row, though {found.sent:,} attempts had been sent there: all are sent again")
+    if found.without_record:
+        print(f"{found.without_record:,} of these have no record here: import what was imported again")
+    return bool(found.without_record)
 
 
 def outbox(args: argparse.Namespace) -> Outbox:
