@@ -9,10 +9,10 @@ import argparse
 
 from runner.cli.options import add_results_option
 from runner.errors import UsageError
+from uploader.cli import flags, options
 
 NAME = "dashboard"
 HELP = "serve the live dashboard"
-MOST_BYTES_BILLED = 10 << 30
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,14 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_results_option(parser)
     parser.add_argument("--from", dest="source", default="local", metavar="ADDRESS", help="default: local")
     parser.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="default: 127.0.0.1:8080")
-    parser.add_argument("--location", metavar="REGION", help="BigQuery: where the dataset is")
-    parser.add_argument(
-        "--maximum-bytes-billed",
-        type=int,
-        default=MOST_BYTES_BILLED,
-        metavar="N",
-        help="BigQuery: refuse a query that reads more; default: 10 GiB",
-    )
+    flags.add(parser.add_argument_group("BigQuery"), flags.READING)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from dashboards.app.application import address
     from dashboards.app.serve import serve
     from runner.cli import sending
-    from uploader.warehouse import LOCAL, Options, open_warehouse
+    from uploader.warehouse import LOCAL, open_warehouse
 
     try:
         host, port = address(args.listen)
@@ -44,8 +37,7 @@ def run(args: argparse.Namespace) -> int:
     sending.check(args.source, "--from")
     with sending.explained():
         if args.source == LOCAL:
-            sending.send(LOCAL, args.results)
-        options = Options(location=args.location, most_bytes_billed=args.maximum_bytes_billed)
-        warehouse = open_warehouse(args.source, args.results, options)
+            sending.send(sending.Upload(LOCAL), args.results)
+        warehouse = open_warehouse(args.source, args.results, options.reached(args))
         serve(warehouse, host, port)
     return 0

@@ -10,20 +10,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from uploader import process
-from uploader.cli import options
+from uploader.cli import flags, options
 
 if TYPE_CHECKING:
     from uploader.push import Pushed
 
 NAME = "push"
 HELP = "send what the warehouse does not have yet"
+OWN = (flags.DEADLINE, flags.Flag("retry-dead", "try the rows again that were set aside"))
+
+
+def forwarded(prefix: str) -> flags.Forwarded:
+    """Return every option of this command that says how to push, for a command that pushes at its end."""
+    return flags.Forwarded(prefix, (*flags.BIGQUERY, *OWN))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     options.add_warehouse_options(parser)
-    options.add_deadline(parser)
-    parser.add_argument("--retry-dead", action="store_true", help="try the rows again that were set aside")
+    flags.add(parser, OWN)
     parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
 
 
