@@ -21,7 +21,7 @@ SECRETS = (
     re.compile(r"\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"),  # an identity token
     re.compile(r"(?<=Bearer )[A-Za-z0-9._~+/-]+=*"),
 )
-MIB = 2**20
+KIB, MIB = 2**10, 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Report:
                 query["name"],
                 f"{query['rows']:,}",
                 f"{query['duration_s']:.2f} s",
-                *(mebibytes(query[f"{what}_bytes"]) for what in ("dry_run", "processed", "billed")),
+                *(size(query[f"{what}_bytes"]) for what in ("dry_run", "processed", "billed")),
                 NOT_REPORTED if query["cost_usd"] is None else f"{query['cost_usd']:.5f} USD",
             )
             for query in found
@@ -75,9 +75,11 @@ class Report:
         return table(("query", "rows", "time", "dry run", "read", "billed", "cost"), rows) if rows else ""
 
 
-def mebibytes(count: int | None) -> str:
-    """Return a number of bytes in MiB."""
-    return NOT_REPORTED if count is None else f"{count / MIB:,.2f} MiB"
+def size(count: int | None) -> str:
+    """Return a number of bytes in KiB or MiB."""
+    if count is None:
+        return NOT_REPORTED
+    return f"{count / KIB:,.2f} KiB" if count < MIB else f"{count / MIB:,.2f} MiB"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

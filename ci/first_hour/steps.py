@@ -16,7 +16,7 @@ from ci.first_hour.uploading import Ended, Uploader
 from ci.first_hour.values import Found, Outcome, Step
 from records.store import Results
 from uploader import ddl, rows
-from uploader.errors import NotAllowed
+from uploader.errors import NotAllowed, UploadError
 from uploader.schema import MEASUREMENTS, TABLES
 from uploader.warehouse import outbox_folder
 
@@ -59,9 +59,17 @@ def init(hour: Hour) -> Found:
     ended = hour.uploader.run("init", *hour.init_options)
     if ended.code:
         return failed(ended)
-    hour.service.mark(made_here=True)
     made = [line for line in ended.output.splitlines() if line.startswith(("dataset ", "table ", "view "))]
-    return Found(Outcome.OK, f"{len(made)} datasets, tables and views made")
+    return Found(Outcome.OK, f"{len(made)} datasets, tables and views made", tuple(_unmarked(hour.service)))
+
+
+def _unmarked(service: Service) -> Iterator[str]:
+    """Mark the datasets, or yield why that is not allowed: then this command will not remove them if it is killed."""
+    try:
+        with explained("mark the datasets"):
+            service.mark(made_here=True)
+    except UploadError as error:
+        yield f"a start that is killed leaves datasets that the next one refuses: {error}"
 
 
 def push(hour: Hour) -> Found:

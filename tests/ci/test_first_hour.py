@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from ci.first_hour import command, inspection, service
+from ci.first_hour import command, inspection, service, steps
 from ci.first_hour.report import Report, anonymous
 from ci.first_hour.results import MACHINES, SHARED, Folders, keys_of
 from ci.first_hour.service import DAY_MS, MADE_BY, Service
 from ci.first_hour.steps import difference
-from ci.first_hour.uploading import Ended
+from ci.first_hour.uploading import Ended, Uploader
 from ci.first_hour.values import Done, Found, Outcome, QueryCost, Step, exit_code
 from records.store import Results
 from tests.uploader.stored import results_with
@@ -149,6 +149,22 @@ def test_new_rows_are_read_from_what_a_push_prints() -> None:
     assert Ended(3, "uploader: no answer; push again later\n").new is None
 
 
+def test_datasets_that_cannot_be_marked_are_a_detail_of_the_first_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(self: Service, *, made_here: bool) -> None:
+        raise NotAllowed("no bigquery.datasets.update")
+
+    output = "dataset some-project.hour\ntable cells\n\nleast rights"
+    monkeypatch.setattr(Uploader, "run", lambda self, *arguments: Ended(0, output))
+    monkeypatch.setattr(Service, "mark", refused)
+    found = steps.init(steps.Hour(at(FakeClient()), Uploader("local"), Folders(tmp_path, BEGAN)))
+    assert (found.outcome, found.summary) == (Outcome.OK, "2 datasets, tables and views made")
+    assert found.details == (
+        "a start that is killed leaves datasets that the next one refuses: no bigquery.datasets.update",
+    )
+
+
 # --- What the service is asked ----------------------------------------------------------------------------------------
 
 
@@ -250,20 +266,20 @@ def test_report_hides_credentials_accounts_and_the_project(text: str, shown: str
 
 
 def test_report_has_a_line_for_each_step_and_query_and_says_what_is_not_reported() -> None:
-    costs = [QueryCost("matrix", 3, 0.5, 1 << 40, 1 << 40, 1 << 40), QueryCost("runs", 1, 0.1, None, None, None)]
+    costs = [QueryCost("matrix", 3, 0.5, 1 << 40, 512, 1 << 40), QueryCost("runs", 1, 0.1, None, None, None)]
     figures = {"queries": [{**_fields(one), "cost_usd": one.cost_usd} for one in costs]}
-    steps = [
+    steps_done = [
         Done("push", "every row", Found(Outcome.FAILED, "a | b\n<i>", ("by me@x.example",)), 2.0),
         Done("queries", "cheap", Found(Outcome.OK, "2 queries", figures=figures), 1.0),
     ]
-    report = Report("some-project", {"dataset": "some-project.hour"}, steps)
+    report = Report("some-project", {"dataset": "some-project.hour"}, steps_done)
     text = report.markdown()
     assert text.startswith("# A first hour on BigQuery: 1 of 2 steps as expected\n")
     assert "| dataset | PROJECT.hour |" in text
     assert "| push | failed | 2.0 s | every row | a \\| b &lt;i> |" in text
     assert "- push: by me...@..." in text
     mib = "1,048,576.00 MiB"
-    assert f"| matrix | 3 | 0.50 s | {mib} | {mib} | {mib} | 6.25000 USD |" in text
+    assert f"| matrix | 3 | 0.50 s | {mib} | 0.50 KiB | {mib} | 6.25000 USD |" in text
     assert "| runs | 1 | 0.10 s |" + " not reported by this service |" * 4 in text
     document = json.loads(report.json())
     assert [one["found"]["outcome"] for one in document["steps"]] == ["failed", "ok"]
