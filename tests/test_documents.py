@@ -35,7 +35,7 @@ from runner import campaign, judge
 from runner.executors.sampling import PSS_SHARE
 from runner.fc import GROUP
 from uploader import bigquery, ddl
-from uploader.cli.options import DEADLINE_MIN
+from uploader.cli.flags import DEADLINE_MIN
 from uploader.schema import LONGEST_ROW_BYTES
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -6,8 +6,6 @@ import csv
 import json
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uploader.cli import options
+from uploader.cli import flags, options
 
 if TYPE_CHECKING:
     from uploader.foreign import Found
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", required=True, metavar="TEXT", help="where the rows come from")
     parser.add_argument("--dry-run", action="store_true", help="show the first rows as they would be and send nothing")
     options.add_warehouse_options(parser)
-    options.add_deadline(parser)
+    flags.DEADLINE.add_to(parser)
 
 
 def run(args: argparse.Namespace) -> int:

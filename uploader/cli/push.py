@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from uploader import process
-from uploader.cli import options, repairs
+from uploader.cli import flags, options, repairs
 
 if TYPE_CHECKING:
     from uploader.push import Pushed
@@ -18,19 +18,26 @@ if TYPE_CHECKING:
 
 NAME = "push"
 HELP = "send what the warehouse does not have yet"
+OWN = (
+    flags.DEADLINE,
+    flags.Flag("retry-dead", "try the rows again that were set aside"),
+    flags.Flag(
+        "repair",
+        "also compare the warehouse with the records and send again what is missing there; a damaged file of the local "
+        "warehouse is set aside",
+    ),
+)
+
+
+def forwarded(prefix: str) -> flags.Forwarded:
+    """Return every option of this command that says how to push, for a command that pushes at its end."""
+    return flags.Forwarded(prefix, (*flags.BIGQUERY, *OWN))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     options.add_warehouse_options(parser)
-    options.add_deadline(parser)
-    parser.add_argument("--retry-dead", action="store_true", help="try the rows again that were set aside")
-    parser.add_argument(
-        "--repair",
-        action="store_true",
-        help="also compare the warehouse with the records and send again what is missing there; a damaged file of the "
-        "local warehouse is set aside",
-    )
+    flags.add(parser, OWN)
     parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
 
 
