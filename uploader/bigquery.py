@@ -101,6 +101,10 @@ class BigQueryWarehouse:
         """Return the first day whose rows the tables keep, such as 2026-01-31; None where they keep all."""
         return self._kept_from
 
+    def is_empty(self) -> bool:
+        """Return whether no table has a row, by what the tables say of themselves, which costs nothing to ask."""
+        return not any((found := self._found(self._id(table))) is not None and found.num_rows for table in TABLES)
+
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
         """Answer a SELECT."""
         from google.cloud import bigquery

@@ -65,6 +65,12 @@ class Warehouse(Protocol):
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
         """Return how many bytes a query would read, without running it; None where reading costs nothing."""
 
+    def kept_from(self) -> str | None:
+        """Return the first day (ISO) whose rows it keeps; None if it keeps rows for ever."""
+
+    def is_empty(self) -> bool:
+        """Return whether no table has a row, by what costs nothing to read."""
+
     def close(self) -> None:
         """Let go of it."""
 

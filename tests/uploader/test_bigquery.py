@@ -199,27 +199,6 @@ def _cells(root: Path, night: int) -> Batch:
 
 
 @pytest.mark.process
-def test_processes_killed_at_random_moments_leave_each_row_once(
-    results: Results, warehouse: BigQueryWarehouse, shared: str, first: int
-) -> None:
-    """PUSHES=200 is the whole promise, an hour of it; a few are made every time."""
-    chance, killed = random.Random(7), 0
-    command = [sys.executable, "-m", "uploader", "push", "--to", shared, "--results", str(results.root)]
-    for number in range(int(os.environ.get("PUSHES", "4"))):
-        store_run(results.root, first + number + 1, count=1)
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=1 + 8 * chance.random())
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            killed += 1
-    push(results, warehouse, Outbox(results.root / "outbox" / shared.replace("://", "-")))
-    assert killed > 0
-    assert verify(results, warehouse, values=True).problems == ()
-
-
-@pytest.mark.process
 def test_three_uploaders_at_once_add_each_row_once(results: Results, warehouse: BigQueryWarehouse, shared: str) -> None:
     roots = [results.root.parent / f"machine-{number}" for number in range(3)]
     for root in roots:

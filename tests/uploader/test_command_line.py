@@ -6,8 +6,6 @@ import csv
 import json
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -289,21 +287,6 @@ def test_what_no_push_has_sealed_yet_is_told_by_status(
     assert "not sealed" not in capsys.readouterr().out
 
 
-def test_what_the_warehouse_has_lost_since_is_told_with_how_it_is_sent_again(
-    results: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["push", "--results", results])
-    shutil.rmtree(Path(results) / "warehouse")
-    assert main(["push", "--results", results]) == 0
-    capsys.readouterr()
-    assert main(["verify", "--results", results]) == 1
-    outbox = Path(results) / "outbox" / "local"
-    assert f"once {outbox} is removed" in capsys.readouterr().out
-    shutil.rmtree(outbox)
-    assert main(["push", "--results", results]) == 0
-    assert main(["verify", "--results", results]) == 0
-
-
 def test_a_row_that_is_refused_ends_with_1_and_can_be_tried_again(
     results: str, fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -460,36 +443,4 @@ def test_three_pushes_at_once_into_one_folder_wait_for_each_other_and_add_each_r
     told = [process.communicate()[0].splitlines()[-1] for process in started]
     assert [process.returncode for process in started] == [0, 0, 0]
     assert sorted(told) == ["0 new rows, 0 were there"] * 2 + ["159 new rows, 0 were there"]
-    assert verify(results, LocalWarehouse(results.root / "warehouse"), values=True).problems == ()
-
-
-@pytest.mark.process
-def test_two_hundred_pushes_killed_at_random_steps_leave_each_row_once(tmp_path: Path) -> None:
-    """SIGKILL at the k-th call that changes the disk, k going over all of a push, again and again."""
-    results = results_with(tmp_path / "results", runs=1, count=1)
-    script = (
-        "import os, signal, sys\n"
-        "from pathlib import Path\n"
-        "left = int(sys.argv.pop(1))\n"
-        "def dying(call):\n"
-        "    def wrapped(*args, **kwargs):\n"
-        "        global left\n"
-        "        left -= 1\n"
-        "        if left < 0: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        return call(*args, **kwargs)\n"
-        "    return wrapped\n"
-        "for name in ('fsync', 'link', 'replace'): setattr(os, name, dying(getattr(os, name)))\n"
-        "Path.unlink, Path.replace = dying(Path.unlink), dying(Path.replace)\n"
-        "from uploader.cli.main import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    killed = 0
-    for number in range(int(os.environ.get("PUSHES", "200"))):
-        if number % 4 == 0:
-            store_run(results.root, number + 1, count=1)
-        command = [sys.executable, "-c", script, str(number % 40), "push", "--results", str(results.root), "--quiet"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-        killed += done.returncode == -signal.SIGKILL
-    assert main(["push", "--results", str(results.root), "--quiet"]) == 0
-    assert killed > 20
     assert verify(results, LocalWarehouse(results.root / "warehouse"), values=True).problems == ()
