@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox
 from uploader.pruning import bounded_inside, tables_read, unbounded
 from uploader.push import push
-from uploader.schema import FINDINGS
+from uploader.schema import BY_NAME, FINDINGS
 from uploader.sql import EVERY_DAY, since, to_duckdb, views
+from uploader.verify import verify
+from uploader.warehouse import Answer, Scalar
 
 FINDINGS_ONCE = "PARTITION BY day, run_id, revision, finding_id ORDER BY row_hash"
 
@@ -159,3 +162,26 @@ def test_views_of_the_local_warehouse_read_every_day() -> None:
     for name, sql in views().items():
         assert not re.search(r"[@$]since", to_duckdb(since(sql, EVERY_DAY)))
         assert EVERY_DAY in since(sql, EVERY_DAY), name
+
+
+class Recording(LocalWarehouse):
+    """A local warehouse that keeps the statements it is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.asked: list[str] = []
+
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+        """Keep a statement and answer it."""
+        self.asked.append(sql)
+        return super().query(sql, parameters)
+
+
+def test_verify_reads_no_table_for_all_days(tmp_path: Path) -> None:
+    results = results_with(tmp_path / "results", runs=2)
+    warehouse = Recording(results.root / "warehouse")
+    warehouse.create()
+    push(results, warehouse, Outbox(results.root / "outbox"))
+    assert verify(results, warehouse, values=True).problems == ()
+    assert {name for sql in warehouse.asked for name in tables_read(sql)} >= set(BY_NAME)
+    assert {sql: tables for sql in warehouse.asked if (tables := unbounded(sql))} == {}
