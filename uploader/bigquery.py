@@ -67,9 +67,8 @@ class BigQueryWarehouse:
         if self._append_only:
             for table in TABLES:
                 self._renew_view(table.name, ddl.once_each(self._dataset, table))
-        elif self._found(f"{self._dataset}.{ddl.LEASE}") is None:
-            self._run(f"create {ddl.LEASE}", ddl.create_lease(self._dataset))
-            made.append(f"table {ddl.LEASE}")
+        else:
+            made += self._create_lease()
         for name in views():
             first_day, append_only = self._options.first_day, self._append_only
             self._renew_view(name, ddl.create_view(self._dataset, name, first_day, append_only=append_only))
@@ -226,6 +225,16 @@ class BigQueryWarehouse:
             made.append(f"dataset {name}")
         return made
 
+    def _create_lease(self) -> list[str]:
+        """Make the table `lease`, or its row, where it is missing."""
+        if self._found(f"{self._dataset}.{ddl.LEASE}") is None:
+            self._run(f"create {ddl.LEASE}", ddl.create_lease(self._dataset))
+            return [f"table {ddl.LEASE}"]
+        if self._select("count-lease", ddl.count_lease(self._dataset)).rows == [(0,)]:
+            self._run(f"fill {ddl.LEASE}", ddl.fill_lease(self._dataset))
+            return [f"the row of table {ddl.LEASE}"]
+        return []
+
     def _insert(self, batch: Batch) -> int:
         """Add a batch's missing rows in one transaction, repeated while other uploaders' transactions abort it."""
         assert self._ready
@@ -239,9 +248,14 @@ class BigQueryWarehouse:
 
     def _inserted(self, batch: Batch, script: str) -> int:
         try:
-            [(added, missing)] = self._select(f"insert-{batch.name[:40]}", script).rows
+            [(added, missing, leased)] = self._select(f"insert-{batch.name[:40]}", script).rows
         except RowsRefused as error:  # the rows were loaded: what is refused here is no row's fault
             raise WarehouseFailure(f"{error}; the batch stays pending: push again") from error
+        if not leased:
+            raise SchemaDiffers(
+                f"{self._dataset}.{ddl.LEASE}: has no row, without which uploaders could double rows; nothing was "
+                f"inserted; make the row with: uploader init --to {self.address}"
+            )
         if missing:
             raise Unreachable(
                 f"{self._id(batch.table)}: lacks {missing:,} of {batch.contents().rows:,} rows after they were "

@@ -37,6 +37,20 @@ def create_lease(dataset: str) -> str:
     )
 
 
+def count_lease(dataset: str) -> str:
+    """Return the query for the number of rows of `lease`, which reads no column and costs nothing."""
+    return f"SELECT COUNT(*) AS n FROM {quoted(dataset, LEASE)}"
+
+
+def fill_lease(dataset: str) -> str:
+    """Return the statement that gives `lease` its row if it has none."""
+    lease = quoted(dataset, LEASE)
+    return (
+        f"INSERT INTO {lease} (holder, taken_at)\nSELECT CAST(NULL AS STRING), CURRENT_TIMESTAMP() FROM (SELECT 1) "
+        f"WHERE NOT EXISTS (SELECT 1 FROM {lease})"
+    )
+
+
 def create_views(dataset: str, first_day: str | None = None, *, append_only: bool = False) -> dict[str, str]:
     """Return the DDL of each view by its name, in the order in which they can be made.
 

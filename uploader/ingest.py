@@ -19,8 +19,9 @@ NO_NUMBER = -1  # steps and counts begin at 0
 def insert_missing(dataset: str, batch: Batch, staging: str, kept_from: str | None) -> str:
     """Return the script that inserts a batch's missing rows from its staging table.
 
-    It answers one row: `added`, the rows that were inserted, and `missing`, those that the table lacks after that; rows
-    of days before `kept_from`, which the table does not keep, are not counted as missing.
+    It answers one row: `added`, the rows that were inserted, `missing`, those that the table lacks after that, and
+    `leased`, the rows of `lease` that were updated. If there are none, nothing is inserted, because an UPDATE of no row
+    conflicts with nothing. Rows of days before `kept_from`, which the table does not keep, are not counted as missing.
     """
     names = ", ".join(column.name for column in batch.table.columns)
     keys = ", ".join(f"S.{name}" for name in batch.table.key)
@@ -28,13 +29,14 @@ def insert_missing(dataset: str, batch: Batch, staging: str, kept_from: str | No
     lease = ddl.quoted(dataset, ddl.LEASE)
     kept = "" if kept_from is None else f" AND S.day >= DATE '{kept_from}'"
     return (
-        "DECLARE added INT64 DEFAULT 0;\nBEGIN TRANSACTION;\n"
+        "DECLARE added, leased INT64 DEFAULT 0;\nBEGIN TRANSACTION;\n"
         f"UPDATE {lease} SET holder = '{batch.name}', taken_at = CURRENT_TIMESTAMP() WHERE TRUE;\n"
+        "SET leased = @@row_count;\n"
         f"INSERT INTO {ddl.quoted(dataset, batch.table.name)} ({names})\n"
-        f"SELECT {names} FROM `{staging}` AS S\nWHERE {absent}\n"
+        f"SELECT {names} FROM `{staging}` AS S\nWHERE leased > 0 AND {absent}\n"
         f"QUALIFY ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY S.row_hash) = 1;\n"
         "SET added = @@row_count;\nCOMMIT TRANSACTION;\n"
-        f"SELECT added, (SELECT COUNT(*) FROM `{staging}` AS S WHERE {absent}{kept}) AS missing;"
+        f"SELECT added, (SELECT COUNT(*) FROM `{staging}` AS S WHERE {absent}{kept}) AS missing, leased;"
     )
 
 

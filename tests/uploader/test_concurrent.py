@@ -14,6 +14,7 @@ from tests.uploader.stored import store_run
 from uploader import connect as connecting
 from uploader import ingest
 from uploader.bigquery import BigQueryWarehouse
+from uploader.errors import SchemaDiffers
 from uploader.outbox import Batch, Outbox
 from uploader.retry import Patience
 from uploader.rows import of_record
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
 ]
 UPLOADERS = 6
-LEASED = re.compile(r"UPDATE [^;]+;\n")
+LEASED = re.compile(r"UPDATE [^;]+;\nSET leased = @@row_count;")
 
 
 def opened(address: str, *, append_only: bool = False) -> BigQueryWarehouse:
@@ -96,7 +97,7 @@ def test_without_the_row_that_all_update_overlapping_batches_double_rows(
 ) -> None:
     """What the service documents of INSERT, seen: the test before this one could fail."""
     script = ingest.insert_missing
-    monkeypatch.setattr(ingest, "insert_missing", lambda *given: LEASED.sub("", script(*given)))
+    monkeypatch.setattr(ingest, "insert_missing", lambda *given: LEASED.sub("SET leased = 1;", script(*given)))
     warehouse = opened(emulated)
     warehouse.create()
     for _ in range(10):
@@ -105,6 +106,20 @@ def test_without_the_row_that_all_update_overlapping_batches_double_rows(
             return
         warehouse._run("empty cells", f"DELETE FROM `{warehouse._dataset}.cells` WHERE TRUE")
     raise AssertionError("no row was doubled in ten rounds")
+
+
+def test_lease_without_its_row_stops_a_push_until_init_makes_the_row(emulated: str, overlapping: list[Batch]) -> None:
+    """An UPDATE of no row conflicts with nothing, so that overlapping batches would double rows."""
+    warehouse = opened(emulated)
+    warehouse.create()
+    assert "the row of table lease" not in warehouse.create()
+    warehouse._run("empty lease", f"DELETE FROM `{warehouse._dataset}.lease` WHERE TRUE")
+    with pytest.raises(SchemaDiffers, match=r"lease: has no row.*nothing was inserted.*uploader init --to bigquery://"):
+        warehouse.merge(overlapping[0])
+    assert stored(warehouse) == Counter()
+    assert "the row of table lease" in warehouse.create()
+    assert sum(merged_at_once(emulated, overlapping)) == 9
+    assert set(stored(warehouse).values()) == {1}
 
 
 def test_without_dml_rows_appended_at_once_are_shown_once(emulated: str, overlapping: list[Batch]) -> None:
