@@ -47,8 +47,9 @@ def client(project: str, options: Options, deadline: Deadline) -> bigquery.Clien
 
 
 def _session(found: Any, deadline: Deadline) -> Any:
-    """Return a session with these credentials whose requests end with the deadline."""
-    from google.auth.transport.requests import AuthorizedSession
+    """Return a session with these credentials whose requests, those for a token included, end with the deadline."""
+    from google.auth.transport.requests import AuthorizedSession, Request
+    from requests import Session
     from requests.adapters import HTTPAdapter
 
     class Limited(HTTPAdapter):
@@ -59,9 +60,11 @@ def _session(found: Any, deadline: Deadline) -> Any:
             limits = deadline.left_s(connect or REQUEST_S), deadline.left_s(answer or REQUEST_S)
             return super().send(request, stream, limits, *args, **given)
 
-    session = AuthorizedSession(found)
+    tokens = Session()
+    session = AuthorizedSession(found, auth_request=Request(tokens))
     for scheme in ("https://", "http://"):
         session.mount(scheme, Limited())
+        tokens.mount(scheme, Limited())
     return session
 
 

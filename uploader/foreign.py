@@ -8,7 +8,6 @@ table has grown, gives its rows in another order, or came as several files.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import hashlib
 import json
@@ -18,13 +17,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from records.codec import canonical
 from records.schema import SCHEMA_VERSION
 from uploader.errors import BadInput
 from uploader.rows import Row, day_of, line
 from uploader.schema import CELLS, MEASUREMENTS, RUNS, Column, Mode, Type, metrics, unit_of
+
+if TYPE_CHECKING:
+    from uploader.warehouse import Options
 
 NEEDED = ("workload", "backend", "value", "started_at")
 MADE = frozenset({"day", "run_id", "cell_id", "repeat", "attempt", "row_hash", "source", "schema_version", "status"})
@@ -88,14 +90,14 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def read_table(address: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+def read_table(address: str, results: Path, options: Options) -> list[dict[str, Any]]:
     """Return the rows of a BigQuery table. Raises `UploadError`."""
-    from uploader.warehouse import Options, open_warehouse
+    from uploader.warehouse import open_warehouse
 
     dataset, _, table = address.rpartition(".")
     if not table.isidentifier():
         raise BadInput(f"FILE: must be bigquery://PROJECT.DATASET.TABLE, got {address!r}")
-    theirs = open_warehouse(dataset, args.results, Options(location=args.location, impersonate=args.impersonate))
+    theirs = open_warehouse(dataset, results, options)
     try:
         return theirs.query(f"SELECT * FROM {table}").dicts()
     finally:

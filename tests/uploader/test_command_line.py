@@ -18,7 +18,7 @@ from records.schema import SCHEMA_VERSION
 from tests.uploader.stored import full_at, results_with, store_run
 from uploader import warehouse
 from uploader.cli.main import main
-from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
+from uploader.errors import BadInput, NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
 from uploader.local import LocalWarehouse
 from uploader.testing import FakeWarehouse
 from uploader.verify import verify
@@ -200,6 +200,22 @@ def test_flags_of_bigquery_reach_the_warehouse(
     monkeypatch.setattr(warehouse, "open_warehouse", opening)
     main([*arguments, "--to", BIGQUERY, "--results", results])
     assert opened == [asked]
+
+
+def test_table_to_import_is_read_within_the_limits_of_the_flags(results: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[tuple[str, Options]] = []
+
+    def opening(address: str, folder: Path, options: Options) -> FakeWarehouse:
+        opened.append((address, options))
+        raise BadInput("that is enough")
+
+    monkeypatch.setattr(warehouse, "open_warehouse", opening)
+    theirs = "bigquery://some-project.theirs"
+    maps = [f"--map={name}={name}" for name in ("workload", "backend", "value", "started_at")]
+    asked = ["import", f"{theirs}.old", *maps, "--metric", "times.step_time_s", "--source", "lab", "--append-only"]
+    limits = ["--maximum-bytes-billed", "7", "--deadline", "2", "--location", "EU", "--impersonate", "me@x.example"]
+    assert main([*asked, *limits, "--to", BIGQUERY, "--results", results]) == 2
+    assert opened == [(theirs, Options(False, "EU", "me@x.example", 7, 120.0))]
 
 
 @pytest.mark.parametrize(

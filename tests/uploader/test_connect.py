@@ -12,6 +12,9 @@ from uploader.errors import Unreachable
 from uploader.retry import Deadline
 from uploader.warehouse import Options
 
+AnonymousCredentials = pytest.importorskip(
+    "google.auth.credentials", reason="google-cloud-bigquery is not installed: extra `bigquery`"
+).AnonymousCredentials
 adapters = pytest.importorskip("requests.adapters", reason="google-cloud-bigquery is not installed: extra `bigquery`")
 
 
@@ -42,3 +45,23 @@ def test_a_request_waits_no_longer_than_the_deadline_leaves_and_none_is_sent_aft
         with pytest.raises(Unreachable, match="not finished after"):
             made._http.get("http://127.0.0.1:9/", timeout=given)
     assert limits == [sent, sent]
+
+
+def test_request_for_a_token_ends_with_the_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "http://127.0.0.1:9")
+    limits: list[Any] = []
+
+    def send(adapter: Any, request: Any, stream: bool, timeout: Any, *args: Any, **more: Any) -> Any:
+        limits.append((request.url, timeout))
+        raise ConnectionError("no network in a unit test")
+
+    class Expired(AnonymousCredentials):  # type: ignore[misc]
+        def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
+            request("https://127.0.0.1:9/token", method="POST")
+
+    monkeypatch.setattr(adapters.HTTPAdapter, "send", send)
+    monkeypatch.setattr("google.auth.credentials.AnonymousCredentials", Expired)
+    deadline = Deadline(30.0, clock=lambda: 0.0)
+    with closing(client("some-project", Options(), deadline)) as made, pytest.raises(ConnectionError):
+        made._http.get("https://127.0.0.1:9/", timeout=120.0)
+    assert limits == [("https://127.0.0.1:9/token", (30.0, 30.0))]

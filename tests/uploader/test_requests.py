@@ -85,6 +85,8 @@ class Client:
     lost: set[int] = field(default_factory=set)
     hidden: list[Exception] = field(default_factory=list)
     expiration_ms: int | None = None
+    expirations_ms: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
     looks: int = 0
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -93,8 +95,11 @@ class Client:
         self._note("get_table", (name,), given)
         if name not in self.tables:
             raise api.NotFound("no such table", errors=[{"reason": "notFound"}])
-        partitioning = SimpleNamespace(expiration_ms=self.expiration_ms)
-        return SimpleNamespace(table_type=self.tables[name], schema=[], time_partitioning=partitioning)
+        table = name.split(".")[2]
+        partitioning = SimpleNamespace(expiration_ms=self.expirations_ms.get(table, self.expiration_ms))
+        return SimpleNamespace(
+            table_type=self.tables[name], schema=[], time_partitioning=partitioning, num_rows=self.rows.get(table, 0)
+        )
 
     def get_job(self, job_id: str, **given: Any) -> Job:
         self._note("get_job", (job_id,), given)
@@ -437,3 +442,58 @@ def test_without_dml_a_batch_that_is_all_there_is_not_loaded(batch: Batch) -> No
     client.held = [tuple(values[name] for name in CELLS.key) for values in batch.values()]
     assert opened(client).merge(batch) == 0
     assert client.named("load") == []
+
+
+def test_without_dml_reading_the_keys_is_repeated_while_another_uploader_changes_the_table(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = appending()
+    warehouse = opened(client)
+    read, failures = warehouse._select, [Contended("aborted"), Contended("aborted")]
+
+    def contended(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return read(*given)
+
+    monkeypatch.setattr(warehouse, "_select", contended)
+    assert warehouse.merge(batch) == 3
+    assert len(client.named("load")) == 1
+
+
+def test_keys_of_every_run_and_day_of_a_batch_are_read_before_it_is_appended(tmp_path: Path) -> None:
+    runs, outbox = results_with(tmp_path / "results", runs=3).runs(), Outbox(tmp_path / "outbox")
+    lines = [row.line for run in runs for record in run.load()[0] for row in of_record(record) if row.table is CELLS]
+    with outbox.locked():
+        batch = outbox.seal(CELLS, lines)
+    client = appending()
+    opened(client).merge(batch)
+    [((sql,), asked)] = client.named("query")
+    assert "WHERE day BETWEEN DATE '2026-01-01' AND DATE '2026-01-03' AND run_id IN UNNEST(@runs)" in sql
+    [given] = asked["job_config"].query_parameters
+    assert given.values == [run.run_id for run in runs]
+
+
+def test_the_table_that_keeps_the_fewest_days_decides_what_is_kept() -> None:
+    client = Client(expirations_ms={"runs": 90 * DAY_MS, "findings": 60 * DAY_MS}, held=[(date(2025, 11, 29),)])
+    assert opened(client).kept_from() == "2025-11-30"
+    [((sql,), _)] = client.named("query")
+    assert f"INTERVAL {60 * DAY_MS} MILLISECOND" in sql
+
+
+def test_a_warehouse_is_empty_only_if_no_table_has_a_row() -> None:
+    assert opened(Client()).is_empty()
+    assert [opened(Client(rows={table.name: 1})).is_empty() for table in TABLES] == [False] * len(TABLES)
+    without_dml = appending()
+    without_dml.rows = {"findings_appended": 1}
+    assert not opened(without_dml).is_empty()
+
+
+def test_without_dml_a_query_from_a_day_on_is_bounded_before_rows_are_numbered() -> None:
+    client, sql = appending(), "SELECT run_id FROM cells WHERE day >= CAST(@since AS DATE)"
+    warehouse = opened(client)
+    warehouse.query(sql, {"since": "2026-01-01"})
+    warehouse.bytes_read(sql, {"since": "2026-01-01"})
+    sent = [asked for (asked,), _ in client.named("query")]
+    assert len(sent) == 2
+    assert all("FROM cells_appended WHERE day >= CAST(@since AS DATE) QUALIFY" in one for one in sent)

@@ -9,6 +9,7 @@ which an import makes none."""
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,10 @@ def run(args: argparse.Namespace) -> int:
     from uploader.outbox import seal_all
 
     asked = foreign.Asked(foreign.mapping(args.mapping), args.metric, foreign.source(args.source))
-    theirs = foreign.read_table(args.file, args) if "://" in args.file else foreign.read_csv(Path(args.file))
+    if "://" in args.file:  # how their dataset was made is read from it: --append-only is about ours
+        theirs = foreign.read_table(args.file, args.results, replace(options.reached(args), append_only=False))
+    else:
+        theirs = foreign.read_csv(Path(args.file))
     found = foreign.rows_of(theirs, asked)
     if args.dry_run:
         print("\n".join(row.line for row in found.rows[:6]))
