@@ -202,6 +202,14 @@ def test_flags_of_bigquery_reach_the_warehouse(
     assert opened == [asked]
 
 
+def test_file_with_a_query_that_is_no_text_is_bad_input(
+    results: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "query.sql").write_bytes(b"SELECT '\xff'")
+    assert main(["query", "--file", str(tmp_path / "query.sql"), "--results", results]) == 2
+    assert "query.sql: must be text in UTF-8, got byte 8 of another form" in capsys.readouterr().err
+
+
 def test_table_to_import_is_read_within_the_limits_of_the_flags(results: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[tuple[str, Options]] = []
 

@@ -20,7 +20,7 @@ from uploader.manifest import NAME
 from uploader.outbox import Outbox
 from uploader.push import push
 from uploader.repair import repair
-from uploader.schema import CELLS
+from uploader.schema import CELLS, TABLES
 from uploader.sending import Pushed
 from uploader.verify import verify
 
@@ -165,6 +165,15 @@ def test_rows_that_are_marked_as_sent_come_back_by_a_repair(
     assert "repair: 2 rows were missing, 2 are back, 0 differences left" in printed
     assert uploader(results, "push", "--repair") == 0
     assert "repair: 0 rows were missing, 0 are back, 0 differences left" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("table", [table.name for table in TABLES])
+def test_rows_of_every_table_come_back_by_a_repair(results: Results, folder: Path, table: str) -> None:
+    manifest = json.loads((folder / NAME).read_text())
+    manifest["tables"][table] = []
+    (folder / NAME).write_text(json.dumps(manifest))
+    assert uploader(results, "push", "--repair", "--quiet") == 0
+    assert uploader(results, "verify") == 0
 
 
 def test_a_batch_whose_name_a_file_has_already_brings_back_rows_that_were_in_another_file(tmp_path: Path) -> None:

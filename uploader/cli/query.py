@@ -89,6 +89,8 @@ def _sql(args: argparse.Namespace) -> str:
         return str(args.sql) if args.file is None else str(args.file.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"--file: {args.file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"--file: {args.file}: must be text in UTF-8, got byte {error.start} of another form") from error
 
 
 def _assignment(text: str) -> tuple[str, Scalar]:
