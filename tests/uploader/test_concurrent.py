@@ -129,3 +129,18 @@ def test_without_dml_rows_appended_at_once_are_shown_once(emulated: str, overlap
     there = stored(warehouse)
     assert (len(there), set(there.values())) == (9, {1})
     assert max(stored(warehouse, "cells_appended").values()) == UPLOADERS
+
+
+@pytest.mark.parametrize("append_only", [False, True])
+def test_key_that_a_batch_has_twice_is_added_once(
+    emulated: str, overlapping: list[Batch], tmp_path: Path, append_only: bool
+) -> None:
+    """Such as one of a file that was written by hand: both rows are in the staging table."""
+    lines, outbox = overlapping[0].lines(), Outbox(tmp_path / "twice")
+    with outbox.locked():
+        batch = outbox.seal(CELLS, [*lines, *lines])
+    warehouse = opened(emulated, append_only=append_only)
+    warehouse.create()
+    assert warehouse.merge(batch) == 9
+    there = stored(warehouse, "cells_appended" if append_only else "cells")
+    assert (len(there), set(there.values())) == (9, {1})
