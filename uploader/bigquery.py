@@ -184,8 +184,8 @@ class BigQueryWarehouse:
         return kept.isoformat()
 
     @cached_property
-    def _ready(self) -> bool:
-        """Whether a batch can be inserted. Raises `SchemaDiffers` where what that needs is missing or elsewhere."""
+    def _ready(self) -> str:
+        """The dataset for staging tables, if a batch can be inserted. Raises `SchemaDiffers` if not."""
         advice = f"make it with: uploader init --to {self.address}"
         if self._found(f"{self._dataset}.{ddl.LEASE}") is None:
             raise SchemaDiffers(f"{self._dataset}.{ddl.LEASE}: is missing; {advice}")
@@ -197,7 +197,7 @@ class BigQueryWarehouse:
                 f"{self._staging}: is in {staging.location}, {self._dataset} in {self._location}, and no statement "
                 f"reads from both; remove {self._staging}, which holds nothing that lasts, and {advice}"
             )
-        return True
+        return self._staging
 
     @property
     def _suffix(self) -> str:
@@ -237,8 +237,7 @@ class BigQueryWarehouse:
 
     def _insert(self, batch: Batch) -> int:
         """Add a batch's missing rows in one transaction, repeated while other uploaders' transactions abort it."""
-        assert self._ready
-        staging = f"{self._staging}.{batch.table.name}_{batch.sha[:16]}_{uuid.uuid4().hex[:16]}"
+        staging = f"{self._ready}.{batch.table.name}_{batch.sha[:16]}_{uuid.uuid4().hex[:16]}"
         self._load(f"load-{batch.name[:40]}", batch.path.read_bytes(), batch.table, staging)
         try:
             script = ingest.insert_missing(self._dataset, batch, staging, self._kept_from)

@@ -18,7 +18,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +34,8 @@ FOLDERS = ("pending", "done", "dead")
 MOST_ROWS = 100_000
 METRIC = ',"metric":'
 WITH_METRIC = (MEASUREMENTS, FINDINGS)
+MARK = {"table": str, "items": list}
+LETTER = {"table": str, "item": str, "reason": str, "row": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Outbox:
         """Return the rows that were set aside."""
         found = []
         for path in sorted((self.folder / "dead").glob("[!.]*.json")):
-            told = _loaded(path)
+            told = _loaded(path, LETTER)
             found.append(DeadLetter(told["table"], told["item"], told["reason"], told["row"], path))
         return found
 
@@ -195,7 +197,7 @@ class Outbox:
         return sum(1 for _ in (self.folder / "done").glob("[!.]*.json"))
 
     def _marks(self) -> Iterator[dict[str, Any]]:
-        return (_loaded(path) for path in (self.folder / "done").glob("[!.]*.json"))
+        return (_loaded(path, MARK) for path in (self.folder / "done").glob("[!.]*.json"))
 
     def _mark(self, folder: str, name: str, told: dict[str, Any]) -> None:
         path = self.folder / folder / f"{name}.json"
@@ -259,13 +261,29 @@ def _batch(path: Path) -> Batch:
     return Batch(BY_NAME[name], sha, path)
 
 
-def _loaded(path: Path) -> dict[str, Any]:
+def _loaded(path: Path, members: Mapping[str, type]) -> dict[str, Any]:
+    """Return an object with these members. Raises `OutboxFailure` for anything else."""
     with _explained(path, "cannot be read"):
         try:
-            found: dict[str, Any] = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise OutboxFailure(f"{path}: is damaged ({error}); remove it: what was in it is sent again") from error
-    return found
+            found = json.loads(path.read_bytes())
+            problem = _problem(found, members)
+        except (ValueError, RecursionError) as error:
+            found, problem = {}, str(error)
+    if problem:
+        raise OutboxFailure(f"{path}: is damaged ({problem}); remove it: what was in it is sent again")
+    return dict(found)
+
+
+def _problem(found: object, members: Mapping[str, type]) -> str:
+    """Return what is wrong with a mark or a dead letter, "" if nothing is."""
+    if not isinstance(found, dict):
+        return f"must be an object, got {type(found).__name__}"
+    for name, kind in members.items():
+        if not isinstance(found.get(name), kind):
+            return f"{name}: must be a {kind.__name__}, got {type(found.get(name)).__name__}"
+    if found["table"] not in BY_NAME:
+        return f"table: must be one of {', '.join(BY_NAME)}, got {found['table'][:80]!r}"
+    return ""
 
 
 @contextlib.contextmanager

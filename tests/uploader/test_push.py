@@ -204,6 +204,25 @@ def test_a_batch_that_was_damaged_is_told_and_sent_again_once_it_is_removed(resu
     assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
 
 
+@pytest.mark.parametrize("folder", ["done", "dead"])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[]", "must be an object, got list"),
+        ("{}", "table: must be a str, got NoneType"),
+        ('{"table": "steps", "items": [], "item": "a", "reason": "b", "row": "{}"}', "table: must be one of runs, "),
+        ("[" * 100_000, "maximum recursion depth"),
+    ],
+)
+def test_mark_or_dead_letter_of_another_form_is_named_with_its_problem(
+    results: Results, outbox: Outbox, folder: str, text: str, problem: str
+) -> None:
+    push(results, FakeWarehouse(), outbox)
+    (outbox.folder / folder / "cells-1.json").write_text(text)
+    with pytest.raises(OutboxFailure, match=rf"cells-1\.json: is damaged \({problem}.*; remove it: what was in it"):
+        push(results, FakeWarehouse(), outbox)
+
+
 def test_what_is_no_batch_or_no_mark_is_told_by_its_path(results: Results, outbox: Outbox) -> None:
     push(results, FakeWarehouse(), outbox)
     mark = next((outbox.folder / "done").glob("*.json"))
