@@ -64,6 +64,11 @@ def test_a_request_under_another_host_name_is_refused(host: str | None) -> None:
     assert body.decode().startswith(text)
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "TRACE"])
+def test_another_host_name_is_refused_whatever_the_method(method: str) -> None:
+    assert ask(Place("127.0.0.1", 80), "evil.example", method)[0] == "421 Misdirected Request"
+
+
 def test_the_address_listened_on_and_the_public_names_are_accepted() -> None:
     where = place("192.168.1.7:8080", ["Bench.Example.org", "fd00::7"])
     for host in ("192.168.1.7:8080", "bench.example.org", "BENCH.example.org.:443", "[fd00:0::7]:8080"):
