@@ -13,7 +13,7 @@ from pathlib import Path
 from dashboards import axes, panels, report
 from dashboards.format import plural
 from dashboards.panels import Panel
-from dashboards.questions import Choice, Question, Reader, answer
+from dashboards.questions import EVER, Choice, Question, Reader, answer
 from uploader.errors import OutboxFailure, UploadError
 from uploader.outbox import Outbox
 from uploader.schema import CELLS
@@ -23,8 +23,8 @@ SELF = "'self'"
 # Dashboards show findings: a run that has none stands under few questions, and a page that is empty must say why.
 STANDING = """
 SELECT COUNT(*) AS runs, SUM(IF(f.run_id IS NULL, 1, 0)) AS without_findings
-FROM (SELECT DISTINCT run_id FROM cells WHERE source IS NULL) AS c
-LEFT JOIN (SELECT DISTINCT run_id FROM findings) AS f ON f.run_id = c.run_id
+FROM (SELECT DISTINCT run_id FROM cells WHERE source IS NULL AND day >= CAST(@since AS DATE)) AS c
+LEFT JOIN (SELECT DISTINCT run_id FROM findings WHERE day >= CAST(@since AS DATE)) AS f ON f.run_id = c.run_id
 """
 EMPTY = (
     "Nothing has been measured yet, or nothing was pushed here: `runner --matrix matrix.yaml` measures, "
@@ -75,9 +75,9 @@ class Frame:
     choice: Choice = Choice()
 
 
-def standing(warehouse: Reader) -> Standing:
-    """Return what a warehouse holds. Raises `WarehouseFailure`."""
-    [(runs, without)] = warehouse.query(STANDING).rows
+def standing(warehouse: Reader, since: str = EVER) -> Standing:
+    """Return what a warehouse holds from a day on. Raises `WarehouseFailure`."""
+    [(runs, without)] = warehouse.query(STANDING, {"since": since}).rows
     return Standing(int(runs), int(without or 0))
 
 

@@ -1,7 +1,8 @@
 """The questions that dashboards answer: one hand-written query each in `queries/`, in BigQuery's dialect.
 
-Every query takes @workload, @backend (each '' for all) and @since (a day); `trend` takes @cell too. They show findings
-as `analysis` computed them and run unchanged on BigQuery and, transpiled, on the local warehouse.
+Every query takes @workload, @backend (each '' for all) and @since (the first day that is read); `trend` takes @cell
+too. The views are part of the statement, so that @since bounds every scan of a table. They show findings as `analysis`
+computed them and run unchanged on BigQuery and, transpiled, on the local warehouse.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+from uploader.sql import with_views
 from uploader.warehouse import Answer, Scalar
 
 QUERIES = Path(__file__).parent / "queries"
@@ -31,6 +33,7 @@ ORDER = (
     "runs",
 )
 EVER = "2000-01-01"
+DEFAULT_DAYS = 90  # that dashboards on BigQuery read, where each byte costs money
 
 
 class Reader(Protocol):
@@ -88,4 +91,4 @@ def answer(warehouse: Reader, question: Question, choice: Choice) -> Answer:
 def _question(name: str) -> Question:
     sql = (QUERIES / f"{name}.sql").read_text(encoding="utf-8")
     told = dict(line[3:].split(": ", 1) for line in sql.splitlines() if line.startswith("-- "))
-    return Question(name, told["title"], told["asks"], sql)
+    return Question(name, told["title"], told["asks"], with_views(sql))

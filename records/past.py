@@ -138,14 +138,14 @@ class _Reader:
             self.doubts.append(f"run {run.run_id} is left out: {reason}")
             return None
         folder = str(run.folder / "records")
-        found = [self._attempt(f"{folder}/{name}", name) for name in names if not _aside(name)]
+        found = [self._attempt(f"{folder}/{name}", name, run.run_id) for name in names if not _aside(name)]
         return PastRun(run.run_id, root, tuple(attempt for attempt in found if attempt is not None))
 
-    def _attempt(self, path: str, name: str) -> Attempt | None:
+    def _attempt(self, path: str, name: str, run_id: str) -> Attempt | None:
         if self._chosen.get(name[:16]) is False:
             return None
         try:
-            data = _read_object(path, name)
+            data = _read_object(path, name, run_id)
             cell_id = name[:16]
             if cell_id not in self._chosen:
                 self._choose(cell_id, data["settings"])
@@ -213,7 +213,7 @@ def left_out(about: object) -> str | None:
     return None if arm == teller else f"its session is told by the arm {teller!r}, this is {arm!r}"
 
 
-def _read_object(path: str, name: str) -> dict[str, Any]:
+def _read_object(path: str, name: str, run_id: str) -> dict[str, Any]:
     if not RECORD_NAME.fullmatch(name):
         raise ValueError("not the name of a record")
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
@@ -227,6 +227,8 @@ def _read_object(path: str, name: str) -> dict[str, Any]:
     version = data["schema_version"] if isinstance(data, dict) else None
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise ValueError(f"schema version {version!r}; this runner reads up to {SCHEMA_VERSION}")
+    if data["run_id"] != run_id:
+        raise ValueError(f"run_id: must be {run_id}, the run of its folder, got {data['run_id']!r}")
     found: dict[str, Any] = data
     return found
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from records.codec import CodecError, canonical, decode, dumps, loads
 from records.schema import DeviceProof, Machine
 from records.settings import Settings
-from records.store import StoreFailure, write_synced
+from records.store import StoreFailure, sync_folder, write_synced
 
 PEAKS_VERSION = 1
 # Whose kernels a peak times. Keras is not among them: a matrix product goes past it.
@@ -153,12 +153,16 @@ def keep(results: Path, peaks: Peaks) -> Path:
 
 
 def put(path: Path, text: str) -> None:
-    """Write a text so that a reader sees the old file or the new one. Raises `StoreFailure`."""
+    """Write a text so that a reader sees the old file or the new one, the new one once this returns.
+
+    Raises `StoreFailure`.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_synced(aside, text)
         aside.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             aside.unlink()

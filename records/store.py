@@ -181,11 +181,13 @@ class Run:
 
         A record is published once and never replaced, so that each file is read once.
 
-        Raises `StoreFailure` for a record of a newer schema: an older runner must not misread or re-measure it.
+        Raises `StoreFailure` for a record of a newer schema, which an older runner must not misread or re-measure, and
+        for a folder that cannot be listed, which is not a run without records.
         """
         records, problems = [], []
-        for path in sorted((self.folder / "records").glob("*")):
-            if path.is_dir() or path.name.startswith("."):
+        for name in self.record_names():
+            path = self.folder / "records" / name
+            if path.is_dir():
                 continue
             try:
                 if path.name not in self._read:
@@ -194,6 +196,19 @@ class Run:
             except (OSError, CodecError) as error:
                 problems.append(Problem(path, str(error)))
         return sorted(records, key=lambda record: record.key), problems
+
+    def record_names(self) -> list[str]:
+        """Return the names of the files in `records`, sorted, hidden ones left out. Raises `StoreFailure`."""
+        folder = self.folder / "records"
+        try:
+            found = os.listdir(folder)  # noqa: PTH208 - names are what is wanted; `glob` hides that a folder is unreadable
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreFailure(
+                f"{folder}: cannot be listed: {error.strerror or error}; let this user read it, or move the run away"
+            ) from error
+        return sorted(name for name in found if not name.startswith("."))
 
     def quarantine(self, problems: list[Problem]) -> None:
         """Move files that are not records to `records/corrupt/`, so that their cells run again."""
@@ -256,7 +271,7 @@ def publish(path: Path, text: str) -> None:
     finally:
         with contextlib.suppress(OSError):
             aside.unlink()
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_synced(path: Path, text: str) -> None:
@@ -304,10 +319,14 @@ def _read_record(path: Path) -> Record:
         raise CodecError(f"times.step_time_s must be above 0, got {record.times.step_time_s:g}: no clock measured this")
     if path.name != "{}.{}.{}.json".format(*record.key):
         raise CodecError(f"holds the record of {record.key}")
+    run_id = path.parent.parent.name
+    if RUN_ID.fullmatch(run_id) and record.run_id != run_id:  # a folder with another name may be a copy of a run
+        raise CodecError(f"run_id: must be {run_id}, the run of its folder, got {record.run_id!r}")
     return record
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

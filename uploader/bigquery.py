@@ -26,6 +26,7 @@ from uploader import ddl, ingest, refusals
 from uploader.errors import BadInput, RowsRefused, SchemaDiffers, Unreachable, WarehouseFailure
 from uploader.jobs import REQUEST_S, UPLOAD_S, Jobs
 from uploader.outbox import Batch
+from uploader.pruning import bounded_inside
 from uploader.schema import TABLES, Column, Mode, Table
 from uploader.sql import checked, views
 from uploader.warehouse import Actual, Answer, Options, Scalar
@@ -69,9 +70,9 @@ class BigQueryWarehouse:
         elif self._found(f"{self._dataset}.{ddl.LEASE}") is None:
             self._run(f"create {ddl.LEASE}", ddl.create_lease(self._dataset))
             made.append(f"table {ddl.LEASE}")
-        names = [table.name for table in TABLES] + list(views())
-        for name, sql in views().items():
-            self._renew_view(name, ddl.create_view(self._dataset, name, sql, names))
+        for name in views():
+            first_day, append_only = self._options.first_day, self._append_only
+            self._renew_view(name, ddl.create_view(self._dataset, name, first_day, append_only=append_only))
             made.append(f"view {name}")
         return made
 
@@ -100,6 +101,10 @@ class BigQueryWarehouse:
         """Return the first day whose rows the tables keep, such as 2026-01-31; None where they keep all."""
         return self._kept_from
 
+    def is_empty(self) -> bool:
+        """Return whether no table has a row, by what the tables say of themselves, which costs nothing to ask."""
+        return not any((found := self._found(self._id(table))) is not None and found.num_rows for table in TABLES)
+
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
         """Answer a SELECT."""
         from google.cloud import bigquery
@@ -109,7 +114,7 @@ class BigQueryWarehouse:
             for name, value in (parameters or {}).items()
         ]
         try:
-            return self._select("query", checked(sql), given)
+            return self._select("query", self._pruned(sql), given)
         except RowsRefused as error:
             raise WarehouseFailure(str(error)) from error
 
@@ -123,7 +128,7 @@ class BigQueryWarehouse:
             bigquery.ScalarQueryParameter(name, PARAMETER_TYPES[type(value)], value)
             for name, value in (parameters or {}).items()
         ]
-        sql = checked(sql)
+        sql = self._pruned(sql)
         try:
             job = self._jobs.ask("dry run", lambda: self._start_query(sql, config, None))
         except RowsRefused as error:
@@ -144,6 +149,11 @@ class BigQueryWarehouse:
         if asked is not None and asked.casefold() != str(found.location).casefold():
             raise BadInput(f"--location: {self._dataset} is in {found.location}, got {asked!r}; leave the flag out")
         return str(found.location)
+
+    def _pruned(self, sql: str) -> str:
+        """Return a query; one with @since as an append-only dataset prunes it. Raises `BadInput`."""
+        sql = checked(sql)
+        return bounded_inside(sql) if "@since" in sql and self._append_only else sql
 
     @cached_property
     def _append_only(self) -> bool:

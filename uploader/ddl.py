@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from uploader import schema
+from uploader.pruning import bounded_inside
 from uploader.schema import TABLES, TABLES_VERSION, Column, Mode, Table
-from uploader.sql import meaning_of_view, qualified, views
+from uploader.sql import meaning_of_view, qualified, since, views
+from uploader.warehouse import MOST_DAYS
 
-APPENDED = "_appended"
+APPENDED = schema.APPENDED
 LEASE = "lease"
 
 
 def statements(dataset: str) -> list[str]:
     """Return what makes every table, and every view over them, in a dataset (`PROJECT.DATASET`)."""
-    names = [table.name for table in TABLES] + list(views())
-    made = [create_view(dataset, name, sql, names) for name, sql in views().items()]
-    return [*(create_table(dataset, table) for table in TABLES), *made]
+    return [*(create_table(dataset, table) for table in TABLES), *create_views(dataset).values()]
 
 
 def create_table(dataset: str, table: Table, suffix: str = "") -> str:
@@ -36,17 +37,36 @@ def create_lease(dataset: str) -> str:
     )
 
 
-def create_view(dataset: str, name: str, sql: str, names: list[str]) -> str:
+def create_views(dataset: str, first_day: str | None = None, *, append_only: bool = False) -> dict[str, str]:
+    """Return the DDL of each view by its name, in the order in which they can be made.
+
+    They read the days from `first_day` on (such as 2026-01-31), without it the last `MOST_DAYS`.
+    """
+    return {name: create_view(dataset, name, first_day, append_only=append_only) for name in views()}
+
+
+def create_view(dataset: str, name: str, first_day: str | None = None, *, append_only: bool = False) -> str:
     """Return the DDL of a view."""
-    return (
-        f"CREATE OR REPLACE VIEW {quoted(dataset, name)}\n"
-        f"OPTIONS (description = {text(meaning_of_view(sql))})\nAS {qualified(sql, dataset, names)}"
-    )
+    bound = f"DATE_SUB(CURRENT_DATE(), INTERVAL {MOST_DAYS} DAY)" if first_day is None else f"DATE '{first_day}'"
+    sql = views()[name]
+    names = [one.name + suffix for one in TABLES for suffix in ("", APPENDED)] + list(views())
+    body = qualified(bounded_inside(sql) if append_only else sql, dataset, names)
+    meaning = f"{meaning_of_view(sql)} Reads {days_read(first_day)}."
+    head = f"CREATE OR REPLACE VIEW {quoted(dataset, name)}\nOPTIONS (description = {text(meaning)})"
+    return f"{head}\nAS {since(body, bound)}"
+
+
+def days_read(first_day: str | None) -> str:
+    """Return which days the views of a dataset read, in words."""
+    return f"the last {MOST_DAYS} days" if first_day is None else f"the days from {first_day} on"
 
 
 def once_each(dataset: str, table: Table) -> str:
-    """Return the DDL of the view that shows each row of an append-only table once."""
-    keys = ", ".join(table.key)
+    """Return the DDL of the view that shows each row of an append-only table once.
+
+    `day` is among the columns that the rows are numbered by: a filter on it may be applied before (`uploader.pruning`).
+    """
+    keys = ", ".join(("day", *table.key))
     columns = ", ".join(column.name for column in table.columns)
     return (
         f"CREATE OR REPLACE VIEW {quoted(dataset, table.name)}\n"

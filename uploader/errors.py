@@ -9,6 +9,9 @@
         ├── QuotaSpent          3   not before the quota is refilled: no try again
         ├── NotAllowed          3   credentials are missing, expired or lack a right; the message names it
         ├── SchemaDiffers       3   a table is missing, or a column is missing or of another type
+        ├── ManifestDamaged     3   local: the manifest is missing or damaged; rebuilt by `uploader push --repair`
+        ├── FileDamaged         3   local: a Parquet file cannot be read; its rows come back by `uploader push --repair`
+        ├── AllRefused          3   every row that was tried of a table was refused: no row's fault, none is set aside
         └── RowsRefused         1   the warehouse refuses some row of a batch: found by halving, set aside
 
 A row that is set aside is a dead letter with its reason, not an exception. A message says what is wrong, where, the
@@ -58,6 +61,18 @@ class NotAllowed(WarehouseFailure):
 
 class SchemaDiffers(WarehouseFailure):
     """A table is not as this version needs it."""
+
+
+class ManifestDamaged(WarehouseFailure):
+    """The local warehouse's manifest is missing or cannot be used."""
+
+
+class FileDamaged(WarehouseFailure):
+    """A Parquet file of the local warehouse cannot be read."""
+
+
+class AllRefused(WarehouseFailure):
+    """The warehouse refused every row of a table that was tried."""
 
 
 class RowsRefused(WarehouseFailure):

@@ -17,17 +17,18 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from records.store import publish
+from records.store import publish, write_synced
 from uploader.errors import OutboxFailure
 from uploader.process import not_writable
 from uploader.rows import Row, item_of
-from uploader.schema import BY_NAME, FINDINGS, MEASUREMENTS, Table
+from uploader.schema import BY_NAME, CELLS, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, Table
 
 FOLDERS = ("pending", "done", "dead")
 MOST_ROWS = 100_000
@@ -140,6 +141,20 @@ class Outbox:
         self.seal(batch.table, lines[middle:])
         self._let_go(batch)
 
+    @contextlib.contextmanager
+    def sample(self, table: Table, line: str) -> Iterator[Batch]:
+        """Give a batch of one row that is not pending: the row is part of another batch. Raises `OutboxFailure`."""
+        text = line + "\n"
+        sha = hashlib.sha256(text.encode()).hexdigest()
+        batch = Batch(table, sha, self.folder / "pending" / f".{table.name}-{sha}.{os.getpid()}.tmp")
+        try:
+            with _explained(batch.path, "cannot be written"):
+                write_synced(batch.path, text)
+            yield batch
+        finally:
+            with contextlib.suppress(OSError):
+                batch.path.unlink()
+
     def bury(self, table: Table, item: str, row: str, reason: str) -> None:
         """Set a row aside with its reason, once."""
         name = f"{table.name}-{hashlib.sha256(row.encode()).hexdigest()}"
@@ -154,8 +169,8 @@ class Outbox:
         return found
 
     def revive(self) -> int:
-        """Seal the rows that were set aside again, and return how many."""
-        letters = self.dead()
+        """Seal the rows that were set aside again, those that are too long left out; return how many."""
+        letters = [letter for letter in self.dead() if len(letter.row.encode()) <= LONGEST_ROW_BYTES]
         for table in BY_NAME.values():
             lines = [letter.row for letter in letters if letter.table == table.name]
             if lines:
@@ -163,6 +178,17 @@ class Outbox:
         for letter in letters:
             letter.path.unlink(missing_ok=True)
         return len(letters)
+
+    def forget(self) -> set[str]:
+        """Remove the marks of the batches that have arrived; return the items of attempts that they name.
+
+        Without marks a push seals and sends everything again. Killed in between, some marks are left.
+        """
+        items = self.sent()[CELLS.name]
+        for path in (self.folder / "done").glob("[!.]*.json"):
+            with _explained(path, "cannot be removed"):
+                path.unlink(missing_ok=True)
+        return items
 
     def done(self) -> int:
         """Return how many batches have arrived."""

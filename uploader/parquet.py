@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,26 +47,56 @@ def columns(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> list
     return [name for (name,) in found]
 
 
-def write_new(
-    connection: duckdb.DuckDBPyConnection, table: Table, lines: str, files: Sequence[str], target: str
-) -> int:
-    """Write those rows of a file of JSON lines whose keys no file has; return how many, and write nothing for none."""
-    given = _given(table, lines)
-    if files:
-        pairs = " AND ".join(f'old."{name}" IS NOT DISTINCT FROM new."{name}"' for name in table.key)
-        keys = ", ".join(f'"{name}"' for name in table.key)
-        runs = f"SELECT DISTINCT run_id FROM {given}"
-        old = f"(SELECT {keys} FROM {_read(files)} WHERE run_id IN ({runs}))"
-        given = f"(SELECT new.* FROM {given} AS new ANTI JOIN {old} AS old ON {pairs})"
-    keys = ", ".join(f'"{name}"' for name in table.key)
-    unique = f"SELECT DISTINCT ON ({keys}) * FROM {given}"
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE taken AS {unique}")
-    found = connection.execute("SELECT count(*) FROM taken").fetchone()
-    count = int(found[0]) if found else 0
+def take(connection: duckdb.DuckDBPyConnection, table: Table, lines: str) -> None:
+    """Read a file of JSON lines into the temporary table `taken`, of a doubled key one row. Reads no other file."""
+    _take(connection, table, _given(table, lines))
+
+
+def take_file(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -> None:
+    """Read a Parquet file into the temporary table `taken`, of a doubled key one row."""
+    _take(connection, table, f"(SELECT {_shown(connection, table, [file])} FROM {_read([file])})")
+
+
+def write_new(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str], target: str) -> int:
+    """Write those rows of `taken` whose keys no file has; return how many, and write nothing for none."""
+    drop_known(connection, table, files)
+    count = taken(connection)
     if count:
         connection.execute(f"COPY (SELECT * FROM taken ORDER BY {_order(table)}) TO {text(target)} {WRITTEN}")
     connection.execute("DROP TABLE taken")
     return count
+
+
+def drop_known(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str]) -> None:
+    """Delete from `taken` the rows whose keys a file has."""
+    if not files:
+        return
+    pairs = " AND ".join(f'old."{name}" IS NOT DISTINCT FROM new."{name}"' for name in table.key)
+    old = f"(SELECT {_keys(table)} FROM {_read(files)} WHERE run_id IN (SELECT DISTINCT run_id FROM taken))"
+    connection.execute(f"DELETE FROM taken AS new USING {old} AS old WHERE {pairs}")
+
+
+def taken(connection: duckdb.DuckDBPyConnection) -> int:
+    """Return how many rows `taken` has."""
+    found = connection.execute("SELECT count(*) FROM taken").fetchone()
+    return int(found[0]) if found else 0
+
+
+def rows(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -> int:
+    """Read every value of a file and return how many rows it has.
+
+    Raises duckdb.Error or ValueError for a file that cannot be read as one of the table's.
+    """
+    if missing := sorted({*table.key, "row_hash"} - set(columns(connection, [file]))):
+        raise ValueError(f"it has no column {missing[0]}")
+    shown = _shown(connection, table, [file])
+    found = connection.execute(f"SELECT count(*), max(hash(t)) FROM (SELECT {shown} FROM {_read([file])}) AS t")
+    return int((found.fetchone() or (0,))[0])
+
+
+def _take(connection: duckdb.DuckDBPyConnection, table: Table, source: str) -> None:
+    unique = f"SELECT DISTINCT ON ({_keys(table)}) * FROM {source}"
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE taken AS {unique}")
 
 
 def write_one(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str], target: str) -> None:
@@ -95,6 +126,22 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def published(target: Path) -> Iterator[Path]:
+    """Give a name to write to; what was written there gets its own name once it is on disk. Raises OSError."""
+    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield aside
+        if aside.exists():
+            sync(aside)
+            aside.replace(target)
+            sync(target.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+
+
 def _given(table: Table, lines: str) -> str:
     types = ", ".join(f"{text(column.name)}: {text(type_of(column))}" for column in table.columns)
     return (
@@ -114,6 +161,10 @@ def _shown(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[
 
 def _read(files: Sequence[str]) -> str:
     return f"read_parquet([{', '.join(map(text, files))}], union_by_name = true)"
+
+
+def _keys(table: Table) -> str:
+    return ", ".join(f'"{name}"' for name in table.key)
 
 
 def _order(table: Table) -> str:

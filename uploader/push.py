@@ -7,46 +7,29 @@ never take is set aside with its reason and the rest goes. Measuring knows nothi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 
 from records import findings
 from records.store import RECORD_NAME, Problem, Results, Run, StoreFailure
 from uploader import rows
-from uploader.errors import RowsRefused
-from uploader.outbox import Batch, Outbox, seal_all
+from uploader.outbox import Outbox, seal_all
 from uploader.rows import Row
 from uploader.schema import CELLS, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, RUNS
+from uploader.sending import Pushed, Say, send
 from uploader.warehouse import Warehouse
+
+__all__ = ["Pushed", "Say", "push", "send", "short_enough", "unsealed"]
 
 REVISION = re.compile(rb'"revision": ([0-9]+)')
 HEAD_BYTES = 400
-
-Say = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class Pushed:
-    """What a push did. `left_out` are runs and files that could not be read, with why; `without_findings` are runs."""
-
-    sealed: int = 0
-    arrived: dict[str, int] = field(default_factory=dict)
-    known: int = 0
-    dead: int = 0
-    left_out: list[str] = field(default_factory=list)
-    without_findings: list[str] = field(default_factory=list)
-
-    @property
-    def new(self) -> int:
-        """Rows that the warehouse did not have."""
-        return sum(self.arrived.values())
 
 
 def push(results: Results, warehouse: Warehouse, outbox: Outbox, say: Say = lambda text: None) -> Pushed:
     """Seal what is new and send all that is pending. Raises `UploadError`; what is pending then stays so."""
     done = Pushed()
     with outbox.locked():
-        done.sealed = seal_all(short_enough(_collect(results, outbox, done), outbox), outbox)
+        found = _collect(results, warehouse.kept_from(), outbox, done)
+        done.sealed = seal_all(short_enough(found, outbox), outbox)
         send(warehouse, outbox, done, say)
         done.dead = len(outbox.dead())
     return done
@@ -68,37 +51,14 @@ def short_enough(found: Iterable[Row], outbox: Outbox) -> Iterator[Row]:
             yield row
 
 
-def send(warehouse: Warehouse, outbox: Outbox, done: Pushed, say: Say) -> None:
-    """Send every pending batch; halve one that is refused until the row that is to blame stands alone."""
-    while batches := outbox.pending():
-        for batch in batches:
-            count = batch.contents().rows
-            try:
-                new = warehouse.merge(batch)
-            except RowsRefused as refused:
-                _refused(outbox, batch, str(refused))
-                continue
-            outbox.settle(batch)
-            done.arrived[batch.table.name] = done.arrived.get(batch.table.name, 0) + new
-            done.known += count - new
-            say(f"{batch.table.name}: {new:,} new of {count:,} rows")
-
-
-def _refused(outbox: Outbox, batch: Batch, reason: str) -> None:
-    lines = batch.lines()
-    if len(lines) > 1:
-        outbox.split(batch)
-        return
-    item = rows.item_of(batch.table, next(batch.values()))
-    outbox.bury(batch.table, item, lines[0], reason)
-    outbox.settle(batch)
-
-
-def _collect(results: Results, outbox: Outbox, done: Pushed) -> Iterator[Row]:
-    """Yield the rows of what is not sent yet."""
+def _collect(results: Results, kept_from: str | None, outbox: Outbox, done: Pushed) -> Iterator[Row]:
+    """Yield the rows of what is not sent yet; a run from before what the warehouse keeps would vanish on arrival."""
     sent = outbox.sent()
     for run in results.runs():
-        yield from _of_run(run, sent, done)
+        if rows.expired(run.run_id, kept_from):
+            done.expired.append(run.run_id)
+        else:
+            yield from _of_run(run, sent, done)
 
 
 def _of_run(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:
@@ -125,8 +85,8 @@ def _of_records(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[R
 
 
 def _items(run: Run) -> set[str]:
-    """Return the items of a run's records."""
-    names = (path.name for path in (run.folder / "records").glob("[!.]*") if RECORD_NAME.fullmatch(path.name))
+    """Return the items of a run's records. Raises `StoreFailure`."""
+    names = (name for name in run.record_names() if RECORD_NAME.fullmatch(name))
     return {f"{run.run_id}/{name.removesuffix('.json')}" for name in names}
 
 

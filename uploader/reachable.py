@@ -20,7 +20,6 @@ from uploader import process
 from uploader.errors import BadInput, Unreachable
 
 EMULATOR = "BIGQUERY_EMULATOR_HOST"
-EMULATOR_GRPC = "BIGQUERY_EMULATOR_GRPC"
 GOOGLE = "https://bigquery.googleapis.com"
 SERVICE = "bigquery"  # the emulator's name among the services of compose.yaml
 LIMIT_S = 10.0
@@ -45,15 +44,6 @@ def check_emulator(address: str, limit_s: float = LIMIT_S) -> None:
     if why := _failure(split, _answered, limit_s):
         where = _shown(address)
         raise Unreachable(f"{EMULATOR}: no emulator answers at {where}: {why}; {_advice(split.hostname or '')}")
-
-
-def check_grpc(target: str, limit_s: float = LIMIT_S) -> None:
-    """Raise `BadInput` for a target that is no HOST:PORT, `Unreachable` if nothing listens there."""
-    split = _split(f"//{target}")
-    if split is None or split.port is None:
-        raise BadInput(f"{EMULATOR_GRPC}: must be HOST:PORT such as 127.0.0.1:9060, got {target!r}")
-    if why := _failure(split, _connected, limit_s):
-        raise Unreachable(f"{EMULATOR_GRPC}: nothing listens at {target}: {why}; {_advice(split.hostname or '')}")
 
 
 def check_google(limit_s: float = LIMIT_S) -> None:
@@ -100,8 +90,8 @@ def _advice(host: str) -> str:
     start = f"start it with: docker compose --profile {SERVICE} up --wait {SERVICE}"
     if process.in_container() and host.startswith(LOOPBACK):
         return (
-            f"in a container {host} is the container itself: set {EMULATOR}=http://{SERVICE}:9050 and "
-            f"{EMULATOR_GRPC}={SERVICE}:9060 for the emulator service of compose.yaml"
+            f"in a container {host} is the container itself: set {EMULATOR}=http://{SERVICE}:9050 for the emulator "
+            "service of compose.yaml"
         )
     if host == SERVICE and not process.in_container():
         return f"outside of a container that service is at {EMULATOR}=http://127.0.0.1:9050; {start}"

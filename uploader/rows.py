@@ -84,6 +84,11 @@ def day_of(run_id: str) -> str:
     return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
 
 
+def expired(run_id: str, kept_from: str | None) -> bool:
+    """Return whether a warehouse that keeps rows from a day on (None: all) keeps none of a run's."""
+    return kept_from is not None and day_of(run_id) < kept_from
+
+
 def line(table: Table, values: Mapping[str, Any]) -> str:
     """Return a row as one line of JSON: the table's columns in their order, less what is NULL, and its hash."""
     kept = {}

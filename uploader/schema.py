@@ -30,6 +30,7 @@ from records.findings import Finding
 from records.schema import Record
 
 TABLES_VERSION = 3
+APPENDED = "_appended"  # ends the names of an append-only dataset's tables; their plain names are views
 LONGEST_ROW_BYTES = 1 << 20
 
 

@@ -2,12 +2,16 @@
 
 What means the same in both engines, and what does not, stands in docs/bigquery.md; the queries in `dashboards/queries`
 keep to it and a test holds them to the same rows.
+
+The views are written with the parameter @since, the first day that each scan in them reads. Where a view is made, a day
+takes its place; a query that has @since itself gets the views as CTEs, so that its @since bounds them too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
 
 VIEWS = Path(__file__).parent / "views"
 TRANSLATED = VIEWS / "duckdb"
+SINCE = "CAST(@since AS DATE)"  # as queries and views write it
+READ = re.compile(r"(?:\bFROM|\bJOIN|,)\s+`?(\w+)\b(?!`?\.)", re.IGNORECASE)
+EVERY_DAY = "DATE '0001-01-01'"
 
 
 @lru_cache(maxsize=256)
@@ -25,12 +32,16 @@ def to_duckdb(sql: str) -> str:
     """Return a query in DuckDB's dialect. Raises `BadInput` for what is no single SELECT."""
     from sqlglot import ErrorLevel
 
-    return _selected(sql).sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
+    tree, own = parsed(sql).copy(), views()
+    for cte in tree.ctes:
+        if cte.alias in own:
+            cte.set("materialized", False)  # as a view is: only the columns and rows that are asked for
+    return tree.sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
 
 
 def checked(sql: str) -> str:
     """Return a query as it was given. Raises `BadInput` for what is no single SELECT."""
-    _selected(sql)
+    parsed(sql)
     return sql
 
 
@@ -38,18 +49,38 @@ def qualified(sql: str, dataset: str, names: Iterable[str]) -> str:
     """Return a query with the dataset before those tables: BigQuery asks that of a view."""
     from sqlglot import exp
 
-    tree, own = _selected(sql).copy(), set(names)
+    tree, own = parsed(sql).copy(), set(names)
     for table in tree.find_all(exp.Table):
         if table.name in own and not table.db:
             project, _, name = dataset.partition(".")
             table.set("db", exp.to_identifier(name, quoted=True))
             table.set("catalog", exp.to_identifier(project, quoted=True))
-    return tree.sql(dialect="bigquery")
+    return rendered(tree)
 
 
-def views() -> dict[str, str]:
-    """Return the views of the warehouse by name, in the order in which they can be made."""
+@cache
+def views() -> Mapping[str, str]:
+    """Return the views of the warehouse by name, in the order in which they can be made, with the parameter @since."""
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(VIEWS.glob("*.sql"))}
+
+
+def since(sql: str, day: str) -> str:
+    """Return a view that reads the days from one on; `day` is an SQL expression of type DATE."""
+    return sql.replace(SINCE, day)
+
+
+@lru_cache(maxsize=256)
+def with_views(sql: str) -> str:
+    """Return a query with the views that it reads as CTEs, which its parameter @since bounds. Raises `BadInput`."""
+    needed = _needed(sql)
+    if not needed:
+        return sql
+    own = {cte.alias for cte in parsed(sql).ctes} if re.search(r"\bWITH\b", sql, re.IGNORECASE) else set()
+    ours = ",\n".join(f"{name} AS (\n{_uncommented(views()[name])}\n)" for name in needed if name not in own)
+    if not own or not ours:
+        return f"WITH {ours}\n{sql}" if ours else sql
+    place = _after_with(sql)
+    return f"{sql[:place]} {ours},{sql[place:]}"
 
 
 def translated_views() -> dict[str, str]:
@@ -59,7 +90,7 @@ def translated_views() -> dict[str, str]:
 
 def translate_views() -> dict[str, str]:
     """Return what `translated_views` should."""
-    return {name: to_duckdb(sql) + "\n" for name, sql in views().items()}
+    return {name: to_duckdb(since(sql, EVERY_DAY)) + "\n" for name, sql in views().items()}
 
 
 def meaning_of_view(sql: str) -> str:
@@ -68,7 +99,41 @@ def meaning_of_view(sql: str) -> str:
     return " ".join(lines)
 
 
-def _selected(sql: str) -> exp.Query:
+def rendered(tree: exp.Expr) -> str:
+    """Return a tree as BigQuery's SQL; sqlglot puts quotes around the number of an interval, which BigQuery refuses."""
+    from sqlglot import exp
+
+    for literal in tree.find_all(exp.Literal):
+        if literal.is_string and literal.name.isdecimal() and "unit" in (literal.parent or literal).args:
+            literal.replace(exp.Literal.number(literal.name))
+    return tree.sql(dialect="bigquery")
+
+
+def _after_with(sql: str) -> int:
+    """Return the place behind the WITH (RECURSIVE) that a query begins with."""
+    from sqlglot import tokenize
+
+    first, second = tokenize(sql, read="bigquery")[:2]
+    return int((second if second.text.upper() == "RECURSIVE" else first).end) + 1
+
+
+def _needed(sql: str) -> list[str]:
+    """Return the views that a query reads, and those that they read, in the order in which they can be made."""
+    found: set[str] = set()
+    texts = [_uncommented(sql)]
+    while texts:
+        read = set(READ.findall(texts.pop())) & set(views()) - found
+        found |= read
+        texts += [views()[name] for name in read]
+    return [name for name in views() if name in found]
+
+
+def _uncommented(sql: str) -> str:
+    return "\n".join(line for line in sql.strip().splitlines() if not line.startswith("--"))
+
+
+def parsed(sql: str) -> exp.Query:
+    """Return the tree of a query. Raises `BadInput` for what is no single SELECT."""
     from sqlglot import errors, exp, parse
 
     try:

@@ -30,6 +30,7 @@ class FakeWarehouse:
     rows: dict[str, dict[Key, dict[str, Any]]] = field(default_factory=lambda: {table.name: {} for table in TABLES})
     batches: list[str] = field(default_factory=list)
     columns: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    first_day: str | None = None
 
     def create(self) -> list[str]:
         """Make the tables as they are defined."""
@@ -70,6 +71,14 @@ class FakeWarehouse:
 
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
         """Return None: a fake has no engine."""
+
+    def kept_from(self) -> str | None:
+        """Return `first_day`."""
+        return self.first_day
+
+    def is_empty(self) -> bool:
+        """Return whether there is no row."""
+        return not any(self.rows.values())
 
     def close(self) -> None:
         """Do nothing."""

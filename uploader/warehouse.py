@@ -22,6 +22,7 @@ BIGQUERY = re.compile(
 )
 LOCAL = "local"
 MOST_BYTES_BILLED = 10 << 30  # of one statement
+MOST_DAYS = 400  # that a view of a dataset reads, unless it is made with another first day
 Scalar = str | int | float | bool
 # A table as it is in the warehouse: the type and mode of each column, by BigQuery's names.
 Actual = Mapping[str, tuple[str, str]]
@@ -64,6 +65,12 @@ class Warehouse(Protocol):
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
         """Return how many bytes a query would read, without running it; None where reading costs nothing."""
 
+    def kept_from(self) -> str | None:
+        """Return the first day (ISO) whose rows it keeps; None if it keeps rows for ever."""
+
+    def is_empty(self) -> bool:
+        """Return whether no table has a row, by what costs nothing to read."""
+
     def close(self) -> None:
         """Let go of it."""
 
@@ -73,7 +80,8 @@ class Options:
     """How a warehouse is reached, and what a call may cost.
 
     `most_bytes_billed` limits each statement; `deadline_s` limits all calls together, counted from the first one, and
-    without it each call has a limit of its own.
+    without it each call has a limit of its own. Views are made to read the days from `first_day` on (as 2026-01-31),
+    without it the last `MOST_DAYS`.
     """
 
     append_only: bool = False
@@ -81,6 +89,7 @@ class Options:
     impersonate: str | None = None
     most_bytes_billed: int = MOST_BYTES_BILLED
     deadline_s: float | None = None
+    first_day: str | None = None
 
 
 def is_local(address: str, flag: str = "--to") -> bool:

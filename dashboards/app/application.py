@@ -38,7 +38,7 @@ HEADERS = (
 STATUS = {200: "200 OK", 404: "404 Not Found", 503: "503 Service Unavailable"}
 CHOICES = (
     "SELECT DISTINCT workload, backend FROM cells WHERE source IS NULL AND workload IS NOT NULL "
-    "ORDER BY workload, backend"
+    "AND day >= CAST(@since AS DATE) ORDER BY workload, backend"
 )
 
 
@@ -110,7 +110,9 @@ class Application:
         return found
 
     def _choices(self, edition: Edition) -> tuple[list[str], list[str]]:
-        rows: list[tuple[Any, ...]] = self._answer(edition, "choices", lambda: edition.reader.query(CHOICES).rows)
+        rows: list[tuple[Any, ...]] = self._answer(
+            edition, "choices", lambda: edition.reader.query(CHOICES, {"since": EVER}).rows
+        )
         return list(dict.fromkeys(row[0] for row in rows)), sorted({row[1] for row in rows})
 
     def _panels(self, edition: Edition, asked: list[Question], choice: Choice) -> list[Panel]:

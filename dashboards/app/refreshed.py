@@ -18,17 +18,17 @@ from dashboards.app.needed import Needed
 from dashboards.app.snapshot import Snapshot
 from dashboards.app.source import Edition
 from dashboards.format import moment, plural
+from dashboards.questions import DEFAULT_DAYS
 from uploader.errors import Unreachable, UploadError
 from uploader.warehouse import Warehouse
 
 RETRY_S = 60.0  # after a failure: BigQuery bills nothing for a query that fails
 FIRST_WAIT_S = 60.0  # how long a visitor waits for the first snapshot
-DAYS = 90
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How often rows are read, and from which day on; without one, from `DAYS` before each refresh."""
+    """How often rows are read, and from which day on; without one, from `DEFAULT_DAYS` before each refresh."""
 
     period_s: float = 600.0
     since: str | None = None
@@ -133,7 +133,7 @@ class Refreshed:
         reading = self._unfinished
         if reading is None or times.clock() - reading.began_s >= self._terms.period_s:
             began = times.now()
-            since = self._terms.since or (began.date() - timedelta(days=DAYS)).isoformat()
+            since = self._terms.since or (began.date() - timedelta(days=DEFAULT_DAYS)).isoformat()
             reading = self._unfinished = _Reading(Snapshot(self._needed, since), times.clock(), began)
         reading.snapshot.fill(self._warehouse)
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dashboards.questions import Question, questions
+from dashboards.questions import DEFAULT_DAYS, Question, questions
 from uploader.schema import TABLES
-from uploader.sql import qualified, views
+from uploader.sql import qualified
 
 FOLDER = Path(__file__).parent
 SOURCE = {"type": "grafana-bigquery-datasource", "uid": "${source}"}
@@ -43,8 +43,7 @@ def text(dashboard: Mapping[str, Any]) -> str:
 
 def sql(question: Question) -> str:
     """Return a question's query as Grafana asks it."""
-    names = [table.name for table in TABLES] + list(views())
-    body = qualified(question.sql, DATASET, names)
+    body = qualified(question.sql, DATASET, [table.name for table in TABLES])
     for given in ("workload", "backend", "cell"):
         body = body.replace(f"@{given}", f"${{{given}:sqlstring}}")
     body = body.replace("@since", "'${__from:date:YYYY-MM-DD}'")
@@ -62,7 +61,7 @@ def _dashboard(uid: str, title: str, panels: list[dict[str, Any]]) -> dict[str, 
         "tags": ["keras", "benchmark"],
         "schemaVersion": SCHEMA_VERSION,
         "editable": True,
-        "time": {"from": "now-90d", "to": "now"},
+        "time": {"from": f"now-{DEFAULT_DAYS}d", "to": "now"},
         "templating": {"list": _variables()},
         "panels": panels,
     }

@@ -36,6 +36,7 @@ LEFT JOIN (
     MAX(resolved_recompiles_timed) AS recompiles,
     MAX(resolved_graph_breaks_timed) AS graph_breaks
   FROM cells
+  WHERE day >= CAST(@since AS DATE)
   GROUP BY run_id, cell_id
 ) AS c
   ON c.run_id = f.run_id AND c.cell_id = f.cell_id

@@ -29,5 +29,6 @@ JOIN (
   GROUP BY run_id
 ) AS c
   ON c.run_id = r.run_id
+WHERE r.day >= CAST(@since AS DATE)
 ORDER BY r.run_id DESC
 LIMIT 200

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from runner.cli.options import add_results_option
 from runner.errors import UsageError
+from uploader.cli import flags, options
 
 if TYPE_CHECKING:
     from dashboards.app.source import Source
@@ -59,18 +60,7 @@ def _add_bigquery_options(parser: argparse.ArgumentParser) -> None:
         metavar="MINUTES",
         help="read the rows at most once in so many minutes, 1 or more; default: 10",
     )
-    group.add_argument("--location", metavar="REGION", help="where the dataset is, such as EU; default: read from it")
-    group.add_argument(
-        "--impersonate",
-        metavar="ACCOUNT",
-        help="act as this service account; you need roles/iam.serviceAccountTokenCreator on it",
-    )
-    group.add_argument(
-        "--maximum-bytes-billed",
-        type=_bytes,
-        metavar="N",
-        help="refuse a query that would read more; default: 10737418240 (10 GiB)",
-    )
+    flags.add(group, flags.READING)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     sending.check(args.source, "--from")
     with sending.explained():
         if args.source == LOCAL:
-            sending.send(LOCAL, args.results)
+            sending.send(sending.Upload(LOCAL), args.results)
         serve(_source(args), place)
     return 0
 
@@ -101,14 +91,9 @@ def _source(args: argparse.Namespace) -> Source:
     from dashboards.board import empty_notice
     from dashboards.questions import EVER
     from runner.campaign import utc_now
-    from uploader.warehouse import MOST_BYTES_BILLED, Options, is_local, open_warehouse
+    from uploader.warehouse import is_local, open_warehouse
 
-    options = Options(
-        location=args.location,
-        impersonate=args.impersonate,
-        most_bytes_billed=args.maximum_bytes_billed or MOST_BYTES_BILLED,
-    )
-    warehouse = open_warehouse(args.source, args.results, options)
+    warehouse = open_warehouse(args.source, args.results, options.reached(args))
     if is_local(args.source):
         return Live(warehouse, args.since or EVER, partial(empty_notice, args.source, args.results))
     return Refreshed(warehouse, needed(statements()), Terms(60 * args.refresh, args.since), Times(utc_now))
@@ -122,13 +107,6 @@ def _day(text: str) -> str | None:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
         raise UsageError(f"--since: must be a day such as 2026-01-31, got {text!r}") from error
-
-
-def _bytes(text: str) -> int:
-    """Read a number of bytes. Raises `UsageError`."""
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"--maximum-bytes-billed: must be a whole number above 0, got {text!r}")
-    return int(text)
 
 
 def _refresh(text: str) -> float:

@@ -79,7 +79,7 @@ def _publish(args: argparse.Namespace) -> int:
     results = Results(args.results)
     told = [(run, _unreadable(run)) for run in results.runs()[-args.last :]]
     with sending.explained():
-        sending.send("local", args.results)
+        sending.send(sending.Upload("local"), args.results)
         pages = site.publish(args.publish, args.results, [run for run, problem in told if problem is None])
     print(f"{pages} pages: {args.publish / 'index.html'}")
     problems = [problem for _, problem in told if problem is not None]

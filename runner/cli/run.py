@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.cli import sending
 from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix, start_of
 
 if TYPE_CHECKING:
@@ -37,29 +38,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_matrix_options(parser)
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
-    parser.add_argument(
-        "--upload",
-        metavar="ADDRESS",
-        help="push to local or bigquery://PROJECT.DATASET after the run; see uploader --help",
-    )
+    sending.add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, publish, show. Returns the exit code."""
     from records.store import Results
     from runner.adaptive import Goal
-    from runner.cli import sending
 
     matrix, cells = chosen_matrix(args)
-    if args.upload is not None:
-        sending.check(args.upload)
+    upload = sending.asked(args)
     results = Results(args.results)
     arms = {"": own_arm(args, cells)}
     asked = request(args, cells, arms, left_out=matrix.left_out)
     session = measure_session(args, results, asked, Goal(budget_s(args, matrix)))
     code = conclude(args, session.runs[""], session)
-    if args.upload is not None:
-        sending.after_run(args.upload, args.results)
+    if upload is not None:
+        sending.after_run(upload, args.results)
     return code
 
 

@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.errors import InfrastructureError, UsageError
+from uploader.cli import push
+
+PREFIX = "upload"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Where results are pushed to, and the options of `uploader push` that they are pushed with."""
+
+    address: str
+    options: tuple[str, ...] = ()
+
+    def arguments(self, results: Path) -> list[str]:
+        """Return the arguments of `uploader` that push a results folder."""
+        return ["push", "--to", self.address, "--results", str(results), *self.options]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add --upload and, as --upload-NAME, every option of `uploader push`."""
+    group = parser.add_argument_group("upload after the run, with the options of uploader push")
+    group.add_argument(
+        f"--{PREFIX}", metavar="ADDRESS", help="push to local or bigquery://PROJECT.DATASET; see uploader push --help"
+    )
+    push.forwarded(PREFIX).add_to(group)
+
+
+def asked(args: argparse.Namespace) -> Upload | None:
+    """Return what the flags ask to be pushed, None for nothing. Raises `UsageError` that names the flag."""
+    options = push.forwarded(PREFIX).given(args)
+    if args.upload is not None:
+        check(args.upload)
+        return Upload(args.upload, options)
+    if options:
+        raise UsageError(f"--{PREFIX}-{options[0].removeprefix('--').partition('=')[0]}: needs --{PREFIX} ADDRESS")
+    return None
 
 
 def check(address: str, flag: str = "--upload") -> None:
@@ -21,19 +59,20 @@ def check(address: str, flag: str = "--upload") -> None:
         raise UsageError(str(error)) from error
 
 
-def after_run(address: str, results: Path) -> None:
-    """Push what the run left; what goes wrong is told and leaves it pending for `uploader push`."""
+def after_run(upload: Upload, results: Path) -> None:
+    """Push what the run left. A failure is reported on stderr and leaves the rows pending for `uploader push`."""
     from records.store import StoreFailure
     from uploader.errors import UploadError
 
     try:
-        send(address, results)
+        with redirect_stdout(sys.stderr):  # stdout has the run's table or its JSON document
+            send(upload, results)
     except Exception as error:  # noqa: BLE001 - whatever it is, the measurement is done and must not be lost to it
         known = isinstance(error, UploadError | StoreFailure | OSError)
         print(
             f"runner: the upload did not succeed, the measurement did: {'' if known else type(error).__name__ + ': '}"
             f"{error}\n"
-            f"runner: nothing is lost; later: uploader push --to {address} --results {results}",
+            f"runner: nothing is lost; later: uploader {shlex.join(upload.arguments(results))}",
             file=sys.stderr,
         )
 
@@ -50,9 +89,9 @@ def explained() -> Iterator[None]:
         raise kind(str(error)) from error
 
 
-def send(address: str, results: Path) -> None:
+def send(upload: Upload, results: Path) -> None:
     """Push a results folder. Raises `UploadError`."""
     from uploader.cli.main import parser
 
-    args = parser().parse_args(["push", "--to", address, "--results", str(results), "--quiet"])
+    args = parser().parse_args([*upload.arguments(results), "--quiet"])
     args.main(args)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from uploader.local import LocalWarehouse
-from uploader.schema import Column, Mode, Table, Type
+from uploader.schema import APPENDED, Column, Mode, Table, Type
+from uploader.sql import EVERY_DAY, since
 
 PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
 
@@ -20,7 +21,10 @@ PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
 def answers(
     local: LocalWarehouse, tables: Sequence[Table], views: Mapping[str, str], queries: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what it says of each query over these tables and views; columns of arrays and times are left out."""
+    """Return what it says of each query over these tables and views; columns of arrays and times are left out.
+
+    Each table is there under the name that it has in an append-only dataset, too.
+    """
     python = os.environ.get("ZETASQL_PYTHON")
     if not python:
         pytest.skip("no ZetaSQL: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
@@ -33,8 +37,11 @@ def answers(
         kinds = [[one.name, one.type if one.type in PLAIN else "STRING"] for one in columns]
         asked["tables"][f"given_{table.name}"] = {"columns": kinds, "rows": rows}
         parts.append(f"{table.name} AS (SELECT {', '.join(map(_typed, columns))} FROM given_{table.name})")
-    parts += [f"{name} AS ({sql})" for name, sql in views.items()]
-    asked["queries"] = {name: f"WITH {', '.join(parts)}\n{sql}" for name, sql in queries.items()}
+        parts.append(f"{table.name}{APPENDED} AS (SELECT * FROM {table.name})")
+    parts += [f"{name} AS ({since(sql, EVERY_DAY)})" for name, sql in views.items()]
+    for name, sql in queries.items():
+        head, rest = (",", sql.removeprefix("WITH")) if sql.startswith("WITH") else ("", sql)
+        asked["queries"][name] = f"WITH {', '.join(parts)}{head}\n{rest}"
     command = [python, str(Path(__file__).parent / "reference.py")]
     done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

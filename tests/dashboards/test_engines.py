@@ -17,7 +17,7 @@ from dashboards import board
 from dashboards.app.application import Application, statements
 from dashboards.app.needed import needed
 from dashboards.app.refreshed import Refreshed, Terms, Times
-from dashboards.questions import Choice, answer, questions
+from dashboards.questions import EVER, Choice, answer, questions
 from records.store import Results
 from runner.cli.main import Seams
 from runner.cli.main import main as runner
@@ -25,13 +25,15 @@ from runner.testing import FakeExecutor
 from tests.dashboards.boards import cell_of, stored, warehouse_of
 from tests.dashboards.googles_engine import answers
 from tests.uploader.conftest import emulator_dataset
+from uploader import ddl
 from uploader.cli.main import main as uploader
 from uploader.connect import connect
 from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox
+from uploader.pruning import bounded_inside
 from uploader.push import push
 from uploader.schema import CELLS, FINDINGS, RUNS
-from uploader.sql import views
+from uploader.sql import EVERY_DAY, SINCE, views, with_views
 from uploader.warehouse import BIGQUERY, Options, Warehouse
 
 pytestmark = [
@@ -73,7 +75,7 @@ def remote(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         pytest.skip("no BigQuery emulator: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
     project = os.environ.get("BIGQUERY_EMULATOR_PROJECT", "emulated-project")
-    opened = connect(project, f"engines_{os.getpid()}", Options())
+    opened = connect(project, f"engines_{os.getpid()}", Options(first_day=EVER))
     opened.create()
     push(results, opened, Outbox(tmp_path_factory.mktemp("engines-outbox")))
     yield opened
@@ -93,22 +95,36 @@ def reference(local: LocalWarehouse) -> dict[str, Any]:
     """What ZetaSQL, Google's own analyser and reference engine, says of every query."""
     queries = {}
     for name, question in questions().items():
-        queries[name] = question.sql
+        asked = {name: question.sql, f"{name}, appended": bounded_inside(question.sql)}
         for parameter, value in Choice().parameters(question.sql).items():
-            queries[name] = queries[name].replace(f"@{parameter}", f"'{value}'")
-    used = {name: sql for name, sql in views().items() if name != "benchmarks"}
-    return answers(local, (RUNS, CELLS, FINDINGS), used, queries)
+            asked = {way: sql.replace(f"@{parameter}", f"'{value}'") for way, sql in asked.items()}
+        queries |= asked
+    made = {f"view {name}": _body(name) for name in views() if name != "benchmarks"}
+    return answers(local, (RUNS, CELLS, FINDINGS), {}, queries | made)
+
+
+def _body(name: str) -> str:
+    """The statement of a view as a dataset has it, the dataset's name left out."""
+    return with_views(ddl.create_view("p.d", name).partition("\nAS ")[2].replace("`p`.`d`.", "")).replace(
+        SINCE, EVERY_DAY
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in views() if name != "benchmarks"])
+def test_googles_own_engine_accepts_the_views_of_a_dataset(reference: dict[str, Any], name: str) -> None:
+    assert "error" not in reference[f"view {name}"], reference[f"view {name}"]["error"]
 
 
 @pytest.mark.parametrize("name", list(questions()))
 def test_a_question_has_the_same_rows_by_googles_own_engine(
     local: LocalWarehouse, reference: dict[str, Any], name: str
 ) -> None:
-    here, there = answer(local, questions()[name], Choice()), reference[name]
-    assert "error" not in there, there["error"]
-    assert list(here.columns) == there["columns"]
+    here = answer(local, questions()[name], Choice())
     rows = [tuple(value.isoformat() if isinstance(value, date) else value for value in row) for row in here.rows]
-    assert alike(rows) == alike([tuple(row) for row in there["rows"]])
+    for there in (reference[name], reference[f"{name}, appended"]):
+        assert "error" not in there, there["error"]
+        assert list(here.columns) == there["columns"]
+        assert alike(rows) == alike([tuple(row) for row in there["rows"]])
 
 
 def test_the_flat_view_has_the_same_rows_on_both(local: Warehouse, remote: Warehouse) -> None:

@@ -17,7 +17,6 @@ OFFLINE = {*MEASURING, "report"}
 VARIABLES = (
     "GOOGLE_APPLICATION_CREDENTIALS",
     "BIGQUERY_EMULATOR_HOST",
-    "BIGQUERY_EMULATOR_GRPC",
     "NO_GCE_CHECK",
     "HTTPS_PROXY",
     "NO_PROXY",
@@ -144,7 +143,6 @@ def test_no_service_that_measures_or_reports_sees_credentials(name: str) -> None
 def test_the_emulators_address_and_the_proxy_are_passed_on(name: str) -> None:
     given = {
         "BIGQUERY_EMULATOR_HOST": "http://bigquery:9050",
-        "BIGQUERY_EMULATOR_GRPC": "bigquery:9060",
         "NO_GCE_CHECK": "true",
         "HTTPS_PROXY": "http://proxy:3128",
         "NO_PROXY": "bigquery",
@@ -170,6 +168,7 @@ def test_only_this_machine_sees_the_dashboard_and_the_emulator(services: dict[st
 def test_the_emulator_is_started_by_its_profile_alone_and_shuts_what_need_not_be_open(services: dict[str, Any]) -> None:
     assert {*active("bigquery")} == {"dashboard", "bigquery"}
     emulator = services["bigquery"]
+    assert [port["target"] for port in emulator["ports"]] == [9050]
     assert (emulator["read_only"], emulator["init"], emulator["cap_drop"]) == (True, True, ["ALL"])
     assert emulator["security_opt"] == ["no-new-privileges:true"]
     assert emulator.get("privileged", False) is False

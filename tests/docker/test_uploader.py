@@ -41,7 +41,7 @@ def uploader(
     project: Path, *arguments: str, options: tuple[str, ...] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the service, with no more in its environment than is given."""
-    unset = dict.fromkeys(("GOOGLE_APPLICATION_CREDENTIALS", "BIGQUERY_EMULATOR_HOST", "BIGQUERY_EMULATOR_GRPC"), "")
+    unset = dict.fromkeys(("GOOGLE_APPLICATION_CREDENTIALS", "BIGQUERY_EMULATOR_HOST"), "")
     given = {**unset, "NO_GCE_CHECK": "true", **environment}
     return compose(project, "run", "--rm", "-T", *options, "uploader", *arguments, **given)
 
@@ -137,10 +137,10 @@ def test_missing_credentials_file_is_refused_and_not_made(project: Path) -> None
 def emulated(project: Path) -> dict[str, str]:
     """The service `bigquery` of the same project; returns what the uploader in a container needs to know of it."""
     need("bigquery")
-    ports = {"BIGQUERY_PORT": free_port(), "BIGQUERY_GRPC_PORT": free_port()}
+    ports = {"BIGQUERY_PORT": free_port()}
     started = compose(project, "--profile", "bigquery", "up", "--detach", "--wait", "bigquery", **ports)
     assert started.returncode == 0, started.stderr
-    return {"BIGQUERY_EMULATOR_HOST": "http://bigquery:9050", "BIGQUERY_EMULATOR_GRPC": "bigquery:9060"}
+    return {"BIGQUERY_EMULATOR_HOST": "http://bigquery:9050"}
 
 
 def test_every_row_arrives_once_in_the_emulator_service_and_the_dashboard_reads_it(
@@ -162,9 +162,9 @@ def test_every_row_arrives_once_in_the_emulator_service_and_the_dashboard_reads_
     assert "mnist_mlp" in page
 
 
-def test_rows_arrive_in_the_emulator_service_through_the_storage_write_api(
+def test_append_only_dataset_of_the_emulator_service_shows_each_row_once(
     project: Path, emulated: dict[str, str]
 ) -> None:
     said(project, "init", "--to", TO, "--append-only", **emulated)
-    said(project, "push", "--to", TO, "--storage-write", **emulated)
+    said(project, "push", "--to", TO, "--append-only", **emulated)
     assert "0 lost, 0 doubled" in said(project, "verify", "--to", TO, "--append-only", **emulated)

@@ -189,3 +189,14 @@ def test_a_folder_without_a_run_gives_nothing(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "file.json").write_text(dumps({}))
     assert read([tmp_path, tmp_path / "absent"]).runs == ()
+
+
+def test_a_record_with_the_run_id_of_another_run_is_a_problem_and_skipped(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01, 0.02])
+    (path, *_) = record_files(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": run_name(1)}))
+    past = read([tmp_path])
+    assert [(one.path, one.reason) for one in past.problems] == [
+        (path, f"run_id: must be {run_name(0)}, the run of its folder, got {run_name(1)!r}")
+    ]
+    assert [len(run.attempts) for run in past.runs] == [2, 3]

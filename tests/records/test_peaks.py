@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,24 @@ def test_what_is_kept_is_read_again_and_a_newer_measurement_takes_its_place(tmp_
     peak_files.keep(tmp_path, second)
     assert peak_files.read(tmp_path, first.fingerprint) == second
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_folder_is_synced_after_a_file_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    sync, replace_file = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        steps.append("sync folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "sync file")
+        sync(handle)
+
+    def replaced(path: Path, target: Path) -> Path:
+        steps.append("replace")
+        return replace_file(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    peak_files.put(tmp_path / "a.json", "{}\n")
+    assert steps == ["sync file", "replace", "sync folder"]
 
 
 def test_no_peaks_are_none_and_torn_ones_are_told(tmp_path: Path) -> None:

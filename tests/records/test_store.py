@@ -217,3 +217,25 @@ def test_a_torn_calibration_counts_as_none(run: Run) -> None:
     assert run.calibration("g") == {"steps_per_epoch": 3}
     (run.folder / "calibration" / "g.json").write_text("{")
     assert run.calibration("g") is None
+
+
+def test_a_record_with_the_run_id_of_another_run_is_a_problem_of_its_file(run: Run, record: Record) -> None:
+    path = run.publish(record)
+    path.write_text(dumps(replace(record, run_id="20250101T000000Z-abcdef")))
+    records, [problem] = run.load()
+    assert (records, problem.path) == ([], path)
+    assert problem.reason == f"run_id: must be {RUN}, the run of its folder, got '20250101T000000Z-abcdef'"
+
+
+def test_records_in_a_copy_of_a_run_under_another_name_are_read(run: Run, record: Record) -> None:
+    run.publish(record)
+    copy = run.folder.rename(run.folder.with_name("copy"))
+    assert Run(copy).load() == ([record], [])
+
+
+def test_a_records_folder_that_cannot_be_listed_is_an_error_and_not_an_empty_run(run: Run) -> None:
+    folder = run.folder / "records"
+    folder.rmdir()
+    folder.symlink_to(folder)  # no user can list this one, root included
+    with pytest.raises(StoreFailure, match=f"{folder}: cannot be listed: .*; let this user read it"):
+        run.load()

@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 BODY = "application/json; charset=UTF-8"
+
+Answer = tuple[int, list[tuple[str, str]], bytes]
+
+
+class Server(ThreadingHTTPServer):
+    """A server to whom clients that are gone are no problem."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Report an error, unless the client ended the connection."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -52,8 +66,7 @@ class Proxy:
                     raise AttributeError(name)
                 return lambda: proxy.handle(self)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -64,33 +77,32 @@ class Proxy:
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         """Pass one request on, or spoil it."""
-        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
-        fault = self._fault(request)
+        body = self.body(request)
+        number = self.count(request)
+        fault = None if number is None else self.plan(number, request.command, request.path)
         if fault is not None and not fault.after:
             self._spoil(request, fault)
             return
-        status, headers, answer = self._asked(request, body)
+        answer = self.asked(request, body)
         if fault is not None:
             self._spoil(request, fault)
             return
-        request.send_response(status)
-        for name, value in headers:
-            if name.lower() not in ("transfer-encoding", "content-length", "connection", "date", "server"):
-                request.send_header(name, value.replace(self.target, f"http://{request.headers['Host']}"))
-        request.send_header("Content-Length", str(len(answer)))
-        request.end_headers()
-        request.wfile.write(answer)
+        self.answer(request, answer)
 
-    def _fault(self, request: BaseHTTPRequestHandler) -> Fault | None:
-        """Count a request and return what happens to it; the check whether anything answers is passed on uncounted."""
+    def body(self, request: BaseHTTPRequestHandler) -> bytes:
+        """Return what a request carries."""
+        return request.rfile.read(int(request.headers.get("Content-Length") or 0))
+
+    def count(self, request: BaseHTTPRequestHandler) -> int | None:
+        """Return the number of a request; None for the check whether anything answers, which is not counted."""
         if request.path == "/":
             return None
         with self._lock:
-            number = len(self.seen)
             self.seen.append((request.command, request.path))
-        return self.plan(number, request.command, request.path)
+            return len(self.seen) - 1
 
-    def _asked(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def asked(self, request: BaseHTTPRequestHandler, body: bytes) -> Answer:
+        """Return what the emulator answers to a request."""
         split = urlsplit(self.target)
         connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=60)
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
@@ -100,6 +112,17 @@ class Proxy:
         found = (answer.status, answer.getheaders(), answer.read())
         connection.close()
         return found
+
+    def answer(self, request: BaseHTTPRequestHandler, answer: Answer) -> None:
+        """Answer a request."""
+        status, headers, body = answer
+        request.send_response(status)
+        for name, value in headers:
+            if name.lower() not in ("transfer-encoding", "content-length", "connection", "date", "server"):
+                request.send_header(name, value.replace(self.target, f"http://{request.headers['Host']}"))
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)
 
     def _spoil(self, request: BaseHTTPRequestHandler, fault: Fault) -> None:
         request.close_connection = True

@@ -16,6 +16,7 @@ from records.schema import Learning, Memory, Surroundings
 from records.store import Results, Run
 from tests.conftest import MACHINE, make_settings
 from tests.sessions import processes, run_name, store_session
+from uploader.cli.main import main
 
 
 def results_with(root: Path, runs: int = 2, count: int = 3, first: int = 0) -> Results:
@@ -57,6 +58,15 @@ def found(cell_id: str, estimate: float = 0.01, **changes: Any) -> Finding:
         estimate=estimate,
         **told | changes,
     )
+
+
+def import_two_rows(results: Results, tmp_path: Path) -> None:
+    """Import two attempts that have no record."""
+    path = tmp_path / "old.csv"
+    path.write_text("name,lib,seconds,when\nmlp,theano,1.5,2017-10-02\nmlp,cntk,2,2017-10-02\n")
+    maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
+    command = ["import", str(path), "--metric", "times.seed_total_time_s", "--source", "lab", *maps]
+    assert main([*command, "--results", str(results.root)]) == 0
 
 
 class Killed(BaseException):

@@ -199,27 +199,6 @@ def _cells(root: Path, night: int) -> Batch:
 
 
 @pytest.mark.process
-def test_processes_killed_at_random_moments_leave_each_row_once(
-    results: Results, warehouse: BigQueryWarehouse, shared: str, first: int
-) -> None:
-    """PUSHES=200 is the whole promise, an hour of it; a few are made every time."""
-    chance, killed = random.Random(7), 0
-    command = [sys.executable, "-m", "uploader", "push", "--to", shared, "--results", str(results.root)]
-    for number in range(int(os.environ.get("PUSHES", "4"))):
-        store_run(results.root, first + number + 1, count=1)
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=1 + 8 * chance.random())
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            killed += 1
-    push(results, warehouse, Outbox(results.root / "outbox" / shared.replace("://", "-")))
-    assert killed > 0
-    assert verify(results, warehouse, values=True).problems == ()
-
-
-@pytest.mark.process
 def test_three_uploaders_at_once_add_each_row_once(results: Results, warehouse: BigQueryWarehouse, shared: str) -> None:
     roots = [results.root.parent / f"machine-{number}" for number in range(3)]
     for root in roots:
@@ -270,7 +249,8 @@ def test_views_of_an_older_version_are_renewed_by_migrate_once_it_has_added_the_
     assert f"add missing columns with: uploader migrate --to {emulated}" in capsys.readouterr().err
     assert main(["migrate", "--to", emulated]) == 0
     assert capsys.readouterr().out == (
-        "added cells.machine_machine_type\nrenewed the views benchmarks, latest_findings, newest_cells\n"
+        "added cells.machine_machine_type\n"
+        "renewed the views benchmarks, latest_findings, newest_cells, which read the last 400 days\n"
     )
     assert own.query("SELECT platform_info.machine_type AS type FROM benchmarks").rows == []
     own.close()

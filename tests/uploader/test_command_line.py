@@ -6,11 +6,9 @@ import csv
 import json
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, 
 from uploader.local import LocalWarehouse
 from uploader.testing import FakeWarehouse
 from uploader.verify import verify
-from uploader.warehouse import Options
+from uploader.warehouse import Options, Scalar
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -44,7 +42,7 @@ def test_push_push_again_verify_status_and_query(results: str, capsys: pytest.Ca
     assert main(["status", "--results", results]) == 0
     assert "0 batches pending, 4 arrived, 0 rows set aside" in capsys.readouterr().out
     sql = "SELECT backend, COUNT(*) AS attempts FROM cells WHERE repeat < @most GROUP BY backend"
-    assert main(["query", sql, "--set", "most=2", "--csv", "--results", results]) == 0
+    assert main(["query", sql, "--set", "most:int=2", "--csv", "--results", results]) == 0
     assert capsys.readouterr().out.split() == ["backend,attempts", "jax,4"]
 
 
@@ -62,6 +60,88 @@ def test_a_query_of_the_dashboards_is_read_from_its_file(results: str, capsys: p
     command = ["query", "--file", str(ROOT / "dashboards" / "queries" / "runs.sql"), *given]
     assert main([*command, "--json", "--results", results]) == 0
     assert [json.loads(line)["day"] for line in capsys.readouterr().out.splitlines()] == ["2026-01-02"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("value=12e4", "12e4"),
+        ("value=0042", "0042"),
+        ("value=a=b", "a=b"),
+        ("value=", ""),
+        ("value:int=42", 42),
+        ("value:float=12e4", 120000.0),
+        ("value:bool=True", True),
+    ],
+)
+def test_a_parameter_is_a_text_unless_its_type_is_named(
+    results: str, capsys: pytest.CaptureFixture[str], assignment: str, expected: object
+) -> None:
+    command = ["query", "SELECT @value AS value", "--set", assignment, "--json", "--results", results]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out) == {"value": expected}
+
+
+def test_a_first_day_that_is_no_day_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["init", "--since", "yesterday"])
+    assert "argument --since: must be a day such as 2026-01-31, got 'yesterday'" in capsys.readouterr().err
+
+
+def test_since_bounds_the_views_that_a_query_reads(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["push", "--results", results, "--quiet"])
+    sql = "WITH own AS (SELECT run_id FROM latest_findings) SELECT COUNT(*) AS n FROM own"
+    for since, expected in (("2026-01-01", 2), ("2026-01-02", 1), ("2026-01-03", 0)):
+        capsys.readouterr()
+        assert main(["query", sql, "--set", f"since={since}", "--json", "--results", results]) == 0
+        assert json.loads(capsys.readouterr().out) == {"n": expected}
+
+
+def test_a_dry_run_of_a_local_query_costs_nothing(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["query", "SELECT 1 AS one", "--dry-run", "--results", results]) == 0
+    assert capsys.readouterr().out == "the local warehouse: reading costs nothing\n"
+
+
+AT_LIST_PRICE = (
+    "at the list price of USD 6.25 per TiB (US, on demand, since 2023-07-05); the first TiB of a month is free"
+)
+
+
+class Measuring(FakeWarehouse):
+    """Says how many bytes a query would read, and answers none."""
+
+    def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
+        """Return 40 MiB."""
+        return 40 << 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["SELECT run_id FROM cells WHERE day >= '2026-01-31'"],
+            [
+                "would read 41,943,040 bytes (40 MiB) of 1 tables",
+                f"billed at most 40 MiB (at least 10 MiB a table): USD 0.00024 {AT_LIST_PRICE}",
+            ],
+        ),
+        (
+            ["SELECT c.run_id FROM cells AS c JOIN newest_cells USING (cell_id)", "--maximum-bytes-billed", "50000000"],
+            [
+                "would read 41,943,040 bytes (40 MiB) of 3 tables",
+                f"billed at most 60 MiB (at least 10 MiB a table): USD 0.00036 {AT_LIST_PRICE}",
+                "above --maximum-bytes-billed (47.7 MiB): the query would be refused",
+                "reads every day of cells: add a condition such as day >= '2026-01-31' to read less",
+            ],
+        ),
+    ],
+)
+def test_a_dry_run_prints_bytes_and_money_and_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: list[str]
+) -> None:
+    monkeypatch.setattr(warehouse, "open_warehouse", lambda *asked: Measuring())
+    assert main(["query", "--dry-run", "--to", BIGQUERY, *arguments]) == 0
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_a_query_prints_what_json_has_no_number_for_as_bigquery_does(
@@ -104,6 +184,8 @@ def test_a_query_that_a_person_wrote_reads_no_file_but_the_warehouses(
         (["init", "--location", "EU", "--append-only"], Options(append_only=True, location="EU")),
         (["verify", "--impersonate", "me@x.example"], Options(impersonate="me@x.example")),
         (["query", "SELECT 1 AS one", "--maximum-bytes-billed", "7"], Options(most_bytes_billed=7)),
+        (["init", "--since", "2020-02-29"], Options(first_day="2020-02-29")),
+        (["migrate", "--since", "20200229"], Options(first_day="2020-02-29")),
     ],
 )
 def test_flags_of_bigquery_reach_the_warehouse(
@@ -132,7 +214,12 @@ def test_flags_of_bigquery_reach_the_warehouse(
         (["verify", "--results", "run"], "--results: run is a run, name the folder that holds it: --results ."),
         (["query", "DROP TABLE cells"], "the query must be one SELECT"),
         (["query"], "SELECT: give a query"),
-        (["query", "SELECT 1 AS x", "--set", "y"], "--set: must be NAME=VALUE, got 'y'"),
+        (
+            ["query", "SELECT 1 AS x", "--set", "y:int=x"],
+            "--set: 'y:int=x': the value must be of the type that is named",
+        ),
+        (["query", "SELECT 1 AS x", "--set", "y:day=x"], "one of int, float or bool (true, false)"),
+        (["query", "SELECT 1 AS x", "--set", "y"], "--set: must be NAME=VALUE or NAME:TYPE=VALUE, got 'y'"),
     ],
 )
 def test_what_cannot_be_used_ends_with_2_and_says_why(
@@ -198,21 +285,6 @@ def test_what_no_push_has_sealed_yet_is_told_by_status(
     assert main(["push", "--to", BIGQUERY, "--results", results, "--quiet"]) == 0
     assert main(["status", "--to", BIGQUERY, "--results", results]) == 0
     assert "not sealed" not in capsys.readouterr().out
-
-
-def test_what_the_warehouse_has_lost_since_is_told_with_how_it_is_sent_again(
-    results: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["push", "--results", results])
-    shutil.rmtree(Path(results) / "warehouse")
-    assert main(["push", "--results", results]) == 0
-    capsys.readouterr()
-    assert main(["verify", "--results", results]) == 1
-    outbox = Path(results) / "outbox" / "local"
-    assert f"once {outbox} is removed" in capsys.readouterr().out
-    shutil.rmtree(outbox)
-    assert main(["push", "--results", results]) == 0
-    assert main(["verify", "--results", results]) == 0
 
 
 def test_a_row_that_is_refused_ends_with_1_and_can_be_tried_again(
@@ -282,7 +354,8 @@ def test_migrate_renews_the_views_but_not_in_a_dry_run(
     assert capsys.readouterr().out == "the tables are as this version needs them\n"
     assert main(["migrate", "--to", BIGQUERY]) == 0
     assert capsys.readouterr().out == (
-        "the tables are as this version needs them\nrenewed the views benchmarks, newest_cells\n"
+        "the tables are as this version needs them\n"
+        "renewed the views benchmarks, newest_cells, which read the last 400 days\n"
     )
 
 
@@ -370,36 +443,4 @@ def test_three_pushes_at_once_into_one_folder_wait_for_each_other_and_add_each_r
     told = [process.communicate()[0].splitlines()[-1] for process in started]
     assert [process.returncode for process in started] == [0, 0, 0]
     assert sorted(told) == ["0 new rows, 0 were there"] * 2 + ["159 new rows, 0 were there"]
-    assert verify(results, LocalWarehouse(results.root / "warehouse"), values=True).problems == ()
-
-
-@pytest.mark.process
-def test_two_hundred_pushes_killed_at_random_steps_leave_each_row_once(tmp_path: Path) -> None:
-    """SIGKILL at the k-th call that changes the disk, k going over all of a push, again and again."""
-    results = results_with(tmp_path / "results", runs=1, count=1)
-    script = (
-        "import os, signal, sys\n"
-        "from pathlib import Path\n"
-        "left = int(sys.argv.pop(1))\n"
-        "def dying(call):\n"
-        "    def wrapped(*args, **kwargs):\n"
-        "        global left\n"
-        "        left -= 1\n"
-        "        if left < 0: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        return call(*args, **kwargs)\n"
-        "    return wrapped\n"
-        "for name in ('fsync', 'link', 'replace'): setattr(os, name, dying(getattr(os, name)))\n"
-        "Path.unlink, Path.replace = dying(Path.unlink), dying(Path.replace)\n"
-        "from uploader.cli.main import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    killed = 0
-    for number in range(int(os.environ.get("PUSHES", "200"))):
-        if number % 4 == 0:
-            store_run(results.root, number + 1, count=1)
-        command = [sys.executable, "-c", script, str(number % 40), "push", "--results", str(results.root), "--quiet"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-        killed += done.returncode == -signal.SIGKILL
-    assert main(["push", "--results", str(results.root), "--quiet"]) == 0
-    assert killed > 20
     assert verify(results, LocalWarehouse(results.root / "warehouse"), values=True).problems == ()

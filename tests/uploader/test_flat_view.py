@@ -293,7 +293,7 @@ def test_both_engines_give_every_variant_the_same_row(tmp_path: Path, emulated: 
     results, cells = stored_variants(tmp_path / "results")
     address = BIGQUERY.fullmatch(emulated)
     assert address is not None
-    remote: Warehouse = connect(address["project"], address["dataset"], Options())
+    remote: Warehouse = connect(address["project"], address["dataset"], Options(first_day="2000-01-01"))
     remote.create()
     push(results, remote, Outbox(tmp_path / "remote"))
     sql = (

@@ -14,7 +14,7 @@ import pytest
 from uploader import process, reachable
 from uploader.cli.main import main
 from uploader.errors import BadInput, Unreachable
-from uploader.reachable import check, check_emulator, check_google, check_grpc
+from uploader.reachable import check, check_emulator, check_google
 
 SHORT_S = 0.2
 
@@ -131,9 +131,7 @@ def test_loopback_emulator_address_in_a_container_is_answered_with_the_services_
     with pytest.raises(Unreachable) as raised:
         check_emulator(f"http://{host}:{closed_port()}")
     assert f"in a container {host} is the container itself" in str(raised.value)
-    assert "set BIGQUERY_EMULATOR_HOST=http://bigquery:9050 and BIGQUERY_EMULATOR_GRPC=bigquery:9060" in str(
-        raised.value
-    )
+    assert "set BIGQUERY_EMULATOR_HOST=http://bigquery:9050 for the emulator service" in str(raised.value)
 
 
 def test_service_name_of_the_emulator_on_the_host_is_answered_with_the_loopback_address(
@@ -154,15 +152,6 @@ def unknown_name(*given: object, **named: object) -> object:
 def test_emulator_address_that_is_no_url_is_bad_input(address: str) -> None:
     with pytest.raises(BadInput, match=r"BIGQUERY_EMULATOR_HOST: must be a URL such as http://127\.0\.0\.1:9050, got"):
         check_emulator(address)
-
-
-def test_emulators_port_for_the_storage_write_api_is_checked_too() -> None:
-    with listening() as port:
-        check_grpc(f"127.0.0.1:{port}")
-    with pytest.raises(Unreachable, match=r"nothing listens at 127\.0\.0\.1:.*Connection refused"):
-        check_grpc(f"127.0.0.1:{closed_port()}")
-    with pytest.raises(BadInput, match=r"must be HOST:PORT such as 127\.0\.0\.1:9060, got 'bigquery'"):
-        check_grpc("bigquery")
 
 
 @pytest.mark.parametrize(("contained", "where"), [(False, "the network"), (True, "the container's network")])
@@ -253,7 +242,7 @@ def test_a_query_through_a_proxy_that_is_no_url_ends_with_2(
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTPS_PROXY", "http://me:s3cret@proxy:99999")
-    monkeypatch.setattr("uploader.connect.client", lambda project, options: Mock(project=project))
+    monkeypatch.setattr("uploader.connect.client", lambda project, options, deadline: Mock(project=project))
     assert main(["query", "--to", "bigquery://some-project.benchmarks", "SELECT 1 AS one"]) == 2
     told = capsys.readouterr().err
     assert told == "uploader: HTTPS_PROXY: must be a URL such as http://proxy:3128, got 'http://proxy:99999'\n"

@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uploader.cli import options
+from uploader.cli import flags, options
 
 if TYPE_CHECKING:
     from uploader.foreign import Found
@@ -32,11 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", required=True, metavar="TEXT", help="where the rows come from")
     parser.add_argument("--dry-run", action="store_true", help="show the first rows as they would be and send nothing")
     options.add_warehouse_options(parser)
-    options.add_deadline(parser)
+    flags.DEADLINE.add_to(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, map, seal and send."""
+    from records.store import Results
     from uploader import foreign
     from uploader import push as pushing
     from uploader.outbox import seal_all
@@ -48,11 +49,13 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(row.line for row in found.rows[:6]))
         return _told(found)
     outbox, done = options.outbox(args), pushing.Pushed()
-    with options.warehouse(args) as warehouse, outbox.locked():
+    with options.warehouse(args) as warehouse:
         options.make_ready(warehouse, args.to)
-        seal_all(pushing.short_enough(found.rows, outbox), outbox)
-        pushing.send(warehouse, outbox, done, print)
-        done.dead = len(outbox.dead())
+        options.notice_emptied(Results(args.results), warehouse, outbox)
+        with outbox.locked():
+            seal_all(pushing.short_enough(found.rows, outbox), outbox)
+            pushing.send(warehouse, outbox, done, print)
+            done.dead = len(outbox.dead())
     print(f"{done.new:,} new rows, {done.known:,} were there")
     if done.dead:
         print(f"{done.dead} rows are set aside: uploader status says why")

@@ -13,16 +13,20 @@ HELP = "make dataset, tables and views; print the least IAM roles"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     options.add_warehouse_options(parser)
+    options.add_first_day(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Make what is missing."""
+    from uploader.ddl import days_read
     from uploader.rights import least_rights
     from uploader.warehouse import BIGQUERY
 
     with options.warehouse(args) as warehouse:
         made = warehouse.create()
     print("\n".join(made) if made else "nothing was missing")
+    if any(one.startswith("view ") for one in made):
+        print(f"the views read {days_read(args.first_day)}")
     if found := BIGQUERY.fullmatch(args.to):
         print("\n" + least_rights(found["project"], found["dataset"]))
     return 0

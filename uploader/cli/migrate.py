@@ -13,11 +13,13 @@ HELP = "add new NULLABLE columns and renew the views; otherwise refuse and show 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     options.add_warehouse_options(parser)
+    options.add_first_day(parser)
     parser.add_argument("--dry-run", action="store_true", help="only show the difference")
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare the tables, add what may be added, and replace the views by this version's."""
+    from uploader.ddl import days_read
     from uploader.differences import differences, refuse
 
     with options.warehouse(args) as warehouse:
@@ -33,5 +35,5 @@ def run(args: argparse.Namespace) -> int:
             warehouse.add_columns(one.table, one.missing)
             print("\n".join(f"added {one.table.name}.{column.name}" for column in one.missing))
         if renewed := [made.removeprefix("view ") for made in warehouse.create() if made.startswith("view ")]:
-            print(f"renewed the views {', '.join(renewed)}")
+            print(f"renewed the views {', '.join(renewed)}, which read {days_read(args.first_day)}")
     return 0

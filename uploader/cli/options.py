@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from uploader.cli import flags
 from uploader.errors import BadInput
-from uploader.warehouse import MOST_BYTES_BILLED
+from uploader.warehouse import MOST_DAYS
 
 if TYPE_CHECKING:
+    from records.store import Results
     from uploader.outbox import Outbox
-    from uploader.warehouse import Warehouse
-
-DEADLINE_MIN = 30
+    from uploader.warehouse import Options, Warehouse
 
 
 def add_warehouse_options(parser: argparse.ArgumentParser) -> None:
@@ -25,55 +26,35 @@ def add_warehouse_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results", type=folder, default=Path("results"), metavar="FOLDER", help="where results are; default: results"
     )
-    group = parser.add_argument_group("BigQuery")
-    group.add_argument("--location", metavar="REGION", help="where the dataset is, such as EU; default: US")
-    group.add_argument(
-        "--impersonate",
-        metavar="ACCOUNT",
-        help="act as this service account; you need roles/iam.serviceAccountTokenCreator on it",
-    )
-    group.add_argument(
-        "--append-only",
-        action="store_true",
-        help="init: a dataset for projects without DML (the sandbox), whose tables are views that show each row once; "
-        "other commands read from the dataset how it was made",
-    )
-    group.add_argument(
-        "--maximum-bytes-billed",
-        type=positive,
-        default=MOST_BYTES_BILLED,
-        dest="most_bytes_billed",
-        metavar="N",
-        help="refuse a statement that would read more; default: 10737418240 (10 GiB)",
-    )
+    flags.add(parser.add_argument_group("BigQuery"), flags.BIGQUERY)
 
 
-def add_deadline(parser: argparse.ArgumentParser) -> None:
-    """Add how long a command that sends may take."""
+def reached(args: argparse.Namespace) -> Options:
+    """Return how the flags that a command has say a warehouse is reached."""
+    from uploader.warehouse import Options
+
+    names = (field.name for field in fields(Options))
+    return Options(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+
+
+def add_first_day(parser: argparse.ArgumentParser) -> None:
+    """Add which days the views of a dataset read."""
     parser.add_argument(
-        "--deadline",
-        type=minutes,
-        default=DEADLINE_MIN * 60.0,
-        dest="deadline_s",
-        metavar="MINUTES",
-        help="BigQuery: end with exit 3 when sending takes longer, waits and repeated requests included; what is "
-        f"pending then stays pending; default: {DEADLINE_MIN}",
+        "--since",
+        type=day,
+        dest="first_day",
+        metavar="DATE",
+        help=f"BigQuery: the first day that the views read, such as 2026-01-31; default: {MOST_DAYS} days ago, on each "
+        "day anew; what they read costs money",
     )
 
 
 @contextmanager
 def warehouse(args: argparse.Namespace) -> Iterator[Warehouse]:
     """Open the warehouse that the flags name. Raises `UploadError`."""
-    from uploader.warehouse import Options, open_warehouse
+    from uploader.warehouse import open_warehouse
 
-    options = Options(
-        append_only=args.append_only,
-        location=args.location,
-        impersonate=args.impersonate,
-        most_bytes_billed=args.most_bytes_billed,
-        deadline_s=getattr(args, "deadline_s", None),
-    )
-    opened = open_warehouse(args.to, args.results, options)
+    opened = open_warehouse(args.to, args.results, reached(args))
     try:
         yield opened
     finally:
@@ -88,6 +69,19 @@ def make_ready(warehouse: Warehouse, address: str) -> None:
         warehouse.create()
     else:
         differences.refuse(differences.differences(warehouse), address)
+
+
+def notice_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> bool:
+    """Let everything be sent again to a warehouse that has no row now, and say so; return whether attempts are lost."""
+    from uploader.repair import forget_if_emptied
+
+    found = forget_if_emptied(results, warehouse, outbox)
+    if found is None:
+        return False
+    print(f"{warehouse.address} has no row, though {found.sent:,} attempts had been sent there: all are sent again")
+    if found.without_record:
+        print(f"{found.without_record:,} of these have no record here: import what was imported again")
+    return bool(found.without_record)
 
 
 def outbox(args: argparse.Namespace) -> Outbox:
@@ -107,19 +101,12 @@ def require_results(args: argparse.Namespace) -> None:
         raise BadInput(f"--results: {args.results} is a run, name the folder that holds it: --results {holder}")
 
 
-def positive(text: str) -> int:
-    """Read a whole number above 0. Raises `ValueError`."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
-    return number
-
-
-def minutes(text: str) -> float:
-    """Read minutes above 0 and return seconds. Raises `ValueError`."""
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be minutes above 0, got {text!r}")
-    return 60 * number
+def day(text: str) -> str:
+    """Read a day and return it as 2026-01-31. Raises `ArgumentTypeError`."""
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a day such as 2026-01-31, got {text!r}") from None
 
 
 def folder(text: str) -> Path:

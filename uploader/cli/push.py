@@ -1,7 +1,7 @@
 """Send what the warehouse does not have yet: records, measurements and findings of every run in the results folder.
 
 Rows are sealed in results/outbox first; the same command sends what an earlier one left pending. Sending anything twice
-changes nothing."""
+changes nothing. With --repair, what the warehouse has decides: rows that it lost since they arrived are sent again."""
 
 from __future__ import annotations
 
@@ -10,20 +10,34 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from uploader import process
-from uploader.cli import options
+from uploader.cli import flags, options, repairs
 
 if TYPE_CHECKING:
     from uploader.push import Pushed
+    from uploader.warehouse import Warehouse
 
 NAME = "push"
 HELP = "send what the warehouse does not have yet"
+OWN = (
+    flags.DEADLINE,
+    flags.Flag("retry-dead", "try the rows again that were set aside"),
+    flags.Flag(
+        "repair",
+        "also compare the warehouse with the records and send again what is missing there; a damaged file of the local "
+        "warehouse is set aside",
+    ),
+)
+
+
+def forwarded(prefix: str) -> flags.Forwarded:
+    """Return every option of this command that says how to push, for a command that pushes at its end."""
+    return flags.Forwarded(prefix, (*flags.BIGQUERY, *OWN))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     options.add_warehouse_options(parser)
-    options.add_deadline(parser)
-    parser.add_argument("--retry-dead", action="store_true", help="try the rows again that were set aside")
+    flags.add(parser, OWN)
     parser.add_argument("--quiet", action="store_true", help="print nothing unless something is wrong")
 
 
@@ -34,22 +48,36 @@ def run(args: argparse.Namespace) -> int:
 
 
 def push(args: argparse.Namespace) -> int:
-    """Push what the flags name; return 1 where something was set aside or left out."""
+    """Push what the flags name; return 1 where something was set aside, left out, or still differs after a repair."""
     from records.store import Results
     from uploader import push as pushing
+    from uploader import repair as repairing
 
-    outbox = options.outbox(args)
+    outbox, results = options.outbox(args), Results(args.results)
     say = (lambda text: None) if args.quiet else print
     with options.warehouse(args) as warehouse:
+        if args.repair:
+            _repair_files(warehouse)
         options.make_ready(warehouse, args.to)
-        if args.retry_dead:
+        lost = options.notice_emptied(results, warehouse, outbox)
+        if args.retry_dead or args.repair:
             with outbox.locked():
                 say(f"{outbox.revive()} rows set aside are tried again")
-        done = pushing.push(Results(args.results), warehouse, outbox, say)
+        done = pushing.push(results, warehouse, outbox, say)
+        repaired = repairing.repair(results, warehouse, outbox, done, say) if args.repair else None
     say(f"{done.new:,} new rows, {done.known:,} were there")
-    for line in _wrong(done):
+    for line in [*_wrong(done), *(repairs.lines(repaired, args.to) if repaired else [])]:
         print(line)
-    return 1 if done.dead or done.left_out else 0
+    return 1 if done.dead or done.left_out or lost or (repaired and repairs.differs(repaired)) else 0
+
+
+def _repair_files(warehouse: Warehouse) -> None:
+    """Set damaged files of a local warehouse aside, and say which."""
+    from uploader.local import LocalWarehouse
+
+    if isinstance(warehouse, LocalWarehouse):
+        for line in warehouse.repair():
+            print(line)
 
 
 def _wrong(done: Pushed) -> list[str]:
@@ -57,6 +85,8 @@ def _wrong(done: Pushed) -> list[str]:
     lines = [f"left out: {line}" for line in done.left_out]
     if done.dead:
         lines.append(f"{done.dead} rows are set aside: uploader status says why")
+    if done.expired:
+        lines.append(f"not sent: {len(done.expired)} runs from before the first day that the warehouse keeps")
     if done.without_findings:
         lines.append(_findings_advice(done.without_findings))
     return lines

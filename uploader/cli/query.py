@@ -1,7 +1,8 @@
 """Answer one SELECT in BigQuery's dialect, on BigQuery or on the local warehouse.
 
 uploader query 'SELECT backend, COUNT(*) AS attempts FROM cells GROUP BY backend'
-uploader query --file dashboards/queries/runs.sql --set workload= --set backend=jax --set since=2026-01-01 --csv"""
+uploader query --file dashboards/queries/runs.sql --set workload= --set backend=jax --set since=2026-01-01 --csv
+uploader query --dry-run --from bigquery://PROJECT.DATASET 'SELECT COUNT(*) AS n FROM measurements'"""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import csv
 import json
 import math
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sql", nargs="?", metavar="SELECT", help="the query")
     parser.add_argument("--file", type=Path, metavar="FILE", help="a file that holds it")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", dest="assignments", help="a value for @NAME"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME[:TYPE]=VALUE",
+        dest="assignments",
+        help="a value for @NAME: a text, or what TYPE says: int, float, bool (true or false). A query that has @since "
+        "reads the views from that day on",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print how many bytes the query would read and what they cost; run nothing",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print CSV")
@@ -39,15 +52,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Ask, and print the rows."""
     from uploader.local import LocalWarehouse
+    from uploader.sql import with_views
     from uploader.warehouse import is_local
 
-    sql = _sql(args)
+    given = dict(map(_assignment, args.assignments))
+    sql = with_views(_sql(args)) if "since" in given else _sql(args)
     if is_local(args.to):
         options.require_results(args)
     with options.warehouse(args) as warehouse:
         if isinstance(warehouse, LocalWarehouse):
             warehouse.shut_in()
-        answer = warehouse.query(sql, dict(map(_assignment, args.assignments)))
+        if args.dry_run:
+            print("\n".join(_cost(sql, warehouse.bytes_read(sql, given), args.most_bytes_billed)))
+            return 0
+        answer = warehouse.query(sql, given)
+    _print(answer, args)
+    return 0
+
+
+def _print(answer: Answer, args: argparse.Namespace) -> None:
     if args.csv:
         writer = csv.writer(sys.stdout)
         writer.writerow(answer.columns)
@@ -57,7 +80,6 @@ def run(args: argparse.Namespace) -> int:
             print(_line(row))
     else:
         _print_table(answer)
-    return 0
 
 
 def _sql(args: argparse.Namespace) -> str:
@@ -70,15 +92,45 @@ def _sql(args: argparse.Namespace) -> str:
 
 
 def _assignment(text: str) -> tuple[str, Scalar]:
-    name, sign, value = text.partition("=")
+    named, sign, value = text.partition("=")
+    name, _, kind = named.partition(":")
     if not sign or not name.isidentifier():
-        raise BadInput(f"--set: must be NAME=VALUE, got {text!r}")
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
+        raise BadInput(f"--set: must be NAME=VALUE or NAME:TYPE=VALUE, got {text!r}")
+    try:
+        return name, TYPES[kind](value)
+    except (KeyError, ValueError):
+        known = "int, float or bool (true, false)"
+        raise BadInput(f"--set: {text!r}: the value must be of the type that is named, one of {known}") from None
+
+
+def _truth(value: str) -> bool:
+    return {"true": True, "false": False}[value.casefold()]
+
+
+TYPES: Mapping[str, Callable[[str], Scalar]] = {"": str, "int": int, "float": float, "bool": _truth}
+
+
+def _cost(sql: str, read_bytes: int | None, most_bytes: int) -> list[str]:
+    """Return what a query would read and what that costs, in lines."""
+    from uploader.price import PRICE_SINCE, USD_PER_TIB, price, size, usd
+    from uploader.pruning import tables_read, unbounded
+
+    if read_bytes is None:
+        return ["the local warehouse: reading costs nothing"]
+    tables = len(tables_read(sql))
+    cost = price(read_bytes, tables)
+    lines = [
+        f"would read {read_bytes:,} bytes ({size(read_bytes)}) of {tables} tables",
+        f"billed at most {size(cost.billed_bytes)} (at least 10 MiB a table): {usd(cost.usd)} at the list price of "
+        f"USD {USD_PER_TIB} per TiB (US, on demand, since {PRICE_SINCE}); the first TiB of a month is free",
+    ]
+    if cost.billed_bytes > most_bytes:
+        lines.append(f"above --maximum-bytes-billed ({size(most_bytes)}): the query would be refused")
+    if all_days := unbounded(sql):
+        lines.append(
+            f"reads every day of {', '.join(all_days)}: add a condition such as day >= '2026-01-31' to read less"
+        )
+    return lines
 
 
 def _json(value: Any) -> Any:

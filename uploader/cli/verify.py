@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from uploader.cli import options
 
@@ -22,15 +23,31 @@ def run(args: argparse.Namespace) -> int:
     from uploader import verify as verifying
 
     options.require_results(args)
-    outbox = options.outbox(args)
     with options.warehouse(args) as warehouse:
         found = verifying.verify(Results(args.results), warehouse, values=args.values)
-    print(
-        f"{found.expected:,} rows by the records, {found.found:,} in the warehouse, {found.foreign:,} of other records"
-    )
+    if found.runs:
+        there = f"{found.found:,} in the warehouse, {found.foreign:,} of other records"
+        print(f"{found.expected:,} rows by the records, {there}")
+    else:
+        print(f"no run to compare in {args.results}")
     for problem in found.problems:
         print(f"  {problem}")
-    print(f"{len(found.problems)} differences" if found.problems else "0 lost, 0 doubled")
-    if found.found < found.expected:
-        print(f"uploader push sends what is missing; what it holds for sent, too, once {outbox.folder} is removed")
+    if found.expired:
+        print(f"not compared: {found.expired} runs from before the first day that the warehouse keeps")
+    if found.runs or found.problems:
+        print(f"{len(found.problems)} differences" if found.problems else "0 lost, 0 doubled")
+    for line in _advice(args, found.missing):
+        print(line)
     return 1 if found.problems else 0
+
+
+def _advice(args: argparse.Namespace, missing: int) -> list[str]:
+    """Return how rows that are missing are sent again."""
+    if not missing:
+        return []
+    given = [] if args.to == "local" else ["--to", args.to]
+    given += [] if str(args.results) == "results" else ["--results", str(args.results)]
+    command = shlex.join(["uploader", "push", "--repair", *given])
+    dead = len(options.outbox(args).dead())
+    lines = [f"{dead} rows were refused and set aside: uploader status says why"] if dead else []
+    return [*lines, f"at least {missing:,} rows are missing; send them again from the records with: {command}"]

@@ -8,6 +8,7 @@
 WITH latest AS (
   SELECT run_id, cell_id, repeat, MAX(attempt) AS attempt
   FROM cells
+  WHERE day >= CAST(@since AS DATE)
   GROUP BY run_id, cell_id, repeat
 ),
 figures AS (
@@ -30,6 +31,7 @@ figures AS (
       'times.step_time_s',
       'times.samples_per_s'
     )
+    AND day >= CAST(@since AS DATE)
   GROUP BY run_id, cell_id, repeat, attempt
 ),
 described AS (
@@ -40,6 +42,7 @@ described AS (
     IF(c.workload = 'fc', JSON_VALUE(c.params, '$.mode'), NULL) AS fc_mode,
     IF(c.workload = 'fc', SAFE_CAST(JSON_VALUE(c.params, '$.workers') AS INT64), NULL) AS fc_workers
   FROM cells AS c
+  WHERE c.day >= CAST(@since AS DATE)
 ),
 listed AS (
   SELECT
@@ -173,5 +176,6 @@ JOIN figures AS m
   ON m.run_id = c.run_id AND m.cell_id = c.cell_id AND m.repeat = c.repeat AND m.attempt = c.attempt
 WHERE
   r.fault IS NULL
+  AND r.day >= CAST(@since AS DATE)
   AND c.status IN ('ok', 'unstable')
   AND COALESCE(m.seed_total_time_s, m.epochs_total_time_s, m.command_time_s) IS NOT NULL

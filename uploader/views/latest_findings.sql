@@ -4,6 +4,8 @@ FROM findings AS f
 JOIN (
   SELECT run_id, MAX(revision) AS revision
   FROM findings
+  WHERE day >= CAST(@since AS DATE)
   GROUP BY run_id
 ) AS last
   ON last.run_id = f.run_id AND last.revision = f.revision
+WHERE f.day >= CAST(@since AS DATE)

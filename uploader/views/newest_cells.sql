@@ -9,4 +9,5 @@ WHERE
   f.kind = 'figure'
   AND (f.metric = 'times.step_time_s' OR f.metric LIKE 'task.metrics.%')
   AND r.fault IS NULL
+  AND r.day >= CAST(@since AS DATE)
 GROUP BY f.cell_id

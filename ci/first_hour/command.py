@@ -1,0 +1,211 @@
+"""A first hour on Google's BigQuery, or on an emulator, as one command.
+
+It makes a dataset, pushes into it, also by processes that are killed and by several at once, checks with a plain client
+that each row is there once, runs the dashboards' queries, writes a report to attach to an issue, and removes the
+dataset, also after a failure or Ctrl-C.
+
+    ci/bigquery --project PROJECT --dataset first_hour --location EU
+    ci/emulator run -- ci/bigquery --project emulated-project --dataset first_hour
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from ci.first_hour import results, service
+from ci.first_hour.report import Report
+from ci.first_hour.results import Folders
+from ci.first_hour.service import Service, explained
+from ci.first_hour.steps import Hour, steps
+from ci.first_hour.uploading import ROOT, Uploader
+from ci.first_hour.values import Done, Found, Outcome, Step, exit_code
+from uploader.cli import flags, options
+from uploader.errors import BadInput, UploadError
+from uploader.warehouse import Options, is_local
+
+EPILOG = """exit codes: 0 all as expected, 1 some expectation failed, 2 bad input, 3 not reachable or not allowed,
+130 interrupted"""
+REPORT = ROOT / "build" / "first-hour.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for."""
+
+    project: str
+    dataset: str
+    report: Path
+    keep: bool
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    top = argparse.ArgumentParser(
+        "ci/bigquery", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    top.add_argument("--project", required=True, metavar="P")
+    top.add_argument("--dataset", required=True, metavar="D", help="must not exist; D_staging is made, too")
+    top.add_argument(
+        "--results", type=Path, metavar="FOLDER", help="push a copy of these results first; default: synthetic ones"
+    )
+    top.add_argument("--report", type=Path, default=REPORT, metavar="FILE.md", help=f"default: {REPORT}")
+    top.add_argument("--keep", action="store_true", help="do not remove the dataset at the end")
+    flags.add(top.add_argument_group("BigQuery"), flags.BIGQUERY)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    args = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _run(args, Path(folder))
+    except UploadError as error:
+        print(f"ci/bigquery: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("ci/bigquery: stopped", file=sys.stderr)
+        return 130
+
+
+def _run(args: argparse.Namespace, folder: Path) -> int:
+    asked = checked(args)
+    there = _unused(asked, options.reached(args))
+    hour = Hour(
+        there,
+        Uploader(f"bigquery://{there.dataset}", _given(args, flags.IMPERSONATE, flags.MAXIMUM_BYTES_BILLED)),
+        Folders(folder, datetime.now(UTC)),
+        _given(args, flags.LOCATION, flags.APPEND_ONLY),
+        args.results,
+    )
+    done, interrupted = all_steps(steps(hour), teardown(there, keep=asked.keep))
+    _write(Report(asked.project, _about(there, hour), done), asked.report)
+    return 130 if interrupted else exit_code(done)
+
+
+def _unused(asked: Asked, reached: Options) -> Service:
+    """Return the service at a dataset that does not exist. Raises `UploadError`."""
+    with explained("look for the dataset"):
+        there = service.opened(asked.project, asked.dataset, reached)
+        if left := service.require_unused(there):
+            print(f"removing what an interrupted start of this command left: {', '.join(left)}")
+            there.drop()
+    return there
+
+
+def checked(args: argparse.Namespace) -> Asked:
+    """Return what is asked for. Raises `BadInput` before anything is made."""
+    is_local(f"bigquery://{args.project}.{args.dataset}", "--project, --dataset")
+    if args.results is not None and not results.has_runs(args.results):
+        raise BadInput(f"--results: must be a folder with runs, got {args.results}")
+    if not args.report.parent.is_dir() or args.report.is_dir() or args.report.suffix == ".json":
+        raise BadInput(f"--report: must be a file such as report.md in a folder that exists, got {args.report}")
+    return Asked(args.project, args.dataset, args.report, args.keep)
+
+
+def all_steps(every: Iterable[Step], last: Step) -> tuple[list[Done], bool]:
+    """Run the steps, and the last one whatever happens; return what came of them, and whether Ctrl-C ended them."""
+    done: list[Done] = []
+    interrupted = False
+    for step in every:
+        try:
+            done.append(run(step))
+        except KeyboardInterrupt:
+            interrupted = True
+            done.append(Done(step.name, step.expected, Found(Outcome.NOT_RUN, "interrupted"), 0.0))
+        if interrupted or (step.essential and done[-1].found.outcome is Outcome.FAILED):
+            break
+    with _uninterrupted():
+        done.append(run(last))
+    return done, interrupted
+
+
+def run(step: Step) -> Done:
+    """Run one step, and print a line on it. Whatever it raises, it has failed: the report names it."""
+    print(f"{step.name} ...", end="", flush=True)
+    began, code = time.monotonic(), 1
+    try:
+        with explained(step.name):
+            found = step.run()
+    except UploadError as error:
+        found = Found(Outcome.FAILED, str(error))
+    except Exception as error:  # noqa: BLE001 - the datasets are to be removed and the report to be written
+        found = Found(Outcome.FAILED, f"{type(error).__name__}: {error}")
+    if step.essential:
+        code = int(found.figures.get("code", 1))
+    done = Done(step.name, step.expected, found, time.monotonic() - began, code if code in (2, 3) else 1)
+    print(f" {found.outcome}, {done.duration_s:.1f} s: {found.summary}", flush=True)
+    return done
+
+
+def teardown(there: Service, *, keep: bool) -> Step:
+    """Return the step that removes both datasets, or that leaves them to the user."""
+
+    def remove() -> Found:
+        if keep:
+            there.mark(made_here=False)
+            commands = " && ".join(f"bq rm -r -f -d {name.replace('.', ':')}" for name in there.datasets)
+            return Found(Outcome.OK, f"kept, as asked; remove them with: {commands}")
+        left = there.drop()
+        return Found(Outcome.FAILED if left else Outcome.OK, f"still there: {', '.join(left)}" if left else "removed")
+
+    return Step("teardown", "both datasets are removed, or kept where that was asked for", remove)
+
+
+def _write(report: Report, path: Path) -> None:
+    path.write_text(report.markdown(), encoding="utf-8")
+    path.with_suffix(".json").write_text(report.json(), encoding="utf-8")
+    print(f"{report.title}\nreport: {path} and {path.with_suffix('.json')}")
+
+
+def _about(there: Service, hour: Hour) -> dict[str, str]:
+    """Return what a reader of the report needs to know of the place and the versions."""
+    names = ("keras-benchmark-matrix", "google-cloud-bigquery", "google-api-core", "google-auth")
+    return {
+        "service": f"emulator at {there.emulator}" if there.emulator else "Google's BigQuery",
+        "date": f"{hour.folders.began:%Y-%m-%d %H:%M} UTC",
+        "dataset": there.dataset,
+        "options": " ".join((*hour.init_options, *hour.uploader.options)),
+        "results": "synthetic" if hour.own_results is None else "the user's own, and synthetic ones",
+        "versions": ", ".join(f"{name} {metadata.version(name)}" for name in names),
+        "Python": platform.python_version(),
+    }
+
+
+def _given(args: argparse.Namespace, *wanted: flags.Flag) -> tuple[str, ...]:
+    """Return those of the options that were given, for a command of `uploader`."""
+    found: list[str] = []
+    for flag in wanted:
+        value = getattr(args, flag.key)
+        if value is True:
+            found.append(f"--{flag.name}")
+        elif value not in (None, False, flag.default):
+            found.append(f"--{flag.name}={value}")
+    return tuple(found)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let neither Ctrl-C nor SIGTERM end the block."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

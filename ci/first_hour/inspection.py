@@ -1,0 +1,126 @@
+"""What a first hour looks at once the rows are there: queries and their cost, expiry, location, rights, jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from functools import partial
+
+from ci.first_hour.results import Folders, keys_of
+from ci.first_hour.service import APPEND_ONLY, NEEDED, Service
+from ci.first_hour.values import Found, Outcome, QueryCost, Step, days_text, price_usd
+from dashboards.questions import Choice, questions
+from records.store import Results
+from uploader.schema import CELLS
+
+NOT_REPORTED = "not reported by this service"
+SINCE_DAYS = 400
+STAGING_DAYS = 1
+
+
+def inspections(service: Service, folders: Folders) -> Iterator[Step]:
+    """Yield the steps that read."""
+    yield Step("dashboards' queries", "each reads no more than its dry run says", partial(queries, service, folders))
+    yield Step("expiry", "no table or partition vanishes, but for staging tables", partial(expiry, service, folders))
+    yield Step("location and mode", "both datasets are in one place", partial(place, service))
+    yield Step("rights", "the account may read and change rows", partial(rights, service))
+    yield Step("jobs", "no job of this program cost more than its limit", partial(jobs, service, folders.began))
+
+
+def queries(service: Service, folders: Folders) -> Found:
+    """Run every query of the dashboards as they do."""
+    since = (folders.today - timedelta(days=SINCE_DAYS)).isoformat()
+    choice = Choice(since=since, cell=_newest_cell(folders))
+    costs = [
+        service.cost(name, question.sql, choice.parameters(question.sql)) for name, question in questions().items()
+    ]
+    over = [one.name for one in costs if not one.within_estimate]
+    summary = f"{len(costs)} queries, billed: {_total(costs)}"
+    if over:
+        summary += f"; {', '.join(over)} read more than the dry run said"
+    figures = {"queries": [{**asdict(one), "cost_usd": one.cost_usd} for one in costs]}
+    return Found(Outcome.FAILED if over else Outcome.OK, summary, figures=figures)
+
+
+def expiry(service: Service, folders: Folders) -> Found:
+    """Report what of the dataset vanishes by itself; in an append-only dataset, as of the sandbox, that is expected."""
+    lines, days = _limits(service, folders), service.staging_days()
+    append_only = service.mode(CELLS) == APPEND_ONLY
+    staging = "no staging tables" if days is None else f"staging tables vanish after {days_text(days)}"
+    summary = f"{staging}; {f'{len(lines)} other limits' if lines else 'nothing else vanishes'}"
+    good = days == STAGING_DAYS or (append_only and days is None)
+    expected = good and (append_only or not lines)
+    return Found(Outcome.OK if expected else Outcome.FAILED, summary, tuple(lines))
+
+
+def _limits(service: Service, folders: Folders) -> list[str]:
+    """Return what vanishes by itself, a line each, but for staging tables."""
+    found, kept_from = service.expiry(), service.kept_from()
+    limits = (("tables", found.tables_days), ("partitions", found.partitions_days))
+    lines = [f"new {what} of the dataset vanish after {days_text(days)}" for what, days in limits if days is not None]
+    if kept_from is not None:
+        dropped = _dropped(folders, kept_from)
+        lines.append(f"{dropped:,} rows that were pushed are of days before {kept_from}, which are not kept")
+    return [*found.expiring, *lines]
+
+
+def place(service: Service) -> Found:
+    """Report where the datasets are, and how they take rows."""
+    locations, mode = service.locations(), service.mode(CELLS)
+    where = " and ".join(dict.fromkeys(one or NOT_REPORTED for one in locations))
+    known = {one.casefold() for one in locations if one is not None}
+    return Found(Outcome.OK if len(known) <= 1 else Outcome.FAILED, f"location: {where}; {mode}")
+
+
+def rights(service: Service) -> Found:
+    """Report whose jobs these were, and what the account may do."""
+    table = "cells_appended" if service.mode(CELLS) == APPEND_ONLY else "cells"
+    granted, account = service.rights(table), service.account() or NOT_REPORTED
+    if granted is None:
+        return Found(Outcome.OK, f"account: {account}; rights: {NOT_REPORTED}")
+    missing = sorted(set(NEEDED) - set(granted))
+    has = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(granted)}"
+    return Found(Outcome.FAILED if missing else Outcome.OK, f"account: {account}; {has}")
+
+
+def jobs(service: Service, since: datetime) -> Found:
+    """Sum up what every job of this program was billed since the beginning."""
+    counts: Counter[str] = Counter()
+    billed = 0
+    errors: Counter[str] = Counter()
+    most = 0
+    for job in service.jobs(since):
+        counts[job.job_type] += 1
+        one = int(getattr(job, "total_bytes_billed", None) or 0)
+        billed, most = billed + one, max(most, one)
+        if job.error_result:
+            errors[str(job.error_result.get("reason"))] += 1
+    shown = NOT_REPORTED if service.emulator and not billed else amount(billed)
+    summary = ", ".join(f"{number} {kind} jobs" for kind, number in sorted(counts.items())) or "no jobs listed"
+    details = tuple(f"{number} ended with {reason}" for reason, number in sorted(errors.items()))
+    outcome = Outcome.OK if most <= service.most_bytes_billed else Outcome.FAILED
+    return Found(outcome, f"{summary}; billed: {shown}", details, {"jobs": dict(counts), "billed_bytes": billed})
+
+
+def amount(count: int | None) -> str:
+    """Return a number of bytes in MiB, with its price on demand."""
+    if count is None:
+        return NOT_REPORTED
+    return f"{count / 2**20:,.1f} MiB ({price_usd(count):.5f} USD)"
+
+
+def _total(costs: list[QueryCost]) -> str:
+    known = [one.billed_bytes for one in costs if one.billed_bytes is not None]
+    return amount(sum(known)) if known else NOT_REPORTED
+
+
+def _newest_cell(folders: Folders) -> str:
+    records = Results(folders.base).runs()[-1].load()[0]
+    return records[-1].cell_id if records else ""
+
+
+def _dropped(folders: Folders, kept_from: str) -> int:
+    every, kept = (sum(map(len, keys_of(folders.all, day).values())) for day in (None, kept_from))
+    return every - kept

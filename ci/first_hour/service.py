@@ -1,0 +1,247 @@
+"""What the plain client of BigQuery says of two datasets: none of it goes through the uploader's warehouse.
+
+Its calls raise what the client raises; within `explained` these become errors of `uploader.errors`, whose messages say
+what to do and hold no credential.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from ci.first_hour.results import Key
+from ci.first_hour.values import QueryCost, days_text
+from uploader import reachable, refusals
+from uploader.errors import BadInput, UploadError
+from uploader.reachable import EMULATOR
+from uploader.schema import Table
+from uploader.warehouse import Options, Scalar
+
+SCOPE = "https://www.googleapis.com/auth/bigquery"
+LABELS = {"program": "keras-benchmark-matrix"}
+MADE_BY = {"made-by": "keras-benchmark-first-hour"}
+NEEDED = ("bigquery.tables.get", "bigquery.tables.getData", "bigquery.tables.updateData")
+CALL = {"retry": None, "timeout": 60.0}
+JOB_S = 600.0
+APPEND_ONLY, WITH_DML = "append-only", "with DML"
+DAY_MS = 24 * 3600 * 1000
+TYPES: Mapping[type, str] = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """After how many days a dataset's new tables and partitions vanish, and which of its tables do; None is never."""
+
+    tables_days: float | None
+    partitions_days: float | None
+    expiring: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Asks BigQuery, or the emulator that BIGQUERY_EMULATOR_HOST names, about one dataset and its staging dataset."""
+
+    client: Any
+    dataset: str  # PROJECT.DATASET
+    most_bytes_billed: int
+
+    @property
+    def datasets(self) -> tuple[str, str]:
+        """The dataset, and the one for staging tables."""
+        return self.dataset, f"{self.dataset}_staging"
+
+    @property
+    def emulator(self) -> str | None:
+        """The emulator's address; None for Google's BigQuery."""
+        return os.environ.get(EMULATOR) or None
+
+    def there(self) -> dict[str, Any]:
+        """Return which of the two datasets are there, by name."""
+        from google.api_core.exceptions import NotFound
+
+        found = {}
+        for name in self.datasets:
+            with suppress(NotFound):
+                found[name] = self.client.get_dataset(name, **CALL)
+        return found
+
+    def mark(self, *, made_here: bool) -> None:
+        """Mark the datasets as made by this command, which may then remove them, or take the mark away."""
+        for dataset in self.there().values():
+            dataset.labels = {**(dataset.labels or {}), **dict.fromkeys(MADE_BY), **(MADE_BY if made_here else {})}
+            self.client.update_dataset(dataset, ["labels"], **CALL)
+
+    def drop(self) -> list[str]:
+        """Remove both datasets with what is in them; return those that are still there."""
+        for name in self.datasets:
+            self.client.delete_dataset(name, delete_contents=True, not_found_ok=True, **CALL)
+        return sorted(self.there())
+
+    def keys(self, table: Table, days: tuple[str, str]) -> Counter[Key]:
+        """Return how often a table shows each key, with the row's hash, of days from the first to the last."""
+        names = ", ".join((*table.key, "row_hash"))
+        sql = f"SELECT {names} FROM {table.name} WHERE day BETWEEN DATE '{days[0]}' AND DATE '{days[1]}'"
+        return Counter(tuple(row.values()) for row in self._run(sql).result(timeout=JOB_S))
+
+    def delete(self, table: str, run_id: str, day: str) -> int:
+        """Delete the rows of one run from a table by DML; return how many these were."""
+        job = self._run(f"DELETE FROM {table} WHERE day = DATE '{day}' AND run_id = @run", {"run": run_id})
+        job.result(timeout=JOB_S)
+        return int(job.num_dml_affected_rows or 0)
+
+    def cost(self, name: str, sql: str, parameters: Mapping[str, Scalar]) -> QueryCost:
+        """Run a query, without the service's cache, and return what it read and what its dry run said."""
+        estimate = self._run(sql, parameters, dry_run=True)
+        began = time.monotonic()
+        job = self._run(sql, parameters)
+        rows = sum(1 for _ in job.result(timeout=JOB_S))
+        duration_s = time.monotonic() - began
+        read = (estimate.total_bytes_processed, job.total_bytes_processed, job.total_bytes_billed)
+        return QueryCost(name, rows, duration_s, *map(self._reported, read))
+
+    def expiry(self) -> Expiry:
+        """Return what of the first dataset vanishes by itself."""
+        dataset = self.client.get_dataset(self.dataset, **CALL)
+        return Expiry(
+            _days(dataset.default_table_expiration_ms),
+            _days(dataset.default_partition_expiration_ms),
+            tuple(self._expiring()),
+        )
+
+    def staging_days(self) -> float | None:
+        """Return after how many days a staging table vanishes, infinity for never; None without a staging dataset."""
+        found = self.there().get(self.datasets[1])
+        return None if found is None else _days(found.default_table_expiration_ms) or math.inf
+
+    def kept_from(self) -> str | None:
+        """Return the first day whose partition has not expired; None where none expires."""
+        limits = [_days(one.time_partitioning.expiration_ms) for one in self._tables() if one.time_partitioning]
+        shortest = min((days for days in limits if days is not None), default=None)
+        if shortest is None:
+            return None
+        expired = (datetime.now(UTC) - timedelta(days=shortest)).date()
+        return (expired + timedelta(days=1)).isoformat()
+
+    def mode(self, table: Table) -> str:
+        """Return how the dataset takes rows: append-only where a table's name is a view."""
+        found = self.client.get_table(f"{self.dataset}.{table.name}", **CALL)
+        return APPEND_ONLY if found.table_type == "VIEW" else WITH_DML
+
+    def locations(self) -> list[str | None]:
+        """Return where each of the datasets is; None where the service does not say."""
+        found = [one.location for one in self.there().values()]
+        return [str(one) if one not in (None, "None") else None for one in found]
+
+    def rights(self, table: str) -> list[str] | None:
+        """Return which of the rights that are needed the account has on a table; None if the service does not say."""
+        from google.api_core.exceptions import GoogleAPICallError
+
+        try:
+            found = self.client.get_table(f"{self.dataset}.{table}", **CALL)
+            granted = self.client.test_iam_permissions(found, list(NEEDED), **CALL).get("permissions", [])
+        except GoogleAPICallError:
+            return None
+        return sorted(set(NEEDED) & set(granted))
+
+    def account(self) -> str | None:
+        """Return whose jobs these are; None where the service does not say."""
+        return self._run("SELECT 1 AS one").user_email or None
+
+    def jobs(self, since: datetime) -> list[Any]:
+        """Return the jobs of this program that began since then, the newest first."""
+        found = self.client.list_jobs(min_creation_time=since, **CALL)
+        return [job for job in found if (job.labels or {}).get("program") == LABELS["program"]]
+
+    def _run(self, sql: str, parameters: Mapping[str, Scalar] | None = None, *, dry_run: bool = False) -> Any:
+        """Start a statement and return its job; a dry run has ended with it."""
+        from google.cloud import bigquery
+
+        config = bigquery.QueryJobConfig(
+            default_dataset=self.dataset,
+            dry_run=dry_run,
+            use_query_cache=False,
+            maximum_bytes_billed=self.most_bytes_billed,
+            labels=LABELS,
+            query_parameters=[
+                bigquery.ScalarQueryParameter(name, TYPES[type(value)], value)
+                for name, value in (parameters or {}).items()
+            ],
+        )
+        return self.client.query(sql, job_config=config)
+
+    def _tables(self) -> Iterator[Any]:
+        for item in self.client.list_tables(self.dataset, **CALL):
+            yield self.client.get_table(item.reference, **CALL)
+
+    def _expiring(self) -> Iterator[str]:
+        for table in self._tables():
+            if table.expires is not None:
+                yield f"{table.table_id} vanishes on {table.expires:%Y-%m-%d}"
+            if table.time_partitioning and table.time_partitioning.expiration_ms:
+                days = table.time_partitioning.expiration_ms / DAY_MS
+                yield f"partitions of {table.table_id} vanish after {days_text(days)}"
+
+    def _reported(self, count: int | None) -> int | None:
+        """Return a number of bytes; None where the service reports none: an emulator says 0 of everything."""
+        return None if count is None or (self.emulator and count == 0) else int(count)
+
+
+def opened(project: str, dataset: str, options: Options) -> Service:
+    """Return the service at a dataset, once it answers. Raises `BadInput`, `Unreachable` or `NotAllowed`."""
+    reachable.check()
+    return Service(plain_client(project, options), f"{project}.{dataset}", options.most_bytes_billed)
+
+
+def plain_client(project: str, options: Options) -> Any:
+    """Return Google's client: with Application Default Credentials, or for the emulator with none."""
+    try:
+        from google.auth import credentials, default, impersonated_credentials
+        from google.cloud import bigquery
+    except ImportError as error:
+        raise BadInput("ci/bigquery needs the extra `bigquery`: pip install '.[bigquery]'") from error
+    if os.environ.get(EMULATOR):
+        found: Any = credentials.AnonymousCredentials()
+    else:
+        found, _ = default(scopes=[SCOPE])
+        if options.impersonate is not None:
+            found = impersonated_credentials.Credentials(found, options.impersonate, [SCOPE])
+    return bigquery.Client(project, credentials=found, location=options.location)
+
+
+def require_unused(service: Service) -> list[str]:
+    """Return the datasets that an interrupted start of this command left. Raises `BadInput` for anyone else's."""
+    found = service.there()
+    mark = MADE_BY.items()
+    if others := [name for name, one in found.items() if not mark <= (one.labels or {}).items()]:
+        raise BadInput(
+            f"--dataset: {others[0]} exists and was not made by this command, which removes its datasets at the end; "
+            "name one that does not exist"
+        )
+    return sorted(found)
+
+
+def today() -> date:
+    """Return today's date, UTC."""
+    return datetime.now(UTC).date()
+
+
+def _days(limit_ms: int | str | None) -> float | None:
+    return None if not limit_ms else int(limit_ms) / DAY_MS
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Raise what the client raises as an error of the uploader's."""
+    try:
+        yield
+    except UploadError:
+        raise
+    except refusals.kinds() as error:
+        raise refusals.explained(doing, error) from None

@@ -1,0 +1,208 @@
+"""The steps of a first hour, in order: whole, killed and concurrent pushes, and a check of every row after each."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci.first_hour.inspection import inspections
+from ci.first_hour.results import KILLS, Folders, Key, keys_of
+from ci.first_hour.service import APPEND_ONLY, Service, explained
+from ci.first_hour.uploading import Ended, Uploader
+from ci.first_hour.values import Found, Outcome, Step
+from records.store import Results
+from uploader import ddl, rows
+from uploader.errors import NotAllowed, UploadError
+from uploader.schema import MEASUREMENTS, TABLES
+from uploader.warehouse import outbox_folder
+
+TRIES = 4  # of a concurrent push that ends with 3, "push again later"
+SHOWN = 5
+
+
+@dataclass(slots=True)
+class Hour:
+    """What the steps share. `init_options` go to `uploader init` alone: other commands read the dataset."""
+
+    service: Service
+    uploader: Uploader
+    folders: Folders
+    init_options: tuple[str, ...] = ()
+    own_results: Path | None = None
+    push_s: float = field(default=0.0)
+
+
+def steps(hour: Hour) -> Iterator[Step]:
+    """Yield every step but the teardown."""
+
+    def step(name: str, run: Callable[[Hour], Found], expected: str, *, essential: bool = False) -> Step:
+        return Step(name, expected, lambda: run(hour), essential)
+
+    yield step("init", init, "makes datasets, tables and views", essential=True)
+    yield step("push", push, "every row is new and is there once", essential=True)
+    yield step("push again", push_again, "0 new rows")
+    yield step("killed pushes", killed_pushes, "each row is there once after SIGKILLs at several moments and one push")
+    yield step("concurrent pushes", concurrent_pushes, "each row is there once after pushes of overlapping results")
+    yield step("verify", verify, "the uploader finds 0 lost, 0 doubled")
+    yield step("independent count", count, "the plain client finds 0 lost, 0 doubled, 0 altered")
+    yield step("outbox removed", push_without_outbox, "0 new rows: the tables decide what they lack")
+    yield step("rows deleted", repair, "verify reports the loss, push --repair brings the rows back")
+    yield from inspections(hour.service, hour.folders)
+
+
+def init(hour: Hour) -> Found:
+    """Make the datasets, and mark them as ours to remove."""
+    ended = hour.uploader.run("init", *hour.init_options)
+    if ended.code:
+        return failed(ended)
+    made = [line for line in ended.output.splitlines() if line.startswith(("dataset ", "table ", "view "))]
+    return Found(Outcome.OK, f"{len(made)} datasets, tables and views made", tuple(_unmarked(hour.service)))
+
+
+def _unmarked(service: Service) -> Iterator[str]:
+    """Mark the datasets, or yield why that is not allowed: then this command will not remove them if it is killed."""
+    try:
+        with explained("mark the datasets"):
+            service.mark(made_here=True)
+    except UploadError as error:
+        yield f"a start that is killed leaves datasets that the next one refuses: {error}"
+
+
+def push(hour: Hour) -> Found:
+    """Push for the first time, and note how long that takes."""
+    hour.folders.make_base(hour.own_results)
+    began = time.monotonic()
+    ended = hour.uploader.push(hour.folders.base)
+    hour.push_s = time.monotonic() - began
+    if ended.code:
+        return failed(ended)
+    return _each_row_once(hour, f"{ended.new} new rows")
+
+
+def push_again(hour: Hour) -> Found:
+    """Push what was pushed."""
+    return _nothing_new(hour.uploader.push(hour.folders.base))
+
+
+def killed_pushes(hour: Hour) -> Found:
+    """Kill pushes at moments spread over the time that one takes, each with a run more; then push to the end."""
+    moments, killed = [], 0
+    for number in range(KILLS):
+        hour.folders.add_killed(number)
+        after_s = hour.push_s * (number + 0.5) / KILLS
+        ended = hour.uploader.push_killed_after(hour.folders.killed, after_s)
+        if ended.code > 0:
+            return failed(ended)
+        killed += ended.code < 0
+        moments.append(f"after {after_s:.1f} s: {'killed' if ended.code < 0 else 'had ended'}")
+    ended = hour.uploader.push(hour.folders.killed)
+    if ended.code:
+        return failed(ended)
+    if not killed:
+        return Found(Outcome.FAILED, "every push ended before it was killed", tuple(moments))
+    return _each_row_once(hour, f"{killed} of {KILLS} killed", tuple(moments))
+
+
+def concurrent_pushes(hour: Hour) -> Found:
+    """Push results that overlap by processes that start together; what ends with 3 is pushed again, as it says."""
+    hour.folders.make_machines()
+    firsts = hour.uploader.push_at_once(hour.folders.machines)
+    lines = [f"{folder.name}: {ended.last_line}" for folder, ended in zip(hour.folders.machines, firsts, strict=True)]
+    for folder, first in zip(hour.folders.machines, firsts, strict=True):
+        ended = first
+        for _ in range(TRIES):
+            if ended.code == 0:
+                break
+            if ended.code != 3:
+                return failed(ended)
+            ended = hour.uploader.push(folder)
+        if ended.code:
+            return failed(ended)
+    codes = ", ".join(str(one.code) for one in firsts)
+    return _each_row_once(hour, f"{len(firsts)} at once ended with {codes}", tuple(lines))
+
+
+def verify(hour: Hour) -> Found:
+    """Let the uploader compare the tables with the records."""
+    ended = hour.uploader.run("verify", "--results", str(hour.folders.all), "--values")
+    return failed(ended) if ended.code else Found(Outcome.OK, ended.last_line)
+
+
+def count(hour: Hour) -> Found:
+    """Let the plain client count every key."""
+    return _each_row_once(hour, "")
+
+
+def push_without_outbox(hour: Hour) -> Found:
+    """Push with no memory of what was pushed."""
+    shutil.rmtree(outbox_folder(hour.uploader.address, hour.folders.base))
+    found = _nothing_new(hour.uploader.push(hour.folders.base))
+    return _each_row_once(hour, found.summary) if found.outcome is Outcome.OK else found
+
+
+def repair(hour: Hour) -> Found:
+    """Delete rows, let `verify` find that out, and bring them back with `push --repair`."""
+    if not hour.uploader.supports("push", "--repair"):
+        return Found(Outcome.FAILED, "this version of uploader has no push --repair")
+    table = MEASUREMENTS.name + (ddl.APPENDED if hour.service.mode(MEASUREMENTS) == APPEND_ONLY else "")
+    run_id = Results(hour.folders.base).runs()[-1].run_id
+    try:
+        with explained("delete rows"):
+            deleted = hour.service.delete(table, run_id, rows.day_of(run_id))
+    except NotAllowed as error:  # as in a project without billing
+        return Found(Outcome.NOT_RUN, f"no row can be deleted here: {error}")
+    verified = hour.uploader.run("verify", "--results", str(hour.folders.all))
+    if not deleted or verified.code != 1:
+        return Found(Outcome.FAILED, f"{deleted} rows deleted; verify ended with {verified.code}: {verified.last_line}")
+    ended = hour.uploader.push(hour.folders.base, "--repair")
+    return failed(ended) if ended.code else _each_row_once(hour, f"{deleted} rows deleted, found lost, brought back")
+
+
+def failed(ended: Ended) -> Found:
+    """Return what a command that did not end as expected printed."""
+    lines = [line for line in ended.output.splitlines() if line.strip()]
+    return Found(
+        Outcome.FAILED, f"ended with {ended.code}: {ended.last_line}", tuple(lines[-SHOWN:-1]), {"code": ended.code}
+    )
+
+
+def difference(expected: Counter[Key], found: Counter[Key]) -> dict[str, int]:
+    """Return how many keys are lost, doubled or altered; a key ends with the hash of its row. Pure."""
+    here, there = _by_key(expected), _by_key(found)
+    return {
+        "expected": len(here),
+        "lost": len(here.keys() - there.keys()),
+        "foreign": len(there.keys() - here.keys()),
+        "doubled": sum(len(hashes) > 1 for hashes in there.values()),
+        "altered": sum(set(there[key]) != set(here[key]) for key in here.keys() & there.keys()),
+    }
+
+
+def _by_key(rows: Counter[Key]) -> dict[Key, list[object]]:
+    found: dict[Key, list[object]] = {}
+    for *key, row_hash in rows.elements():
+        found.setdefault(tuple(key), []).append(row_hash)
+    return found
+
+
+def _nothing_new(ended: Ended) -> Found:
+    if ended.code:
+        return failed(ended)
+    return Found(Outcome.OK if ended.new == 0 else Outcome.FAILED, ended.last_line)
+
+
+def _each_row_once(hour: Hour, summary: str, details: tuple[str, ...] = ()) -> Found:
+    """Return whether the tables show each row of what was pushed so far once, and no other."""
+    kept_from = hour.service.kept_from()
+    totals: Counter[str] = Counter()
+    expected = keys_of(hour.folders.all, kept_from)
+    for table in TABLES:
+        totals.update(difference(expected[table.name], hour.service.keys(table, hour.folders.days)))
+    wrong = {name: totals[name] for name in ("lost", "foreign", "doubled", "altered")}
+    counts = f"{totals['expected']:,} rows: " + ", ".join(f"{number} {name}" for name, number in wrong.items())
+    outcome = Outcome.FAILED if any(wrong.values()) else Outcome.OK
+    return Found(outcome, f"{summary}; {counts}" if summary else counts, details, dict(totals))

@@ -1,0 +1,93 @@
+"""ci/bigquery against the emulator: a full hour, a dataset that exists, a signal, and datasets that are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci.first_hour import command, service
+from ci.first_hour.service import Service
+from ci.first_hour.uploading import Uploader
+from tests.uploader.conftest import emulator_dataset
+from uploader.errors import BadInput
+from uploader.warehouse import Options
+
+nightly = pytest.mark.skipif(os.environ.get("NIGHTLY") != "1", reason="takes a minute more: set NIGHTLY=1")
+ROOT = Path(__file__).parents[2]
+pytestmark = [
+    pytest.mark.emulator,
+    # The client leaves its connections for the collector to close.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
+]
+
+
+@pytest.fixture
+def hour(tmp_path: Path) -> list[str]:
+    """The command line of a first hour in a dataset that no other test uses."""
+    project, _, name = emulator_dataset().removeprefix("bigquery://").partition(".")
+    script = str(ROOT / "ci" / "first_hour")
+    return [sys.executable, script, "--project", project, "--dataset", name, "--report", str(tmp_path / "report.md")]
+
+
+def there(line: list[str]) -> Service:
+    """The service at the dataset of a command line."""
+    return service.opened(line[line.index("--project") + 1], line[line.index("--dataset") + 1], Options())
+
+
+@pytest.mark.parametrize("mode", [[], pytest.param(["--append-only"], marks=nightly)], ids=["with DML", "append-only"])
+def test_first_hour_on_the_emulator_goes_as_expected_and_leaves_nothing(
+    hour: list[str], tmp_path: Path, mode: list[str]
+) -> None:
+    ended = subprocess.run([*hour, *mode], capture_output=True, text=True, check=False)
+    document = json.loads((tmp_path / "report.json").read_text())
+    outcomes = {one["name"]: one["found"]["outcome"] for one in document["steps"]}
+    repairs = Uploader("local").supports("push", "--repair")
+    assert outcomes == dict.fromkeys(outcomes, "ok") | ({} if repairs else {"rows deleted": "failed"})
+    assert ended.returncode == (0 if repairs else 1), ended.stdout + ended.stderr
+    assert len(outcomes) == 15
+    text = (tmp_path / "report.md").read_text()
+    assert "not reported by this service" in text
+    assert os.environ["BIGQUERY_EMULATOR_PROJECT"] not in text
+    assert there(hour).there() == {}
+
+
+def test_first_hour_refuses_a_dataset_that_exists_and_leaves_it(hour: list[str]) -> None:
+    name = there(hour).dataset
+    there(hour).client.create_dataset(name)
+    ended = subprocess.run(hour, capture_output=True, text=True, check=False)
+    assert (ended.returncode, f"--dataset: {name} exists" in ended.stderr) == (2, True)
+    assert list(there(hour).there()) == [name]
+
+
+def test_first_hour_that_is_ended_by_a_signal_leaves_nothing_and_writes_its_report(
+    hour: list[str], tmp_path: Path
+) -> None:
+    # Not SIGINT: what starts tests in the background may have it ignored, and children inherit that.
+    with subprocess.Popen(hour, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("push ..."):
+                process.send_signal(signal.SIGTERM)
+                break
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert there(hour).there() == {}
+    assert "interrupted" in (tmp_path / "report.md").read_text()
+
+
+def test_datasets_are_kept_where_that_is_asked_and_the_next_hour_refuses_them(hour: list[str]) -> None:
+    client = there(hour)
+    client.client.create_dataset(client.dataset)
+    client.mark(made_here=True)
+    assert service.require_unused(client) == [client.dataset]
+    found = command.run(command.teardown(client, keep=True)).found
+    assert f"bq rm -r -f -d {client.dataset.replace('.', ':')}" in found.summary
+    with pytest.raises(BadInput, match="exists and was not made by this command"):
+        service.require_unused(client)

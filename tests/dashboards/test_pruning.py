@@ -1,0 +1,97 @@
+"""No statement of dashboards, Grafana, the static site or a view reads a partitioned table for all days."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from sqlglot import exp
+
+from dashboards import site
+from dashboards.app import application, snapshot
+from dashboards.app.needed import needed
+from dashboards.grafana import build
+from dashboards.questions import Choice, answer, questions
+from records.store import Results
+from tests.dashboards.boards import NIGHTS, stored, warehouse_of
+from uploader import ddl
+from uploader.local import LocalWarehouse
+from uploader.pruning import scans, tables_read, unbounded
+from uploader.schema import APPENDED, BY_NAME
+from uploader.sql import SINCE, parsed, views, with_views
+
+
+def _grafana() -> Iterator[tuple[str, str]]:
+    for name, dashboard in build.dashboards().items():
+        for panel in dashboard["panels"]:
+            sql = panel["targets"][0]["rawSql"].replace("`${project}`.`${dataset}`.", "")
+            yield f"{name}: {panel['title']}", re.sub(r"\$\{(\w+):sqlstring\}", r"@\1", sql)
+
+
+def statements() -> dict[str, str]:
+    """Every statement that reads our tables, by where it is."""
+    own = {name: question.sql for name, question in questions().items()}
+    made = {
+        f"view {name}{suffix}": ddl.create_view("p.d", name, append_only=append_only)
+        .partition("\nAS ")[2]
+        .replace("`p`.`d`.", "")
+        for name in views()
+        for append_only, suffix in ((False, ""), (True, ", appended"))
+    }
+    asked = application.statements()
+    live = {f"live {place}": sql for place, sql in enumerate(asked[len(own) :])}
+    copied = {f"copy of {name}": snapshot.statement(name, read) for name, read in needed(asked).columns.items()}
+    return own | dict(_grafana()) | made | live | copied | {"cells of the site": site.CELLS}
+
+
+STATEMENTS = statements()
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_every_scan_has_a_first_day(name: str) -> None:
+    assert tables_read(STATEMENTS[name]) <= {one + suffix for one in BY_NAME for suffix in ("", APPENDED)}
+    assert unbounded(STATEMENTS[name]) == []
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_that_loses_any_one_of_its_bounds_is_found(name: str) -> None:
+    sql = with_views(STATEMENTS[name])
+    found = scans(parsed(sql))
+    assert found
+    for place in range(len(found)):
+        tree = parsed(sql).copy()
+        scan = scans(tree)[place]
+        for bound in scan.bounds:
+            bound.replace(exp.true())
+        assert [one.table for one in scans(tree) if not one.bounds] == [scan.table]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return stored(tmp_path_factory.mktemp("pruning") / "results")
+
+
+@pytest.fixture(scope="module")
+def warehouse(results: Results) -> LocalWarehouse:
+    return warehouse_of(results)
+
+
+def _without_inner_bounds(sql: str) -> str:
+    """A question as it was before: its outer condition on the day alone."""
+    head, separator, body = sql.partition("-- title")
+    return head.replace(SINCE, "DATE '0001-01-01'") + separator + body
+
+
+@pytest.mark.parametrize("name", list(questions()))
+@pytest.mark.parametrize("after_days", [0, 3, 8, 11, 12])
+def test_a_question_has_the_same_rows_whether_its_inner_scans_are_bounded_or_not(
+    warehouse: LocalWarehouse, name: str, after_days: int
+) -> None:
+    [(first,)] = warehouse.query("SELECT MIN(day) AS day FROM runs").rows
+    choice = Choice(since=(first + timedelta(days=after_days)).isoformat())
+    question = questions()[name]
+    before = warehouse.query(_without_inner_bounds(question.sql), choice.parameters(question.sql))
+    assert answer(warehouse, question, choice) == before
+    assert bool(before.rows) == (after_days < NIGHTS)

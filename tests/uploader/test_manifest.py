@@ -1,0 +1,117 @@
+"""The manifest of the local warehouse: refused if it is missing or damaged, and rebuilt from the Parquet files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from records.store import Results
+from tests.uploader.stored import import_two_rows, results_with, store_run
+from uploader import local
+from uploader.cli.main import main
+from uploader.errors import ManifestDamaged, WarehouseFailure
+from uploader.local import LocalWarehouse
+from uploader.manifest import NAME
+from uploader.verify import verify
+
+COUNT = "SELECT COUNT(*) AS n FROM measurements"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    """Two runs, pushed: a file of each table."""
+    made = results_with(tmp_path / "results", runs=2, count=1)
+    assert main(["push", "--results", str(made.root), "--quiet"]) == 0
+    return made
+
+
+@pytest.fixture
+def folder(results: Results) -> Path:
+    return results.root / "warehouse"
+
+
+def uploader(results: Results, *arguments: str) -> int:
+    return main([*arguments, "--results", str(results.root)])
+
+
+MANIFESTS = [
+    "{",
+    "[]",
+    "{}",
+    '{"version": "1"}',
+    '{"version": true, "tables": {}}',
+    '{"version": 1}',
+    '{"version": 1, "tables": ["runs"]}',
+    '{"version": 1, "tables": {"runs": "a.parquet"}}',
+    '{"version": 1, "tables": {"runs": [1]}}',
+    '{"version": 1, "tables": {"runs": ["../cells/a.parquet"]}}',
+    '{"version": 1, "tables": {"runs": ["/etc/a.parquet"]}}',
+    "\udcff",
+]
+
+
+@pytest.mark.parametrize("text", MANIFESTS)
+def test_a_damaged_manifest_is_refused_with_one_message_and_rebuilt_by_a_repair(
+    text: str, results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / NAME).write_text(text, errors="surrogateescape")
+    for command in (["query", COUNT], ["push"], ["verify"]):
+        assert uploader(results, *command) == 3
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1
+        assert f"uploader: {folder / NAME}: is damaged: " in lines[0]
+        assert "rebuild it from the Parquet files with: uploader push --repair" in lines[0]
+    assert uploader(results, "push", "--repair") == 0
+    assert f"{folder / NAME}: is damaged" in capsys.readouterr().out
+    assert (folder / "damaged" / NAME).read_bytes() == text.encode(errors="surrogateescape")
+    assert uploader(results, "verify", "--values") == 0
+
+
+def test_a_missing_manifest_is_refused_and_the_files_stay_with_rows_that_have_no_record(
+    results: Results, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import_two_rows(results, tmp_path)
+    files = sorted(folder.rglob("*.parquet"))
+    (folder / NAME).unlink()
+    store_run(results.root, 2, count=1)
+    capsys.readouterr()
+    assert uploader(results, "push") == 3
+    assert f"{folder / NAME}: is missing, but the folder has {len(files)} Parquet files" in capsys.readouterr().err
+    assert sorted(folder.rglob("*.parquet")) == files
+    assert uploader(results, "push", "--repair") == 0
+    assert LocalWarehouse(folder).query("SELECT COUNT(*) AS n FROM cells WHERE source = 'lab'").rows == [(2,)]
+    assert uploader(results, "verify", "--values") == 0
+
+
+def test_a_manifest_is_rebuilt_with_each_row_once_where_a_killed_compaction_left_rows_in_two_files(
+    results: Results, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MOST_FILES", 1)
+    monkeypatch.setattr(LocalWarehouse, "_sweep", lambda self, files: None)
+    store_run(results.root, 2, count=1)
+    assert uploader(results, "push") == 0
+    assert len(list((folder / "cells").iterdir())) == 3
+    (folder / NAME).unlink()
+    assert uploader(results, "push", "--repair") == 0
+    assert LocalWarehouse(folder).query("SELECT COUNT(*) AS n FROM cells").rows == [(3,)]
+    assert verify(results, LocalWarehouse(folder), values=True).problems == ()
+
+
+def test_what_a_killed_process_left_of_a_manifest_is_removed(results: Results, folder: Path) -> None:
+    (folder / f".{NAME}.123.tmp").write_text("{")
+    store_run(results.root, 2, count=1)
+    assert uploader(results, "push") == 0
+    assert list(folder.glob(".manifest*")) == []
+
+
+def test_a_manifest_that_this_user_may_not_read_is_not_taken_for_a_damaged_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(WarehouseFailure, match="let this user read it") as raised:
+        LocalWarehouse(folder).repair()
+    assert not isinstance(raised.value, ManifestDamaged)

@@ -1,0 +1,361 @@
+"""What a warehouse lost comes back from the records: damaged files, manifests, and rows that are marked as sent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from records.store import Results
+from tests.uploader.stored import Killed, dying_at, import_two_rows, results_with, store_run
+from uploader import local
+from uploader.cli.main import main
+from uploader.errors import FileDamaged, UploadError, WarehouseFailure
+from uploader.local import LocalWarehouse
+from uploader.manifest import NAME
+from uploader.outbox import Outbox
+from uploader.push import push
+from uploader.repair import repair
+from uploader.schema import CELLS
+from uploader.sending import Pushed
+from uploader.verify import verify
+
+COUNT = "SELECT COUNT(*) AS n FROM measurements"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    """Two runs, pushed: a file of each table."""
+    made = results_with(tmp_path / "results", runs=2, count=1)
+    assert main(["push", "--results", str(made.root), "--quiet"]) == 0
+    return made
+
+
+@pytest.fixture
+def folder(results: Results) -> Path:
+    return results.root / "warehouse"
+
+
+def uploader(results: Results, *arguments: str) -> int:
+    return main([*arguments, "--results", str(results.root)])
+
+
+def outbox(results: Results) -> Outbox:
+    return Outbox(results.root / "outbox" / "local")
+
+
+def only_file(folder: Path, table: str) -> Path:
+    [path] = (folder / table).glob("*.parquet")
+    return path
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def garble(path: Path) -> None:
+    raw = path.read_bytes()
+    path.write_bytes(raw[:4] + bytes(len(raw) - 500 - 4) + raw[-500:])
+
+
+def turn_into_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: list[Callable[[Path], None]] = [
+    cut,
+    garble,
+    Path.unlink,
+    turn_into_a_folder,
+    lambda path: path.write_bytes(b""),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_named_by_query_verify_and_push_and_repaired_by_one_command(
+    damage: Callable[[Path], None], results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = only_file(folder, "measurements")
+    damage(path)
+    store_run(results.root, 2, count=1)
+    for command in (["query", COUNT], ["verify"], ["push"]):
+        if command == ["push"] and damage is garble:
+            continue  # the keys can still be read, so that new rows are taken
+        assert uploader(results, *command) == 3
+        message = capsys.readouterr().err
+        assert str(path) in message
+        assert "with: uploader push --repair" in message
+    assert outbox(results).dead() == []
+    assert uploader(results, "push", "--repair") == 0
+    assert "repair: 32 rows were missing, 32 are back, 0 differences left" in capsys.readouterr().out
+    assert uploader(results, "verify", "--values") == 0
+    assert "57 rows by the records, 57 in the warehouse" in capsys.readouterr().out
+
+
+def test_rows_of_other_tables_arrive_while_a_file_is_damaged(results: Results, folder: Path) -> None:
+    cut(only_file(folder, "measurements"))
+    store_run(results.root, 2, count=1)
+    assert uploader(results, "push") == 3
+    assert [batch.table.name for batch in outbox(results).pending()] == ["measurements"]
+    assert len(list((folder / "cells").iterdir())) == 2
+
+
+def test_a_damaged_file_that_was_replaced_by_a_good_copy_needs_no_repair(results: Results, folder: Path) -> None:
+    path = only_file(folder, "measurements")
+    good = path.read_bytes()
+    cut(path)
+    store_run(results.root, 2, count=1)
+    assert uploader(results, "push") == 3
+    path.write_bytes(good)
+    assert uploader(results, "push") == 0
+    assert uploader(results, "verify", "--values") == 0
+
+
+def test_a_file_that_was_set_aside_is_taken_in_again_once_it_can_be_read(
+    results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = only_file(folder, "measurements")
+    good = path.read_bytes()
+    cut(path)
+    shutil.rmtree(results.runs()[0].folder)  # its rows have no record any more
+    assert uploader(results, "push", "--repair") == 1
+    aside = folder / "damaged" / "measurements" / path.name
+    printed = capsys.readouterr().out
+    assert f"it is set aside as {aside}" in printed
+    assert "1 attempts are missing that have no record here" in printed
+    assert LocalWarehouse(folder).query(COUNT).rows == [(16,)]
+    aside.write_bytes(good)
+    assert uploader(results, "push", "--repair") == 0
+    assert f"{aside}: can be read again; 16 of its rows were missing and are back" in capsys.readouterr().out
+    assert (LocalWarehouse(folder).query(COUNT).rows, aside.exists()) == ([(32,)], False)
+
+
+def test_imported_attempts_in_a_damaged_file_are_reported_as_lost(
+    results: Results, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import_two_rows(results, tmp_path)
+    for path in (folder / "cells").glob("*.parquet"):
+        cut(path)
+    capsys.readouterr()
+    assert uploader(results, "push", "--repair") == 1
+    message = "2 attempts are missing that have no record here: import what was imported again"
+    assert message in capsys.readouterr().out
+    import_two_rows(results, tmp_path)
+    assert uploader(results, "push", "--repair") == 0
+
+
+def test_rows_that_are_marked_as_sent_come_back_by_a_repair(
+    results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = json.loads((folder / NAME).read_text())
+    manifest["tables"]["cells"] = []
+    (folder / NAME).write_text(json.dumps(manifest))
+    assert uploader(results, "push") == 0
+    assert uploader(results, "verify") == 1
+    command = f"uploader push --repair --results {results.root}"
+    assert f"at least 2 rows are missing; send them again from the records with: {command}" in capsys.readouterr().out
+    assert uploader(results, "push", "--repair") == 0
+    printed = capsys.readouterr().out
+    assert f"cells, run {results.runs()[0].run_id}: 1 rows were missing, 1 are back" in printed
+    assert "repair: 2 rows were missing, 2 are back, 0 differences left" in printed
+    assert uploader(results, "push", "--repair") == 0
+    assert "repair: 0 rows were missing, 0 are back, 0 differences left" in capsys.readouterr().out
+
+
+def test_a_batch_whose_name_a_file_has_already_brings_back_rows_that_were_in_another_file(tmp_path: Path) -> None:
+    """The first file of the second batch lacks the rows that the first batch had brought."""
+    results, made = results_with(tmp_path / "results", runs=1, count=1), LocalWarehouse(tmp_path / "warehouse")
+    made.create()
+    push(results, made, Outbox(tmp_path / "one"))
+    first = only_file(made.folder, "cells")
+    run = results.runs()[0]
+    store_run(tmp_path / "copy", 0, count=2)
+    shutil.copytree(tmp_path / "copy" / run.run_id, run.folder, dirs_exist_ok=True)
+    push(results, made, Outbox(tmp_path / "two"))
+    cut(first)
+    assert len(made.repair()) == 2
+    repair(results, made, Outbox(tmp_path / "two"), Pushed(), lambda text: None)
+    assert made.query("SELECT COUNT(*) AS n FROM cells").rows == [(2,)]
+
+
+def test_altered_and_doubled_rows_are_reported_with_what_to_do(
+    results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import duckdb
+
+    path = only_file(folder, "cells")
+    first, second = (run.run_id for run in results.runs())
+    whole = path.rename(folder / "whole.parquet")
+    changed = f"CASE WHEN run_id = '{first}' THEN row_hash + 1 ELSE row_hash END"
+    altered = f"SELECT * REPLACE ({changed} AS row_hash) FROM '{whole}'"
+    duckdb.sql(f"COPY ({altered} UNION ALL SELECT * FROM '{whole}' WHERE run_id = '{second}') TO '{path}'")
+    assert uploader(results, "push", "--repair") == 1
+    printed = capsys.readouterr().out
+    assert f"cells, run {first}: as many rows, but not the same" in printed
+    assert f"cells, run {second}: 2 rows, the records make 1" in printed
+    assert f"cells, run {second}: 1 keys are there more than once" in printed
+    assert "move the Parquet files of their table elsewhere and run the same again" in printed
+    path.rename(folder / "elsewhere.parquet")
+    assert uploader(results, "push", "--repair") == 0
+    assert uploader(results, "verify") == 0
+
+
+def test_rows_that_are_set_aside_are_tried_again_by_a_repair(results: Results, folder: Path) -> None:
+    box = outbox(results)
+    [row] = [row for row in box_rows(results) if row["run_id"] == results.runs()[0].run_id]
+    shutil.rmtree(folder)
+    with box.locked():
+        box.bury(CELLS, "item", json.dumps(row), "no")
+    assert uploader(results, "push", "--repair") == 0
+    assert (box.dead(), verify(results, LocalWarehouse(folder)).problems) == ([], ())
+
+
+def box_rows(results: Results) -> list[dict[str, object]]:
+    from uploader.rows import of_record
+
+    found = [row for run in results.runs() for record in run.load()[0] for row in of_record(record)]
+    return [json.loads(row.line) for row in found if row.table is CELLS]
+
+
+def test_a_deleted_warehouse_is_noticed_by_a_push_and_filled_again(
+    results: Results, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(folder)
+    assert uploader(results, "push") == 0
+    printed = capsys.readouterr().out
+    assert f"local:{folder} has no row, though 2 attempts had been sent there: all are sent again" in printed
+    assert "38 new rows, 0 were there" in printed
+    import_two_rows(results, tmp_path)
+    shutil.rmtree(folder)
+    assert uploader(results, "push") == 1
+    assert "2 of these have no record here: import what was imported again" in capsys.readouterr().out
+    import_two_rows(results, tmp_path)
+    assert uploader(results, "push", "--repair") == 0
+
+
+def test_an_import_into_a_deleted_warehouse_lets_the_next_push_send_everything(
+    results: Results, folder: Path, tmp_path: Path
+) -> None:
+    shutil.rmtree(folder)
+    import_two_rows(results, tmp_path)
+    assert uploader(results, "push") == 0
+    assert uploader(results, "verify") == 0
+
+
+class Forgetful(LocalWarehouse):
+    """Keeps rows from the second run's day on."""
+
+    def kept_from(self) -> str | None:
+        return "2026-01-02"
+
+
+def test_runs_from_before_what_a_warehouse_keeps_are_neither_sent_nor_compared(tmp_path: Path) -> None:
+    results, made = results_with(tmp_path / "results", runs=2, count=1), Forgetful(tmp_path / "warehouse")
+    made.create()
+    done = push(results, made, Outbox(tmp_path / "outbox"))
+    assert (done.new, done.expired) == (19, [results.runs()[0].run_id])
+    found = verify(results, made, values=True)
+    assert (found.expected, found.found, found.expired, found.problems) == (19, 19, 1, ())
+    repaired = repair(results, made, Outbox(tmp_path / "outbox"), done, lambda text: None)
+    assert (repaired.returned, repaired.left, repaired.expired, repaired.lost) == ((), (), 1, 0)
+
+
+def test_a_records_folder_that_cannot_be_listed_is_left_out_and_never_counts_as_complete(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = results.runs()[0].folder / "records"
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)
+    assert uploader(results, "verify") == 1
+    printed = capsys.readouterr().out
+    assert f"not compared: {folder}: cannot be listed" in printed
+    assert "0 lost" not in printed
+    assert uploader(results, "push") == 1
+    assert f"left out: {folder}: cannot be listed" in capsys.readouterr().out
+    assert uploader(results, "push", "--repair") == 1
+
+
+def test_a_closed_engine_that_was_shut_in_is_shut_in_when_it_opens_again(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("a\ncanary\n")
+    made = LocalWarehouse(folder)
+    made.shut_in()
+    made.close()
+    with pytest.raises(WarehouseFailure, match="file system operations are disabled"):
+        made.query(f"SELECT * FROM read_csv('{tmp_path}/secret.csv')")
+    assert made.query(COUNT).rows == [(32,)]
+
+
+@pytest.mark.parametrize("spoil", ["a damaged file", "a missing manifest"])
+def test_killed_at_any_file_operation_of_a_repair_the_next_one_finishes_it(
+    spoil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "translated_views", dict)  # no view is read here
+    results = results_with(tmp_path / "results", runs=1, count=1)
+    push_into(results, tmp_path / "before")
+    cells = only_file(tmp_path / "before" / "warehouse", "cells")
+    if spoil == "a damaged file":
+        cut(cells)
+    else:
+        shutil.copy(cells, cells.with_name("again.parquet"))
+        (tmp_path / "before" / "warehouse" / NAME).unlink()
+    for count in range(200):
+        place = tmp_path / str(count)
+        shutil.copytree(tmp_path / "before", place)
+        with dying_at(monkeypatch, count) as dead:
+            with contextlib.suppress(Killed, UploadError, OSError):
+                repair_into(results, place)
+            was_killed = dead()
+        repair_into(results, place)
+        sql = "SELECT COUNT(*) AS n FROM runs UNION ALL SELECT COUNT(*) FROM cells"
+        assert LocalWarehouse(place / "warehouse").query(sql).rows == [(1,), (1,)]
+        if not was_killed:
+            break
+    assert count > 8
+    assert verify(results, LocalWarehouse(place / "warehouse"), values=True).problems == ()
+
+
+def push_into(results: Results, place: Path) -> None:
+    made = LocalWarehouse(place / "warehouse")
+    made.create()
+    push(results, made, Outbox(place / "outbox"))
+
+
+def repair_into(results: Results, place: Path) -> None:
+    made = LocalWarehouse(place / "warehouse")
+    made.repair()
+    repair(results, made, Outbox(place / "outbox"), Pushed(), lambda text: None)
+
+
+def test_a_failure_that_no_file_is_to_blame_for_names_none(folder: Path) -> None:
+    with pytest.raises(WarehouseFailure, match="the query failed: Conversion Error") as raised:
+        LocalWarehouse(folder).query("SELECT CAST(run_id AS INT64) AS n FROM runs")
+    assert not isinstance(raised.value, FileDamaged)
+
+
+def test_every_statement_of_verify_and_repair_is_bounded_by_day(
+    results: Results, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sqlglot import exp, parse_one
+
+    asked: list[str] = []
+    query = LocalWarehouse.query
+
+    def noted(self: LocalWarehouse, sql: str, parameters: dict[str, str] | None = None) -> object:
+        asked.append(sql)
+        return query(self, sql, parameters)
+
+    monkeypatch.setattr(LocalWarehouse, "query", noted)
+    assert uploader(results, "verify", "--values") == 0
+    assert uploader(results, "push", "--repair") == 0
+    for sql in asked:
+        for table in parse_one(sql, read="bigquery").find_all(exp.Table):
+            select = table.find_ancestor(exp.Select)
+            assert select is not None
+            bound = [one for one in select.args["where"].find_all(exp.Column) if one.name == "day"]
+            assert len(bound) == 1, sql
+    assert len(asked) > 8

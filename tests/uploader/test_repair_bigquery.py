@@ -1,0 +1,69 @@
+"""Rows that BigQuery lost come back from the records, with the real client against an emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.uploader.stored import results_with
+from uploader.cli.main import main
+from uploader.connect import connect
+from uploader.warehouse import BIGQUERY, Options
+
+pytestmark = [
+    pytest.mark.emulator,
+    # The client leaves its connections for the collector to close.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
+]
+
+
+def changed(address: str, sql: str) -> None:
+    found = BIGQUERY.fullmatch(address)
+    assert found is not None
+    warehouse = connect(found["project"], found["dataset"], Options())
+    warehouse._client.query(sql.format(f"{found['project']}.{found['dataset']}")).result()
+    warehouse.close()
+
+
+def test_deleted_rows_come_back_and_doubled_ones_are_reported(
+    emulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = results_with(tmp_path / "results", runs=2, count=1)
+    flags = ["--to", emulated, "--results", str(results.root)]
+    run_id = results.runs()[0].run_id
+    assert main(["init", *flags]) == 0
+    assert main(["push", *flags]) == 0
+    changed(emulated, f"DELETE FROM `{{0}}.measurements` WHERE run_id = '{run_id}'")
+    changed(emulated, "INSERT INTO `{0}.runs` SELECT * FROM `{0}.runs` WHERE run_id = '" + run_id + "'")
+    assert main(["push", *flags]) == 0
+    capsys.readouterr()
+    assert main(["verify", *flags]) == 1
+    assert f"with: uploader push --repair --to {emulated}" in capsys.readouterr().out
+    assert main(["push", "--repair", *flags]) == 1
+    printed = capsys.readouterr().out
+    assert f"measurements, run {run_id}: 16 rows were missing, 16 are back" in printed
+    assert f"runs, run {run_id}: 1 keys are there more than once" in printed
+    assert "delete the rows of such a run from its table (by day and run_id) and run the same again" in printed
+    changed(emulated, f"DELETE FROM `{{0}}.runs` WHERE run_id = '{run_id}'")
+    assert main(["push", "--repair", *flags]) == 0
+    assert main(["verify", "--values", *flags]) == 0
+
+
+def test_tables_that_were_deleted_and_made_anew_are_filled_by_the_next_push(
+    emulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = results_with(tmp_path / "results", runs=1, count=1)
+    flags = ["--to", emulated, "--results", str(results.root)]
+    assert main(["init", *flags]) == 0
+    assert main(["push", *flags]) == 0
+    for table in ("runs", "cells", "measurements", "findings"):
+        changed(emulated, f"DROP TABLE `{{0}}.{table}`")
+    assert main(["init", *flags]) == 0
+    capsys.readouterr()
+    assert main(["push", *flags]) == 0
+    printed = capsys.readouterr().out
+    assert "has no row, though 1 attempts had been sent there: all are sent again" in printed
+    assert "19 new rows, 0 were there" in printed
+    assert main(["verify", *flags]) == 0
