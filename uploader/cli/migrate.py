@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
             warehouse.add_columns(one.table, one.missing)
             print("\n".join(f"added {one.table.name}.{column.name}" for column in one.missing))
         made = warehouse.create()
-        for one in (one for one in made if not one.startswith("view ")):
-            print(f"made the {one}")
+        for name in (name for name in made if not name.startswith("view ")):
+            print(f"made the {name}")
         if renewed := [one.removeprefix("view ") for one in made if one.startswith("view ")]:
             print(f"renewed the views {', '.join(renewed)}, which read {days_read(args.first_day)}")
     return 0
