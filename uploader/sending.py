@@ -25,10 +25,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Pushed:
-    """What a push did. `left_out` are runs and files that could not be read, with why; `without_findings` are runs.
-
-    `expired` are runs from before what the warehouse keeps: they are not sent.
-    """
+    """What a push did. `left_out` are runs and files that could not be read, with why; `without_findings` are runs."""
 
     sealed: int = 0
     arrived: dict[str, int] = field(default_factory=dict)
@@ -36,7 +33,6 @@ class Pushed:
     dead: int = 0
     left_out: list[str] = field(default_factory=list)
     without_findings: list[str] = field(default_factory=list)
-    expired: list[str] = field(default_factory=list)
 
     @property
     def new(self) -> int:
