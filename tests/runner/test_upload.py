@@ -421,7 +421,6 @@ def _answer(url: str, method: str, host: str | None) -> tuple[int, bytes]:
         (["dashboard", "--since", "yesterday"], "--since: must be a day such as 2026-01-31, got 'yesterday'"),
         (["dashboard", "--refresh", "0"], "--refresh: must be minutes from 1 to 1440, got '0'"),
         (["dashboard", "--refresh", "nan"], "--refresh: must be minutes from 1 to 1440, got 'nan'"),
-        (["dashboard", "--maximum-bytes-billed", "0"], "--maximum-bytes-billed: must be a whole number above 0, got"),
         (["dashboard", "--public", "http://x"], "--public: must be a host name or an address"),
         (["report", "--publish", "site", "--last", "0"], "--last: must be 1 or more"),
     ],
@@ -433,3 +432,10 @@ def test_what_cannot_be_used_is_refused(
     capsys.readouterr()
     assert runner(*arguments) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_limit_of_bytes_that_is_no_number_above_0_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        runner("dashboard", "--maximum-bytes-billed", "0")
+    assert raised.value.code == 2
+    assert "--maximum-bytes-billed: must be a whole number above 0, got '0'" in capsys.readouterr().err

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from records.store import Results
+from tests.sessions import run_name
 from tests.uploader.faulty import Fault, Proxy
 from tests.uploader.service import problems
 from tests.uploader.service.limits import ADMIN, DATA_EDITOR, DATA_VIEWER, DAY_S, JOB_USER, Quotas
 from tests.uploader.service.server import Server
 from tests.uploader.service.service import Service
-from tests.uploader.stored import results_with, store_run
+from tests.uploader.stored import results_with
 from uploader import connect as connecting
 from uploader.bigquery import BigQueryWarehouse
+from uploader.cli.main import main
 from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers
-from uploader.outbox import Outbox
+from uploader.outbox import Outbox, seal_all
 from uploader.push import push
 from uploader.retry import Patience
+from uploader.rows import of_record
 from uploader.verify import verify
 from uploader.warehouse import Options
 
@@ -162,27 +165,49 @@ def test_in_the_sandbox_dml_is_refused_with_the_way_that_needs_none(
         sent(results, warehouse)
 
 
-@pytest.mark.parametrize("sandbox", [True, False], ids=["sandbox", "partitions that expire"])
+@pytest.mark.parametrize("append_only", [True, False])
 def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
-    serve: Callable[..., Open], tmp_path: Path, sandbox: bool
+    serve: Callable[..., Open], tmp_path: Path, capsys: pytest.CaptureFixture[str], append_only: bool
 ) -> None:
     from google.cloud import bigquery
 
-    opened = serve(sandbox=sandbox)
-    warehouse = opened(append_only=sandbox)
+    now_s = [NIGHT_S]
+    opened = serve(clock=lambda: now_s[0])
+    warehouse = opened(append_only=append_only)
     expiring = bigquery.Dataset("some-project.data")
     expiring.default_partition_expiration_ms = 60 * DAY_S * 1000
     warehouse._client.create_dataset(expiring)
     warehouse.create()
-    today = datetime.now(UTC).date()
-    assert warehouse.kept_from() == (today - timedelta(days=59)).isoformat()
-    nights = [(today - timedelta(days=days) - date(2026, 1, 1)).days for days in (61, 60, 50)]
-    for night in nights:
-        store_run(tmp_path / "results", night)
-    results = Results(tmp_path / "results")
-    assert sent(results, warehouse) == 3 * ROWS
-    there = warehouse.query("SELECT day, COUNT(*) AS n FROM cells GROUP BY day").dicts()
-    assert [(str(row["day"]), row["n"]) for row in there] == [((today - timedelta(days=50)).isoformat(), 3)]
+    assert main(["init", "--to", warehouse.address]) == 0
+    assert "rows of days before 2025-11-03 are not kept: the dataset's partitions expire" in capsys.readouterr().out
+    assert warehouse.kept_from() == "2025-11-03"
+    results, outbox = results_with(tmp_path / "results", runs=3), Outbox(tmp_path / "outbox")
+    with outbox.locked():
+        seal_all([row for run in results.runs() for record in run.load()[0] for row in of_record(record)], outbox)
+    now_s[0] += 61 * DAY_S  # after the batches were sealed
+    later = opened()
+    assert later.kept_from() == "2026-01-03"
+    pushed = push(results, later, outbox)
+    assert (pushed.new, pushed.expired, outbox.pending()) == (ROWS * 3 - 4, [run_name(0), run_name(1)], [])
+    there = later.query("SELECT day, COUNT(*) AS n FROM cells GROUP BY day").dicts()
+    assert [(str(row["day"]), row["n"]) for row in there] == [("2026-01-03", 3)]
+    assert complete(results, later)
+
+
+def test_a_dataset_made_by_an_older_version_is_told_and_made_ready_by_migrate(
+    serve: Callable[..., Open], results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = serve()
+    warehouse = opened()
+    warehouse.create()
+    warehouse._client.delete_table("some-project.data.lease")
+    command = ["push", "--to", warehouse.address, "--results", str(results.root)]
+    assert main(command) == 3
+    assert "some-project.data.lease: is missing; make it with: uploader init" in capsys.readouterr().err
+    assert main(["migrate", "--to", warehouse.address]) == 0
+    assert "made the table lease\n" in capsys.readouterr().out
+    assert main(command) == 0
+    assert f"{ROWS} new rows" in capsys.readouterr().out
 
 
 def test_an_account_that_may_not_write_is_told_which_permission_it_lacks(

@@ -116,9 +116,7 @@ def _checked(read: Callable[[str], object]) -> Callable[[str], str]:
     return keep
 
 
-LOCATION = Flag(
-    "location", "where the dataset is, such as EU; init: default US; else read from the dataset", "REGION", str
-)
+LOCATION = Flag("location", "where the dataset is, such as EU; by default read from it, for init: US", "REGION", str)
 IMPERSONATE = Flag(
     "impersonate",
     "act as this service account; you need roles/iam.serviceAccountTokenCreator on it",

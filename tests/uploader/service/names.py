@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -29,20 +30,24 @@ def parsed(sql: str) -> exp.Expression:
         raise problems.invalid_query(f"Syntax error: {str(error).splitlines()[0]}") from error
     if len(found) != 1:
         raise problems.invalid_query("Syntax error: Expected one statement")
-    return found[0]
+    tree = found[0]
+    assert isinstance(tree, exp.Expression)
+    return tree
 
 
 @dataclass(frozen=True)
 class Scope:
     """What a statement's names mean: where tables are, and the values of parameters and of a script's variables.
 
-    `location` is where the job runs; `read` is called for every table and view that is read and may refuse it.
+    `location` is where the job runs, `now_s` the time, in seconds since 1970, that CURRENT_TIMESTAMP and CURRENT_DATE
+    mean; `read` is called for every table and view that is read and may refuse it.
     """
 
     catalog: Catalog
     project: str
     dataset: tuple[str, str] | None
     location: str
+    now_s: float
     parameters: Values = field(default_factory=dict)
     variables: Values = field(default_factory=dict)
     read: Callable[[Table], None] = lambda table: None
@@ -88,6 +93,7 @@ def translated(tree: exp.Expression, scope: Scope) -> Translated:
     """Return a statement in DuckDB's dialect. Raises `Refusal`."""
     tree, tables = tree.copy(), list[Table]()
     resolve(tree, scope, tables)
+    tree = _at(tree, scope.now_s)
     _replace_variables(tree, scope.variables, {one["name"] for table in tables for one in table.fields})
     values = _typed_parameters(tree, scope.parameters)
     try:
@@ -145,18 +151,32 @@ def _rename(node: exp.Table, found: Table) -> None:
     node.replace(made)
 
 
+def _at(tree: exp.Expression, now_s: float) -> exp.Expression:
+    """Put a time in place of what asks for the current one."""
+    now = datetime.fromtimestamp(now_s, UTC)
+
+    def replaced(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.CurrentTimestamp):
+            return exp.cast(exp.Literal.string(now.isoformat()), exp.DataType.build("TIMESTAMPTZ"))
+        if isinstance(node, exp.CurrentDate):
+            return exp.cast(exp.Literal.string(now.date().isoformat()), exp.DataType.build("DATE"))
+        return node
+
+    return tree.transform(replaced)
+
+
 def _replace_variables(tree: exp.Expression, variables: Values, columns: set[str]) -> None:
     """Put a script's variables in place of their names; a column of that name hides one."""
     for node in list(tree.find_all(exp.Column)):
         if not node.table and node.name in variables and node.name not in columns:
             value = literal(*variables[node.name])
             node.replace(exp.alias_(value, node.name) if isinstance(node.parent, exp.Select) else value)
-    for node in list(tree.find_all(exp.Parameter)):
-        if isinstance(node.this, exp.Parameter) and not isinstance(node.parent, exp.Parameter):
-            name = f"@@{node.this.name}"
+    for system in list(tree.find_all(exp.Parameter)):
+        if isinstance(system.this, exp.Parameter) and not isinstance(system.parent, exp.Parameter):
+            name = f"@@{system.this.name}"
             if name not in variables:
                 raise problems.invalid_query(f"Unrecognized name: {name}")
-            node.replace(literal(*variables[name]))
+            system.replace(literal(*variables[name]))
 
 
 def literal(kind: str, value: Any) -> exp.Expression:

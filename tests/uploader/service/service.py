@@ -283,6 +283,7 @@ class Service:
             job.key.project,
             None if not default else (default.get("projectId", job.key.project), default["datasetId"]),
             job.key.location,
+            self.clock(),
             parameters(query.get("queryParameters") or []),
             read=lambda table: self.limits.require_query(job.account, table.id),
         )
