@@ -28,7 +28,8 @@ def push(results: Results, warehouse: Warehouse, outbox: Outbox, say: Say = lamb
     """Seal what is new and send all that is pending. Raises `UploadError`; what is pending then stays so."""
     done = Pushed()
     with outbox.locked():
-        done.sealed = seal_all(short_enough(_collect(results, outbox, done), outbox), outbox)
+        found = _collect(results, warehouse.kept_from(), outbox, done)
+        done.sealed = seal_all(short_enough(found, outbox), outbox)
         send(warehouse, outbox, done, say)
         done.dead = len(outbox.dead())
     return done
@@ -50,11 +51,14 @@ def short_enough(found: Iterable[Row], outbox: Outbox) -> Iterator[Row]:
             yield row
 
 
-def _collect(results: Results, outbox: Outbox, done: Pushed) -> Iterator[Row]:
-    """Yield the rows of what is not sent yet."""
+def _collect(results: Results, kept_from: str | None, outbox: Outbox, done: Pushed) -> Iterator[Row]:
+    """Yield the rows of what is not sent yet; a run from before what the warehouse keeps would vanish on arrival."""
     sent = outbox.sent()
     for run in results.runs():
-        yield from _of_run(run, sent, done)
+        if rows.expired(run.run_id, kept_from):
+            done.expired.append(run.run_id)
+        else:
+            yield from _of_run(run, sent, done)
 
 
 def _of_run(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:

@@ -25,7 +25,10 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Pushed:
-    """What a push did. `left_out` are runs and files that could not be read, with why; `without_findings` are runs."""
+    """What a push did. `left_out` are runs and files that could not be read, with why; `without_findings` are runs.
+
+    `expired` are runs from before what the warehouse keeps: they are not sent.
+    """
 
     sealed: int = 0
     arrived: dict[str, int] = field(default_factory=dict)
@@ -33,6 +36,7 @@ class Pushed:
     dead: int = 0
     left_out: list[str] = field(default_factory=list)
     without_findings: list[str] = field(default_factory=list)
+    expired: list[str] = field(default_factory=list)
 
     @property
     def new(self) -> int:

@@ -255,10 +255,11 @@ class Forgetful(LocalWarehouse):
         return "2026-01-02"
 
 
-def test_runs_from_before_what_a_warehouse_keeps_are_not_compared(tmp_path: Path) -> None:
+def test_runs_from_before_what_a_warehouse_keeps_are_neither_sent_nor_compared(tmp_path: Path) -> None:
     results, made = results_with(tmp_path / "results", runs=2, count=1), Forgetful(tmp_path / "warehouse")
     made.create()
     done = push(results, made, Outbox(tmp_path / "outbox"))
+    assert (done.new, done.expired) == (19, [results.runs()[0].run_id])
     found = verify(results, made, values=True)
     assert (found.expected, found.found, found.expired, found.problems) == (19, 19, 1, ())
     repaired = repair(results, made, Outbox(tmp_path / "outbox"), done, lambda text: None)

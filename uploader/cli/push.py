@@ -85,6 +85,8 @@ def _wrong(done: Pushed) -> list[str]:
     lines = [f"left out: {line}" for line in done.left_out]
     if done.dead:
         lines.append(f"{done.dead} rows are set aside: uploader status says why")
+    if done.expired:
+        lines.append(f"not sent: {len(done.expired)} runs from before the first day that the warehouse keeps")
     if done.without_findings:
         lines.append(_findings_advice(done.without_findings))
     return lines
