@@ -368,5 +368,5 @@ def test_every_statement_of_verify_and_repair_is_bounded_by_day(
             select = table.find_ancestor(exp.Select)
             assert select is not None
             bound = [one for one in select.args["where"].find_all(exp.Column) if one.name == "day"]
-            assert len(bound) == 1, sql
+            assert bound, sql
     assert len(asked) > 8
