@@ -28,7 +28,7 @@ from records.store import publish, write_synced
 from uploader.errors import OutboxFailure
 from uploader.process import not_writable
 from uploader.rows import Row, item_of
-from uploader.schema import BY_NAME, CELLS, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, Table
+from uploader.schema import BY_NAME, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, Table
 
 FOLDERS = ("pending", "done", "dead")
 MOST_ROWS = 100_000
@@ -181,16 +181,14 @@ class Outbox:
             letter.path.unlink(missing_ok=True)
         return len(letters)
 
-    def forget(self) -> set[str]:
-        """Remove the marks of the batches that have arrived; return the items of attempts that they name.
+    def forget(self) -> None:
+        """Remove the marks of the batches that have arrived: a push then seals and sends everything again.
 
-        Without marks a push seals and sends everything again. Killed in between, some marks are left.
+        Killed in between, some marks are left.
         """
-        items = self.sent()[CELLS.name]
         for path in (self.folder / "done").glob("[!.]*.json"):
             with _explained(path, "cannot be removed"):
                 path.unlink(missing_ok=True)
-        return items
 
     def done(self) -> int:
         """Return how many batches have arrived."""

@@ -93,8 +93,12 @@ def forget_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) ->
     with outbox.locked():
         if not outbox.done() or not warehouse.is_empty():
             return None
-        items = outbox.forget()
-    return Forgotten(len(items), len(_without_record(results, items)))
+        kept_from = warehouse.kept_from()
+        sent = [item for item in outbox.sent()[CELLS.name] if not rows.expired(item, kept_from)]
+        if not sent:
+            return None  # a warehouse that keeps rows for a time is empty by itself once all are old
+        outbox.forget()
+    return Forgotten(len(sent), len(_without_record(results, sent)))
 
 
 def _without_record(results: Results, items: Iterable[str]) -> list[str]:

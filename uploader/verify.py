@@ -224,7 +224,11 @@ def _there(warehouse: Warehouse, table: Table, since: str) -> dict[str, Held]:
 def _values(results: Results, warehouse: Warehouse) -> list[str]:
     """Compare every measurement, run by run."""
     keys = ("run_id", "cell_id", "repeat", "attempt", "metric", "step", "value", "unit")
-    sql = f"SELECT {', '.join(keys)} FROM measurements WHERE day = CAST(@day AS DATE) AND run_id = @run"
+    # @since bounds the scan of an append-only dataset, too, whose `measurements` is a view.
+    sql = (
+        f"SELECT {', '.join(keys)} FROM measurements "
+        "WHERE day >= CAST(@since AS DATE) AND day = CAST(@day AS DATE) AND run_id = @run"
+    )
     kept_from, lines = warehouse.kept_from(), []
     for run in results.runs():
         if rows.expired(run.run_id, kept_from):
@@ -234,7 +238,8 @@ def _values(results: Results, warehouse: Warehouse) -> list[str]:
             ours: Counter[tuple[Any, ...]] = Counter(tuple(values.get(key) for key in keys) for values in made)
         except StoreFailure:
             continue  # reported as not compared
-        asked = {"day": rows.day_of(run.run_id), "run": run.run_id}
+        day = rows.day_of(run.run_id)
+        asked = {"since": day, "day": day, "run": run.run_id}
         there = Counter(tuple(row) for row in warehouse.query(sql, asked).rows)
         if ours != there:
             example = next(iter((ours - there) or (there - ours)))

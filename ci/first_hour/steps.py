@@ -146,8 +146,6 @@ def push_without_outbox(hour: Hour) -> Found:
 
 def repair(hour: Hour) -> Found:
     """Delete rows, let `verify` find that out, and bring them back with `push --repair`."""
-    if not hour.uploader.supports("push", "--repair"):
-        return Found(Outcome.FAILED, "this version of uploader has no push --repair")
     table = MEASUREMENTS.name + (ddl.APPENDED if hour.service.mode(MEASUREMENTS) == APPEND_ONLY else "")
     run_id = Results(hour.folders.base).runs()[-1].run_id
     try:

@@ -68,10 +68,6 @@ class Uploader:
             processes = [stack.enter_context(self.started("push", *self._pushing(folder))) for folder in folders]
             return [ended(process, LIMIT_S) for process in processes]
 
-    def supports(self, command: str, flag: str) -> bool:
-        """Return whether a command has a flag."""
-        return flag in self.run(command, "--help").output
-
     @contextmanager
     def started(self, command: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """Start a command; it is killed where the block is left before it has ended."""

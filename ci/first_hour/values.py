@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-# On-demand price of the US multi-region by cloud.google.com/bigquery/pricing; the first TiB of a month is free.
-USD_PER_TIB = 6.25
+from uploader.price import USD_PER_TIB
 
 
 class Outcome(StrEnum):

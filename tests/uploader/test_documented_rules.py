@@ -20,6 +20,7 @@ from tests.uploader.service.service import Service
 from tests.uploader.stored import results_with
 from uploader import connect as connecting
 from uploader.bigquery import BigQueryWarehouse
+from uploader.cli.main import main
 from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers
 from uploader.outbox import Outbox, seal_all
 from uploader.push import push
@@ -166,7 +167,7 @@ def test_in_the_sandbox_dml_is_refused_with_the_way_that_needs_none(
 
 @pytest.mark.parametrize("append_only", [True, False])
 def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
-    serve: Callable[..., Open], tmp_path: Path, append_only: bool
+    serve: Callable[..., Open], tmp_path: Path, capsys: pytest.CaptureFixture[str], append_only: bool
 ) -> None:
     from google.cloud import bigquery
 
@@ -177,6 +178,8 @@ def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
     expiring.default_partition_expiration_ms = 60 * DAY_S * 1000
     warehouse._client.create_dataset(expiring)
     warehouse.create()
+    assert main(["init", "--to", warehouse.address]) == 0
+    assert "rows of days before 2025-11-03 are not kept: the dataset's partitions expire" in capsys.readouterr().out
     assert warehouse.kept_from() == "2025-11-03"
     results, outbox = results_with(tmp_path / "results", runs=3), Outbox(tmp_path / "outbox")
     with outbox.locked():
@@ -189,6 +192,22 @@ def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
     there = later.query("SELECT day, COUNT(*) AS n FROM cells GROUP BY day").dicts()
     assert [(str(row["day"]), row["n"]) for row in there] == [("2026-01-03", 3)]
     assert complete(results, later)
+
+
+def test_a_dataset_made_by_an_older_version_is_told_and_made_ready_by_migrate(
+    serve: Callable[..., Open], results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = serve()
+    warehouse = opened()
+    warehouse.create()
+    warehouse._client.delete_table("some-project.data.lease")
+    command = ["push", "--to", warehouse.address, "--results", str(results.root)]
+    assert main(command) == 3
+    assert "some-project.data.lease: is missing; make it with: uploader init" in capsys.readouterr().err
+    assert main(["migrate", "--to", warehouse.address]) == 0
+    assert "made the table lease\n" in capsys.readouterr().out
+    assert main(command) == 0
+    assert f"{ROWS} new rows" in capsys.readouterr().out
 
 
 def test_an_account_that_may_not_write_is_told_which_permission_it_lacks(

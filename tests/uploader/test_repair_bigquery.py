@@ -1,4 +1,4 @@
-"""Rows that BigQuery lost come back from the records, with the real client against an emulator."""
+"""Rows that BigQuery lost come back from the records, with the real client against the fake service and an emulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from uploader.connect import connect
 from uploader.warehouse import BIGQUERY, Options
 
 pytestmark = [
-    pytest.mark.emulator,
     # The client leaves its connections for the collector to close.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),

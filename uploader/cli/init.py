@@ -24,9 +24,12 @@ def run(args: argparse.Namespace) -> int:
 
     with options.warehouse(args) as warehouse:
         made = warehouse.create()
+        kept_from = warehouse.kept_from()
     print("\n".join(made) if made else "nothing was missing")
     if any(one.startswith("view ") for one in made):
         print(f"the views read {days_read(args.first_day)}")
+    if kept_from is not None:
+        print(f"rows of days before {kept_from} are not kept: the dataset's partitions expire (docs/bigquery.md)")
     if found := BIGQUERY.fullmatch(args.to):
         print("\n" + least_rights(found["project"], found["dataset"]))
     return 0

@@ -43,13 +43,14 @@ def _create(service: Service, tree: exp.Expression, scope: Scope, account: str, 
         return
     if old is not None and not tree.args.get("replace"):
         raise problems.duplicate("Table", old.id)
-    query, fields, rows = tree.args.get("expression"), [], []
+    query = tree.args.get("expression")
+    fields, rows = list[Field](), list[tuple[Any, ...]]()
     if query is not None:
         own = replace(scope, dataset=None) if tree.args["kind"] == "VIEW" else scope
         _check_qualified(query, own)
         fields, rows = answer(query)
     columns = [of_definition(one) for one in tree.find_all(exp.ColumnDef) if one.parent is tree.this]
-    view = query.sql(dialect="bigquery") if tree.args["kind"] == "VIEW" else None
+    view = query.sql(dialect="bigquery") if query is not None and tree.args["kind"] == "VIEW" else None
     made = Table(project, dataset_name, name, tuple(columns or fields), service.now_ms(), view=view)
     put(service, with_defaults(_with_properties(made, tree), dataset), rows)
 

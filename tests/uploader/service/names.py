@@ -30,7 +30,9 @@ def parsed(sql: str) -> exp.Expression:
         raise problems.invalid_query(f"Syntax error: {str(error).splitlines()[0]}") from error
     if len(found) != 1:
         raise problems.invalid_query("Syntax error: Expected one statement")
-    return found[0]
+    tree = found[0]
+    assert isinstance(tree, exp.Expression)
+    return tree
 
 
 @dataclass(frozen=True)
@@ -169,12 +171,12 @@ def _replace_variables(tree: exp.Expression, variables: Values, columns: set[str
         if not node.table and node.name in variables and node.name not in columns:
             value = literal(*variables[node.name])
             node.replace(exp.alias_(value, node.name) if isinstance(node.parent, exp.Select) else value)
-    for node in list(tree.find_all(exp.Parameter)):
-        if isinstance(node.this, exp.Parameter) and not isinstance(node.parent, exp.Parameter):
-            name = f"@@{node.this.name}"
+    for system in list(tree.find_all(exp.Parameter)):
+        if isinstance(system.this, exp.Parameter) and not isinstance(system.parent, exp.Parameter):
+            name = f"@@{system.this.name}"
             if name not in variables:
                 raise problems.invalid_query(f"Unrecognized name: {name}")
-            node.replace(literal(*variables[name]))
+            system.replace(literal(*variables[name]))
 
 
 def literal(kind: str, value: Any) -> exp.Expression:

@@ -58,7 +58,7 @@ def size(table: Table, columns: set[str], bounds: list[exp.Expression]) -> str:
 
 
 def _analysed(tree: exp.Expression, tables: Mapping[str, Table]) -> exp.Expression:
-    schema: dict[str, dict[str, dict[str, str]]] = {}
+    schema: dict[str, Any] = {}
     for table in tables.values():
         columns = {one["name"]: duckdb_type(one) for one in table.fields}
         schema.setdefault(f"{table.project}.{table.dataset}", {})[table.name] = columns

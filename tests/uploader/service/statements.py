@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sqlglot import errors, exp
+from sqlglot import TokenType, errors, exp
 from sqlglot.dialects.bigquery import BigQuery
-from sqlglot.tokens import TokenType
 
 from tests.uploader.service import problems
 from tests.uploader.service.catalog import Table
@@ -350,12 +349,12 @@ def _plain(tree: exp.Expression, target: Table | None = None) -> exp.Expression:
     for item in _assignments(tree):
         item.set("this", exp.column(item.this.name))
     if isinstance(tree, exp.Merge) and target is not None:
-        names = [exp.to_identifier(one["name"]) for one in target.fields]
+        names = [one["name"] for one in target.fields]
         for when in tree.args["whens"].expressions:
             insert = when.args.get("then")
             if isinstance(insert, exp.Insert) and isinstance(insert.this, exp.Column | exp.Var):
-                insert.set("this", exp.Tuple(expressions=names))
-                insert.set("expression", exp.Tuple(expressions=[exp.column(one.copy()) for one in names]))
+                insert.set("this", exp.Tuple(expressions=[exp.to_identifier(one) for one in names]))
+                insert.set("expression", exp.Tuple(expressions=[exp.column(one) for one in names]))
     return tree
 
 

@@ -90,7 +90,13 @@ def test_load_in_another_location_than_its_dataset_is_refused() -> None:
 def test_bad_rows_are_errors_of_the_job_and_no_row_is_loaded() -> None:
     """docs/reference/rest/v2/Job, JobStatus: errorResult is the final error, errors list what led to it."""
     with serving() as (_, _, asking):
-        lines = [{"day": DAY, "k": 1}, {"day": DAY, "k": "much"}, {"k": 2}, {"day": DAY, "was": 1}, {"day": None}]
+        lines: list[dict[str, Any]] = [
+            {"day": DAY, "k": 1},
+            {"day": DAY, "k": "much"},
+            {"k": 2},
+            {"day": DAY, "was": 1},
+            {"day": None},
+        ]
         job = load(asking, TABLE, lines)
         assert (job.state, job.error_result["reason"]) == ("DONE", "invalid")
         assert job.error_result["message"].startswith(
