@@ -232,7 +232,7 @@ class BigQueryWarehouse:
             return [f"table {ddl.LEASE}"]
         if self._select("count-lease", ddl.count_lease(self._dataset)).rows == [(0,)]:
             self._run(f"fill {ddl.LEASE}", ddl.fill_lease(self._dataset))
-            return [f"the row of table {ddl.LEASE}"]
+            return [f"row of table {ddl.LEASE}"]
         return []
 
     def _insert(self, batch: Batch) -> int:

@@ -275,6 +275,18 @@ def test_runs_from_before_what_a_warehouse_keeps_are_neither_sent_nor_compared(t
     assert (repaired.returned, repaired.left, repaired.expired, repaired.lost) == ((), (), 1, 0)
 
 
+def test_attempts_without_record_from_before_what_a_warehouse_keeps_are_not_lost(tmp_path: Path) -> None:
+    results, outbox = results_with(tmp_path / "results", runs=2, count=1), Outbox(tmp_path / "outbox")
+    push(results, FakeWarehouse(), outbox)
+    shutil.rmtree(results.runs()[0].folder)
+    lost = []
+    for made in (LocalWarehouse(tmp_path / "all"), Forgetful(tmp_path / "new")):
+        made.create()
+        lost.append(repair(results, made, outbox, Pushed(), lambda text: None).lost)
+        assert made.query("SELECT COUNT(*) AS n FROM cells").rows == [(1,)]
+    assert lost == [1, 0]
+
+
 @pytest.mark.parametrize(("first_day", "forgotten"), [(None, 2), ("2026-01-02", 1), ("2026-01-03", None)])
 def test_a_warehouse_that_is_empty_because_every_row_is_too_old_counts_as_complete(
     first_day: str | None, forgotten: int | None, tmp_path: Path
