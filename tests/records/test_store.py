@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -239,3 +240,23 @@ def test_a_records_folder_that_cannot_be_listed_is_an_error_and_not_an_empty_run
     folder.symlink_to(folder)  # no user can list this one, root included
     with pytest.raises(StoreFailure, match=f"{folder}: cannot be listed: .*; let this user read it"):
         run.load()
+
+
+def test_file_and_folder_are_synced_around_the_link_that_publishes_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    sync, link = os.fsync, os.link
+
+    def synced(handle: int) -> None:
+        steps.append("sync folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "sync file")
+        sync(handle)
+
+    def linked(path: Path, target: Path) -> None:
+        steps.append("link")
+        link(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    store_module.publish(tmp_path / "a.json", "{}\n")
+    assert steps == ["sync file", "link", "sync folder"]
