@@ -228,7 +228,10 @@ def _upload(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
     if asked.query.get("uploadType") == "resumable":
         return rest.start_upload(asked)
     boundary = asked.headers["content-type"].partition("boundary=")[2].strip('"').encode()
-    _, metadata, content, _ = asked.body.split(b"--" + boundary)
+    parts_found = asked.body.split(b"--" + boundary)
+    if len(parts_found) != 4:  # the client ended while it sent
+        raise problems.invalid("The request body is incomplete")
+    _, metadata, content, _ = parts_found
     given = json.loads(metadata.partition(b"\r\n\r\n")[2])
     lines = content.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
     return Given(rest.service.insert(asked.account, parts["project"], given, lines).resource())

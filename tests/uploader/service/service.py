@@ -114,7 +114,7 @@ class Service:
 
     def jobs_of(self, kind: str) -> list[Job]:
         """Return the jobs of a kind, oldest first."""
-        return [job for job in self.jobs.values() if job.kind == kind.upper()]
+        return [job for job in list(self.jobs.values()) if job.kind == kind.upper()]
 
     def rows(self, table: Table) -> int:
         """Return how many rows a table has."""
@@ -202,7 +202,7 @@ class Service:
         places = (location,) if location else MULTI_REGIONS
         found = [
             job
-            for key, job in self.jobs.items()
+            for key, job in list(self.jobs.items())
             if (key.project, key.id) == (project, job_id) and key.location.lower() in {one.lower() for one in places}
         ]
         if not found:
