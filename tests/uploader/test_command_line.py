@@ -20,6 +20,7 @@ from uploader import warehouse
 from uploader.cli.main import main
 from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
 from uploader.local import LocalWarehouse
+from uploader.rights import least_rights
 from uploader.testing import FakeWarehouse
 from uploader.verify import verify
 from uploader.warehouse import Options, Scalar
@@ -359,6 +360,22 @@ def test_migrate_renews_the_views_but_not_in_a_dry_run(
     )
 
 
+def test_migrate_reports_the_tables_that_it_makes(
+    fake: FakeWarehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--to", BIGQUERY]) == 0
+    monkeypatch.setattr(FakeWarehouse, "create", lambda self: ["table lease", "view benchmarks"])
+    capsys.readouterr()
+    assert main(["migrate", "--to", BIGQUERY]) == 0
+    assert "made the table lease\n" in capsys.readouterr().out
+
+
+def test_the_rights_of_an_append_only_dataset_name_no_staging_dataset() -> None:
+    rights = least_rights("some-project", "data", append_only=True)
+    assert rights.count("roles/bigquery.dataEditor") == 1
+    assert "staging" not in rights
+
+
 def test_init_prints_the_least_rights_and_they_are_no_more_than_two_datasets(
     fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -367,6 +384,7 @@ def test_init_prints_the_least_rights_and_they_are_no_more_than_two_datasets(
     project = [line for line in told.splitlines() if "add-iam-policy-binding" in line]
     assert {line.rpartition("--role=")[2] for line in project} == {"roles/bigquery.jobUser"}
     assert "`roles/bigquery.dataEditor` ON SCHEMA `some-project`.data TO" in told
+    assert "`roles/bigquery.dataEditor` ON SCHEMA `some-project`.data_staging TO" in told
     assert "`roles/bigquery.dataViewer` ON SCHEMA `some-project`.data TO" in told
     assert not re.search("owner|admin|editor --member", told, re.IGNORECASE)
 

@@ -18,15 +18,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make what is missing."""
+    from uploader.bigquery import BigQueryWarehouse
     from uploader.ddl import days_read
     from uploader.rights import least_rights
     from uploader.warehouse import BIGQUERY
 
     with options.warehouse(args) as warehouse:
         made = warehouse.create()
+        append_only = isinstance(warehouse, BigQueryWarehouse) and warehouse.append_only
     print("\n".join(made) if made else "nothing was missing")
     if any(one.startswith("view ") for one in made):
         print(f"the views read {days_read(args.first_day)}")
     if found := BIGQUERY.fullmatch(args.to):
-        print("\n" + least_rights(found["project"], found["dataset"]))
+        print("\n" + least_rights(found["project"], found["dataset"], append_only=append_only))
     return 0

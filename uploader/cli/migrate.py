@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
         for one in found:
             warehouse.add_columns(one.table, one.missing)
             print("\n".join(f"added {one.table.name}.{column.name}" for column in one.missing))
-        if renewed := [made.removeprefix("view ") for made in warehouse.create() if made.startswith("view ")]:
+        made = warehouse.create()
+        print("".join(f"made the {one}\n" for one in made if not one.startswith("view ")), end="")
+        if renewed := [one.removeprefix("view ") for one in made if one.startswith("view ")]:
             print(f"renewed the views {', '.join(renewed)}, which read {days_read(args.first_day)}")
     return 0
