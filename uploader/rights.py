@@ -6,8 +6,7 @@ TEMPLATE = """least rights, as commands of the Google Cloud CLI (UPLOADER and RE
 
   # the uploader: run jobs in the project, {uploader}
   gcloud projects add-iam-policy-binding {project} --member=UPLOADER --role=roles/bigquery.jobUser
-  bq query --use_legacy_sql=false \\
-    '{grants}'
+{grants}
 
   # dashboards: run jobs, read this one dataset; cap each query with maximum_bytes_billed
   gcloud projects add-iam-policy-binding {project} --member=READER --role=roles/bigquery.jobUser
@@ -17,17 +16,18 @@ TEMPLATE = """least rights, as commands of the Google Cloud CLI (UPLOADER and RE
   # only `uploader init` makes the dataset itself: roles/bigquery.user on the project, once"""
 
 
+GRANT = """  bq query --use_legacy_sql=false \\
+    'GRANT `roles/bigquery.dataEditor` ON SCHEMA `{project}`.{dataset} TO "UPLOADER"'"""
+
+
 def least_rights(project: str, dataset: str, *, append_only: bool) -> str:
     """Return the commands that give the rights a dataset's uploader and its readers need.
 
     Only the uploader of a dataset with DML needs the dataset of staging tables, which an append-only one does not have.
     """
-    changed = [dataset] if append_only else [dataset, f"{dataset}_staging"]
-    return TEMPLATE.format(
-        project=project,
-        dataset=dataset,
-        uploader="append rows to this one dataset" if append_only else "change rows in the dataset and its staging tables",
-        grants="; ".join(
-            f'GRANT `roles/bigquery.dataEditor` ON SCHEMA `{project}`.{one} TO "UPLOADER"' for one in changed
-        ),
-    )
+    if append_only:
+        changed, uploader = [dataset], "append rows to this one dataset"
+    else:
+        changed, uploader = [dataset, f"{dataset}_staging"], "change rows in the dataset and its staging tables"
+    grants = "\n".join(GRANT.format(project=project, dataset=one) for one in changed)
+    return TEMPLATE.format(project=project, dataset=dataset, uploader=uploader, grants=grants)

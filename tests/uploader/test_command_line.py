@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -53,6 +54,23 @@ def test_a_query_prints_a_table_or_json(results: str, capsys: pytest.CaptureFixt
     assert "1 rows" in capsys.readouterr().out
     assert main(["query", "SELECT day FROM runs ORDER BY day", "--json", "--results", results]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0]) == {"day": "2026-01-01"}
+
+
+def test_a_query_of_a_removed_warehouse_warns_that_rows_had_been_sent_there(
+    results: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = ["query", "SELECT COUNT(*) AS n FROM cells", "--csv", "--results", results]
+    assert main(query) == 0
+    assert capsys.readouterr().err == ""
+    main(["push", "--results", results, "--quiet"])
+    shutil.rmtree(Path(results) / "warehouse")
+    assert main(query) == 0
+    captured = capsys.readouterr()
+    assert captured.out.split() == ["n", "0"]
+    assert captured.err == (
+        "warning: the warehouse has no row, though 6 attempts had been sent there; send them again with: "
+        f"uploader push --to local --results {results}\n"
+    )
 
 
 def test_a_query_of_the_dashboards_is_read_from_its_file(results: str, capsys: pytest.CaptureFixture[str]) -> None:

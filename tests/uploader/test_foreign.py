@@ -170,6 +170,20 @@ def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
     assert capsys.readouterr().out == f"no run to compare in {tmp_path / 'results'}\n"
 
 
+def test_an_import_into_bigquery_names_the_command_that_lets_views_show_all_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeWarehouse()
+    fake.create()
+    monkeypatch.setattr(warehouse, "open_warehouse", lambda address, results, options: fake)
+    path = tmp_path / "old.csv"
+    path.write_text("name,lib,seconds,when\nmlp,theano,1.5,2017-06-02\nmlp,theano,1.5,2017-06-01\n")
+    maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
+    command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
+    assert main([*command, "--to", "bigquery://some-project.data", "--results", str(tmp_path / "results")]) == 0
+    assert "uploader migrate --to bigquery://some-project.data --since 2017-06-01\n" in capsys.readouterr().out
+
+
 def test_of_many_rows_that_do_not_fit_the_first_are_told_and_the_rest_is_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
