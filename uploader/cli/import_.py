@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _days_of_views(found: Found, address: str) -> str | None:
-    """Return which days views show and the command that makes them show all imported rows; None if there are no rows."""
+    """Return which days views show, and how they show all imported rows; None if there are no rows."""
     from uploader.rows import day_of
     from uploader.schema import RUNS
     from uploader.warehouse import MOST_DAYS
@@ -75,8 +75,8 @@ def _days_of_views(found: Found, address: str) -> str | None:
     if not days:
         return None
     return (
-        f"the oldest row is of {min(days)}; views such as benchmarks show the last {MOST_DAYS} days unless they were made "
-        f"to show more with: uploader migrate --to {address} --since {min(days)}"
+        f"the oldest row is of {min(days)}; views such as benchmarks show the last {MOST_DAYS} days unless they were "
+        f"made to show more with: uploader migrate --to {address} --since {min(days)}"
     )
 
 
