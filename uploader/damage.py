@@ -61,7 +61,7 @@ def refusal(found: Sequence[Damage]) -> FileDamaged:
     return FileDamaged(
         f"the warehouse has {len(found)} damaged file{'s' if len(found) > 1 else ''}:\n  {listed}{more}\n"
         "no query is answered and new rows of its table stay pending: set the file aside and send its rows "
-        "again from the records with: uploader push --repair"
+        "again from the records with: uploader push --repair, and the same --to and --results"
     )
 
 

@@ -89,7 +89,7 @@ def test_a_damaged_file_is_named_by_query_verify_and_push_and_repaired_by_one_co
         assert uploader(results, *command) == 3
         message = capsys.readouterr().err
         assert str(path) in message
-        assert "with: uploader push --repair" in message
+        assert "with: uploader push --repair, and the same --to and --results" in message
     assert outbox(results).dead() == []
     assert uploader(results, "push", "--repair") == 0
     assert "repair: 32 rows were missing, 32 are back, 0 differences left" in capsys.readouterr().out
