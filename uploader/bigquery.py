@@ -57,6 +57,11 @@ class BigQueryWarehouse:
         """Its address."""
         return f"bigquery://{self._dataset}"
 
+    @property
+    def append_only(self) -> bool:
+        """Whether the dataset is, or is to be made, without DML."""
+        return self._append_only
+
     def create(self) -> list[str]:
         """Make datasets, tables and views where they are missing; views are renewed."""
         made = self._create_datasets()

@@ -6,6 +6,7 @@ Every value of a file is read. Not found: a value that was changed into another 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MISSING = "is missing"
 MOST_LISTED = 5
+PARQUET_END = b"PAR1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,15 @@ def damages(folder: Path, tables: Sequence[Table] = TABLES) -> list[Damage]:
     ]  # a compaction may have come between
 
 
+def incomplete(folder: Path) -> list[Damage]:
+    """Return the files that are missing or do not end as Parquet files do; reads the last bytes of each.
+
+    Raises `WarehouseFailure`.
+    """
+    found = [(table, path, _incompleteness(path)) for table, path in _named(folder, TABLES)]
+    return [Damage(table, path, reason) for table, path, reason in found if reason is not None]
+
+
 def refusal(found: Sequence[Damage]) -> FileDamaged:
     """Return the error that names damaged files and what to do."""
     listed = "\n  ".join(map(str, found[:MOST_LISTED]))
@@ -50,7 +61,7 @@ def refusal(found: Sequence[Damage]) -> FileDamaged:
     return FileDamaged(
         f"the warehouse has {len(found)} damaged file{'s' if len(found) > 1 else ''}:\n  {listed}{more}\n"
         "no query is answered and new rows of its table stay pending: set the file aside and send its rows "
-        "again from the records with: uploader push --repair"
+        "again from the records with: uploader push --repair, and the same --to and --results"
     )
 
 
@@ -84,6 +95,22 @@ class Reader:
             self._engine = None  # an internal error ends an engine
             return f"cannot be read: {str(error).splitlines()[0]}"
         return None
+
+
+def _incompleteness(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - len(PARQUET_END), 0))
+            if file.read() == PARQUET_END:
+                return None
+    except FileNotFoundError:
+        return MISSING
+    except IsADirectoryError:
+        return "is a folder"
+    except OSError as error:
+        raise WarehouseFailure(f"{path}: cannot be read: {error.strerror or error}") from error
+    return f"is cut off: its {size:,} bytes do not end as a Parquet file does"
 
 
 def _named(folder: Path, tables: Sequence[Table]) -> list[tuple[Table, Path]]:

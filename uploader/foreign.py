@@ -149,7 +149,8 @@ def _cell(one: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], datetim
     for name in NEEDED:
         if given[name] in (None, ""):
             raise ValueError(f"{asked.mapping[name]} is empty")
-    value, began = _number(asked.mapping["value"], given.pop("value")), _moment(given.pop("started_at"))
+    value = _number(asked.mapping["value"], given.pop("value"))
+    began = _moment(asked.mapping["started_at"], given.pop("started_at"))
     columns = {name: _typed(CELLS.column(name), v) for name, v in given.items() if v not in (None, "")}
     digest = hashlib.sha256(asked.source.encode()).hexdigest()[:6]
     run_id = f"{began.year:04}{began:%m%dT000000Z}-{digest}"
@@ -180,8 +181,12 @@ def _picked(one: Mapping[str, Any], path: str) -> Any:
     return found
 
 
-def _moment(value: Any) -> datetime:
-    when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).removesuffix(" UTC"))
+def _moment(name: str, value: Any) -> datetime:
+    """Return a time in UTC. Raises `ValueError`."""
+    try:
+        when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).removesuffix(" UTC"))
+    except ValueError:
+        raise ValueError(f"{name}: must be a time such as 2017-06-01T12:00:00Z, got {value!r}") from None
     return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
 
 
@@ -206,8 +211,11 @@ def _typed(column: Column, value: Any) -> Any:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return a finite number. Raises `ValueError` or `TypeError`."""
-    found = float(value)
+    """Return a finite number. Raises `ValueError`."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: must be a number, got {value!r}") from None
     if not math.isfinite(found):
         raise ValueError(f"{name} is not finite")
     return found

@@ -152,6 +152,12 @@ class LocalWarehouse:
         self._shown = None
         return lines
 
+    def check_files(self) -> None:
+        """Raise `FileDamaged` if a file is missing or cut off. What is inside of the files is not read."""
+        with self._locked():
+            if found := damage.incomplete(self.folder):
+                raise damage.refusal(found)
+
     def kept_from(self) -> str | None:
         """Return None: rows are kept for ever."""
         return None

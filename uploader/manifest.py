@@ -21,7 +21,7 @@ from uploader.schema import TABLES
 NAME = "manifest.json"
 VERSION = 1
 FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*\.parquet")
-REPAIR = "rebuild it from the Parquet files with: uploader push --repair"
+REPAIR = "rebuild it from the Parquet files with: uploader push --repair, and the same --to and --results"
 
 Files = dict[str, list[str]]
 

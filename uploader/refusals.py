@@ -41,7 +41,10 @@ ADVICE: Mapping[str, tuple[type[WarehouseFailure], str]] = {
     "bytesBilledLimitExceeded": (NotAllowed, "raise --maximum-bytes-billed, or ask for fewer days"),
     "accessNotConfigured": (NotAllowed, "enable the API: gcloud services enable bigquery.googleapis.com"),
     "quotaExceeded": (QuotaSpent, "what is pending stays pending: push again when the quota is refilled"),
-    "notFound": (SchemaDiffers, "make dataset and tables with: uploader init"),
+    "notFound": (
+        SchemaDiffers,
+        "check the name, or make what is missing with: uploader init --to bigquery://PROJECT.DATASET",
+    ),
 }
 FOR_NOW_CODES = frozenset({408, 429, 500, 502, 503, 504})
 BY_CODE = {401: "authError", 403: "accessDenied", 404: "notFound", 400: "invalid"}

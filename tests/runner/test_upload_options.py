@@ -109,7 +109,7 @@ def help_of(configure: Callable[[argparse.ArgumentParser], None]) -> str:
     ("arguments", "message"),
     [
         (["--upload-deadline", "0"], "argument --upload-deadline: must be minutes above 0, got '0'"),
-        (["--upload-deadline", "soon"], "argument --upload-deadline: invalid minutes value: 'soon'"),
+        (["--upload-deadline", "soon"], "argument --upload-deadline: must be minutes above 0, got 'soon'"),
         (["--upload-maximum-bytes-billed", "-1"], "argument --upload-maximum-bytes-billed: must be a whole number"),
     ],
 )

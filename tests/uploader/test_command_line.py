@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from uploader import warehouse
 from uploader.cli.main import main
 from uploader.errors import BadInput, NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
 from uploader.local import LocalWarehouse
+from uploader.rights import least_rights
 from uploader.testing import FakeWarehouse
 from uploader.verify import verify
 from uploader.warehouse import Options, Scalar
@@ -52,6 +54,23 @@ def test_a_query_prints_a_table_or_json(results: str, capsys: pytest.CaptureFixt
     assert "1 rows" in capsys.readouterr().out
     assert main(["query", "SELECT day FROM runs ORDER BY day", "--json", "--results", results]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0]) == {"day": "2026-01-01"}
+
+
+def test_a_query_of_a_removed_warehouse_warns_that_rows_had_been_sent_there(
+    results: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = ["query", "SELECT COUNT(*) AS n FROM cells", "--csv", "--results", results]
+    assert main(query) == 0
+    assert capsys.readouterr().err == ""
+    main(["push", "--results", results, "--quiet"])
+    shutil.rmtree(Path(results) / "warehouse")
+    assert main(query) == 0
+    captured = capsys.readouterr()
+    assert captured.out.split() == ["n", "0"]
+    assert captured.err == (
+        "warning: the warehouse has no row, though 6 attempts had been sent there; send them again with: "
+        f"uploader push --to local --results {results}\n"
+    )
 
 
 def test_a_query_of_the_dashboards_is_read_from_its_file(results: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -383,6 +402,22 @@ def test_migrate_renews_the_views_but_not_in_a_dry_run(
     )
 
 
+def test_migrate_reports_the_tables_that_it_makes(
+    fake: FakeWarehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--to", BIGQUERY]) == 0
+    monkeypatch.setattr(FakeWarehouse, "create", lambda self: ["table lease", "view benchmarks"])
+    capsys.readouterr()
+    assert main(["migrate", "--to", BIGQUERY]) == 0
+    assert "made the table lease\n" in capsys.readouterr().out
+
+
+def test_the_rights_of_an_append_only_dataset_name_no_staging_dataset() -> None:
+    rights = least_rights("some-project", "data", append_only=True)
+    assert rights.count("roles/bigquery.dataEditor") == 1
+    assert "staging" not in rights
+
+
 def test_init_prints_the_least_rights_and_they_are_no_more_than_two_datasets(
     fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -391,6 +426,7 @@ def test_init_prints_the_least_rights_and_they_are_no_more_than_two_datasets(
     project = [line for line in told.splitlines() if "add-iam-policy-binding" in line]
     assert {line.rpartition("--role=")[2] for line in project} == {"roles/bigquery.jobUser"}
     assert "`roles/bigquery.dataEditor` ON SCHEMA `some-project`.data TO" in told
+    assert "`roles/bigquery.dataEditor` ON SCHEMA `some-project`.data_staging TO" in told
     assert "`roles/bigquery.dataViewer` ON SCHEMA `some-project`.data TO" in told
     assert not re.search("owner|admin|editor --member", told, re.IGNORECASE)
 

@@ -71,15 +71,15 @@ def test_a_table_that_grew_or_gives_its_rows_in_another_order_brings_only_what_i
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"metrics": {"totaltime": "fast", "batch_size": 1}}, "could not convert string to float"),
+        ({"metrics": {"totaltime": "fast", "batch_size": 1}}, "metrics.totaltime: must be a number, got 'fast'"),
         ({"metrics": {"totaltime": float("nan"), "batch_size": 1}}, "metrics.totaltime is not finite"),
         ({"metrics": {"totaltime": 1.0, "batch_size": 1.5}}, "batch_size: must be a whole number, got 1.5"),
         ({"metrics": {"totaltime": None, "batch_size": 1}}, "metrics.totaltime is empty"),
-        ({"recorded_time": "yesterday"}, "Invalid isoformat string"),
+        ({"recorded_time": "yesterday"}, "recorded_time: must be a time such as 2017-06-01T12:00:00Z, got 'yesterday'"),
         ({"recorded_time": "9999-12-31T23:00:00-10:00"}, "date value out of range"),
-        ({"metrics": {"totaltime": {"s": 1}, "batch_size": 1}}, "must be a string or a real number, not 'dict'"),
+        ({"metrics": {"totaltime": {"s": 1}, "batch_size": 1}}, "must be a number, got {"),
         ({"metrics": {"totaltime": 1.0, "batch_size": "inf"}}, "batch_size is not finite"),
-        ({"metrics": {"totaltime": 1.0, "batch_size": []}}, "must be a string or a real number, not 'list'"),
+        ({"metrics": {"totaltime": 1.0, "batch_size": []}}, "must be a number, got ["),
         ({None: ["of a comma that no quotes hold"]}, "has more fields than there are columns"),
         ({"keras_backend": "theano"}, "has no column 'keras_backend.type'"),
     ],
@@ -162,12 +162,26 @@ def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
         assert main([*command, "--map", "started_at=when"]) == 1
         told = capsys.readouterr().out
         assert f"{new} new rows, {3 - new} were there" in told
-        assert "left out: row 2: could not convert" in told
+        assert "left out: row 2: seconds: must be a number, got 'x'" in told
     filled = LocalWarehouse(tmp_path / "results" / "warehouse")
     assert filled.query("SELECT source, workload, backend FROM cells").rows == [("lab", "mlp", "theano")]
     assert filled.query("SELECT COUNT(*) AS n FROM newest_cells").rows == [(0,)]
     assert main(["verify", "--results", str(tmp_path / "results")]) == 0
     assert capsys.readouterr().out == f"no run to compare in {tmp_path / 'results'}\n"
+
+
+def test_an_import_into_bigquery_names_the_command_that_lets_views_show_all_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeWarehouse()
+    fake.create()
+    monkeypatch.setattr(warehouse, "open_warehouse", lambda address, results, options: fake)
+    path = tmp_path / "old.csv"
+    path.write_text("name,lib,seconds,when\nmlp,theano,1.5,2017-06-02\nmlp,theano,1.5,2017-06-01\n")
+    maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
+    command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
+    assert main([*command, "--to", "bigquery://some-project.data", "--results", str(tmp_path / "results")]) == 0
+    assert "uploader migrate --to bigquery://some-project.data --since 2017-06-01\n" in capsys.readouterr().out
 
 
 def test_of_many_rows_that_do_not_fit_the_first_are_told_and_the_rest_is_counted(

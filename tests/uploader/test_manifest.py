@@ -61,7 +61,7 @@ def test_a_damaged_manifest_is_refused_with_one_message_and_rebuilt_by_a_repair(
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == 1
         assert f"uploader: {folder / NAME}: is damaged: " in lines[0]
-        assert "rebuild it from the Parquet files with: uploader push --repair" in lines[0]
+        assert "with: uploader push --repair, and the same --to and --results" in lines[0]
     assert uploader(results, "push", "--repair") == 0
     assert f"{folder / NAME}: is damaged" in capsys.readouterr().out
     assert (folder / "damaged" / NAME).read_bytes() == text.encode(errors="surrogateescape")

@@ -90,12 +90,24 @@ def test_a_damaged_file_is_named_by_query_verify_and_push_and_repaired_by_one_co
         assert uploader(results, *command) == 3
         message = capsys.readouterr().err
         assert str(path) in message
-        assert "with: uploader push --repair" in message
+        assert "with: uploader push --repair, and the same --to and --results" in message
     assert outbox(results).dead() == []
     assert uploader(results, "push", "--repair") == 0
     assert "repair: 32 rows were missing, 32 are back, 0 differences left" in capsys.readouterr().out
     assert uploader(results, "verify", "--values") == 0
     assert "57 rows by the records, 57 in the warehouse" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", [one for one in DAMAGES if one is not garble])
+def test_push_without_new_rows_names_a_file_that_is_missing_or_cut_off(
+    damage: Callable[[Path], None], results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = only_file(folder, "cells")
+    damage(path)
+    assert uploader(results, "push") == 3
+    assert str(path) in capsys.readouterr().err
+    assert uploader(results, "push", "--repair") == 0
+    assert uploader(results, "push") == 0
 
 
 def test_rows_of_other_tables_arrive_while_a_file_is_damaged(results: Results, folder: Path) -> None:

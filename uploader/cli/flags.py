@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,18 +19,19 @@ DEADLINE_MIN = 30
 
 
 def positive(text: str) -> int:
-    """Read a whole number above 0. Raises `ValueError`."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
-    return number
+    """Read a whole number above 0. Raises `ArgumentTypeError`."""
+    with contextlib.suppress(ValueError):
+        if (number := int(text)) >= 1:
+            return number
+    raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
 
 
 def minutes(text: str) -> float:
-    """Read minutes above 0 and return seconds. Raises `ValueError`."""
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be minutes above 0, got {text!r}")
-    return 60 * number
+    """Read minutes above 0 and return seconds. Raises `ArgumentTypeError`."""
+    with contextlib.suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return 60 * number
+    raise argparse.ArgumentTypeError(f"must be minutes above 0, got {text!r}")
 
 
 @dataclass(frozen=True, slots=True)

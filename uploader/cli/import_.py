@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from uploader import foreign
     from uploader import push as pushing
     from uploader.outbox import seal_all
+    from uploader.warehouse import is_local
 
     asked = foreign.Asked(foreign.mapping(args.mapping), args.metric, foreign.source(args.source))
     if "://" in args.file:  # how their dataset was made is read from it: --append-only is about ours
@@ -61,9 +62,26 @@ def run(args: argparse.Namespace) -> int:
             pushing.send(warehouse, outbox, done, print)
             done.dead = len(outbox.dead())
     print(f"{done.new:,} new rows, {done.known:,} were there")
+    if not is_local(args.to) and (note := _days_of_views(found, args.to)):
+        print(note)
     if done.dead:
         print(f"{done.dead} rows are set aside: uploader status says why")
     return 1 if done.dead else _told(found)
+
+
+def _days_of_views(found: Found, address: str) -> str | None:
+    """Return which days views show, and how they show all imported rows; None if there are no rows."""
+    from uploader.rows import day_of
+    from uploader.schema import RUNS
+    from uploader.warehouse import MOST_DAYS
+
+    days = [day_of(row.item) for row in found.rows if row.table is RUNS]
+    if not days:
+        return None
+    return (
+        f"the oldest row is of {min(days)}; views such as benchmarks show the last {MOST_DAYS} days unless they were "
+        f"made to show more with: uploader migrate --to {address} --since {min(days)}"
+    )
 
 
 def _told(found: Found) -> int:

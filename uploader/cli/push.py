@@ -65,6 +65,7 @@ def push(args: argparse.Namespace) -> int:
                 say(f"{outbox.revive()} rows set aside are tried again")
         done = pushing.push(results, warehouse, outbox, say)
         repaired = repairing.repair(results, warehouse, outbox, done, say) if args.repair else None
+        _check_files(warehouse)
     say(f"{done.new:,} new rows, {done.known:,} were there")
     for line in [*_wrong(done), *(repairs.lines(repaired, args.to) if repaired else [])]:
         print(line)
@@ -78,6 +79,14 @@ def _repair_files(warehouse: Warehouse) -> None:
     if isinstance(warehouse, LocalWarehouse):
         for line in warehouse.repair():
             print(line)
+
+
+def _check_files(warehouse: Warehouse) -> None:
+    """Raise `FileDamaged` if a local warehouse has lost a file, which a push without new rows does not open."""
+    from uploader.local import LocalWarehouse
+
+    if isinstance(warehouse, LocalWarehouse):
+        warehouse.check_files()
 
 
 def _wrong(done: Pushed) -> list[str]:

@@ -66,8 +66,23 @@ def run(args: argparse.Namespace) -> int:
             print("\n".join(_cost(sql, warehouse.bytes_read(sql, given), args.most_bytes_billed)))
             return 0
         answer = warehouse.query(sql, given)
+        emptied = isinstance(warehouse, LocalWarehouse) and warehouse.is_empty()
     _print(answer, args)
+    if emptied:
+        _warn_of_rows_sent(args)
     return 0
+
+
+def _warn_of_rows_sent(args: argparse.Namespace) -> None:
+    """Warn on stderr if rows had been sent to a warehouse that has none now."""
+    from uploader.schema import CELLS
+
+    if sent := len(options.outbox(args).sent()[CELLS.name]):
+        print(
+            f"warning: the warehouse has no row, though {sent:,} attempts had been sent there; send them again with: "
+            f"uploader push --to {args.to} --results {args.results}",
+            file=sys.stderr,
+        )
 
 
 def _print(answer: Answer, args: argparse.Namespace) -> None:

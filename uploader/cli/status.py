@@ -1,4 +1,6 @@
-"""Tell what is not sealed yet, pending or arrived, and which rows were set aside and why. Asks no warehouse."""
+"""Print what is not sealed yet, pending or arrived, and which rows were set aside and why.
+
+Reads the outbox only, not the warehouse: what was lost there since is found by `uploader verify`."""
 
 from __future__ import annotations
 
