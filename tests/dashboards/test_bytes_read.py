@@ -17,7 +17,10 @@ from uploader.push import push
 from uploader.sql import views
 from uploader.warehouse import Options, Warehouse
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.process,  # a server on the loopback
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 LATE = "2026-01-07"
 
 

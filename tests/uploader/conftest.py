@@ -21,7 +21,10 @@ def emulator_dataset() -> str:
     return f"bigquery://{project}.test_{os.getpid()}_{next(_numbers)}"
 
 
-@pytest.fixture(scope="module", params=["fake", pytest.param("emulator", marks=pytest.mark.emulator)])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("fake", marks=pytest.mark.process), pytest.param("emulator", marks=pytest.mark.emulator)],
+)
 def service(request: pytest.FixtureRequest) -> Iterator[str]:
     """What BIGQUERY_EMULATOR_HOST names for a module's tests: the fake service, then the emulator."""
     if request.param == "emulator":

@@ -31,6 +31,7 @@ from uploader.warehouse import Options
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
 pytestmark = [
+    pytest.mark.process,  # a server on the loopback
     # The client leaves its connections for the collector to close.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
