@@ -51,6 +51,7 @@ class BigQueryWarehouse:
         self._dataset = f"{self._client.project}.{dataset}"
         self._staging = f"{self._dataset}_staging"
         self._options = options
+        self._compared: dict[str, Any] = {}  # tables as `actual` found them, until a batch is added
 
     @property
     def address(self) -> str:
@@ -82,7 +83,7 @@ class BigQueryWarehouse:
 
     def actual(self, table: Table) -> Actual | None:
         """Return a table as it is."""
-        found = self._found(self._id(table))
+        found = self._compared[table.name] = self._found(self._id(table))
         return None if found is None else {one.name: (one.field_type, one.mode) for one in found.schema}
 
     def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
@@ -98,6 +99,7 @@ class BigQueryWarehouse:
 
     def merge(self, batch: Batch) -> int:
         """Take a batch: add the rows that the table lacks, and return how many these were."""
+        self._compared.clear()  # from here on their rows are others
         once = self._append if self._append_only else self._insert
         return once(batch)
 
@@ -107,7 +109,8 @@ class BigQueryWarehouse:
 
     def is_empty(self) -> bool:
         """Return whether no table has a row, by what the tables say of themselves, which costs nothing to ask."""
-        return not any((found := self._found(self._id(table))) is not None and found.num_rows for table in TABLES)
+        found = [self._compared.get(table.name) or self._found(self._id(table)) for table in TABLES]
+        return not any(one is not None and one.num_rows for one in found)
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
         """Answer a SELECT."""
@@ -179,7 +182,7 @@ class BigQueryWarehouse:
     @cached_property
     def _kept_from(self) -> str | None:
         """The first day that every table keeps: the partitions of earlier days have expired."""
-        tables = [self._found(self._id(table)) for table in TABLES]
+        tables = [self._compared.get(table.name) or self._found(self._id(table)) for table in TABLES]
         partitionings = [one.time_partitioning for one in tables if one is not None]
         limits_ms = [int(one.expiration_ms) for one in partitionings if one is not None and one.expiration_ms]
         if not limits_ms:

@@ -216,6 +216,20 @@ def test_rows_of_days_that_the_table_does_not_keep_are_not_counted_as_missing(ba
     assert opened(Client()).kept_from() is None
 
 
+def test_what_a_push_asks_of_the_tables_it_compared_is_not_asked_again_until_a_batch_is_added(batch: Batch) -> None:
+    client = Client()
+    warehouse = opened(client)
+    for table in TABLES:
+        warehouse.actual(table)
+    before = len(client.named("get_table"))
+    assert (warehouse.kept_from(), warehouse.is_empty()) == (None, True)
+    assert len(client.named("get_table")) == before
+    warehouse.merge(batch)
+    before = len(client.named("get_table"))
+    warehouse.is_empty()
+    assert len(client.named("get_table")) > before
+
+
 def test_both_datasets_are_made_where_was_asked_and_what_waits_in_staging_vanishes_after_a_day() -> None:
     client = Client(tables={}, datasets={})
     opened(client, location="EU").create()
