@@ -109,32 +109,19 @@ class BigQueryWarehouse:
 
     def is_empty(self) -> bool:
         """Return whether no table has a row, by what the tables say of themselves, which costs nothing to ask."""
-        found = [self._compared.get(table.name) or self._found(self._id(table)) for table in TABLES]
-        return not any(one is not None and one.num_rows for one in found)
+        return not any(one.num_rows for one in self._existing())
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
         """Answer a SELECT."""
-        from google.cloud import bigquery
-
-        given = [
-            bigquery.ScalarQueryParameter(name, PARAMETER_TYPES[type(value)], value)
-            for name, value in (parameters or {}).items()
-        ]
         try:
-            return self._select("query", self._pruned(sql), given)
+            return self._select("query", self._pruned(sql), _scalars(parameters))
         except RowsRefused as error:
             raise WarehouseFailure(str(error)) from error
 
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
         """Return how many bytes a query would read, by a dry run, which costs nothing."""
-        from google.cloud import bigquery
-
-        config = self._config()
+        config = self._config(_scalars(parameters))
         config.dry_run, config.use_query_cache = True, False
-        config.query_parameters = [
-            bigquery.ScalarQueryParameter(name, PARAMETER_TYPES[type(value)], value)
-            for name, value in (parameters or {}).items()
-        ]
         sql = self._pruned(sql)
         try:
             job = self._jobs.ask("dry run", lambda: self._start_query(sql, config, None))
@@ -182,8 +169,7 @@ class BigQueryWarehouse:
     @cached_property
     def _kept_from(self) -> str | None:
         """The first day that every table keeps: the partitions of earlier days have expired."""
-        tables = [self._compared.get(table.name) or self._found(self._id(table)) for table in TABLES]
-        partitionings = [one.time_partitioning for one in tables if one is not None]
+        partitionings = [one.time_partitioning for one in self._existing()]
         limits_ms = [int(one.expiration_ms) for one in partitionings if one is not None and one.expiration_ms]
         if not limits_ms:
             return None
@@ -213,6 +199,11 @@ class BigQueryWarehouse:
 
     def _id(self, table: Table) -> str:
         return f"{self._dataset}.{table.name}{self._suffix}"
+
+    def _existing(self) -> list[Any]:
+        """Return the tables that are there, as they were compared if no batch was added since."""
+        found = [self._compared.get(table.name) or self._found(self._id(table)) for table in TABLES]
+        return [one for one in found if one is not None]
 
     def _create_datasets(self) -> list[str]:
         from google.cloud import bigquery
@@ -331,8 +322,7 @@ class BigQueryWarehouse:
         self._jobs.run(doing.replace(" ", "-"), lambda job_id: self._start_query(sql, None, job_id), self._location)
 
     def _select(self, name: str, sql: str, given: Sequence[Any] = ()) -> Answer:
-        config = self._config()
-        config.query_parameters = list(given)
+        config = self._config(given)
         job = self._jobs.run(name, lambda job_id: self._start_query(sql, config, job_id), self._location)
 
         def read() -> Answer:
@@ -341,11 +331,14 @@ class BigQueryWarehouse:
 
         return self._jobs.ask(name, read)
 
-    def _config(self) -> bigquery.QueryJobConfig:
+    def _config(self, given: Sequence[Any]) -> bigquery.QueryJobConfig:
         from google.cloud import bigquery
 
         return bigquery.QueryJobConfig(
-            default_dataset=self._dataset, labels=LABELS, maximum_bytes_billed=self._options.most_bytes_billed
+            default_dataset=self._dataset,
+            labels=LABELS,
+            maximum_bytes_billed=self._options.most_bytes_billed,
+            query_parameters=list(given),
         )
 
     def _start_query(self, sql: str, config: bigquery.QueryJobConfig | None, job_id: str | None) -> Any:
@@ -368,6 +361,16 @@ class BigQueryWarehouse:
         return self._jobs.ask(
             f"read {name}", lambda: _there(lambda: self._client.get_dataset(name, **self._jobs.call()))
         )
+
+
+def _scalars(parameters: Mapping[str, Scalar] | None) -> list[Any]:
+    """Return parameters as the API has them."""
+    from google.cloud import bigquery
+
+    return [
+        bigquery.ScalarQueryParameter(name, PARAMETER_TYPES[type(value)], value)
+        for name, value in (parameters or {}).items()
+    ]
 
 
 def _there(ask: Callable[[], T]) -> T | None:

@@ -14,6 +14,7 @@ from records.store import Results
 from tests.sessions import run_name
 from tests.uploader.faulty import Fault, Proxy
 from tests.uploader.service import problems
+from tests.uploader.service.asking import MARKS
 from tests.uploader.service.limits import ADMIN, DATA_EDITOR, DATA_VIEWER, DAY_S, JOB_USER, Quotas
 from tests.uploader.service.server import Server
 from tests.uploader.service.service import Service
@@ -30,12 +31,7 @@ from uploader.verify import verify
 from uploader.warehouse import Options
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
-pytestmark = [
-    pytest.mark.process,  # a server on the loopback
-    # The client leaves its connections for the collector to close.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
-]
+pytestmark = MARKS
 QUICK = Patience(tries=4, first_s=0.01, most_s=0.05)
 ROWS = 53  # of one run
 NIGHT_S = datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
