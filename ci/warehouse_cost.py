@@ -139,7 +139,7 @@ def _batch(sizes: Sizes, table: Table) -> int:
 
 
 def _row(what: str, billed: int) -> tuple[str, str, str]:
-    return what, price.size(billed), price.usd(billed / 2**40 * price.USD_PER_TIB)
+    return what, price.size(billed), price.usd(price.cost_usd(billed))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,12 @@ class Price:
     @property
     def usd(self) -> float:
         """The list price, free quota left out."""
-        return self.billed_bytes / (1 << 40) * USD_PER_TIB
+        return cost_usd(self.billed_bytes)
+
+
+def cost_usd(billed_bytes: int) -> float:
+    """Return the list price of billed bytes, free quota left out."""
+    return billed_bytes / (1 << 40) * USD_PER_TIB
 
 
 def price(read_bytes: int, tables: int) -> Price:

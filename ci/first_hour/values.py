@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from uploader.price import USD_PER_TIB
+from uploader.price import cost_usd
 
 
 class Outcome(StrEnum):
@@ -75,7 +75,7 @@ class QueryCost:
 
 def price_usd(billed_bytes: int | None) -> float | None:
     """Return what so many bytes cost on demand."""
-    return None if billed_bytes is None else billed_bytes / 2**40 * USD_PER_TIB
+    return None if billed_bytes is None else cost_usd(billed_bytes)
 
 
 def days_text(days: float) -> str:

@@ -26,6 +26,18 @@ def results_with(root: Path, runs: int = 2, count: int = 3, first: int = 0) -> R
     return Results(root)
 
 
+def pushed_results(root: Path) -> Results:
+    """Return a results folder with two runs that were pushed into its warehouse: a file of each table."""
+    made = results_with(root, runs=2, count=1)
+    assert uploader(made, "push", "--quiet") == 0
+    return made
+
+
+def uploader(results: Results, *arguments: str) -> int:
+    """Run a command of the uploader on a results folder."""
+    return main([*arguments, "--results", str(results.root)])
+
+
 def store_run(root: Path, number: int, count: int = 3, **changes: Any) -> Run:
     """Store the run of one night with its findings."""
     records = processes(

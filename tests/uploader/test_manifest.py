@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from records.store import Results
-from tests.uploader.stored import import_two_rows, results_with, store_run
+from tests.uploader.stored import import_two_rows, pushed_results, store_run, uploader
 from uploader import local
-from uploader.cli.main import main
 from uploader.errors import ManifestDamaged, WarehouseFailure
 from uploader.local import LocalWarehouse
 from uploader.manifest import NAME
@@ -21,18 +20,12 @@ COUNT = "SELECT COUNT(*) AS n FROM measurements"
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     """Two runs, pushed: a file of each table."""
-    made = results_with(tmp_path / "results", runs=2, count=1)
-    assert main(["push", "--results", str(made.root), "--quiet"]) == 0
-    return made
+    return pushed_results(tmp_path / "results")
 
 
 @pytest.fixture
 def folder(results: Results) -> Path:
     return results.root / "warehouse"
-
-
-def uploader(results: Results, *arguments: str) -> int:
-    return main([*arguments, "--results", str(results.root)])
 
 
 MANIFESTS = [

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from records.store import Results
-from tests.uploader.stored import Killed, dying_at, import_two_rows, results_with, store_run
+from tests.uploader.stored import Killed, dying_at, import_two_rows, pushed_results, results_with, store_run, uploader
 from uploader import local
-from uploader.cli.main import main
 from uploader.errors import FileDamaged, UploadError, WarehouseFailure
 from uploader.local import LocalWarehouse
 from uploader.manifest import NAME
@@ -31,18 +30,12 @@ COUNT = "SELECT COUNT(*) AS n FROM measurements"
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     """Two runs, pushed: a file of each table."""
-    made = results_with(tmp_path / "results", runs=2, count=1)
-    assert main(["push", "--results", str(made.root), "--quiet"]) == 0
-    return made
+    return pushed_results(tmp_path / "results")
 
 
 @pytest.fixture
 def folder(results: Results) -> Path:
     return results.root / "warehouse"
-
-
-def uploader(results: Results, *arguments: str) -> int:
-    return main([*arguments, "--results", str(results.root)])
 
 
 def outbox(results: Results) -> Outbox:
