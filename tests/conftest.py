@@ -52,6 +52,13 @@ SETTINGS = Settings(
     league="as_shipped",
 )
 REAL_FSYNC = os.fsync
+# Google's client leaves its connections for the garbage collector to close.
+CLIENT_WARNINGS = (
+    "ResourceWarning",
+    "pytest.PytestUnraisableExceptionWarning",
+    "FutureWarning:google",
+    "DeprecationWarning:google",
+)
 MACHINE = Machine(host_id="0" * 16, cpu_model="a CPU", logical_cpus=2)
 
 
@@ -77,6 +84,9 @@ def hold_to_one_cpu(worker: str) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse a mark of ci/process on a test that ci/process would not select: `ci/unit` would run it."""
     for item in items:
+        if item.get_closest_marker("google_client"):
+            for warning in CLIENT_WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{warning}"))
         names = {mark.name for mark in item.iter_markers()}
         if "process" not in names and (without := names & {"smoke", "alone"}):
             raise pytest.UsageError(f"{item.nodeid}: marked {without.pop()} but not process; add @pytest.mark.process")
@@ -131,6 +141,13 @@ def make_record(
         harness=Harness(),
     )
     return replace(record, **changes)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Close what Google's client left open before a test begins that does not ignore its warnings."""
+    if item.get_closest_marker("google_client") and not (nextitem and nextitem.get_closest_marker("google_client")):
+        gc.collect()
 
 
 @pytest.fixture

@@ -45,9 +45,10 @@ from runner.executors.engine import (
     Spec,
     Started,
 )
-from runner.executors.environment import allowed_cpus, cell_environment, visible_gpu
+from runner.executors.environment import allowed_cpus, cell_environment
 from runner.executors.inside import ROOT, WORK, Mount, job_inside, mounts, variables_inside
 from runner.executors.servers import Server, Servers
+from runner.executors.visible import visible_gpus
 from runner.executors.watch import Never, ServerGone, Watch
 from runner.interrupts import held
 from runner.service import service_name
@@ -109,7 +110,7 @@ class DockerExecutor:
         self._images = dict(place.found)
         self._live: set[str] = set()
         self._servers: Servers[Spec] = Servers(self._launch)
-        self._clocks = HeldClocks(lambda: opened(visible_gpu()))
+        self._clocks = HeldClocks(lambda: opened(visible_gpus()[0]))
 
     def missing(self, backend: str, device: str = "cpu") -> str | None:
         """Return why this backend cannot run here on this device: no image, or one for another processor."""
@@ -188,7 +189,7 @@ class DockerExecutor:
             limits=self._limits,
             labels=(),
             cpus=cpu_list.text(cpus) if cpus else None,
-            gpu=visible_gpu() if settings.device == "gpu" else None,
+            gpu=visible_gpus()[0] if settings.device == "gpu" else None,
         )
 
     def _launch(self, block: Spec) -> Server:
@@ -244,7 +245,7 @@ class DockerExecutor:
             limits=self._limits,
             labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
             cpus=cpu_list.text(cpus) if cpus else None,
-            gpu=visible_gpu() if command.gpus else None,
+            gpu=visible_gpus()[0] if command.gpus else None,
             folder=command.folder,
         )
 

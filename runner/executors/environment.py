@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from records import cpu_list, fc, network
 from records.settings import Settings
+from runner.executors.visible import gpus_of
 from runner.surroundings.pinning import pinned
 from runner.surroundings.tree import Tree
 
@@ -40,7 +41,7 @@ def cell_environment(settings: Settings, mark: str, caller: Mapping[str, str] | 
     caller = os.environ if caller is None else caller
     found = {name: caller[name] for name in ALLOWED if name in caller}
     found |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": "2", MARK: mark}
-    found |= device_environment(settings.device, caller)
+    found |= device_environment(settings.device, gpus_of(settings, caller))
     # Only where the cell asks for it by its settings: which network its workers have is part of what it is.
     if settings.params.get("network", fc.LOCAL) != fc.LOCAL and network.VARIABLE in caller:
         found[network.VARIABLE] = caller[network.VARIABLE]
@@ -56,19 +57,14 @@ def cell_environment(settings: Settings, mark: str, caller: Mapping[str, str] | 
     return found
 
 
-def device_environment(device: str, caller: Mapping[str, str]) -> dict[str, str]:
-    """Return what shows the cell its device and hides every other; a GPU cell gets one index for itself."""
+def device_environment(device: str, gpus: Sequence[str] = ()) -> dict[str, str]:
+    """Return what shows the cell its devices, these GPUs if it is one of GPUs, and hides every other."""
     if device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "KERAS_TORCH_DEVICE": "cpu"}
     if device == "gpu":
         # In the order of the bus, as the driver's own tools count them; by default CUDA begins with the fastest.
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": visible_gpu(caller)}
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     return {"JAX_PLATFORMS": "tpu", "PJRT_DEVICE": "TPU"}  # unverified: no such device was at hand
-
-
-def visible_gpu(caller: Mapping[str, str] | None = None) -> str:
-    """Return the one GPU that a GPU cell gets: the first of those the caller may see."""
-    return (os.environ if caller is None else caller).get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
 
 def allowed_cpus(settings: Settings) -> list[int] | None:

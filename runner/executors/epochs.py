@@ -28,7 +28,8 @@ from analysis.surroundings.readings import Process, Unread
 from records.schema import Surroundings
 from runner.cell.job import Job
 from runner.executors import WaitingCell, process_tree
-from runner.executors.environment import allowed_cpus, visible_gpu
+from runner.executors.environment import allowed_cpus
+from runner.executors.visible import gpus_of
 from runner.surroundings.counters import Counters, Sampler, since
 from runner.surroundings.memory import usable_bytes
 from runner.surroundings.nvml import GpuReading, Nvml, opened, over_epochs
@@ -72,7 +73,7 @@ class Epochs:
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
         self._usable_bytes = usable_bytes(self._tree)
-        self._gpu = opened(visible_gpu()) if job.settings.device == "gpu" else None
+        self._gpu = opened(gpus_of(job.settings)[0]) if job.settings.device == "gpu" else None
         self._gpu_before: GpuReading | None = None
         self._begun: _Begun | None = None
         self._scans = _Scans(self._tree)

@@ -21,9 +21,10 @@ from records.settings import Settings
 from runner.cell.job import Job, make_home, write_job
 from runner.executors import Outcome, Running
 from runner.executors.autotune import autotuning
-from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment, visible_gpu
+from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment
 from runner.executors.interpreter import Interpreter
 from runner.executors.servers import ProcessServer, Server, Servers
+from runner.executors.visible import visible_gpus
 from runner.executors.watch import Never, ServerGone, Watch
 from runner.surroundings.nvml import HeldClocks, opened
 from runner.tasks.start import NotStarted, command_of
@@ -48,7 +49,7 @@ class ProcessExecutor:
         self._servers: Servers[Key] = Servers(self._launch)
         self._home: str | None = None
         self._missing: dict[str, str | None] = {}
-        self._clocks = HeldClocks(lambda: opened(visible_gpu()))
+        self._clocks = HeldClocks(lambda: opened(visible_gpus()[0]))
 
     def missing(self, backend: str, device: str = "cpu") -> str | None:
         """Return why this backend cannot run here, None when it can. Looks for the package, imports nothing.

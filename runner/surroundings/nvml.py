@@ -124,13 +124,19 @@ class Nvml:
             return None
 
 
+def loaded() -> Any | Unread:
+    """Return the module `pynvml`, imported only now."""
+    try:
+        return importlib.import_module("pynvml")
+    except ImportError:
+        return Unread("nvidia-ml-py is not installed")
+
+
 def opened(visible: str, library: Any = None) -> Nvml | Unread:
     """Return the GPU that `CUDA_VISIBLE_DEVICES` names by its index in the order of the bus, or by its UUID."""
-    if library is None:
-        try:
-            library = importlib.import_module("pynvml")
-        except ImportError:
-            return Unread("nvidia-ml-py is not installed")
+    library = loaded() if library is None else library
+    if isinstance(library, Unread):
+        return library
     try:
         library.nvmlInit()
         if visible.isdigit():

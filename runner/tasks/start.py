@@ -139,4 +139,4 @@ def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[
         found |= dict.fromkeys(THREAD_VARIABLES, str(job.settings.threads))
     if gpus:
         return found | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-    return found | device_environment("cpu", caller)
+    return found | device_environment("cpu")

@@ -19,12 +19,7 @@ from uploader.warehouse import Options
 
 nightly = pytest.mark.skipif(os.environ.get("NIGHTLY") != "1", reason="takes a minute more: set NIGHTLY=1")
 ROOT = Path(__file__).parents[2]
-pytestmark = [
-    pytest.mark.emulator,
-    # The client leaves its connections for the collector to close.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
-]
+pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from uploader.warehouse import Options, Warehouse
 
 pytestmark = [
     pytest.mark.process,  # a server on the loopback
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.google_client,
 ]
 LATE = "2026-01-07"
 

@@ -36,12 +36,7 @@ from uploader.schema import CELLS, FINDINGS, RUNS
 from uploader.sql import EVERY_DAY, SINCE, views, with_views
 from uploader.warehouse import BIGQUERY, Options, Warehouse
 
-pytestmark = [
-    pytest.mark.emulator,
-    # The client leaves its connections for the collector to close.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
-]
+pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
 
 
 @pytest.fixture

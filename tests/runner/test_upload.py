@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -299,12 +300,10 @@ def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
 
 def _answer(url: str, method: str, host: str | None) -> tuple[int, bytes]:
     """Return status and body of the answer to a request under another method or Host."""
-    connection = HTTPConnection(url.split("/")[2], timeout=60)
-    connection.request(method, "/", headers={"Host": host} if host else {})
-    answer = connection.getresponse()
-    body = answer.read()
-    connection.close()
-    return answer.status, body
+    with closing(HTTPConnection(url.split("/")[2], timeout=60)) as connection:
+        connection.request(method, "/", headers={"Host": host} if host else {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -104,14 +105,13 @@ class Proxy:
     def asked(self, request: BaseHTTPRequestHandler, body: bytes) -> Answer:
         """Return what the emulator answers to a request."""
         split = urlsplit(self.target)
-        connection = http.client.HTTPConnection(split.hostname or "", split.port, timeout=60)
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
         headers["Host"] = request.headers["Host"]
-        connection.request(request.command, request.path, body, headers)
-        answer = connection.getresponse()
-        found = (answer.status, answer.getheaders(), answer.read())
-        connection.close()
-        return found
+        # A target that ends while it answers raises here: the connection is closed even so.
+        with closing(http.client.HTTPConnection(split.hostname or "", split.port, timeout=60)) as connection:
+            connection.request(request.command, request.path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
 
     def answer(self, request: BaseHTTPRequestHandler, answer: Answer) -> None:
         """Answer a request."""

@@ -37,11 +37,7 @@ from uploader.schema import CELLS, MEASUREMENTS
 from uploader.verify import verify
 from uploader.warehouse import BIGQUERY, Options
 
-pytestmark = [
-    # The client leaves its connections for the collector to close.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
-]
+pytestmark = pytest.mark.google_client
 QUICK = Patience(tries=12, first_s=0.01, most_s=0.05)
 _nights = itertools.count(0, 300)
 

@@ -21,11 +21,7 @@ from uploader.rows import of_record
 from uploader.schema import CELLS
 from uploader.warehouse import BIGQUERY, Options
 
-pytestmark = [
-    # The client leaves its connections for the collector to close.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
-]
+pytestmark = pytest.mark.google_client
 UPLOADERS = 6
 LEASED = re.compile(r"UPDATE [^;]+;\nSET leased = @@row_count;")
 

@@ -287,8 +287,7 @@ def test_googles_own_engine_gives_every_variant_the_same_name(tmp_path: Path) ->
     assert [tuple(row) for row in there["rows"]] == local.query(sql).rows
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google")
+@pytest.mark.google_client
 def test_both_engines_give_every_variant_the_same_row(tmp_path: Path, emulated: str) -> None:
     results, cells = stored_variants(tmp_path / "results")
     address = BIGQUERY.fullmatch(emulated)

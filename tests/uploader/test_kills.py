@@ -160,6 +160,7 @@ def test_local_pushes_that_are_killed_and_run_at_once_leave_each_row_once(capsys
 
 
 @pytest.mark.process
+@pytest.mark.google_client
 def test_pushes_to_the_fake_that_are_killed_and_run_at_once_leave_each_row_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -169,8 +170,7 @@ def test_pushes_to_the_fake_that_are_killed_and_run_at_once_leave_each_row_once(
 
 @pytest.mark.emulator
 @pytest.mark.skipif(os.environ.get("NIGHTLY") != "1", reason="takes two minutes: set NIGHTLY=1")
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google")
+@pytest.mark.google_client
 def test_pushes_to_the_emulator_that_are_killed_and_run_at_once_leave_each_row_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

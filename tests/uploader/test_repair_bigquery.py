@@ -11,11 +11,7 @@ from uploader.cli.main import main
 from uploader.connect import connect
 from uploader.warehouse import BIGQUERY, Options
 
-pytestmark = [
-    # The client leaves its connections for the collector to close.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
-]
+pytestmark = pytest.mark.google_client
 
 
 def changed(address: str, sql: str) -> None:

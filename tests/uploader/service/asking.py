@@ -11,9 +11,7 @@ PROJECT = "some-project"
 ONCE: dict[str, Any] = {"retry": None, "timeout": 30}
 MARKS = [
     pytest.mark.process,  # a server on the loopback
-    # The client leaves its connections for the collector to close.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:google", "ignore::DeprecationWarning:google"),
+    pytest.mark.google_client,
 ]
 
 
