@@ -29,7 +29,7 @@ from ci.first_hour.results import Folders
 from ci.first_hour.service import Service, explained
 from ci.first_hour.steps import Hour, steps
 from ci.first_hour.uploading import ROOT, Uploader
-from ci.first_hour.values import Done, Found, Outcome, Step, exit_code
+from runner.first_hour.steps import Done, Found, Outcome, Step, exit_code
 from uploader.cli import flags, options
 from uploader.errors import BadInput, UploadError
 from uploader.warehouse import Options, is_local
@@ -91,7 +91,7 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
         args.results,
     )
     done, interrupted = all_steps(steps(hour), teardown(there, keep=asked.keep))
-    _write(Report(asked.project, _about(there, hour), done), asked.report)
+    _write(Report("BigQuery", _about(there, hour), done, asked.project), asked.report)
     return 130 if interrupted else exit_code(done)
 
 

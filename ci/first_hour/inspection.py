@@ -8,11 +8,12 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 
+from ci.first_hour.costs import QueryCost, days_text, price_usd
 from ci.first_hour.results import Folders, keys_of
 from ci.first_hour.service import APPEND_ONLY, NEEDED, Service
-from ci.first_hour.values import Found, Outcome, QueryCost, Step, days_text, price_usd
 from dashboards.questions import Choice, questions
 from records.store import Results
+from runner.first_hour.steps import Found, Outcome, Step
 from uploader.schema import CELLS
 
 NOT_REPORTED = "not reported by this service"

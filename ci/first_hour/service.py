@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from ci.first_hour.costs import QueryCost, days_text
 from ci.first_hour.results import Key
-from ci.first_hour.values import QueryCost, days_text
 from uploader import reachable, refusals
 from uploader.errors import BadInput, UploadError
 from uploader.reachable import EMULATOR

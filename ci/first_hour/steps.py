@@ -13,8 +13,8 @@ from ci.first_hour.inspection import inspections
 from ci.first_hour.results import KILLS, Folders, Key, keys_of
 from ci.first_hour.service import APPEND_ONLY, Service, explained
 from ci.first_hour.uploading import Ended, Uploader
-from ci.first_hour.values import Found, Outcome, Step
 from records.store import Results
+from runner.first_hour.steps import Found, Outcome, Step
 from uploader import ddl, rows
 from uploader.errors import NotAllowed, UploadError
 from uploader.schema import MEASUREMENTS, TABLES

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from ci.first_hour import command, inspection, service, steps
+from ci.first_hour.costs import QueryCost
 from ci.first_hour.report import Report, anonymous
 from ci.first_hour.results import MACHINES, SHARED, Folders, keys_of
 from ci.first_hour.service import DAY_MS, MADE_BY, Service
 from ci.first_hour.steps import difference
 from ci.first_hour.uploading import Ended, Uploader
-from ci.first_hour.values import Done, Found, Outcome, QueryCost, Step, exit_code
 from records.store import Results
+from runner.first_hour.steps import Done, Found, Outcome, Step, exit_code
 from tests.uploader.stored import results_with
 from uploader.errors import BadInput, NotAllowed, Unreachable
 
@@ -272,7 +273,7 @@ def test_report_has_a_line_for_each_step_and_query_and_says_what_is_not_reported
         Done("push", "every row", Found(Outcome.FAILED, "a | b\n<i>", ("by me@x.example",)), 2.0),
         Done("queries", "cheap", Found(Outcome.OK, "2 queries", figures=figures), 1.0),
     ]
-    report = Report("some-project", {"dataset": "some-project.hour"}, steps_done)
+    report = Report("BigQuery", {"dataset": "some-project.hour"}, steps_done, "some-project")
     text = report.markdown()
     assert text.startswith("# A first hour on BigQuery: 1 of 2 steps as expected\n")
     assert "| dataset | PROJECT.hour |" in text

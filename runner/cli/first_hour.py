@@ -1,0 +1,188 @@
+"""Check on this machine's device that what is measured there can be trusted, and write one report of it.
+
+Each check measures something whose answer is known: the time of twice the work, of work that a barrier waits for, the
+memory of a known allocation, the precision of a product. It takes some minutes a backend; on a CPU the checks that are
+for GPUs say so. The report, Markdown and JSON, is made to be attached to an issue. docs/gpu.md"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.cli.options import add_results_option, check_output
+from runner.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from runner.executors.probe import Probe
+    from runner.first_hour.report import Report
+    from runner.first_hour.steps import Done, Step
+
+NAME = "first-hour"
+HELP = "check that figures measured on this device can be trusted, with a report"
+REPORT = "first-hour.md"
+DEVICES = ("cpu", "gpu", "tpu")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument(
+        "--backend",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="this backend; may be repeated; default: all here",
+    )
+    parser.add_argument("--device", choices=DEVICES, help="default: the service's in a container, else gpu")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="only checks with this in their name; repeatable"
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE.md",
+        help="FILE.json is written next to it; default: first-hour.md in results",
+    )
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", metavar="FILE.json", help="check nothing, write these reports as one"
+    )
+    add_results_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the checks and write the report; exit code 1 where one failed."""
+    path = _report_path(args)
+    if args.merge:
+        from runner.first_hour.report import merged
+
+        return _write(merged({file.stem: _read(file) for file in args.merge}), path)
+    return _write(_checked(args), path)
+
+
+def _checked(args: argparse.Namespace) -> Report:
+    """Run the checks of every backend that is asked for."""
+    from runner.campaign import utc_now
+    from runner.executors.probe import ProcessProbe
+    from runner.first_hour.report import Report
+    from runner.interrupts import interruptible
+
+    device = args.device or "gpu"
+    probe = args.seams.probe or ProcessProbe()
+    backends = _backends(args.backend, probe)
+    about = {"date": f"{utc_now():%Y-%m-%d %H:%M} UTC", **_about(device, backends)}
+    done: list[Done] = []
+    with interruptible(), tempfile.TemporaryDirectory(prefix="first-hour-") as folder:
+        for backend in backends:
+            done += _all_done(_chosen(_steps(probe, backend, device, Path(folder)), args.only))
+    if not done:
+        raise UsageError(f"--only: no check has {' or '.join(map(repr, args.only))} in its name")
+    return Report(f"a {device.upper()}", about, done)
+
+
+def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[Step]:
+    from runner.executors.visible import visible_gpus
+    from runner.first_hour.checks import Hour, steps
+    from runner.first_hour.measured import Place
+
+    own = folder / backend
+    own.mkdir()
+    workers = (1, 2) if device == "cpu" or len(visible_gpus()) > 1 else (1,)
+    return steps(Hour(Place(backend, device, own), probe, workers=workers))
+
+
+def _chosen(every: Iterator[Step], only: Sequence[str]) -> Iterator[Step]:
+    return (step for step in every if not only or any(text in step.name for text in only))
+
+
+def _all_done(every: Iterator[Step]) -> list[Done]:
+    """Run the steps in order; where an essential one fails none follows."""
+    from runner.first_hour.steps import Outcome
+
+    done: list[Done] = []
+    for step in every:
+        done.append(_done(step))
+        if step.essential and done[-1].found.outcome is Outcome.FAILED:
+            break
+    return done
+
+
+def _done(step: Step) -> Done:
+    """Run one step, and print a line on it. Whatever it raises, it has failed: the report names it."""
+    from runner.first_hour.steps import Done, Found, Outcome
+
+    print(f"{step.name} ...", end="", flush=True)
+    began_s = time.monotonic()
+    try:
+        found = step.run()
+    except Exception as error:  # noqa: BLE001 - the other steps are to run and the report to be written
+        found = Found(Outcome.FAILED, f"{type(error).__name__}: {error}")
+    done = Done(step.name, step.expected, found, time.monotonic() - began_s)
+    print(f" {found.outcome}, {done.duration_s:.1f} s: {found.summary}", flush=True)
+    return done
+
+
+def _backends(named: Sequence[str], probe: Probe) -> list[str]:
+    """Return the backends to check. Raises `UsageError` for one that is not here, and where none is."""
+    from records.settings import BACKENDS
+
+    for name in named:
+        if name not in BACKENDS:
+            raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}")
+        if reason := probe.missing(name):
+            raise UsageError(f"--backend: {name}: {reason}")
+    found = list(dict.fromkeys(named)) or [name for name in BACKENDS if probe.missing(name) is None]
+    if not found:
+        raise UsageError("--backend: no backend is installed here; install one, as README.md says")
+    return found
+
+
+def _about(device: str, backends: Sequence[str]) -> dict[str, str]:
+    """Return what a reader of the report needs to know of the machine and the versions."""
+    from runner import machine
+    from runner.cli.run import installed_versions
+
+    here, versions = machine.detect(), installed_versions()
+    gpus = {"GPUs": ", ".join(here.gpus) or "none", "driver": here.gpu_driver or "none"} if device == "gpu" else {}
+    names = ("keras", *backends)
+    return {
+        "device": device,
+        "backends": ", ".join(backends),
+        **gpus,
+        "CPU": f"{here.cpu_model}, {here.logical_cpus} CPUs",
+        "system": ", ".join(filter(None, (here.os, here.kernel, here.container))),
+        "versions": ", ".join(f"{name} {versions[name]}" for name in names if name in versions),
+    }
+
+
+def _report_path(args: argparse.Namespace) -> Path:
+    """Return where the report is written. Raises `UsageError` where it cannot be."""
+    if args.report is None:
+        args.results.mkdir(parents=True, exist_ok=True)
+        return Path(args.results) / REPORT
+    if args.report.suffix == ".json":
+        raise UsageError(f"--report: must be a file such as report.md, got {args.report}; the .json is named after it")
+    check_output("--report", args.report)
+    return Path(args.report)
+
+
+def _read(path: Path) -> Report:
+    from runner.first_hour.report import read
+
+    try:
+        return read(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"--merge: {path}: must be a JSON report of this command: {error}") from error
+
+
+def _write(report: Report, path: Path) -> int:
+    from runner.first_hour.steps import exit_code
+
+    path.write_text(report.markdown(), encoding="utf-8")
+    path.with_suffix(".json").write_text(report.json(), encoding="utf-8")
+    print(f"{report.title}\nreport: {path} and {path.with_suffix('.json')}", file=sys.stdout)
+    return exit_code(report.done)
