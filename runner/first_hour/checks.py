@@ -221,7 +221,8 @@ def too_large(hour: Hour) -> Found:
 def missing_device(hour: Hour) -> Found:
     """Measure a cell of a device that is hidden, or that this build of the backend cannot use."""
     entry = {"workload": "mnist_mlp", "device": "gpu", "steps_per_epoch": 2}
-    (record,) = hour.place.measure(entry, CUDA_VISIBLE_DEVICES="").records
+    # A service for CPUs would leave the cell to another one.
+    (record,) = hour.place.measure(entry, CUDA_VISIBLE_DEVICES="", KERAS_BENCHMARK_DEVICE="").records
     return judgements.ended_with(str(record.status), "device_mismatch", record.reason)
 
 
@@ -250,9 +251,10 @@ def _traced(hour: Hour) -> tuple[Record, Any]:
 
 
 def _epoch_time_s(record: Record) -> float:
-    if record.times.epoch_time_median_s is None:
+    """Return the shortest measured epoch: whatever disturbs one makes it longer."""
+    if not record.times.epoch_times_s:
         raise NotMeasured(f"{record.settings.workload}: {record.status}: {record.reason}")
-    return record.times.epoch_time_median_s
+    return min(record.times.epoch_times_s)
 
 
 def _peak_bytes(record: Record, device: str) -> int | None:
