@@ -37,11 +37,12 @@ MARK = "KERAS_BENCHMARK_RESULTS"
 
 
 def cell_environment(settings: Settings, mark: str, caller: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of a cell's process, all of them."""
+    """Return the variables of a cell's process, all of them. Raises `NoGpu` and `TooFewGpus`."""
+    gpus = gpus_of(settings, caller)
     caller = os.environ if caller is None else caller
     found = {name: caller[name] for name in ALLOWED if name in caller}
     found |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": "2", MARK: mark}
-    found |= device_environment(settings.device, gpus_of(settings, caller))
+    found |= device_environment(settings.device, gpus)
     # Only where the cell asks for it by its settings: which network its workers have is part of what it is.
     if settings.params.get("network", fc.LOCAL) != fc.LOCAL and network.VARIABLE in caller:
         found[network.VARIABLE] = caller[network.VARIABLE]

@@ -27,6 +27,11 @@ def test_a_gpu_cell_gets_one_gpu_for_itself(visible: dict[str, str], index: str)
     assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == (index, "PCI_BUS_ID")
 
 
+def test_an_fc_cell_gets_a_gpu_for_each_worker() -> None:
+    settings = make_settings(workload="fc", device="gpu", params={"mode": "fc_data", "workers": 2})
+    assert cell_environment(settings, "m", {"CUDA_VISIBLE_DEVICES": "3,1,0"})["CUDA_VISIBLE_DEVICES"] == "3,1"
+
+
 def test_nothing_else_of_the_caller_reaches_a_cell() -> None:
     found = cell_environment(make_settings(), "m", {"PATH": "/bin", "TOKEN": "secret", "XLA_FLAGS": "x"})
     assert "secret" not in found.values()
