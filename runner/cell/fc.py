@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 
 from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order, assemble, reserve
-from records import fc, fc_rules, network
+from records import fc, fc_rules, inherited, network
 from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
@@ -38,6 +38,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     refuse_impossible(settings, memory.available_bytes())
     namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
     plug = backends.load(settings.backend)
+    cuda_cache = inherited.cuda_cache_state(os.environ)
     plug.configure(settings, job.compile_cache_dir)
     try:
         reserve(settings.backend, task.workers, settings.device)
@@ -64,6 +65,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             graph_breaks_timed=kept.compiling.graph_breaks,
         )
         result = replace(
+            cuda_cache=cuda_cache,
             result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
             resolved=resolved,
             learning=learning,

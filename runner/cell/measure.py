@@ -13,7 +13,7 @@ import numpy as np
 
 from models.faults import Circumstances, plant
 from models.registry import Built, Request, load
-from records import cpu_list
+from records import cpu_list, inherited
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Memory, Resolved, Times
 from records.settings import Settings
 from records.work_done import WorkDone
@@ -59,6 +59,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     first = make_batches(built, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
     kept = Kept(Turns(job), Compiling(plug), Allocated(plug))
+    cuda_cache = inherited.cuda_cache_state(os.environ)
     work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, kept)
     times, learning, steps = work.run(first)
     events = plug.compile_events()
@@ -86,6 +87,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     leave_for_board(job, work)
     return with_trace_of(job, result, work)
 
+        cuda_cache=cuda_cache,
 
 def counted(work: Training | Predicting, plug: Plug, own: list[str], batch: Batch) -> WorkDone:
     """Return what the process did, with the weights as they are now and the platforms that the model is on."""
@@ -233,3 +235,4 @@ def result_of(job: Job, device: DeviceProof, times: Times) -> CellResult:
         device=device,
         times=times,
     )
+        inherited=inherited.recorded(os.environ),

@@ -46,7 +46,7 @@ from runner.executors.engine import (
     Spec,
     Started,
 )
-from runner.executors.environment import allowed_cpus, cell_environment
+from runner.executors.environment import allowed_cpus, cell_environment, cuda_cache
 from runner.executors.inside import ROOT, WORK, Mount, job_inside, mounts, variables_inside
 from runner.executors.servers import Server, Servers
 from runner.executors.visible import NoGpu, TooFewGpus, gpus_of, order_warnings
@@ -155,7 +155,7 @@ class DockerExecutor:
         seen = mounts(job)
         inside = job_inside(job, seen)
         write_job(job, inside)
-        homes = variables_inside(make_home(job) | autotuning(job), seen)
+        homes = variables_inside(make_home(job) | autotuning(job) | cuda_cache(job), seen)
         spec = self._spec(job, seen, homes)
         for mount in seen:
             if mount.writable:

@@ -22,7 +22,7 @@ from runner.cell.job import Job, make_home, write_job
 from runner.executors import Outcome, Running
 from runner.executors.autotune import autotuning
 from runner.executors.clocks import CellClocks
-from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment
+from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment, cuda_cache
 from runner.executors.interpreter import Interpreter
 from runner.executors.servers import ProcessServer, Server, Servers
 from runner.executors.visible import NoGpu, TooFewGpus, gpus_of, order_warnings
@@ -112,7 +112,7 @@ class ProcessExecutor:
                 server = self._light_server()
                 order |= {
                     "argv": [self._interpreter.python, "-P", "-m", "runner.cell.entry", str(job.path)],
-                    "env": environment | make_home(job) | autotuning(job),
+                    "env": environment | make_home(job) | autotuning(job) | cuda_cache(job),
                 }
             return Watch(server, job, order, timeout_s, order_warnings(gpus))
         except ServerGone as error:

@@ -249,6 +249,17 @@ def test_a_cell_whose_gpus_cannot_be_shown_to_it_gets_no_container(
     assert (judge(job, outcome, None, None).status, engine.specs) == (status, [])
 
 
+def test_the_drivers_cache_of_compiled_kernels_is_mounted_and_may_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visible, "present_gpus", lambda: None)
+    engine = FakeEngine(images={"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]})
+    (tmp_path / "cuda-cache").mkdir()
+    spec = started(tmp_path, engine, settings={"device": "gpu"}, cuda_cache_dir=str(tmp_path / "cuda-cache"))
+    assert Mount(str(tmp_path / "cuda-cache"), "/cell/cuda-cache", writable=True) in spec.mounts
+    assert dict(spec.environment)["CUDA_CACHE_PATH"] == "/cell/cuda-cache"
+
+
 def test_a_cpu_cell_gets_no_gpu(tmp_path: Path) -> None:
     assert started(tmp_path).gpus == ()
 
