@@ -22,6 +22,7 @@ from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, finite, timed
 from runner.cell.measure import (
     DeviceMismatch,
+    check_initialised,
     found_versions,
     prove,
     resolved_of,
@@ -37,8 +38,8 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     settings, task = job.settings, fc.task_of(job.settings)
     refuse_impossible(settings, memory.available_bytes())
     namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
-    plug = backends.load(settings.backend)
     cuda_cache = inherited.cuda_cache_state(os.environ)
+    plug = backends.load(settings.backend)
     plug.configure(settings, job.compile_cache_dir)
     try:
         reserve(settings.backend, task.workers, settings.device)
@@ -46,6 +47,9 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         raise DeviceMismatch(str(error)) from error
     except NoSuchDevices as error:
         raise Unsupported(str(error)) from error
+    except (RuntimeError, AssertionError) as error:
+        check_initialised(error, settings)
+        raise
     begun_s = monotonic()
     crew = assemble(settings.backend, Order(task, settings.seed, settings.device, namespaces=namespaces))
     build_time_s = monotonic() - begun_s
@@ -61,11 +65,11 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         resolved = replace(
             _resolved(settings, plug, (start, steps)),
             compile_cache_hits=events.cache_hits,
+            cuda_cache=cuda_cache,
             recompiles_timed=kept.compiling.count,
             graph_breaks_timed=kept.compiling.graph_breaks,
         )
         result = replace(
-            cuda_cache=cuda_cache,
             result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
             resolved=resolved,
             learning=learning,
