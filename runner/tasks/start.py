@@ -15,7 +15,7 @@ from runner.cell.job import Job, make_home
 from runner.executors.environment import ALLOWED, MARK, THREAD_VARIABLES, device_environment
 from runner.executors.inside import ROOT, WORK, Mount, variables_inside
 from runner.executors.visible import VARIABLE, NoGpu, visible_gpus
-from runner.surroundings.present_gpus import present_gpus
+from runner.surroundings.present_gpus import PresentGpus, present_gpus
 from runner.tasks.asked import filled
 
 SHELL = "/bin/sh"
@@ -115,9 +115,10 @@ def _gpus(task: Task, caller: Mapping[str, str]) -> tuple[str, ...]:
         return ()
     here = sorted(path.name for path in Path("/dev").iterdir() if GPU_FILE.fullmatch(path.name))
     visible, why = tuple(str(number) for number in range(len(here))), ""
-    if VARIABLE in caller:
+    present = present_gpus()
+    if VARIABLE in caller or isinstance(present, PresentGpus):
         try:
-            visible = visible_gpus(caller, present_gpus())
+            visible = visible_gpus(caller, present)
         except NoGpu as error:
             visible, why = (), f" ({error})"
     if len(visible) < task.gpus or not here:

@@ -15,6 +15,7 @@ from records.task import Task
 from runner.cell.job import Job
 from runner.executors.process import ProcessExecutor
 from runner.judge import Verdict
+from runner.surroundings.present_gpus import PresentGpus
 from runner.tasks.start import Command, NoDevice, NotStarted, command_of, contained
 from runner.tasks.verdict import judge_task
 from tests.conftest import make_settings
@@ -131,6 +132,14 @@ def test_a_container_gets_the_gpus_it_asks_for_and_numbers_them_from_0(job: Job,
     assert (found.gpus, found.environment["CUDA_VISIBLE_DEVICES"]) == (("1",), "0")
     found, _ = contained(replace(job, task=replace(TASK, gpus=2)), "mark", {"CUDA_VISIBLE_DEVICES": "1,0"})
     assert (found.gpus, found.environment["CUDA_VISIBLE_DEVICES"]) == (("1", "0"), "0,1")
+
+
+def test_a_command_is_not_started_where_the_driver_lists_no_gpu(
+    job: Job, two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.tasks.start.present_gpus", lambda: PresentGpus(()))
+    with pytest.raises(NoDevice, match=r"asks for 1, and 0 can be had here .device: gpu was requested"):
+        started(job, gpus=1)
 
 
 @pytest.mark.parametrize("visible", ["-1", "NoDevFiles", "0;1"])
