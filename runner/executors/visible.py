@@ -15,7 +15,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from analysis.surroundings.readings import Unread
 from records import fc
@@ -69,6 +70,19 @@ def gpus_of(settings: Settings, caller: Mapping[str, str] | None = None, present
     if caller is None:
         caller, present = os.environ, present_gpus()
     return first_of(gpus_needed(settings), "workers", caller, present)
+
+
+def gpu_problems(cells: Iterable[Settings]) -> Counter[str]:
+    """Return why cells will not get their GPUs, as far as that is known before they start, and of how many cells."""
+    on_gpu = [settings for settings in cells if settings.device == "gpu"]
+    present = present_gpus() if on_gpu else None
+    found: Counter[str] = Counter()
+    for settings in on_gpu:
+        try:
+            gpus_of(settings, os.environ, present)
+        except (NoGpu, TooFewGpus) as error:
+            found[str(error)] += 1
+    return found
 
 
 def first_of(count: int, key: str, caller: Mapping[str, str], present: Present) -> tuple[str, ...]:
