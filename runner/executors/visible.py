@@ -72,6 +72,14 @@ def gpus_of(settings: Settings, caller: Mapping[str, str] | None = None, present
     return first_of(gpus_needed(settings), "workers", caller, present)
 
 
+def gpus_if_visible(settings: Settings) -> tuple[str, ...]:
+    """Return the GPUs of a cell, or none where they cannot be shown to it: its executor then says why."""
+    try:
+        return gpus_of(settings)
+    except (NoGpu, TooFewGpus):
+        return ()
+
+
 def gpu_problems(cells: Iterable[Settings]) -> Counter[str]:
     """Return why cells will not get their GPUs, as far as that is known before they start, and of how many cells."""
     on_gpu = [settings for settings in cells if settings.device == "gpu"]

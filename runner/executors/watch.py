@@ -286,7 +286,7 @@ class Watch:
 
 def without_gpus(error: NoGpu | TooFewGpus) -> Outcome:
     """Return what is seen of a cell whose GPUs cannot be shown to it."""
-    return Outcome(no_device=str(error)) if isinstance(error, NoGpu) else Outcome(refused=str(error))
+    return Outcome(missing_device=str(error)) if isinstance(error, NoGpu) else Outcome(refused=str(error))
 
 
 class Never:

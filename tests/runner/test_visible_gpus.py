@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,22 @@ import pytest
 from analysis.surroundings.readings import Unread
 from records.schema import Status
 from runner import judge
+from runner.attempts import record_of
 from runner.cell.job import Job
-from runner.executors import process, visible
+from runner.executors import Outcome, process, visible
 from runner.executors.process import ProcessExecutor
 from runner.executors.visible import (
     NoGpu,
     TooFewGpus,
     completed_uuid,
+    gpus_if_visible,
     gpus_needed,
     gpus_of,
     order_warnings,
     visible_gpus,
 )
 from runner.surroundings.present_gpus import PresentGpus
-from tests.conftest import make_settings
+from tests.conftest import MACHINE, make_settings
 
 UUIDS = ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-89aa0000-0000-0000-0000-000000000000", "GPU-1f-2", "GPU-2")
 FOUR = PresentGpus(UUIDS, ("NVIDIA A100",) * 4, "580.1")
@@ -150,6 +153,20 @@ def test_an_index_is_warned_of_where_cuda_counts_gpus_of_several_models_otherwis
     assert order_warnings(("0",), {}, MIXED) == ()
     assert order_warnings((UUIDS[0],), named("GPU-8932"), MIXED) == ()
     assert order_warnings(("0",), named("0"), UNKNOWN) == ()
+
+
+def test_what_only_reads_gpus_gets_none_where_they_cannot_be_shown_to_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visible, "present_gpus", lambda: FOUR)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [gpus_if_visible(fc_cell(workers)) for workers in (1, 2)] == [("1",), ()]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpus_if_visible(fc_cell(1)) == ()
+
+
+def test_a_warning_that_is_known_before_the_process_starts_is_in_the_record(tmp_path: Path) -> None:
+    outcome = Outcome(exit_code=1, warnings=("gpu_order: of two models",))
+    record = record_of("run", MACHINE, job_of(tmp_path, fc_cell(1)), (outcome, datetime.now(UTC)))
+    assert record.warnings == ["gpu_order: of two models"]
 
 
 def job_of(tmp_path: Path, settings: Any) -> Job:
