@@ -49,8 +49,8 @@ from runner.executors.engine import (
 from runner.executors.environment import allowed_cpus, cell_environment, cuda_cache
 from runner.executors.inside import ROOT, WORK, Mount, job_inside, mounts, variables_inside
 from runner.executors.servers import Server, Servers
-from runner.executors.visible import NoGpu, TooFewGpus, gpus_of, order_warnings
-from runner.executors.watch import Never, ServerGone, Watch, without_gpus
+from runner.executors.visible import NoGpu, TooFewGpus, gpus_of, order_warnings, without_gpus
+from runner.executors.watch import Never, ServerGone, Watch
 from runner.interrupts import held
 from runner.service import service_name
 from runner.tasks.start import Command, NotStarted, contained

@@ -25,8 +25,8 @@ from runner.executors.clocks import CellClocks
 from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment, cuda_cache
 from runner.executors.interpreter import Interpreter
 from runner.executors.servers import ProcessServer, Server, Servers
-from runner.executors.visible import NoGpu, TooFewGpus, gpus_of, order_warnings
-from runner.executors.watch import Never, ServerGone, Watch, without_gpus
+from runner.executors.visible import NoGpu, TooFewGpus, gpus_of, order_warnings, without_gpus
+from runner.executors.watch import Never, ServerGone, Watch
 from runner.service import service_name
 from runner.tasks.start import NotStarted, command_of
 from runner.tasks.watch import TaskWatch, never

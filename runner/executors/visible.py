@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from analysis.surroundings.readings import Unread
 from records import fc
 from records.settings import Settings
+from runner.executors import Outcome
 from runner.surroundings.present_gpus import PresentGpus, present_gpus
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -70,6 +71,11 @@ def gpus_of(settings: Settings, caller: Mapping[str, str] | None = None, present
     if caller is None:
         caller, present = os.environ, present_gpus()
     return first_of(gpus_needed(settings), "workers", caller, present)
+
+
+def without_gpus(error: NoGpu | TooFewGpus) -> Outcome:
+    """Return what is seen of a cell whose GPUs cannot be shown to it."""
+    return Outcome(missing_device=str(error)) if isinstance(error, NoGpu) else Outcome(refused=str(error))
 
 
 def gpus_if_visible(settings: Settings) -> tuple[str, ...]:

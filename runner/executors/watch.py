@@ -24,7 +24,6 @@ from runner.executors.epochs import Alive, Epochs, surroundings
 from runner.executors.output import CappedOutput
 from runner.executors.sampling import Pace, Sampling
 from runner.executors.tree_memory import group_of
-from runner.executors.visible import NoGpu, TooFewGpus
 from runner.surroundings.nvml import Nvml
 
 MESSAGE_BYTES = 1 << 16
@@ -229,6 +228,7 @@ class Watch:
             signal=-code if code < 0 else None,
             deadline_exceeded=self._deadline_exceeded,
             oom_kills=self._ended.get("oom_kills", self._meter.oom_kills),
+            warnings=self._warnings,
             output_tail=self._output.text(),
             wall_time_s=self._meter.wall_s,
             start_time_s=self._start_time_s,
@@ -239,7 +239,6 @@ class Watch:
             container=self._parent.container,
             usage=self._use.usage(),
             course=self._use.course(),
-            warnings=self._warnings,
         )
 
     def abandon(self) -> None:
@@ -282,11 +281,6 @@ class Watch:
         # What prints without end is looked at often; to read the tree's memory each time would cost percents of a core.
         if self.pace.due(time.perf_counter()):
             self._use.sample(self._meter.worked_s())
-
-
-def without_gpus(error: NoGpu | TooFewGpus) -> Outcome:
-    """Return what is seen of a cell whose GPUs cannot be shown to it."""
-    return Outcome(missing_device=str(error)) if isinstance(error, NoGpu) else Outcome(refused=str(error))
 
 
 class Never:
