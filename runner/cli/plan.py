@@ -65,17 +65,21 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     from records import left_out
     from records.codec import to_json
+    from runner.executors.visible import gpu_problems
     from runner.plan import order, plan_id
 
     gc.disable()  # nothing here forms cycles, and on 100,000 cells the collector takes a sixth of the time
     matrix, cells = chosen_matrix(args)
     estimated = estimates(args, cells)
     steps = order(cells, args.order_seed)
+    problems = gpu_problems(cell.settings for cell in cells)
     if args.json:
         document = _document(plan_id(cells), steps, estimated)
-        print(json.dumps(document | {left_out.KEY: to_json(matrix.left_out)}, indent=1))
+        print(json.dumps(document | {left_out.KEY: to_json(matrix.left_out), "gpu_problems": problems}, indent=1))
     else:
         print("\n".join([_head(cells, steps, estimated), *left_out.lines(matrix.left_out)]))
+        for reason, count in problems.items():
+            print(f"{count} cell{'s' if count > 1 else ''} will not be measured: {reason}")
         _print(cells, steps, estimated, args.order_seed)
     return 0
 

@@ -137,9 +137,11 @@ def sampling_of(parent: Parent, pid: int, gpus: Sequence[Nvml]) -> Sampling:
 class Watch:
     """One process, from its start to its end: the executors' `Running`. `pace` says when it is sampled."""
 
-    def __init__(self, parent: Parent, job: Job, order: dict[str, Any], timeout_s: float) -> None:
-        """Have its parent start the process. Raises `ServerGone`."""
-        self._parent, self._job, self._left_s = parent, job, timeout_s
+    def __init__(
+        self, parent: Parent, job: Job, order: dict[str, Any], timeout_s: float, warnings: tuple[str, ...] = ()
+    ) -> None:
+        """Have its parent start the process; `warnings` are known before it starts. Raises `ServerGone`."""
+        self._parent, self._job, self._left_s, self._warnings = parent, job, timeout_s, warnings
         self._output = CappedOutput()
         self.pace = Pace()
         self._deadline_exceeded = False
@@ -226,6 +228,7 @@ class Watch:
             signal=-code if code < 0 else None,
             deadline_exceeded=self._deadline_exceeded,
             oom_kills=self._ended.get("oom_kills", self._meter.oom_kills),
+            warnings=self._warnings,
             output_tail=self._output.text(),
             wall_time_s=self._meter.wall_s,
             start_time_s=self._start_time_s,

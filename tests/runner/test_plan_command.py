@@ -11,7 +11,8 @@ import pytest
 
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
-from runner.executors import Outcome
+from runner.executors import Outcome, visible
+from runner.surroundings.present_gpus import PresentGpus
 from runner.testing import FakeExecutor
 
 MATRIX = """\
@@ -158,3 +159,25 @@ def test_a_plan_with_automatic_repeats_says_that_it_takes_longer(
     assert " at least" not in planned(capsys)[0]
     (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 2", "repeats: auto"))
     assert planned(capsys)[0].endswith(" at least: repeats are added to auto cells")
+
+
+def test_a_plan_says_which_cells_will_lack_gpus(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visible, "present_gpus", lambda: PresentGpus(("GPU-aa", "GPU-bb"), ("A100", "A100")))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    (folder / "matrix.yaml").write_text(
+        "version: 1\ndefaults: {device: gpu}\nbackends: [jax, torch]\n"
+        "cells:\n  - workload: fc\n    mode: fc_data\n    workers: [1, 2]\n"
+    )
+    reason = (
+        "workers: must be at most the number of visible GPUs (1: CUDA_VISIBLE_DEVICES is '1'), got 2; make 2 GPUs "
+        "visible with CUDA_VISIBLE_DEVICES (with docker compose: GPU), or lower workers to 1"
+    )
+    assert main(["plan"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == f"2 cells will not be measured: {reason}"
+    assert main(["plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gpu_problems"] == {reason: 2}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert main(["plan"]) == 0
+    assert "will not be measured" not in capsys.readouterr().out
