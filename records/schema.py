@@ -163,6 +163,9 @@ class Memory:
         "what the framework's allocator held on the device before the first kept epoch and after each",
         default_factory=list,
     )
+    peak_device_memory_span: str | None = about(
+        "what that peak covers: measured_epochs, or process where the backend cannot begin it anew (JAX)", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ def test_cells_of_version_1_lack_only_what_migrate_adds() -> None:
     found = difference(CELLS, {name: told for name, told in as_defined().items() if not name.startswith(later)})
     assert [(one.name, one.mode) for one in found.missing] == [
         ("usage_host_source", Mode.NULLABLE),
-        ("usage_device_power_source", Mode.NULLABLE),
         ("usage_course", Mode.NULLABLE),
+        ("usage_device_power_source", Mode.NULLABLE),
         ("tensorboard_log_dir", Mode.NULLABLE),
         ("tensorboard_written", Mode.REPEATED),
         ("tensorboard_problem", Mode.NULLABLE),
