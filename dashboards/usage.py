@@ -180,7 +180,9 @@ def _host_notes(used: Usage) -> list[str]:
 def _device_notes(used: Usage) -> list[str]:
     told = _memory_notes(used.device_memory)
     own = used.device_process_memory
-    return [*told, f"of its own {memory(own.max_bytes)}"] if own else told
+    notes = [*told, f"of its own {memory(own.max_bytes)}"] if own else told
+    total = used.devices_memory
+    return [*notes, f"{used.devices} GPUs together {memory(total.max_bytes)}"] if total else notes
 
 
 def _share_notes(used: ShareUse | None) -> list[str]:
@@ -188,8 +190,15 @@ def _share_notes(used: ShareUse | None) -> list[str]:
 
 
 def _power_notes(used: Usage) -> list[str]:
-    told = [f"mean {quantity(used.device_power.mean_w, WATT)}"] if used.device_power else []
-    return [*told, f"{number(used.samples_per_j)} samples/J"] if used.samples_per_j is not None else told
+    notes = []
+    if used.device_average_power_w is not None:
+        of = f" of {used.devices} GPUs" if (used.devices or 1) > 1 else ""
+        notes.append(f"energy over time{of} {quantity(used.device_average_power_w, WATT)}")
+    if used.device_power:
+        source = {"instant": " (instantaneous)", "power_usage": " (averages over up to 1 s)"}
+        samples = source.get(used.device_power_source or "", "")
+        notes.append(f"mean of samples {quantity(used.device_power.mean_w, WATT)}{samples}")
+    return [*notes, f"{number(used.samples_per_j)} samples/J"] if used.samples_per_j is not None else notes
 
 
 def _most_share(used: ShareUse | None) -> str | None:
@@ -209,7 +218,7 @@ DRAWN = (
         _host_notes,
     ),
     Drawn(
-        "device memory",
+        "memory reserved on the device",
         lambda course: course.device_memory_bytes,
         None,
         lambda used: _memory_peak(used.device_memory),

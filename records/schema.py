@@ -173,6 +173,9 @@ class Memory:
         "what the framework's allocator held on the device before the first kept epoch and after each",
         default_factory=list,
     )
+    peak_device_memory_span: str | None = about(
+        "what that peak covers: measured_epochs, or process where the backend cannot begin it anew (JAX)", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +200,25 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class GpuEpochs:
-    """The GPU of a cell, resting: before its first kept epoch and after each ("at the boundaries"), or of each."""
+    """A GPU of a cell, resting: before its first measured epoch and after each ("at the boundaries"), or of each.
+
+    Of a MIG device power, energy, clocks and temperature are those of the whole card.
+    """
 
     sm_clocks_hz: list[int | None] = about("clock of the multiprocessors, at the boundaries")
     memory_clocks_hz: list[int | None] = about("clock of the memory, at the boundaries")
     temperatures_c: list[float | None] = about("temperature, at the boundaries")
-    powers_w: list[float | None] = about("power drawn, at the boundaries")
+    powers_w: list[float | None] = about("power drawn at the boundaries, at rest; epochs have average_powers_w")
     throttle_reasons: list[str | None] = about("what held the clock back, at the boundaries; empty for nothing")
     epoch_energies_j: list[float | None] = about("energy used in each kept epoch")
     thermal_throttled_times_s: list[float | None] = about("time that heat held the clock back, in each kept epoch")
     power_throttled_times_s: list[float | None] = about("time that power held the clock back, in each kept epoch")
+    average_powers_w: list[float | None] = about(
+        "power over each measured epoch: its energy by the driver's counter, divided by its time", default_factory=list
+    )
+    uuid: str | None = about("identity of the GPU or of its MIG device", default=None)
+    compute_capability: str | None = about("CUDA compute capability, such as 9.0", default=None)
+    mig: bool | None = about("whether it is one MIG device of a card", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +244,9 @@ class Surroundings:
     io_stall_share: float | None = about("share of the time all tasks waited for storage (PSI)", default=None)
     throttle_events: int | None = about("thermal throttlings of the CPUs used", default=None)
     quota_throttled_time_s: float | None = about("time a CPU quota held the run back", default=None)
-    gpu: GpuEpochs | None = about("the GPU at the boundaries of the kept epochs", default=None)
+    gpu: GpuEpochs | None = about("the cell's first GPU at the boundaries of the measured epochs", default=None)
+    further_gpus: list[GpuEpochs] = about("its other GPUs, in the order of CUDA_VISIBLE_DEVICES", default_factory=list)
+    gpu_unread: str | None = about("what of its GPUs NVML did not let this user read, and why", default=None)
     disturbed: str | None = about(
         "what disturbed this repeat's block from outside, by a rule that knows no times; it was measured again",
         default=None,

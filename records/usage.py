@@ -3,7 +3,8 @@
 Sampled by the process's parent while the process works; while it waits for its turn nothing is sampled. Of a workload
 mean, deviation and the largest value are those of its kept epochs, and `peak_` is of its life up to the end of the last
 one: what comes after (counting FLOPs, a profile) is no part of what was measured. Of an external command, and of what
-came to no kept epoch, all are of the whole life. Of several GPUs each is a sample of its own.
+came to no kept epoch, all are of the whole life. Of several GPUs each is a sample of its own, so that a mean is that of
+one GPU and a largest value that of the largest; `devices_memory`, energy and average power are of all together.
 
 Promise: `None` means not measured. A course never has more than `MOST_POINTS` points, each the largest value of the
 samples it stands for, so that thinning hides no peak.
@@ -69,13 +70,30 @@ class Usage:
         default_factory=list,
     )
     device_memory: MemoryUse | None = about(
-        "memory in use on the device, by whomever, as its driver says", default=None
+        "memory reserved on the device, by whomever, as its driver says, with what backends reserve beforehand",
+        default=None,
     )
     device_process_memory: MemoryUse | None = about("memory the driver counts for these processes", default=None)
-    device_utilisation: ShareUse | None = about("share of the time that the device had work", default=None)
-    device_power: PowerUse | None = about("power that the device drew", default=None)
+    device_utilisation: ShareUse | None = about(
+        "share of the time that the device had work; null if each measured epoch was shorter than the driver's period, "
+        "one second",
+        default=None,
+    )
+    device_power: PowerUse | None = about("samples of the power that a device drew", default=None)
     device_energy_j: float | None = about("energy the device used in the kept epochs, by its own counter", default=None)
     samples_per_j: float | None = about("samples trained or predicted in them, per joule", default=None)
+    device_average_power_w: float | None = about(
+        "that energy divided by the time of those epochs: the power of all its devices", default=None
+    )
+    device_power_source: str | None = about(
+        "what the samples of power are: instant (NVML_FI_DEV_POWER_INSTANT), or power_usage (nvmlDeviceGetPowerUsage, "
+        "an average over one second on Ampere and later except GA100)",
+        default=None,
+    )
+    devices: int | None = about("GPUs that were sampled", default=None)
+    devices_memory: MemoryUse | None = about(
+        "memory reserved on all of them together, where there are several", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ its figures are complete and its result is published, which is to leave a profil
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.recompiles import compile_warnings
@@ -16,9 +16,10 @@ from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEA
 from analysis.surroundings.neighbours import busy_text, neighbour_warnings
 from records import cpu_list, fc
 from records.codec import CodecError, decode, loads
-from records.schema import SCHEMA_VERSION, CellResult, Status, Surroundings
+from records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
+from runner.lost_gpu import lost_gpu
 from runner.work_judge import caveats, mismatch, misplaced, option_caveats
 
 SECOND_EPOCH_LIMIT = 1.2
@@ -71,7 +72,9 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
     """Return the verdict on one attempt: `result` as accepted, or the `problem` it was refused for."""
     # Where a process goes on, to leave a profile or to trace, its figures are published, complete, before that.
     complete = job.goes_on and result is not None and result.exception is None
-    if ended := not_run(outcome) or (None if complete else ended_by_force(outcome)):
+    if ended := not_run(outcome) or gpu_was_lost(job, outcome, result):
+        return ended
+    if not complete and (ended := ended_by_force(outcome)):
         return ended
     if result is not None and result.exception is not None:
         return _raised(job, outcome, result)
@@ -89,6 +92,12 @@ def not_run(outcome: Outcome) -> Verdict | None:
     if outcome.missing_device:
         return Verdict(Status.DEVICE_MISMATCH, outcome.missing_device)
     return Verdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
+
+
+def gpu_was_lost(job: Job, outcome: Outcome, result: CellResult | None = None) -> Verdict | None:
+    """Return the verdict on an attempt whose GPU was lost, None if it was not."""
+    lost = lost_gpu(job, outcome, result)
+    return Verdict(Status.INFRA, lost) if lost else None
 
 
 def ended_by_force(outcome: Outcome) -> Verdict | None:
@@ -205,16 +214,36 @@ def doubts_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]
     if (held_back := _gpu_throttled_share(around, epoch_times_s)) > STALL_LIMIT:
         told = f"heat or power held the GPU's clock back {held_back:.1%} of the time"
         found.append(f"gpu_throttled: {told}; cool it, raise its power limit, or set clocks to locked")
-    return found
+    return [*found, *_gpu_caveats(around)]
+
+
+def _gpu_caveats(around: Surroundings) -> Iterator[str]:
+    """Yield why figures of the GPUs are missing, or are not those of the cell alone."""
+    if around.gpu_unread is not None:
+        yield (
+            f"gpu_unread: power, memory or throttling is missing: {around.gpu_unread}; run as a user who may read "
+            "NVML, in a container with NVIDIA_DRIVER_CAPABILITIES=utility,compute"
+        )
+    if any(gpu.mig for gpu in _gpus(around)):
+        yield (
+            "mig_slice: the cell ran on a MIG device: power, energy, clocks and temperature are the whole card's, so "
+            "that other users of the card are included; measure on a card with MIG off to get its own"
+        )
+
+
+def _gpus(around: Surroundings) -> list[GpuEpochs]:
+    return [*([around.gpu] if around.gpu else []), *around.further_gpus]
 
 
 def _gpu_throttled_share(around: Surroundings, epoch_times_s: Sequence[float]) -> float:
-    """Return the share of the kept epochs in which the GPU was held back, by what did so longer; 0 if none is known."""
-    gpu, wall_s = around.gpu, sum(epoch_times_s)
-    if gpu is None or wall_s <= 0:
+    """Return the share of the measured epochs in which a GPU was held back, by its longest cause; 0 if not known."""
+    wall_s = sum(epoch_times_s)
+    if wall_s <= 0:
         return 0.0
-    causes = (gpu.thermal_throttled_times_s, gpu.power_throttled_times_s)
-    return max(sum(one or 0.0 for one in times_s) for times_s in causes) / wall_s
+    causes = [
+        times_s for gpu in _gpus(around) for times_s in (gpu.thermal_throttled_times_s, gpu.power_throttled_times_s)
+    ]
+    return max((sum(one or 0.0 for one in times_s) for times_s in causes), default=0.0) / wall_s
 
 
 def _elsewhere(asked: int | str, affinity: str | None) -> str | None:

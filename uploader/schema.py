@@ -94,6 +94,7 @@ MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "pa
 # Settings stand under their own names, other groups behind theirs.
 UNPREFIXED = "settings"
 LEFT_OUT = {
+    ("surroundings", "further_gpus"): "a table of its own for each GPU; energy and power of all are in usage",
     ("parallel", "places"): "arrays of arrays; that they are right was proved before the record was published",
     (
         "work",

@@ -73,7 +73,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
             resolved=resolved,
             learning=learning,
-            memory=Memory(*peaks, kept.allocated.sizes_bytes),
+            memory=Memory(*peaks, kept.allocated.sizes_bytes, kept.allocated.peak_span),
             versions=found_versions(plug),
             parallel=parallel,
         )

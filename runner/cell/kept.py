@@ -13,6 +13,8 @@ from runner.cell.backends import Plug
 from runner.cell.loop import Stretch
 from runner.cell.turns import Turns
 
+MEASURED_EPOCHS, PROCESS = "measured_epochs", "process"
+
 
 class Compiling:
     """How many programs the backend traced or compiled during the kept epochs, and in how many places it cut them.
@@ -41,12 +43,28 @@ def _more(before: int | None, after: int | None) -> int | None:
     return None if after is None else after - (before or 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Allocated:
-    """What the framework's allocator holds on the device, read where the device is idle between two epochs."""
+    """What the framework's allocator has in use on the device, read where the device is idle between two epochs.
+
+    `peak_bytes` is its peak at the end of the measured epochs, `peak_span` what that covers: these epochs where the
+    backend can begin its peak anew before them, else the process up to their end. On a CPU all are empty.
+    """
 
     plug: Plug
     sizes_bytes: list[int] = field(default_factory=list)
+    peak_bytes: int | None = None
+    peak_span: str | None = None
+
+    def begin(self) -> None:
+        """The measured epochs begin."""
+        if (is_reset := self.plug.reset_peak_device_memory()) is not None:
+            self.peak_span = MEASURED_EPOCHS if is_reset else PROCESS
+
+    def end(self) -> None:
+        """The measured epochs are over."""
+        self.note()
+        self.peak_bytes = self.plug.peak_device_memory_bytes()
 
     def note(self) -> None:
         """Read it once more; on a CPU there is nothing to read."""
@@ -69,6 +87,7 @@ class Kept:
             if epoch == settings.discard:
                 settle()
                 self.compiling.begin()
+                self.allocated.begin()
             if epoch >= settings.discard:
                 self.allocated.note()
                 self.turns.rest()
@@ -78,5 +97,5 @@ class Kept:
     def end(self) -> None:
         """Note that they are over, and rest."""
         self.compiling.end()
-        self.allocated.note()
+        self.allocated.end()
         self.turns.rest()

@@ -83,7 +83,8 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     events = plug.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
-    held = Memory(memory.peak_resident_bytes(), plug.peak_device_memory_bytes(), kept.allocated.sizes_bytes)
+    allocated = kept.allocated
+    held = Memory(memory.peak_resident_bytes(), allocated.peak_bytes, allocated.sizes_bytes, allocated.peak_span)
     resolved = replace(
         _resolved(job, built, plug, (start, steps)),
         compile_cache_hits=events.cache_hits,

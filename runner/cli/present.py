@@ -274,7 +274,7 @@ def _used(cell: CellSummary) -> dict[str, str]:
     used = next((record.usage for record in cell.measured if record.usage), None)
     if used is None:
         return {}
-    memories = {"anonymous host memory": used.host_anonymous, "device memory": used.device_memory}
+    memories = {"anonymous host memory": used.host_anonymous, "reserved on the device": used.device_memory}
     told = {
         name: f"peak {size(one.peak_bytes)}, mean {size(round(one.mean_bytes))} +- {size(round(one.std_bytes))}"
         for name, one in memories.items()
@@ -282,8 +282,10 @@ def _used(cell: CellSummary) -> dict[str, str]:
     }
     if used.device_utilisation:
         told["device utilisation"] = f"mean {used.device_utilisation.mean_share:.0%}"
-    if used.device_power:
-        told["device power"] = f"mean {significant(used.device_power.mean_w)} W"
+    if used.device_average_power_w is not None:
+        told["device power"] = f"{significant(used.device_average_power_w)} W (energy over time)"
+    elif used.device_power:
+        told["device power"] = f"{significant(used.device_power.mean_w)} W (mean of samples)"
     if cell.samples_per_j is not None:
         told["samples per joule"] = significant(cell.samples_per_j)
     return told
@@ -342,7 +344,7 @@ def _summary_lines(cell: CellSummary) -> list[str]:
         "smallest difference seen": "-" if cell.smallest_difference is None else f"{cell.smallest_difference:.1%}",
         **(timed if cell.figure == STEP_TIME else {}),
         "peak host memory": size(cell.peak_host_memory_bytes),
-        "peak device memory": size(cell.peak_device_memory_bytes),
+        "peak device memory (allocator)": size(cell.peak_device_memory_bytes),
         **_used(cell),
     }
     return _pairs(pairs)

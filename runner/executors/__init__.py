@@ -23,7 +23,8 @@ class Outcome:
     nothing else is evidence. `warnings` of what was known before the process started go into its record.
     Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes where it was in a `container`, else
     the machine's. `watched` holds what the machine did in each kept epoch, None where nobody watched; `task` what an
-    external command showed; `usage` and `course` what the process used over time.
+    external command showed; `usage` and `course` what the process used over time; `gpu_lost` what NVML said of a GPU
+    that it reported lost.
     """
 
     exit_code: int | None = None
@@ -45,6 +46,7 @@ class Outcome:
     task: TaskSeen | None = None
     usage: Usage | None = None
     course: Course | None = None
+    gpu_lost: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

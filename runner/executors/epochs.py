@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from analysis.surroundings.disturbance import (
     OTHER_CPU_LIMIT,
@@ -30,9 +31,10 @@ from runner.cell.job import Job
 from runner.executors import WaitingCell, process_tree
 from runner.executors.environment import allowed_cpus
 from runner.executors.visible import gpus_of
+from runner.surroundings.cell_gpus import CellGpus
 from runner.surroundings.counters import Counters, Sampler, since
 from runner.surroundings.memory import usable_bytes
-from runner.surroundings.nvml import GpuReading, Nvml, opened, over_epochs
+from runner.surroundings.nvml import Nvml, Unreadable
 from runner.surroundings.own import cpu_now, own_now, own_since
 from runner.surroundings.processes import Line, others, processes, read_line
 from runner.surroundings.tree import Tree
@@ -73,12 +75,10 @@ class Epochs:
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
         self._usable_bytes = usable_bytes(self._tree)
-        self._gpu = opened(gpus_of(job.settings)[0]) if job.settings.device == "gpu" else None
-        self._gpu_before: GpuReading | None = None
+        self._gpus = CellGpus(gpus_of(job.settings))
         self._begun: _Begun | None = None
         self._scans = _Scans(self._tree)
         self.watched: list[Watched] = []
-        self.gpu_ends: list[tuple[GpuReading, GpuReading]] = []
 
     def begin(self, alive: Alive) -> bool:
         """The process goes on; return whether that is with a kept epoch, since one was left."""
@@ -87,8 +87,9 @@ class Epochs:
         self._left -= 1
         alive = replace(alive, waiting=[cell for cell in alive.waiting if read_line(self._tree, cell.root)])
         self._scans.begin()
-        self._gpu_before = self._gpu.read() if isinstance(self._gpu, Nvml) else None
+        self._gpus.begin()
         self._begun = _Begun(alive, self._sampler.read(), self._own(alive), self._waiting_s(alive))
+        self._gpus.go()
         return True
 
     def end(self) -> None:
@@ -96,18 +97,31 @@ class Epochs:
         if self._begun is None:
             return
         begun, self._begun = self._begun, None
+        self._gpus.end()
         stretch, own = since(begun.counters, self._sampler.read()), own_since(begun.own, self._own(begun.alive))
         ends_s = zip(begun.alive.waiting, begun.waiting_s, self._waiting_s(begun.alive), strict=True)
         waiting = [WaitingUse(cell.name, _moved(*ends)) for cell, *ends in ends_s]
         self.watched.append(Watched(stretch, own, tuple(waiting)))
         self._scans.end(begun.alive.roots, last=self._left <= 0)
-        if self._gpu_before is not None and isinstance(self._gpu, Nvml):
-            self.gpu_ends.append((self._gpu_before, self._gpu.read()))
 
     @property
-    def gpus(self) -> tuple[Nvml, ...]:
-        """The GPU of the process, where it has one that can be read."""
-        return (self._gpu,) if isinstance(self._gpu, Nvml) else ()
+    def gpus(self) -> tuple[Nvml | Unreadable, ...]:
+        """The GPUs of the process to sample: nothing if none can be read."""
+        return self._gpus.sampled
+
+    @property
+    def gpu_lost(self) -> str | None:
+        """What NVML said of a GPU of the process that it reports lost."""
+        return self._gpus.lost
+
+    def gpu_figures(self) -> dict[str, Any]:
+        """Return what a record's surroundings say of the GPUs."""
+        first, *further = self._gpus.epochs() or [None]
+        return {
+            "gpu": first,
+            "further_gpus": [one for one in further if one is not None],
+            "gpu_unread": self._gpus.unread,
+        }
 
     def close(self) -> None:
         """Let go of the counters."""
@@ -168,7 +182,7 @@ def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:
     """Return what a record says of these epochs; `load` is the load average before and after."""
     whole = together(epochs.watched)
     if whole is None:
-        return Surroundings(*load)
+        return Surroundings(*load, gpu_unread=epochs.gpu_figures()["gpu_unread"])
     stretch, others_share = whole.stretch, other_cpu_share(whole)
     is_busy = others_share is not None and others_share > OTHER_CPU_LIMIT
     return Surroundings(
@@ -183,5 +197,5 @@ def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:
         io_stall_share=stall_share(stretch.io_full_s, stretch),
         throttle_events=stretch.throttle_events,
         quota_throttled_time_s=stretch.quota_throttled_s,
-        gpu=over_epochs(epochs.gpu_ends),
+        **epochs.gpu_figures(),
     )

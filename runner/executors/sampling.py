@@ -1,6 +1,6 @@
 """What one process and its device use while it works, sampled by its parent, ten times a second.
 
-    use = Sampling(pid, gpus)
+    use = Sampling(pid, gpus)                  # gpus: those of the cell; none on a CPU
     while it works: use.sample(at_s)
     use.begin(at_s) ... use.end(at_s)      round each stretch that counts
     use.over()                             what comes now (counting FLOPs, a profile) is shown and counts for nothing
@@ -8,7 +8,8 @@
 
 Promise: nothing is done inside the process, and nothing costly while it works: the proportional set size, which walks
 every page under the process's lock, is read while it rests, and only as long as that took no more than `PSS_SHARE` of
-its time. What the driver or the kernel does not tell is None.
+its time. What the driver or the kernel does not report is None. Utilisation is the driver's average over its last
+period, up to one second (nvmlUtilization_t in nvml.h): a sample counts for a stretch only a second after it began.
 Memory held is bounded whatever the time it takes.
 """
 
@@ -16,15 +17,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 
 from records.usage import MOST_POINTS, Course, MemoryUse, PowerUse, ShareUse, Usage
 from runner.executors.tree_memory import GroupMemory, TreeMemory
-from runner.surroundings.nvml import GpuUse, Nvml
+from runner.surroundings.nvml import GpuUse, Nvml, Unreadable
 
 SAMPLE_S = 0.1
 PSS_SHARE = 0.005
+UTILISATION_PERIOD_S = 1.0
 Number = int | float
 
 
@@ -105,6 +107,11 @@ class Quantity:
         one = self._shown()
         return None if one is None else PowerUse(one.mean, one.deviation, one.most, one.count)
 
+    def share_of_stretches(self) -> ShareUse | None:
+        """Return it as a share over the stretches that count alone."""
+        one = self._kept
+        return ShareUse(one.mean, one.deviation, one.most, one.count) if one.count else None
+
     def _shown(self) -> Spread | None:
         """Return what counts: of a process that came to no such stretch its whole life."""
         found = self._kept if self._kept.count else self._whole
@@ -113,7 +120,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look; its fields are those of a `Course`. Of several GPUs the largest value stands in it."""
+    """One look; its fields are those of a `Course`. Of several GPUs it has the largest value."""
 
     host_anonymous_bytes: int | None = None
     host_resident_bytes: int | None = None
@@ -124,6 +131,7 @@ class Sample:
 
 
 COLUMNS = tuple(one.name for one in fields(Sample))
+UTILISATION = "device_utilisation_share"
 
 
 class Thinned:
@@ -161,9 +169,16 @@ class Thinned:
 class Sampling:
     """What one process tree and its GPUs use."""
 
-    def __init__(self, root: int, gpus: Sequence[Nvml] = (), group: GroupMemory | None = None) -> None:
-        """Take the first process of the tree, and its control group where that holds nothing else."""
-        self._tree, self._gpus, self._group = TreeMemory(root), gpus, group
+    def __init__(
+        self,
+        root: int,
+        gpus: Sequence[Nvml | Unreadable] = (),
+        group: GroupMemory | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Take the first process of the tree, and its control group if that has no other processes."""
+        self._tree, self._gpus, self._group, self._clock = TreeMemory(root), gpus, group, clock
+        self._device_total = Quantity()
         self._quantities = {name: Quantity() for name in COLUMNS}
         self._thinned = Thinned()
         self._kept, self._counts = False, True
@@ -173,6 +188,7 @@ class Sampling:
         self._proportional: list[int | None] = []
         self._energies_before: list[float | None] = []
         self._energy_j: float | None = 0.0
+        self._energy_begun_s = self._energy_time_s = 0.0
 
     @property
     def peak_resident_bytes(self) -> int | None:
@@ -191,7 +207,9 @@ class Sampling:
         self._add("host_anonymous_bytes", looks[:1])
         self._add("host_resident_bytes", looks[:1])
         for name in COLUMNS[2:]:
-            self._add(name, looks)
+            if name != UTILISATION or not self._kept or at_s - self._begun_s >= UTILISATION_PERIOD_S:
+                self._add(name, looks)
+        self._add_device_total(gpus)
         values = astuple(looks[0])
         for look in looks[1:]:
             values = _largest(values, astuple(look))
@@ -202,18 +220,18 @@ class Sampling:
     def begin(self, at_s: float) -> None:
         """A stretch that counts begins."""
         self._kept, self._begun_s, self._sampled_since = True, at_s, False
-        self._energies_before = [gpu.energy_j() for gpu in self._gpus]
+        self._energies_before, self._energy_begun_s = self._energies_j()
 
     def end(self, at_s: float, *, resting: bool = False) -> None:
         """It is over. With `resting` the process is there and idle, so that what is dear may be read."""
         if not self._kept:
             return
+        self._count_energy()
         if not self._sampled_since:  # a stretch shorter than the time between two samples
             self.sample(at_s)
         self._kept = False
         self._last_s = at_s
         self._epochs_s.append((self._begun_s, at_s))
-        self._count_energy()
         if resting:
             self._proportional.append(self._proportional_bytes(at_s))
 
@@ -226,6 +244,9 @@ class Sampling:
         one = self._quantities
         if all(quantity.peak is None for quantity in one.values()):
             return None
+        energy_j = self._energy_j if self._gpus and self._epochs_s else None
+        average_w = energy_j / self._energy_time_s if energy_j is not None and self._energy_time_s else None
+        sources = {gpu.power_source for gpu in self._gpus if gpu.power_source}
         return Usage(
             span_s=self._last_s,
             interval_s=SAMPLE_S,
@@ -235,9 +256,13 @@ class Sampling:
             host_proportional_bytes=self._proportional,
             device_memory=one["device_memory_bytes"].memory(),
             device_process_memory=one["device_process_memory_bytes"].memory(),
-            device_utilisation=one["device_utilisation_share"].share(),
+            device_utilisation=one[UTILISATION].share_of_stretches() if self._epochs_s else one[UTILISATION].share(),
             device_power=one["device_power_w"].power(),
-            device_energy_j=self._energy_j if self._gpus and self._epochs_s else None,
+            device_energy_j=energy_j,
+            device_average_power_w=average_w,
+            device_power_source=", ".join(sorted(sources)) or None,
+            devices=len(self._gpus) or None,
+            devices_memory=self._device_total.memory() if len(self._gpus) > 1 else None,
         )
 
     def course(self) -> Course | None:
@@ -255,9 +280,21 @@ class Sampling:
             for look in looks:
                 self._quantities[name].add(getattr(look, name), kept=self._kept)
 
+    def _add_device_total(self, gpus: Sequence[GpuUse]) -> None:
+        """Add the memory of all GPUs together, if each is known."""
+        sizes = [gpu.memory_used_bytes for gpu in gpus]
+        known = [size for size in sizes if size is not None]
+        if self._counts and known and len(known) == len(sizes):
+            self._device_total.add(sum(known), kept=self._kept)
+
+    def _energies_j(self) -> tuple[list[float | None], float]:
+        """Return the energy counters, and when they were read."""
+        return [gpu.energy_j() for gpu in self._gpus], self._clock()
+
     def _count_energy(self) -> None:
-        for before_j, gpu in zip(self._energies_before, self._gpus, strict=True):
-            after_j = gpu.energy_j()
+        afters_j, now_s = self._energies_j()
+        self._energy_time_s += now_s - self._energy_begun_s
+        for before_j, after_j in zip(self._energies_before, afters_j, strict=True):
             if self._energy_j is None or before_j is None or after_j is None or after_j < before_j:
                 self._energy_j = None
             else:

@@ -1,19 +1,25 @@
-"""One GPU through NVML, the driver's own library: read at the boundaries of epochs, and held to one clock.
+"""GPUs through NVML, the driver's own library: read at the boundaries of epochs, and locked to one clock.
 
-Promise: a reading takes no part of the GPU, is taken while it rests, and is None where the driver does not tell. NVML
-is imported only for a GPU cell; where it is missing nothing is read. Counters of the driver (energy, time held back by
-heat or power) are read at both ends of an epoch, since what holds the clock back ends with the work: the reasons that
-are active at a boundary tell less.
+Promise: a reading uses no part of the GPU, is taken while the cell rests, and is None where the driver has no value.
+NVML is imported only for a GPU cell. Counters of the driver (energy, time the clock was held back by heat or power)
+are read at both ends of an epoch, since what holds the clock back ends with the work: the reasons that are active at a
+boundary say less.
 
-Written from NVML's documentation (nvml.h; docs.nvidia.com/deploy/nvml-api) and not run on a GPU.
+Power is energy over time wherever the driver counts energy. `nvmlDeviceGetPowerUsage` is an average over one second on
+Ampere and later (but GA100), so that samples are `NVML_FI_DEV_POWER_INSTANT` where the driver offers it. A MIG device
+has its own memory and processes; power, energy, clocks, temperature and utilisation are those of the whole card.
+
+Written from NVML's documentation (nvml.h; docs.nvidia.com/deploy/nvml-api) and tested with a fake library
+(tests/gpu/fake_nvml.c), not on a GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.surroundings.gpu import MHZ, reasons_in_words
@@ -24,11 +30,19 @@ from records.settings import Settings
 MILLI = 1e-3
 PERCENT = 0.01
 NANO = 1e-9
+# nvml.h, nvmlReturn_t: NVML_ERROR_GPU_IS_LOST and NVML_ERROR_RESET_REQUIRED; NVML_ERROR_NO_PERMISSION.
+LOST = (15, 16)
+NO_PERMISSION = 4
+# Where power samples come from: NVML_FI_DEV_POWER_INSTANT, or nvmlDeviceGetPowerUsage.
+INSTANT, POWER_USAGE = "instant", "power_usage"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What the driver says at one moment; energy and throttled times count from when it was loaded."""
+    """What the driver says at one moment; energy and throttled times count from when it was loaded.
+
+    `at_s` is when the energy was read, by the reader's monotonic clock.
+    """
 
     sm_clock_hz: int | None = None
     memory_clock_hz: int | None = None
@@ -38,6 +52,7 @@ class GpuReading:
     energy_j: float | None = None
     thermal_throttled_s: float | None = None
     power_throttled_s: float | None = None
+    at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,78 +65,160 @@ class GpuUse:
     power_w: float | None = None
 
 
-class Nvml:
-    """One GPU. `library` is `pynvml`, or what stands for it in a test."""
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """Which GPU it is; `mig` says whether it is one MIG device of a card."""
 
-    def __init__(self, library: Any, handle: Any) -> None:
-        self._library, self._handle = library, handle
+    uuid: str | None = None
+    compute_capability: str | None = None
+    mig: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLost(Unread):
+    """NVML says that the GPU is lost or needs a reset."""
+
+
+class Unreadable:
+    """Takes the place of a GPU that cannot be read, so that no sum over several GPUs leaves one out."""
+
+    power_source: str | None = None
+
+    def use(self, pids: Collection[int]) -> GpuUse:
+        """Return nothing measured."""
+        return GpuUse()
+
+    def energy_j(self) -> float | None:
+        """Return nothing measured."""
+        return None
+
+
+class Nvml:
+    """One GPU. `library` is `pynvml`, or its stand-in in a test; of a MIG device `card` is the GPU it is part of.
+
+    `lost` is what NVML said when the GPU was lost, `not_permitted` the functions that this user may not call,
+    `power_source` where samples of power come from, once one was taken.
+    """
+
+    def __init__(
+        self, library: Any, handle: Any, card: Any = None, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._library, self._handle, self._clock = library, handle, clock
+        self._card = handle if card is None else card
+        self.is_slice = card is not None
+        self.lost: str | None = None
+        self.not_permitted: list[str] = []
+        self.power_source: str | None = None
 
     def read(self) -> GpuReading:
         """Return what the driver says now."""
         lib = self._library
         return GpuReading(
-            sm_clock_hz=self._told(lib.nvmlDeviceGetClockInfo, lib.NVML_CLOCK_SM, scale=MHZ),
-            memory_clock_hz=self._told(lib.nvmlDeviceGetClockInfo, lib.NVML_CLOCK_MEM, scale=MHZ),
-            temperature_c=self._told(lib.nvmlDeviceGetTemperature, lib.NVML_TEMPERATURE_GPU, scale=1.0),
-            power_w=self._told(lib.nvmlDeviceGetPowerUsage, scale=MILLI),
-            throttle_mask=self._told(lib.nvmlDeviceGetCurrentClocksEventReasons),
+            at_s=self._clock(),
             energy_j=self.energy_j(),
-            thermal_throttled_s=self._violation(lib.NVML_PERF_POLICY_THERMAL),
-            power_throttled_s=self._violation(lib.NVML_PERF_POLICY_POWER),
+            sm_clock_hz=self._ask("nvmlDeviceGetClockInfo", lib.NVML_CLOCK_SM, scale=MHZ),
+            memory_clock_hz=self._ask("nvmlDeviceGetClockInfo", lib.NVML_CLOCK_MEM, scale=MHZ),
+            temperature_c=self._ask("nvmlDeviceGetTemperature", lib.NVML_TEMPERATURE_GPU, scale=1.0),
+            power_w=self.power_w(),
+            throttle_mask=self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
+            thermal_throttled_s=self._violation_s(lib.NVML_PERF_POLICY_THERMAL),
+            power_throttled_s=self._violation_s(lib.NVML_PERF_POLICY_POWER),
         )
+
+    def with_energy_now(self, reading: GpuReading) -> GpuReading:
+        """Return a reading with the energy and time of this moment, so that they enclose the epoch alone."""
+        return replace(reading, at_s=self._clock(), energy_j=self.energy_j())
 
     def use(self, pids: Collection[int]) -> GpuUse:
         """Return what is in use now, by whomever and by these processes."""
-        lib = self._library
-        memory, rates = self._told(lib.nvmlDeviceGetMemoryInfo), self._told(lib.nvmlDeviceGetUtilizationRates)
+        memory, rates = self._ask_own("nvmlDeviceGetMemoryInfo"), self._ask("nvmlDeviceGetUtilizationRates")
         return GpuUse(
             memory_used_bytes=None if memory is None else int(memory.used),
             process_memory_bytes=self._used_by(pids),
             utilisation_share=None if rates is None else rates.gpu * PERCENT,
-            power_w=self._told(lib.nvmlDeviceGetPowerUsage, scale=MILLI),
+            power_w=self.power_w(),
+        )
+
+    def identity(self) -> GpuIdentity:
+        """Return which GPU it is."""
+        capability = self._ask("nvmlDeviceGetCudaComputeCapability")
+        mode = self._ask("nvmlDeviceGetMigMode")
+        return GpuIdentity(
+            uuid=self._ask_own("nvmlDeviceGetUUID"),
+            compute_capability=None if capability is None else ".".join(map(str, capability)),
+            mig=self.is_slice or (None if mode is None else bool(mode[0])),
         )
 
     def energy_j(self) -> float | None:
         """Return the energy used since the driver was loaded."""
-        found: float | None = self._told(self._library.nvmlDeviceGetTotalEnergyConsumption, scale=MILLI)
+        found: float | None = self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=MILLI)
         return found
+
+    def power_w(self) -> float | None:
+        """Return the power drawn: at this moment where the driver offers that, else as `nvmlDeviceGetPowerUsage`."""
+        if self.power_source != POWER_USAGE and (found := self._instant_power_w()) is not None:
+            self.power_source = INSTANT
+            return found
+        if self.power_source == INSTANT:  # never a mixture of both
+            return None
+        usage: float | None = self._ask("nvmlDeviceGetPowerUsage", scale=MILLI)
+        if usage is not None:
+            self.power_source = POWER_USAGE
+        return usage
 
     def lock(self) -> str | None:
         """Hold the clock to the one the GPU is rated for, which it keeps under any load; return why it cannot be."""
         rated = self._library.NVML_CLOCK_LIMIT_ID_TDP
         try:
-            self._library.nvmlDeviceSetGpuLockedClocks(self._handle, rated, rated)
+            self._library.nvmlDeviceSetGpuLockedClocks(self._card, rated, rated)
         except self._library.NVMLError as error:
             return str(error)
         return None
 
     def unlock(self) -> None:
-        """Give the clock back to the driver; where it will not have it there is nothing to be done."""
+        """Give the clock back to the driver; if it refuses there is nothing to do."""
         with contextlib.suppress(self._library.NVMLError):
-            self._library.nvmlDeviceResetGpuLockedClocks(self._handle)
+            self._library.nvmlDeviceResetGpuLockedClocks(self._card)
 
-    def _told(self, ask: Callable[..., Any], *arguments: Any, scale: float | None = None) -> Any:
+    def _ask(self, name: str, *arguments: Any, scale: float | None = None) -> Any:
+        """Return what a function says of the whole card, None for an error."""
+        return self._call(name, self._card, *arguments, scale=scale)
+
+    def _ask_own(self, name: str) -> Any:
+        """Return what a function says of the GPU, of a MIG device what is its own, None for an error."""
+        return self._call(name, self._handle)
+
+    def _call(self, name: str, *arguments: Any, scale: float | None = None) -> Any:
         try:
-            found = ask(self._handle, *arguments)
-            return found if scale is None else found * scale
-        except self._library.NVMLError:
+            found = getattr(self._library, name)(*arguments)
+        except self._library.NVMLError as error:
+            self._note(name, getattr(error, "value", None), str(error))
             return None
+        return found if scale is None else found * scale
+
+    def _note(self, name: str, code: int | None, text: str) -> None:
+        if code in LOST:
+            self.lost = self.lost or text
+        elif code == NO_PERMISSION and name not in self.not_permitted:
+            self.not_permitted.append(name)
+
+    def _instant_power_w(self) -> float | None:
+        values = self._ask("nvmlDeviceGetFieldValues", [self._library.NVML_FI_DEV_POWER_INSTANT])
+        return values[0].value.uiVal * MILLI if values and values[0].nvmlReturn == 0 else None
 
     def _used_by(self, pids: Collection[int]) -> int | None:
-        """Return the memory of these processes; None where the driver lists none of them.
+        """Return the memory of these processes; None if the driver lists none of them.
 
-        It knows processes by the machine's numbers, which in a container are others.
+        It knows processes by the machine's numbers, which differ in a container.
         """
-        listed = self._told(self._library.nvmlDeviceGetComputeRunningProcesses) or []
+        listed = self._ask_own("nvmlDeviceGetComputeRunningProcesses") or []
         ours = [one.usedGpuMemory for one in listed if one.pid in pids]
         known = [int(size) for size in ours if size is not None]
         return sum(known) if known and len(known) == len(ours) else None
 
-    def _violation(self, policy: int) -> float | None:
-        try:
-            return float(self._library.nvmlDeviceGetViolationStatus(self._handle, policy).violationTime) * NANO
-        except self._library.NVMLError:
-            return None
+    def _violation_s(self, policy: int) -> float | None:
+        status = self._ask("nvmlDeviceGetViolationStatus", policy)
+        return None if status is None else float(status.violationTime) * NANO
 
 
 def loaded() -> Any | Unread:
@@ -133,17 +230,48 @@ def loaded() -> Any | Unread:
 
 
 def opened(visible: str, library: Any = None) -> Nvml | Unread:
-    """Return the GPU that `CUDA_VISIBLE_DEVICES` names by its index in the order of the bus, or by its UUID."""
+    """Return the GPU that `CUDA_VISIBLE_DEVICES` names: by index in bus order, by UUID or its beginning, or a MIG UUID.
+
+    `GpuLost` where NVML says so.
+    """
     library = loaded() if library is None else library
     if isinstance(library, Unread):
         return library
     try:
         library.nvmlInit()
         if visible.isdigit():
-            return Nvml(library, library.nvmlDeviceGetHandleByIndex(int(visible)))
-        return Nvml(library, library.nvmlDeviceGetHandleByUUID(visible))
+            return _first_part(library, library.nvmlDeviceGetHandleByIndex(int(visible)))
+        handle = library.nvmlDeviceGetHandleByUUID(_full_uuid(library, visible))
+        if visible.startswith("MIG-"):
+            return Nvml(library, handle, library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
+        return _first_part(library, handle)
     except library.NVMLError as error:
-        return Unread(f"NVML: {error}")
+        kind = GpuLost if getattr(error, "value", None) in LOST else Unread
+        return kind(f"NVML: {error}")
+
+
+def readable(found: Sequence[Nvml | Unread]) -> tuple[Nvml | Unreadable, ...]:
+    """Return what to sample of these GPUs: nothing if none can be read, else one for each."""
+    if not any(isinstance(one, Nvml) for one in found):
+        return ()
+    return tuple(one if isinstance(one, Nvml) else Unreadable() for one in found)
+
+
+def _first_part(library: Any, card: Any) -> Nvml:
+    """Return the GPU; of one in MIG mode its first MIG device, which is the one that CUDA shows."""
+    with contextlib.suppress(library.NVMLError):
+        if library.nvmlDeviceGetMigMode(card)[0]:
+            return Nvml(library, library.nvmlDeviceGetMigDeviceHandleByIndex(card, 0), card)
+    return Nvml(library, card)
+
+
+def _full_uuid(library: Any, visible: str) -> str:
+    """Return the only UUID of a GPU that begins so: CUDA takes a shortened one, NVML does not."""
+    if not visible.startswith("GPU-"):
+        return visible
+    handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
+    found = [uuid for one in handles if (uuid := library.nvmlDeviceGetUUID(one)).startswith(visible)]
+    return found[0] if len(found) == 1 else visible
 
 
 class HeldClocks:
@@ -177,11 +305,16 @@ class HeldClocks:
             held.unlock()
 
 
-def over_epochs(ends: Sequence[tuple[GpuReading, GpuReading]]) -> GpuEpochs | None:
-    """Return what a record says of readings at the begin and the end of each kept epoch; None for none. Pure."""
+def over_epochs(
+    ends: Sequence[tuple[GpuReading, GpuReading]],
+    identity: GpuIdentity = GpuIdentity(),
+) -> GpuEpochs | None:
+    """Return what a record says of readings at the begin and the end of each measured epoch; None without one. Pure."""
     if not ends:
         return None
     boundaries = [ends[0][0], *(after for _, after in ends)]
+    energies_j = [_moved(before.energy_j, after.energy_j) for before, after in ends]
+    times_s = [_moved(before.at_s, after.at_s) for before, after in ends]
     return GpuEpochs(
         sm_clocks_hz=[one.sm_clock_hz for one in boundaries],
         memory_clocks_hz=[one.memory_clock_hz for one in boundaries],
@@ -190,9 +323,16 @@ def over_epochs(ends: Sequence[tuple[GpuReading, GpuReading]]) -> GpuEpochs | No
         throttle_reasons=[
             None if one.throttle_mask is None else ", ".join(reasons_in_words(one.throttle_mask)) for one in boundaries
         ],
-        epoch_energies_j=[_moved(before.energy_j, after.energy_j) for before, after in ends],
+        epoch_energies_j=energies_j,
         thermal_throttled_times_s=[_moved(b.thermal_throttled_s, a.thermal_throttled_s) for b, a in ends],
         power_throttled_times_s=[_moved(b.power_throttled_s, a.power_throttled_s) for b, a in ends],
+        uuid=identity.uuid,
+        compute_capability=identity.compute_capability,
+        mig=identity.mig,
+        average_powers_w=[
+            None if joules is None or not seconds else joules / seconds
+            for joules, seconds in zip(energies_j, times_s, strict=True)
+        ],
     )
 
 

@@ -12,6 +12,7 @@ from records.schema import Status
 from records.task import TaskRun, primary_missing
 from runner.executors import Outcome
 from runner.judge import Verdict, doubts_around, ended_by_force, not_run
+from runner.lost_gpu import reported_lost
 from runner.tasks.seen import TaskSeen
 
 WORDS_CHARACTERS = 200
@@ -21,6 +22,8 @@ def judge_task(outcome: Outcome) -> Verdict:
     """Return the verdict on one attempt at a command."""
     if ended := not_run(outcome):
         return ended
+    if lost := reported_lost(outcome):
+        return Verdict(Status.INFRA, lost)
     seen = outcome.task
     assert seen is not None
     if ended := _ended_badly(outcome, seen):

@@ -59,13 +59,28 @@ def test_a_device_has_pictures_of_its_memory_utilisation_and_power() -> None:
     pictures = usage.pictures(found, {record.key: DEVICE_COURSE for record in records})
     assert [one.quantity for one in pictures] == [
         "anonymous host memory, MiB",
-        "device memory, MiB",
+        "memory reserved on the device, MiB",
         "device utilisation, %",
         "device power, W",
     ]
     assert pictures[1].lanes[0].notes[-1] == "of its own 500\u00a0MiB"
     assert pictures[2].lanes[0].figure == "90.0\u00a0%"
-    assert pictures[3].lanes[0].notes == ["mean 200\u00a0W", "12.5 samples/J"]
+    assert pictures[3].lanes[0].notes == ["mean of samples 200\u00a0W", "12.5 samples/J"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("instant", "mean of samples 200\u00a0W (instantaneous)"),
+        ("power_usage", "mean of samples 200\u00a0W (averages over up to 1 s)"),
+    ],
+)
+def test_power_is_first_the_energy_over_time_and_then_the_samples_with_their_source(source: str, words: str) -> None:
+    used = replace(DEVICE, device_average_power_w=640.0, device_power_source=source, devices=2, devices_memory=MEMORY)
+    found, records = rows(used)
+    pictures = usage.pictures(found, {record.key: DEVICE_COURSE for record in records})
+    assert pictures[3].lanes[0].notes == ["energy over time of 2 GPUs 640\u00a0W", words, "12.5 samples/J"]
+    assert pictures[1].lanes[0].notes[-1] == "2 GPUs together 500\u00a0MiB"
 
 
 def test_a_value_that_is_missing_breaks_the_curve_and_is_not_drawn_as_zero() -> None:

@@ -63,12 +63,24 @@ allocated = Allocated(types.SimpleNamespace(device_memory_bytes=lambda: next(hel
 for _ in range(3):
     allocated.note()
 assert allocated.sizes_bytes == [10, 12]
+for is_reset, peak, span in ((True, 7, "measured_epochs"), (False, 9, "process"), (None, None, None)):
+    seen = []
+    plug = types.SimpleNamespace(
+        reset_peak_device_memory=lambda: (seen.append("reset"), is_reset)[1],
+        device_memory_bytes=lambda: (seen.append("size"), peak)[1],
+        peak_device_memory_bytes=lambda: (seen.append("peak"), peak)[1],
+    )
+    allocated = Allocated(plug)
+    allocated.begin(); allocated.note(); allocated.end()
+    assert seen == ["reset", "size", "size", "peak"], seen
+    assert (allocated.peak_bytes, allocated.peak_span) == (peak, span)
 
 import gc, weakref
 from runner.cell.kept import Kept
 seen = []
 plug = types.SimpleNamespace(
-    compilations=lambda: seen.append("count"), graph_breaks=lambda: None, device_memory_bytes=lambda: None
+    compilations=lambda: seen.append("count"), graph_breaks=lambda: None, device_memory_bytes=lambda: None,
+    reset_peak_device_memory=lambda: None,
 )
 turns = types.SimpleNamespace(rest=lambda: seen.append("rest"))
 stretch = Kept(turns, Compiling(plug), Allocated(plug)).stretch(replace(s, epochs=4, discard=2), 3)

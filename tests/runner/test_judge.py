@@ -264,6 +264,71 @@ def test_a_gpu_that_was_held_back_is_a_warning(
     assert [warning.partition(":")[0] for warning in found.warnings] == warned
 
 
+def test_the_gpu_that_was_held_back_longest_counts() -> None:
+    first, second = (GpuEpochs([], [], [], [], [], [], [], [seconds]) for seconds in (0.0, 0.5))
+    outcome = replace(ENDED_WELL, surroundings=Surroundings(gpu=first, further_gpus=[second]))
+    (found,) = judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings
+    assert found.startswith("gpu_throttled: heat or power held the GPU's clock back 16.7% of the time")
+
+
+GPU_JOB = replace(JOB, settings=make_settings(device="gpu"))
+assert GOOD.work is not None
+GPU_GOOD = replace(GOOD, device=DeviceProof("gpu", "cuda:0", 1), work=replace(GOOD.work, weight_platforms=["gpu"]))
+
+
+def test_figures_that_nvml_did_not_give_are_a_warning() -> None:
+    around = Surroundings(gpu_unread="GPU 0: nvidia-ml-py is not installed")
+    found, *_ = judge(GPU_JOB, replace(ENDED_WELL, surroundings=around), GPU_GOOD, None).warnings
+    missing = "power, memory or throttling is missing: GPU 0: nvidia-ml-py is not installed"
+    assert found.startswith(f"gpu_unread: {missing}; run as a user who may read NVML")
+
+
+def test_a_mig_device_is_a_warning() -> None:
+    around = Surroundings(gpu=GpuEpochs([], [], [], [], [], [], [], [], mig=True))
+    found, *_ = judge(GPU_JOB, replace(ENDED_WELL, surroundings=around), GPU_GOOD, None).warnings
+    assert found.startswith("mig_slice: the cell ran on a MIG device: power, energy, clocks and temperature are the ")
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome(exit_code=0, gpu_lost="GPU 0: GPU is lost"),
+        Outcome(exit_code=1, gpu_lost="GPU 0: GPU is lost"),
+        Outcome(signal=9, deadline_exceeded=True, gpu_lost="GPU 0: GPU is lost"),
+    ],
+)
+def test_a_gpu_that_nvml_reports_lost_is_infra_however_the_process_ended(outcome: Outcome) -> None:
+    found = judge(GPU_JOB, outcome, GPU_GOOD, None)
+    assert found.status is Status.INFRA
+    assert found.reason == (
+        "GPU lost: NVML says GPU 0: GPU is lost; look for Xid in the kernel's log (dmesg), reset the GPU "
+        "(nvidia-smi --gpu-reset) or restart the machine"
+    )
+
+
+LOST_MESSAGES = [
+    "RuntimeError: CUDA error: unspecified launch failure",
+    "INTERNAL: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered",
+    "E0000 could not synchronize: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+    "torch.AcceleratorError: device lost",
+    "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+]
+
+
+@pytest.mark.parametrize("message", LOST_MESSAGES)
+def test_a_failed_cell_whose_output_names_a_lost_gpu_is_infra(message: str) -> None:
+    printed = judge(GPU_JOB, Outcome(signal=6, output_tail=f"first\n{message}\nlast"), None, "no_result")
+    told = judge(GPU_JOB, Outcome(exit_code=0), raised("builtins.RuntimeError", message), None)
+    assert [one.status for one in (printed, told)] == [Status.INFRA] * 2
+    assert (printed.reason or "").startswith('GPU lost: the cell failed and its output says "')
+
+
+@pytest.mark.parametrize("message", LOST_MESSAGES)
+def test_such_output_changes_neither_a_good_cell_nor_one_on_a_cpu(message: str) -> None:
+    assert judge(GPU_JOB, Outcome(exit_code=0, output_tail=message), GPU_GOOD, None).status is Status.OK
+    assert judge(JOB, Outcome(exit_code=1, output_tail=message), None, "no_result").status is Status.ERROR
+
+
 def test_a_model_that_tells_no_loss_has_not_diverged() -> None:
     assert judge(JOB, ENDED_WELL, replace(GOOD, learning=Learning()), None).status is Status.OK
 

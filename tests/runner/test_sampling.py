@@ -21,7 +21,7 @@ from runner.cell.job import Job
 from runner.executors import Outcome
 from runner.executors.sampling import Pace, Sampling, Thinned
 from runner.judge import judge
-from runner.surroundings.nvml import GpuUse
+from runner.surroundings.nvml import GpuUse, Unreadable
 from runner.testing import PRETENDED, FakeExecutor
 from tests.conftest import MACHINE, make_settings
 
@@ -30,6 +30,8 @@ GONE = 1 << 30  # no process has this number
 
 class Gpu:
     """A GPU whose readings were written down before."""
+
+    power_source = "instant"
 
     def __init__(self, uses: list[GpuUse], energies_j: list[float | None]) -> None:
         self.uses, self.energies_j = iter(uses), iter(energies_j)
@@ -99,13 +101,51 @@ def test_mean_and_deviation_are_of_the_kept_epochs_and_the_peak_of_all_until_the
     assert memory.peak_bytes == 100
     assert found.device_process_memory is not None
     assert found.device_process_memory.max_bytes == 15
-    assert found.device_utilisation == ShareUse(0.6, pytest.approx(0.1), 0.7, 2)
+    assert found.device_utilisation is None
     assert found.device_power == PowerUse(30.0, 10.0, 40.0, 2)
     assert found.device_energy_j == 30.0
     assert (found.host_anonymous, found.host_resident) == (None, None)
     course = sampling.course()
     assert course is not None
     assert (course.device_power_w, course.epochs_s) == ([50.0, 20.0, 40.0, 5.0, 90.0], [[0.15, 0.35]])
+    sampling.close()
+
+
+def test_utilisation_counts_only_once_the_driver_s_period_lies_within_the_epoch() -> None:
+    gpu = Gpu([used(1, 0.2, 1.0), used(1, 0.8, 1.0), used(1, 1.0, 1.0)], [0.0, 1.0])
+    sampling = Sampling(GONE, [gpu])  # type: ignore[list-item]
+    sampling.begin(5.0)
+    for at_s in (5.9, 6.0, 6.5):
+        sampling.sample(at_s)
+    sampling.end(6.6)
+    found = sampling.usage()
+    assert found is not None
+    assert found.device_utilisation == ShareUse(0.9, pytest.approx(0.1), 1.0, 2)
+    sampling.close()
+
+
+def test_power_of_several_gpus_is_their_energy_over_the_time_between_the_readings() -> None:
+    gpus = [Gpu([used(10, 1.0, 1.0)], [100.0, 150.0]), Gpu([used(30, 1.0, 1.0)], [500.0, 600.0])]
+    clock = iter([7.0, 7.5])
+    sampling = Sampling(GONE, gpus, clock=lambda: next(clock))  # type: ignore[arg-type]
+    sampling.begin(0.0)
+    sampling.end(0.4)
+    found = sampling.usage()
+    assert found is not None
+    assert (found.device_energy_j, found.device_average_power_w) == (150.0, 300.0)
+    assert (found.device_power_source, found.devices) == ("instant", 2)
+    assert found.devices_memory is not None
+    assert (found.devices_memory.max_bytes, found.devices_memory.samples) == (40, 1)
+    sampling.close()
+
+
+def test_no_sum_over_several_gpus_leaves_out_one_that_cannot_be_read() -> None:
+    sampling = Sampling(GONE, [Gpu([used(10, 1.0, 1.0)], [100.0, 150.0]), Unreadable()])  # type: ignore[list-item]
+    sampling.begin(0.0)
+    sampling.end(0.4)
+    found = sampling.usage()
+    assert found is not None
+    assert (found.device_energy_j, found.device_average_power_w, found.devices_memory) == (None, None, None)
     sampling.close()
 
 

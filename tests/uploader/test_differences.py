@@ -27,6 +27,7 @@ def test_cells_of_version_1_lack_only_what_migrate_adds() -> None:
     assert [(one.name, one.mode) for one in found.missing] == [
         ("usage_host_source", Mode.NULLABLE),
         ("usage_course", Mode.NULLABLE),
+        ("usage_device_power_source", Mode.NULLABLE),
         ("tensorboard_log_dir", Mode.NULLABLE),
         ("tensorboard_written", Mode.REPEATED),
         ("tensorboard_problem", Mode.NULLABLE),

@@ -107,6 +107,9 @@ class Plug(Protocol):
     def peak_device_memory_bytes(self) -> int | None:
         """Return the allocator's peak on the device, None on a CPU."""
 
+    def reset_peak_device_memory(self) -> bool | None:
+        """Begin the allocator's peak anew; False where the backend cannot. On a CPU it does nothing: None."""
+
     def device_memory_bytes(self) -> int | None:
         """Return what the allocator holds on the device now, None on a CPU."""
 

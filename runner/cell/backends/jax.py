@@ -92,6 +92,10 @@ class Plug:
     def peak_device_memory_bytes(self) -> int | None:
         return _statistics().get("peak_bytes_in_use")
 
+    def reset_peak_device_memory(self) -> bool | None:
+        # Device.memory_stats() has a peak since the process began, and nothing that resets it.
+        return None if jax.default_backend() == "cpu" else False
+
     def device_memory_bytes(self) -> int | None:
         return _statistics().get("bytes_in_use")
 

@@ -97,6 +97,12 @@ class Plug:
     def peak_device_memory_bytes(self) -> int | None:
         return _allocated_bytes("peak")
 
+    def reset_peak_device_memory(self) -> bool | None:
+        if not tf.config.list_physical_devices("GPU"):
+            return None
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        return True
+
     def device_memory_bytes(self) -> int | None:
         return _allocated_bytes("current")
 

@@ -97,6 +97,12 @@ class Plug:
     def peak_device_memory_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
 
+    def reset_peak_device_memory(self) -> bool | None:
+        if not torch.cuda.is_initialized():
+            return None
+        torch.cuda.reset_peak_memory_stats()
+        return True
+
     def device_memory_bytes(self) -> int | None:
         return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else None
 

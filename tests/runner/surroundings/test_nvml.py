@@ -12,7 +12,7 @@ import pytest
 from analysis.surroundings.readings import Unread
 from records.codec import decode, to_json
 from records.schema import GpuEpochs
-from runner.surroundings.nvml import GpuReading, GpuUse, HeldClocks, Nvml, opened, over_epochs
+from runner.surroundings.nvml import GpuIdentity, GpuReading, GpuUse, HeldClocks, Nvml, opened, over_epochs
 from tests.conftest import make_settings
 
 LOCKED = make_settings(device="gpu", clocks="locked")
@@ -24,17 +24,23 @@ class Refusal(Exception):
 
 
 class Driver:
-    """What `pynvml` offers of one GPU; `forbidden` names calls that fail, `calls` keeps those that change something."""
+    """What `pynvml` offers of one GPU.
+
+    `forbidden` names calls that fail, `calls` has those that change something, `instant` the code and value in mW of
+    the field of instantaneous power.
+    """
 
     NVMLError = Refusal
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
     NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
     NVML_CLOCK_LIMIT_ID_TDP = 0xFFFFFF01
+    NVML_FI_DEV_POWER_INSTANT = 186
 
     def __init__(self, *forbidden: str) -> None:
         self.forbidden = forbidden
         self.users: dict[int, int | None] = {7: 1 << 30, 8: 1 << 20, 99: 1 << 29}
         self.calls: list[tuple[Any, ...]] = []
+        self.instant = (3, 0)  # not supported
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml") and name in object.__getattribute__(self, "forbidden"):
@@ -58,6 +64,22 @@ class Driver:
 
     def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int:
         return 61
+
+    def nvmlDeviceGetFieldValues(self, handle: Any, fields: list[int]) -> Any:
+        assert fields == [self.NVML_FI_DEV_POWER_INSTANT]
+        return [SimpleNamespace(nvmlReturn=self.instant[0], value=SimpleNamespace(uiVal=self.instant[1]))]
+
+    def nvmlDeviceGetUUID(self, handle: Any) -> str:
+        return f"GPU-of {handle}"
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]:
+        return (9, 0)
+
+    def nvmlDeviceGetMigMode(self, handle: Any) -> list[int]:
+        return [0, 0]
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
 
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:
         return 312_500
@@ -106,12 +128,13 @@ def gpu(driver: Driver) -> Nvml:
 
 
 def test_a_reading_is_in_the_units_of_its_names() -> None:
-    assert gpu(Driver()).read() == READ
+    assert replace(gpu(Driver()).read(), at_s=None) == READ
 
 
 def test_what_the_driver_does_not_tell_is_not_measured() -> None:
     driver = Driver("nvmlDeviceGetPowerUsage", "nvmlDeviceGetViolationStatus")
-    assert gpu(driver).read() == replace(READ, power_w=None, thermal_throttled_s=None, power_throttled_s=None)
+    found = replace(gpu(driver).read(), at_s=None)
+    assert found == replace(READ, power_w=None, thermal_throttled_s=None, power_throttled_s=None)
 
 
 def test_use_is_that_of_the_whole_gpu_and_of_the_processes_that_are_asked_for() -> None:
@@ -127,7 +150,8 @@ def test_memory_of_processes_that_the_driver_does_not_tell_is_not_measured(users
 
 
 def test_a_driver_that_refuses_everything_leaves_a_use_unmeasured() -> None:
-    refused = ("MemoryInfo", "UtilizationRates", "ComputeRunningProcesses", "PowerUsage", "TotalEnergyConsumption")
+    refused = ("MemoryInfo", "UtilizationRates", "ComputeRunningProcesses", "PowerUsage", "FieldValues")
+    refused = (*refused, "TotalEnergyConsumption")
     found = gpu(Driver(*(f"nvmlDeviceGet{name}" for name in refused)))
     assert (found.use({7}), found.energy_j()) == (GpuUse(), None)
 
@@ -190,8 +214,42 @@ def test_epochs_have_a_boundary_more_than_there_are_and_what_moved_in_each() -> 
         epoch_energies_j=[100.0, None],
         thermal_throttled_times_s=[0.25, 0.0],
         power_throttled_times_s=[0.0, 0.5],
+        average_powers_w=[None, None],
     )
     assert decode(GpuEpochs, to_json(found)) == found
+
+
+def test_the_power_of_an_epoch_is_its_energy_over_its_time() -> None:
+    ends = [(GpuReading(energy_j=10.0, at_s=1.0), GpuReading(energy_j=160.0, at_s=1.5)), (GpuReading(), GpuReading())]
+    found = over_epochs(ends, GpuIdentity("GPU-a", "9.0", mig=False))
+    assert found is not None
+    assert (found.average_powers_w, found.uuid, found.compute_capability, found.mig) == (
+        [300.0, None],
+        "GPU-a",
+        "9.0",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("instant", "power_w", "source"), [((0, 480_000), 480.0, "instant"), ((3, 0), 312.5, "power_usage")]
+)
+def test_power_is_that_of_the_moment_where_the_driver_offers_it(
+    instant: tuple[int, int], power_w: float, source: str
+) -> None:
+    driver = Driver()
+    driver.instant = instant
+    found = gpu(driver)
+    assert (found.use(()).power_w, found.power_source) == (power_w, source)
+
+
+def test_samples_of_power_are_never_a_mixture() -> None:
+    driver = Driver()
+    driver.instant = (0, 480_000)
+    found = gpu(driver)
+    assert found.power_w() == 480.0
+    driver.instant = (999, 0)
+    assert found.power_w() is None
 
 
 def test_no_epoch_is_no_reading() -> None:

@@ -45,6 +45,12 @@ def without(problem: str) -> Outcome:
         (Outcome(task=TaskSeen(RUN, never="command: none")), Status.ERROR, "command: none"),
         (Outcome(task=TaskSeen(RUN, no_device="gpus: none")), Status.DEVICE_MISMATCH, "gpus: none"),
         (Outcome(infrastructure="server: gone"), Status.INFRA, "server: gone"),
+        (
+            replace(DONE, exit_code=1, gpu_lost="GPU 0: GPU is lost"),
+            Status.INFRA,
+            "GPU lost: NVML says GPU 0: GPU is lost; look for Xid in the kernel's log (dmesg), reset the GPU "
+            "(nvidia-smi --gpu-reset) or restart the machine",
+        ),
         (Outcome(refused="not here"), Status.UNSUPPORTED, "not here"),
         (without("no_match: none"), Status.ERROR, "metric speed: no_match: none"),
         (without("not_finite: nan"), Status.DIVERGED, "metric speed: not_finite: nan"),

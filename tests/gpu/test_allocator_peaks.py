@@ -1,0 +1,46 @@
+"""The allocator's peak begins anew before the measured epochs; on a CPU nothing is done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.process  # it imports a backend
+
+TORCH = """
+import torch
+from runner.cell import backends
+torch.cuda.reset_peak_memory_stats = lambda: calls.append("reset")
+plug = backends.load("torch")
+assert (plug.reset_peak_device_memory(), calls) == (None, []), calls
+torch.cuda.is_initialized = lambda: True
+assert (plug.reset_peak_device_memory(), calls) == (True, ["reset"]), calls
+"""
+TENSORFLOW = """
+import tensorflow as tf
+from runner.cell import backends
+tf.config.experimental.reset_memory_stats = calls.append
+plug = backends.load("tensorflow")
+assert (plug.reset_peak_device_memory(), calls) == (None, []), calls
+tf.config.list_physical_devices = lambda kind: [kind]
+assert (plug.reset_peak_device_memory(), calls) == (True, ["GPU:0"]), calls
+"""
+JAX = """
+import jax
+from runner.cell import backends
+plug = backends.load("jax")
+assert plug.reset_peak_device_memory() is None
+jax.default_backend = lambda: "gpu"
+assert plug.reset_peak_device_memory() is False
+"""
+
+
+@pytest.mark.parametrize(("backend", "script"), [("torch", TORCH), ("tensorflow", TENSORFLOW), ("jax", JAX)])
+def test_the_peak_is_reset_on_a_gpu_and_left_alone_on_a_cpu(backend: str, script: str) -> None:
+    environment = {**os.environ, "KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", f"calls = []\n{script}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
