@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from models.fc import hlo, layout
 from models.fc.collective_time import jax_collectives_s
 from models.fc.crew import Crew, Kept, Order, require_devices
+from models.fc.device_memory import device_peaks_bytes
 from models.fc.profiled import by_profiling, seen_by
 from models.fc.programs import program
 from models.fc.scopes import scope
@@ -145,6 +146,10 @@ class JaxCrew:
     def peaks_bytes(self) -> list[int]:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+
+    def device_peaks_bytes(self) -> list[int]:
+        """Return the peak of JAX's allocator on each worker's GPU."""
+        return device_peaks_bytes(list(self._mesh.devices.flat))
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """Have JAX's profiler see the collective instructions of the compiled step."""

@@ -248,6 +248,14 @@ class TensorFlowCrew:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
 
+    def device_peaks_bytes(self) -> list[int]:
+        """Return the peak of TensorFlow's allocator on each worker's GPU."""
+        if self._order.device == "cpu":
+            return []
+        # It takes no more of a device's name than its type and number.
+        names = [device.rpartition("device:")[2] for device in self._devices]
+        return [int(tf.config.experimental.get_memory_info(name)["peak"]) for name in names]
+
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """Have TensorFlow's profiler see the operations that stand for collectives."""
         if not self.traffic().calls:

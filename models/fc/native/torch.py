@@ -313,6 +313,10 @@ class TorchRank:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
 
+    def device_peaks_bytes(self) -> list[int]:
+        """Return the peak of the allocator on this worker's GPU."""
+        return [torch.cuda.max_memory_allocated(self._device)] if self._device.type == "cuda" else []
+
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """One worker alone communicates with nobody; for several, `Ranks` asks each what it `watched`."""
         return None

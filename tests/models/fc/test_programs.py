@@ -152,6 +152,16 @@ def test_each_worker_process_has_its_share_of_the_cpus_and_as_many_threads() -> 
 
 
 @pytest.mark.process
+def test_workers_that_are_new_interpreters_compute_what_copies_do() -> None:
+    found = answered("start_methods.py", "torch")
+    modes = {mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE}
+    assert {name.split()[0] for name in found["equal"]} == modes
+    assert [name for name, equal in found["equal"].items() if not equal] == []
+    # Only a new interpreter configures its backend itself.
+    assert (found["configured"], found["processes"]) == ("spawn", 2)
+
+
+@pytest.mark.process
 def test_each_worker_of_tensorflow_multiplies_on_its_own_device() -> None:
     # Of three layers: three products forward, three for the weights' gradients, two for the inputs'.
     forward, both = 3, 3 + 3 + 2
@@ -193,7 +203,8 @@ def test_a_step_may_take_longer_than_the_workers_had_for_meeting() -> None:
 
 
 @pytest.mark.process
-def test_workers_amid_their_steps_end_with_the_process_that_forked_them() -> None:
-    found = answered("lost_workers.py", "torch", "orphaned")
+@pytest.mark.parametrize("way", ["orphaned", "orphaned_interpreters"])
+def test_workers_amid_their_steps_end_with_the_process_that_started_them(way: str) -> None:
+    found = answered("lost_workers.py", "torch", way)
     assert found["left"] == [False, False]
     assert found["took_s"] < 5.0
