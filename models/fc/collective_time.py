@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from records.traces.columns import Places
 from records.traces.neutral import covered
@@ -75,7 +76,7 @@ def _kinds(plane: Plane, wanted: Callable[[str], object]) -> list[int]:
     return [kind for kind, name in plane.event_names.items() if wanted(name)]
 
 
-def _kernels(plane: Plane, events: Events) -> Places:
+def _kernels(plane: Plane, events: Events) -> NDArray[np.bool_]:
     """Return which events of a device are kernels that communicate, whatever operation launched them."""
     kinds = _kinds(plane, COMMUNICATION_KERNEL.search) if _is_accelerator(plane) else []
     return np.isin(events.kinds, kinds)

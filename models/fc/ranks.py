@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from models.collector import settle
 from models.fc.crew import Kept, Order
@@ -37,6 +37,7 @@ from records.traffic import Traffic, together
 
 PR_SET_PDEATHSIG = 1
 MEETING_LIMIT_S = 60.0
+StartMethod = Literal["fork", "spawn"]
 # A worker whose neighbour was killed may tell of the broken connection before the death itself is seen.
 NEWS_OF_DEATH_S = 0.5
 
@@ -63,7 +64,7 @@ class WorkerStart:
     copied: bool
 
 
-def start_method(device: str) -> str:
+def start_method(device: str) -> StartMethod:
     """Return how the workers' processes are started: CUDA cannot be used in a forked one."""
     return "fork" if device == "cpu" else "spawn"
 
@@ -71,7 +72,7 @@ def start_method(device: str) -> str:
 class Ranks:
     """The crew of a task whose workers are processes."""
 
-    def __init__(self, order: Order, timeout_s: float = MEETING_LIMIT_S, method: str | None = None) -> None:
+    def __init__(self, order: Order, timeout_s: float = MEETING_LIMIT_S, method: StartMethod | None = None) -> None:
         """Start the workers and wait until all have met. Raises `WorkerDied` or `WorkerFailed`."""
         context = multiprocessing.get_context(method or start_method(order.device))
         copied = context.get_start_method() == "fork"

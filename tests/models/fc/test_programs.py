@@ -15,7 +15,7 @@ import pytest
 
 from analysis.fc import proof_fault
 from records.fc import DIVIDERS, MODES, OVERLAPPING, Kind, Task
-from records.fc_proof import Proof
+from records.fc_proof import Proof, ProofOrder
 from records.settings import BACKENDS
 from runner.executors.probe import ProcessProbe
 from runner.fc import ProofRequest, prove
@@ -47,7 +47,7 @@ def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_for
 
 def proved(backend: str, tasks: list[Task]) -> Sequence[Proof]:
     """What a backend's workers found of these tasks."""
-    (answer,), refused = prove(ProcessProbe(), [backend], tasks, lambda line: None)
+    (answer,), refused = prove(ProcessProbe(), [backend], ProofOrder(tasks), lambda line: None)
     assert refused == {}
     return answer.proofs
 
