@@ -99,6 +99,7 @@ class Parallel:
 
     Formula and counted bytes are the payload: what the mode's collectives have to move. `wire_bytes_per_step` is what
     the backend's collectives really send from process to process; None where workers share a process, and on GPUs.
+    `peak_worker_device_memory_bytes` is the peak of the allocator on each worker's GPU; None on a CPU.
     """
 
     mode: str
@@ -111,6 +112,7 @@ class Parallel:
     peak_worker_memory_bytes: list[int] = field(default_factory=list)
     communication: Communication | None = None
     wire_bytes_per_step: int | None = None
+    peak_worker_device_memory_bytes: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

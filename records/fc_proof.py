@@ -9,11 +9,12 @@ from records.fc import Parallel, Task
 
 @dataclass(frozen=True, slots=True)
 class ProofOrder:
-    """What one process is to prove on its backend."""
+    """What one process is to prove on its backend; `device` is cpu or gpu."""
 
     tasks: list[Task]
     steps: int = 5
     seed: int = 0
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)

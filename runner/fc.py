@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from records import fc, fc_rules
 from records.codec import CodecError, decode
 from records.fc import DIVIDERS, MODES, Kind, Task
 from records.fc_proof import ProofAnswer, ProofOrder
+from records.settings import Settings
 from runner.executors.probe import Probe, ProbeFailed
 from runner.peaks import probe_settings
 
 MODULE = "models.fc.prove"
-TIMEOUT_S = 900.0
+# On GPUs every task of several PyTorch workers starts as many interpreters.
+TIMEOUT_S = {"cpu": 900.0, "gpu": 3600.0}
 WORKERS = (1, 2, 3, 4)
 PRECISIONS = ("float64", "float32")
 # Small, and no two of its sizes equal: a product of the wrong shape must not pass. All these workers divide its sizes,
@@ -84,23 +86,35 @@ def _variants(task: Task) -> list[dict[str, Any]]:
 
 
 def prove(
-    probe: Probe, backends: Sequence[str], tasks: Sequence[Task], report: Callable[[str], None], seed: int = 0
+    probe: Probe, backends: Sequence[str], order: ProofOrder, report: Callable[[str], None]
 ) -> tuple[list[ProofAnswer], dict[str, str]]:
-    """Prove the tasks, one process a backend; return what each answered, and why some did not."""
+    """Prove the tasks of an order, one process a backend; return what each answered, and why some did not."""
     answers: list[ProofAnswer] = []
     refused: dict[str, str] = {}
     for backend in backends:
         if why := probe.missing(backend):
             refused[backend] = why
             continue
-        own = [task for task in tasks if not fc_rules.backend_faults(task, backend)]
+        own = [task for task in order.tasks if not fc_rules.backend_faults(task, backend)]
         report(f"proving {len(own)} tasks on {backend}")
         try:
-            answer = probe.ask(MODULE, ProofOrder(own, seed=seed), probe_settings(backend), TIMEOUT_S)
+            settings = _settings(backend, order.device, own)
+            answer = probe.ask(MODULE, replace(order, tasks=own), settings, TIMEOUT_S[order.device])
             answers.append(decode(ProofAnswer, answer, "answer"))
         except (ProbeFailed, CodecError) as error:
             refused[backend] = str(error)
     return answers, refused
+
+
+def _settings(backend: str, device: str, tasks: Sequence[Task]) -> Settings:
+    """Return the settings of a cell that sees the devices of the task with most workers."""
+    workers = max((task.workers for task in tasks), default=1)
+    return replace(probe_settings(backend, device), workload=fc.WORKLOAD, params={"workers": workers})
+
+
+def workers_on(device: str, gpus: int) -> tuple[int, ...]:
+    """Return the numbers of workers that are proved by default: at most as many as there are GPUs, or one."""
+    return WORKERS if device == "cpu" else tuple(workers for workers in WORKERS if workers <= max(1, gpus))
 
 
 def epochs_of(num_batches: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -67,6 +68,9 @@ class Crew(Protocol):
     def peaks_bytes(self) -> list[int]:
         """Return the peak of resident memory of each process that holds workers."""
 
+    def device_peaks_bytes(self) -> list[int]:
+        """Return the peak of the allocator on each worker's device; nothing on a CPU."""
+
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """Take more steps, in so many epochs, to see how long their collectives take; None where none was seen."""
 
@@ -82,6 +86,8 @@ class Order:
     """What a crew is made from; `device` is cpu or gpu, `keep_gradients` where they are to be looked at afterwards.
 
     `namespaces` are the network namespaces that the workers join, by rank; none where they speak over loopback.
+    `configure` applies the cell's settings to the backend in a worker's process that is not a copy of this one: a
+    function that can be pickled.
     """
 
     task: Task
@@ -89,6 +95,7 @@ class Order:
     device: str = "cpu"
     keep_gradients: bool = False
     namespaces: tuple[str, ...] = ()
+    configure: Callable[[], None] | None = None
 
 
 def reserve(backend: str, workers: int, device: str) -> None:
@@ -102,7 +109,7 @@ def reserve(backend: str, workers: int, device: str) -> None:
 def assemble(backend: str, order: Order, *, apart: bool = False) -> Crew:
     """Return the crew of a task; `apart` where PyTorch is to keep out of this process even for one worker.
 
-    PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.
+    On a CPU PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.
     """
     if order.task.precision == "float64":
         keep_float64()

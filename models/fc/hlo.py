@@ -1,25 +1,44 @@
 """What a compiled XLA program communicates, read from its text: where XLA itself puts the collectives in.
 
-Promise: every collective of the program is counted, once for each time that it stands there; one that it does not know,
-or that is not among all workers, is refused. It does not know loops: the programs of this package have none.
+Promise: every collective of the program is counted once, for each time that it stands there; an unknown one, or one
+that is not among all workers, is refused. It does not know loops: the programs of this package have none.
+
+XLA:GPU makes collectives asynchronous. In the text of a program a collective is then one of
+
+    all-reduce-start          whose shape is that of the result, as in the synchronous form
+    all-gather-start          with the shape (operands, results)
+    collective-permute-start  with the shape (operand, result), on some devices with two u32[] of context behind
+    reduce-scatter-start      and all-to-all-start, with the shape ((operands), results, context): short for
+    async-start               of the same shape, whose `calls` names a computation with the synchronous form in it
+
+each with a `-done` that takes the start as its operand (HloInstruction::CreateAsyncStart in
+xla/hlo/ir/hlo_instruction.h and the texts of xla/hlo/parser/hlo_parser_test.cc in github.com/openxla/xla). What is
+counted is the same in all forms.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from records.traffic import Traffic
 
 BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "pred": 1}
 ARRAY = re.compile(r"\b(\w+)\[([\d,]*)\]")
+COMPUTATION = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.-]+) \(.*\{\s*$")
 COLLECTIVE = re.compile(
-    r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<made>.+?) "
-    r"(?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-\w+|ragged-all-to-all)"
-    r"(?P<phase>-start|-done)?\((?P<rest>.*)$",
-    re.MULTILINE,
+    r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<shape>.+?) "
+    r"(?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-\w+|ragged-all-to-all)"
+    r"(?P<phase>-start|-done)?\((?P<rest>.*)$"
 )
+WRAPPER = re.compile(
+    r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = .+? async-(?P<phase>start|update|done)\(%?(?P<operand>[\w.-]+)?(?P<rest>.*)$"
+)
+CALLS = re.compile(r"\bcalls=%?([\w.-]+)")
+PAIRS = re.compile(r"source_target_pairs=\{(.*?\}|)\}")
 # A list of groups, groups by their number and size, or a mesh and those of its axes along which they lie.
 GROUPS = re.compile(r"replica_groups=(?:\{(\{[\d,]*\})\}|\[1,(\d+)\]|mesh\[([^]]*)\] \{([^}]*)\})")
 
@@ -27,35 +46,112 @@ GROUPS = re.compile(r"replica_groups=(?:\{(\{[\d,]*\})\}|\[1,(\d+)\]|mesh\[([^]]
 PROMOTED = re.compile(r"to_apply=%?[\w.-]*_promoted")
 
 
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """An instruction that communicates, in the computation named `within`."""
+
+    name: str
+    kind: str
+    shape: str
+    phase: str
+    rest: str
+    within: str
+
+
 def traffic_of(text: str, workers: int) -> Traffic:
     """Return what each worker takes part in when a program runs once. Raises `ValueError` for what it cannot count."""
+    times = Counter(
+        called[1]
+        for match in _matches(WRAPPER, text)
+        if match["phase"] == "start" and (called := CALLS.search(match[0]))
+    )
     found = Traffic()
-    for match in COLLECTIVE.finditer(text):
-        kind, phase = match["kind"], match["phase"]
-        if phase == "-done":
-            continue
-        if phase or kind not in ("all-reduce", "all-gather", "reduce-scatter"):
-            raise ValueError(f"a program with {kind}{phase or ''} cannot be counted")
-        if _group_size(match["rest"]) != workers:
-            raise ValueError(f"a program with {kind} among other than all {workers} workers cannot be counted")
-        field = f"{kind.replace('-', '_')}_bytes"
-        size = _bytes(match["made"]) * (workers if kind == "reduce-scatter" else 1)
-        if PROMOTED.search(match["rest"]):
-            size //= 2  # as elsewhere, what was asked for counts
-        found = replace(found, calls=found.calls + 1, **{field: getattr(found, field) + size})
+    for one in _collectives(text):
+        if one.phase != "-done":
+            for _ in range(times.get(one.within, 1)):
+                found = _with(found, one, workers)
     return found
 
 
 def collectives(text: str) -> set[str]:
-    """Return the names of a program's collective instructions, as a profiler tells them."""
-    return {match["name"] for match in COLLECTIVE.finditer(text)}
+    """Return the names of a program's collective instructions, as a profiler reports them."""
+    found = list(_collectives(text))
+    names, within = {one.name for one in found}, {one.within for one in found}
+    for match in _matches(WRAPPER, text):
+        called = CALLS.search(match["rest"])
+        if (called and called[1] in within) or match["operand"] in names:
+            names.add(match["name"])
+    return names
 
 
-def _bytes(made: str) -> int:
-    """Return the size of the array, or of all arrays of a tuple, that an instruction makes."""
-    return sum(
-        BYTES[kind] * math.prod(int(size) for size in sizes.split(",") if size) for kind, sizes in ARRAY.findall(made)
-    )
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    return (match for line in text.splitlines() if (match := pattern.match(line)))
+
+
+def _collectives(text: str) -> Iterator[Collective]:
+    within = ""
+    for line in text.splitlines():
+        if computation := COMPUTATION.match(line):
+            within = computation["name"]
+        elif match := COLLECTIVE.match(line):
+            yield Collective(**match.groupdict(""), within=within)
+
+
+def _with(found: Traffic, one: Collective, workers: int) -> Traffic:
+    """Return what was found and one collective more."""
+    size = _bytes(_result(one))
+    if one.kind == "collective-permute":
+        pairs = _pairs(one.rest)
+        return replace(found, handed_bytes=found.handed_bytes + pairs * size, hand_overs=found.hand_overs + pairs)
+    if one.kind not in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all"):
+        raise ValueError(f"a program with {one.kind}{one.phase} cannot be counted")
+    if _group_size(one.rest) != workers:
+        raise ValueError(f"a program with {one.kind} among other than all {workers} workers cannot be counted")
+    if one.kind == "all-to-all":
+        # Of n workers each keeps its own n-th part: together they send n (n - 1) / n of what each of them holds.
+        return replace(found, calls=found.calls + 1, group_sent_bytes=found.group_sent_bytes + (workers - 1) * size)
+    field = f"{one.kind.replace('-', '_')}_bytes"
+    size *= workers if one.kind == "reduce-scatter" else 1
+    if PROMOTED.search(one.rest):
+        size //= 2  # as elsewhere, what was asked for counts
+    return replace(found, calls=found.calls + 1, **{field: getattr(found, field) + size})
+
+
+def _result(one: Collective) -> str:
+    """Return the shape of what a collective gives, the same in its synchronous and its asynchronous form."""
+    if one.phase != "-start" or one.kind == "all-reduce":
+        return one.shape
+    parts = _parts(one.shape)
+    if len(parts) < 2:
+        raise ValueError(f"{one.kind}-start: must have the shape (operands, results), got {one.shape}")
+    return parts[1]
+
+
+def _parts(shape: str) -> list[str]:
+    """Return the parts of a tuple's shape, those of tuples within it together."""
+    parts, depth = [""], 0
+    for character in shape.strip().removeprefix("(").removesuffix(")"):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _pairs(rest: str) -> int:
+    match = PAIRS.search(rest)
+    return match[1].count("{") if match else 0
+
+
+def _bytes(shape: str) -> int:
+    """Return the size of an array, or of all arrays of a tuple. Raises `ValueError` for an unknown element type."""
+    size = 0
+    for kind, lengths in ARRAY.findall(shape):
+        if kind not in BYTES:
+            raise ValueError(f"element type {kind} of {shape} cannot be counted; known are {', '.join(BYTES)}")
+        size += BYTES[kind] * math.prod(int(length) for length in lengths.split(",") if length)
+    return size
 
 
 def _group_size(rest: str) -> int | None:

@@ -1,7 +1,8 @@
 """The proof of the FC modes on one backend: gradients and weights after a few steps against plain NumPy.
 
 `python -P -m models.fc.prove FOLDER` reads `order.json` there and writes `answer.json`. PyTorch keeps out of this
-process, so that its workers can be forked from it task after task.
+process, so that its workers can be forked from it task after task; on GPUs they are new interpreters. There products
+are in full float32, not in TF32, whose ten bits of mantissa would be beyond the limit.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +25,19 @@ from records.fc_proof import Proof, ProofAnswer, ProofOrder
 
 def prove(order: ProofOrder) -> ProofAnswer:
     """Run each task for the steps asked and say how far it is from plain NumPy and from `fc_single_manual`."""
-    _configure(order)
     backend = os.environ["KERAS_BACKEND"]
+    _configure(backend, order)
     return ProofAnswer(backend, [_proof(backend, task, order) for task in order.tasks])
 
 
 def found(backend: str, task: Task, order: ProofOrder) -> tuple[Trained, Parallel]:
     """Return what a backend's workers hold after the steps, as whole models, and what they proved."""
-    crew = assemble(backend, Order(task, order.seed, keep_gradients=True), apart=True)
+    asked = Order(task, order.seed, order.device, keep_gradients=True)
+    crew = assemble(backend, asked, apart=order.device == "cpu")
     try:
         crew.run(order.steps)
-        return _whole(task, crew), parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
+        parallel = parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
+        return _whole(task, crew), replace(parallel, peak_worker_device_memory_bytes=crew.device_peaks_bytes() or None)
     finally:
         crew.close()
 
@@ -62,12 +66,27 @@ def update_error(task: Task, order: ProofOrder, found: Trained, wanted: Trained)
     return max(errors)
 
 
-def _configure(order: ProofOrder) -> None:
-    if os.environ["KERAS_BACKEND"] == "jax" and any(task.precision == "float64" for task in order.tasks):
+def _configure(backend: str, order: ProofOrder) -> None:
+    """Set what must be set before the backend's first operation. Raises `NoDevice` or `NoSuchDevices`."""
+    if backend == "jax" and any(task.precision == "float64" for task in order.tasks):
         import jax
 
         jax.config.update("jax_enable_x64", True)
-    reserve(os.environ["KERAS_BACKEND"], max(task.workers for task in order.tasks), "cpu")
+    if order.device == "gpu":
+        _compute_in_full_float32(backend)
+    reserve(backend, max(task.workers for task in order.tasks), order.device)
+
+
+def _compute_in_full_float32(backend: str) -> None:
+    """Forbid TF32 where it is the default; on PyTorch it is not for products of matrices."""
+    if backend == "jax":
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", "highest")
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 def _proof(backend: str, task: Task, order: ProofOrder) -> Proof:

@@ -1,7 +1,12 @@
-"""One process a worker: forked, told what to do over a pipe each, and ended together.
+"""One process a worker: started, given orders over a pipe each, and ended together.
+
+On a CPU workers are forked. On a GPU each is a new interpreter: "The CUDA runtime does not support the fork start
+method; either the spawn or forkserver start method are required to use CUDA in subprocesses" (PyTorch, "Multiprocessing
+best practices"), and importing Keras is enough to initialise CUDA: it calls `torch.cuda.is_available()`. Not
+`forkserver`, whose workers would be children of another process than the one with which they are to end.
 
 Promise: when one process dies or fails, the others are ended at once and the exception names its rank; when the process
-that forked them is gone, so are they, whatever they were doing. They meet at a file, so that no port can be taken.
+that started them is gone, so are they, whatever they were doing. They meet at a file, so that no port can be taken.
 """
 
 from __future__ import annotations
@@ -15,14 +20,16 @@ import statistics
 import sys
 import tempfile
 import traceback
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from models.collector import settle
 from models.fc.crew import Kept, Order
 from models.fc.network import enter
+from models.float64 import keep_float64
 from records.communication import Communication, Method
 from records.fc import Place
 from records.traces.asked import TraceOrder
@@ -30,6 +37,7 @@ from records.traffic import Traffic, together
 
 PR_SET_PDEATHSIG = 1
 MEETING_LIMIT_S = 60.0
+StartMethod = Literal["fork", "spawn"]
 # A worker whose neighbour was killed may tell of the broken connection before the death itself is seen.
 NEWS_OF_DEATH_S = 0.5
 
@@ -42,12 +50,32 @@ class WorkerFailed(Exception):
     """A worker raised an exception; the message names its rank and holds the exception."""
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerStart:
+    """What a worker's process begins with. It can be pickled, since a new interpreter shares no memory with this one.
+
+    `copied` says whether the process is a copy of the one that started it, or a new interpreter.
+    """
+
+    order: Order
+    rank: int
+    meeting: str
+    timeout_s: float
+    copied: bool
+
+
+def start_method(device: str) -> StartMethod:
+    """Return how the workers' processes are started: CUDA cannot be used in a forked one."""
+    return "fork" if device == "cpu" else "spawn"
+
+
 class Ranks:
     """The crew of a task whose workers are processes."""
 
-    def __init__(self, order: Order, timeout_s: float = MEETING_LIMIT_S) -> None:
-        """Fork the workers and wait until all have met. Raises `WorkerDied` or `WorkerFailed`."""
-        context = multiprocessing.get_context("fork")
+    def __init__(self, order: Order, timeout_s: float = MEETING_LIMIT_S, method: StartMethod | None = None) -> None:
+        """Start the workers and wait until all have met. Raises `WorkerDied` or `WorkerFailed`."""
+        context = multiprocessing.get_context(method or start_method(order.device))
+        copied = context.get_start_method() == "fork"
         self._partition = order.task.partition
         self._folder = tempfile.mkdtemp(prefix="ranks-")
         self._pipes: list[Connection] = []
@@ -55,7 +83,9 @@ class Ranks:
         for rank in range(order.task.workers):
             ours, theirs = context.Pipe()
             self._pipes.append(ours)
-            arguments = (order, rank, str(Path(self._folder) / "meeting"), timeout_s, theirs, list(self._pipes))
+            start = WorkerStart(order, rank, str(Path(self._folder) / "meeting"), timeout_s, copied)
+            # A copy has these ends of the pipes, too; a new interpreter has only what it is given.
+            arguments = (start, theirs, list(self._pipes) if copied else [])
             process = context.Process(target=_live, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -85,6 +115,10 @@ class Ranks:
     def peaks_bytes(self) -> list[int]:
         """Return the peak of each worker's process."""
         return [peak for found in self._ask("peaks_bytes") for peak in found]
+
+    def device_peaks_bytes(self) -> list[int]:
+        """Return the peak of the allocator of each worker's process on its GPU."""
+        return [peak for found in self._ask("device_peaks_bytes") for peak in found]
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """Have every worker time its collectives; a step, and what of it is no collective, are means over workers.
@@ -166,10 +200,8 @@ def _end_of(exit_code: int) -> str:
     return f"ended with exit code {exit_code}"
 
 
-def _live(
-    order: Order, rank: int, meeting: str, timeout_s: float, orders: Connection, not_mine: list[Connection]
-) -> NoReturn:
-    """Be a worker: meet the others, then do as told until there is nobody left to tell."""
+def _live(start: WorkerStart, orders: Connection, not_mine: list[Connection]) -> NoReturn:
+    """Be a worker: meet the others, then carry out orders until nobody is left to give them."""
     _end_with_parent()
     for pipe in not_mine:
         pipe.close()
@@ -177,7 +209,7 @@ def _live(
         own = None
         while True:
             method, arguments = orders.recv()
-            own = own or _arrive(order, rank, meeting, timeout_s)
+            own = own or _arrive(start)
             orders.send(("answer", getattr(own, method)(*arguments)))
     except (EOFError, ConnectionResetError, BrokenPipeError):
         pass
@@ -191,7 +223,7 @@ def _live(
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process with the thread that forked it: amid steps no pipe is looked at."""
+    """Have the kernel end this process with the thread that started it: amid steps no pipe is looked at."""
     parent = multiprocessing.parent_process()
     refused = ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if refused:
@@ -200,13 +232,24 @@ def _end_with_parent() -> None:
         os._exit(0)
 
 
-def _arrive(order: Order, rank: int, meeting: str, timeout_s: float) -> Any:
+def _arrive(start: WorkerStart) -> Any:
     """Enter this worker's network, if it has one of its own, and meet the others there."""
+    order = start.order
     if order.namespaces:
-        enter(order.namespaces[rank])
+        enter(order.namespaces[start.rank])
 
     from models.fc.native.torch import join
 
-    worker = join(order, rank, meeting, timeout_s)
+    if not start.copied:
+        _configure(order)
+    worker = join(order, start.rank, start.meeting, start.timeout_s)
     settle()
     return worker
+
+
+def _configure(order: Order) -> None:
+    """Set in a new interpreter what the process that started it has set in itself, and a copy of it has."""
+    if order.configure is not None:
+        order.configure()
+    if order.task.precision == "float64":
+        keep_float64()

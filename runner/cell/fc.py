@@ -7,7 +7,9 @@ processes this one only tells them what to do, and never uses the backend itself
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order, assemble, reserve
 from records import fc, fc_rules, inherited, network
@@ -18,7 +20,7 @@ from runner.cell import backends, memory
 from runner.cell.backends import Plug, Unsupported
 from runner.cell.clock import monotonic
 from runner.cell.job import Job, keep_tuning, publish_figures
-from runner.cell.kept import Allocated, Compiling, Kept
+from runner.cell.kept import PROCESS, Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, finite, timed
 from runner.cell.measure import (
     DeviceMismatch,
@@ -51,7 +53,9 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         check_initialised(error, settings)
         raise
     begun_s = monotonic()
-    crew = assemble(settings.backend, Order(task, settings.seed, settings.device, namespaces=namespaces))
+    configure = partial(configure_worker, settings, job.compile_cache_dir)
+    order = Order(task, settings.seed, settings.device, namespaces=namespaces, configure=configure)
+    crew = assemble(settings.backend, order)
     build_time_s = monotonic() - begun_s
     try:
         device = _proved(plug, crew, settings)
@@ -59,8 +63,11 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         times, learning, steps = _trained(job, crew, kept)
         parallel = fc.parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
         # Before collectives are watched: that may build another program, whose costs are not the cell's.
-        peaks, events = (memory.peak_resident_bytes(), plug.peak_device_memory_bytes()), plug.compile_events()
-        parallel = replace(parallel, communication=_communication(crew, times, steps))
+        device_peaks = crew.device_peaks_bytes() or None
+        held = _held(plug, kept, device_peaks, parallel.places)
+        events = plug.compile_events()
+        communication = _communication(crew, times, steps)
+        parallel = replace(parallel, communication=communication, peak_worker_device_memory_bytes=device_peaks)
         keep_tuning(job)
         resolved = replace(
             _resolved(settings, plug, (start, steps)),
@@ -73,7 +80,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
             resolved=resolved,
             learning=learning,
-            memory=Memory(*peaks, kept.allocated.sizes_bytes, kept.allocated.peak_span),
+            memory=held,
             versions=found_versions(plug),
             parallel=parallel,
         )
@@ -83,6 +90,25 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         return _with_trace(job, result, crew)
     finally:
         crew.close()
+
+
+def configure_worker(settings: Settings, compile_cache_dir: str | None) -> None:
+    """Apply the settings to the backend in a worker's own process, which has not inherited what this one set."""
+    backends.load(settings.backend).configure(settings, compile_cache_dir)
+
+
+def _held(plug: Plug, kept: Kept, device_peaks: list[int] | None, places: Sequence[fc.Place]) -> Memory:
+    """Return the peaks so far: on the device that of the worker with most; of other processes' no course is known."""
+    host_peak, allocated = memory.peak_resident_bytes(), kept.allocated
+    device_peak = max(device_peaks) if device_peaks else plug.peak_device_memory_bytes()
+    if _here(places):
+        return Memory(host_peak, device_peak, allocated.sizes_bytes, allocated.peak_span)
+    return Memory(host_peak, device_peak, [], PROCESS if device_peaks else None)
+
+
+def _here(places: Sequence[fc.Place]) -> bool:
+    """Return whether all workers are in this process."""
+    return all(place.process in (None, os.getpid()) for place in places)
 
 
 def _with_trace(job: Job, result: CellResult, crew: Crew) -> CellResult:
@@ -98,8 +124,7 @@ def _leave_for_board(job: Job, crew: Crew) -> None:
     """Leave a profile of the workers, where they are in this process; Keras has no layers of theirs to describe."""
     from runner.cell.board import leave
 
-    here = all(place.process in (None, os.getpid()) for place in crew.places())
-    leave(job, None, crew.run if here else None)
+    leave(job, None, crew.run if _here(crew.places()) else None)
 
 
 def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
@@ -135,7 +160,7 @@ def _communication(crew: Crew, times: Times, steps: int) -> Communication | None
 def _proved(plug: Plug, crew: Crew, settings: Settings) -> DeviceProof:
     """Return where the workers' arrays lie. Raises `DeviceMismatch` where that is not what was asked."""
     places = crew.places()
-    if all(place.process in (None, os.getpid()) for place in places):
+    if _here(places):
         return replace(prove(plug, settings), count=len(places))
     platform = "gpu" if all(place.device.startswith("cuda") for place in places) else "cpu"
     if platform != settings.device:

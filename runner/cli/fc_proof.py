@@ -27,7 +27,6 @@ UNUSED = {
     "repeats": 1,
     "threads": None,
     "network": LOCAL,
-    "device": "cpu",
     "full_trace": 0,
     "gpu_aggr": 0,
     "num_classes": 1,
@@ -49,25 +48,27 @@ UNUSED = {
 def run(args: argparse.Namespace) -> int:
     """Prove what the flags ask for; exit code 1 where a task is beyond its limit or a backend gave no answer."""
     from analysis.fc import proof_fault
+    from records.fc_proof import ProofOrder
     from runner.executors.probe import ProcessProbe
     from runner.fc import prove
     from runner.interrupts import interruptible
 
     request = proof_request(args)
-    tasks, seed = request.tasks(), args.seed or 0
+    tasks, seed, device = request.tasks(), args.seed or 0, args.device or "cpu"
     backends = _backends(args.backend, tasks)
     _refuse_too_large(tasks)
     probe = args.seams.probe or ProcessProbe(str(args.results.resolve()))
     with interruptible():
-        answers, refused = prove(probe, backends, tasks, lambda line: print(line, file=sys.stderr), seed)
+        order = ProofOrder(tasks, seed=seed, device=device)
+        answers, refused = prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
     holds = bool(answers) and not refused and not any(proof_fault(p) for a in answers for p in a.proofs)
     if args.json:
         from records.codec import to_json
 
-        found = {"holds": holds, "seed": seed, "answers": to_json(answers), "refused": refused}
+        found = {"holds": holds, "seed": seed, "device": device, "answers": to_json(answers), "refused": refused}
         print(json.dumps({"version": 1, **found, "skipped": request.skipped()}, indent=1))
     else:
-        lines = [*proof_lines(answers, refused), f"{_sizes(tasks[0])}, seed {seed}"]
+        lines = [*proof_lines(answers, refused), f"{_sizes(tasks[0])}, seed {seed}, on {device}"]
         print("\n".join([*lines, *(f"* not proved: {why}" for why in request.skipped())]))
     return 0 if holds else 1
 
@@ -77,9 +78,12 @@ def proof_request(args: argparse.Namespace) -> ProofRequest:
 
     Raises `UsageError` for a flag that a proof has no use for, and where nothing is left to prove.
     """
-    from runner.fc import PRECISIONS, WORKERS, ProofRequest
+    from runner.executors.visible import visible_gpus
+    from runner.fc import PRECISIONS, ProofRequest, workers_on
 
     _refuse_unused(args)
+    if args.device not in (None, "cpu", "gpu"):
+        raise UsageError(f"--device: must be cpu or gpu with --prove, got {args.device!r}")
     if args.mode is not None and args.mode not in MODES:
         raise UsageError(f"--mode: must be one of {', '.join(MODES)}, got {args.mode!r}")
     if args.mode is not None and not MODES[args.mode].native:
@@ -92,7 +96,7 @@ def proof_request(args: argparse.Namespace) -> ProofRequest:
     fixed = {key: value for key, value in given.items() if key in FIXED}
     request = ProofRequest(
         modes=[args.mode] if args.mode else _modes_with(fixed),
-        workers=list(dict.fromkeys(args.num_workers or WORKERS)),
+        workers=list(dict.fromkeys(args.num_workers or workers_on(args.device or "cpu", len(visible_gpus())))),
         precisions=[args.dtype] if args.dtype else PRECISIONS,
         fixed=fixed,
     )

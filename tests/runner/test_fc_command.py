@@ -41,6 +41,7 @@ class FakeProbe:
     error: float = 1e-16
     absent: tuple[str, ...] = ()
     orders: dict[str, ProofOrder] = field(default_factory=dict)
+    settings: list[Settings] = field(default_factory=list)
 
     def missing(self, backend: str) -> str | None:
         return f"{backend} is not installed" if backend in self.absent else None
@@ -48,6 +49,7 @@ class FakeProbe:
     def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
         assert isinstance(order, ProofOrder)
         self.orders[settings.backend] = order
+        self.settings.append(settings)
         return to_json(ProofAnswer(settings.backend, [self.proof(task) for task in order.tasks]))
 
     def proof(self, task: Task) -> Proof:
@@ -311,7 +313,7 @@ def test_a_proof_that_holds_is_a_table_and_exit_code_0(capsys: pytest.CaptureFix
     printed = capsys.readouterr().out
     assert "fc_model_manual   float64    1e-10       1e-16  1e-16  1e-16" in printed
     assert "fc_phy with shared_ratio 0: 0 collectives in 24 tasks" in printed
-    assert "level 5, weight_size 48, batch_size 24, seed 0" in printed
+    assert "level 5, weight_size 48, batch_size 24, seed 0, on cpu" in printed
 
 
 def test_every_mode_is_proved_for_every_number_of_workers_it_can_have() -> None:
@@ -405,7 +407,7 @@ def test_numbers_of_workers_that_do_not_divide_the_sizes_are_reported_as_not_pro
         (["--reduce", "max"], "--reduce: must be sum or mean, got 'max'"),
         (["--weight-size", "960000"], "--weight-size: 960000 at level 5 and batch_size 24 needs at least"),
         (["--threads", "1"], "--threads: has no effect with --prove; leave one of the two out"),
-        (["--device", "gpu"], "--device: has no effect with --prove"),
+        (["--device", "tpu"], "--device: must be cpu or gpu with --prove, got 'tpu'"),
         (["--network", "1gbit"], "--network: has no effect with --prove"),
         (["--num-batches", "10"], "--num-batches: has no effect with --prove"),
         (["--repeats", "3"], "--repeats: has no effect with --prove"),
@@ -420,6 +422,27 @@ def test_a_flag_that_a_proof_cannot_use_is_refused(
     probe = FakeProbe()
     assert runner("--prove", *arguments, probe=probe) == 2
     assert (message in capsys.readouterr().err, probe.orders) == (True, {})
+
+
+@pytest.mark.parametrize(
+    ("visible", "arguments", "workers"),
+    [
+        ("0,1", [], {1, 2}),
+        ("GPU-5a1f", [], {1}),
+        ("0,1,2,3,4,5,6,7", [], {1, 2, 3, 4}),
+        ("0", ["--num-workers", "2"], {2}),
+    ],
+)
+def test_a_proof_on_gpus_takes_as_many_workers_as_there_are_gpus_or_as_the_user_says(
+    visible: str, arguments: list[str], workers: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    probe = FakeProbe()
+    assert runner("--prove", "--mode", "fc_data", "--device", "gpu", *arguments, probe=probe) == 0
+    assert {order.device for order in probe.orders.values()} == {"gpu"}
+    assert {task.workers for order in probe.orders.values() for task in order.tasks} == workers
+    asked = {(s.device, s.workload, s.params["workers"]) for s in probe.settings}
+    assert asked == {("gpu", "fc", max(workers))}
 
 
 def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from models.fc import hlo, layout
+from models.fc.collective_time import jax_collectives_s
 from models.fc.crew import Crew, Kept, Order, require_devices
+from models.fc.device_memory import device_peaks_bytes
 from models.fc.profiled import by_profiling, seen_by
 from models.fc.programs import program
 from models.fc.scopes import scope
@@ -24,8 +26,6 @@ from models.fc.seam import Axis, Loss, Tensor, Worker
 from records.communication import Communication
 from records.fc import LEARNING_RATE, Kind, Place, Task
 from records.traces.asked import TraceOrder
-from records.traces.neutral import covered
-from records.traces.xplane import UNTOLD
 from records.traffic import Traffic
 
 # The mesh of every task has both; where the work is divided one way only, one of them is 1 long.
@@ -147,6 +147,10 @@ class JaxCrew:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
 
+    def device_peaks_bytes(self) -> list[int]:
+        """Return the peak of JAX's allocator on each worker's GPU."""
+        return device_peaks_bytes(list(self._mesh.devices.flat))
+
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """Have JAX's profiler see the collective instructions of the compiled step."""
         if not self.traffic().calls:
@@ -227,15 +231,4 @@ def _shards(array: Any) -> list[Any]:
 
 def _inside_s(names: set[str], run: Callable[[], None]) -> float:
     """Return the seconds that instructions of these names took while something ran, the mean over the devices."""
-    spans: dict[str, list[tuple[float, float]]] = {}
-    for plane in seen_by("jax", run):
-        kinds = [kind for kind, name in plane.event_names.items() if name in names]
-        for events in (line.events() for line in plane.lines):
-            ops, words = events.words("hlo_op")
-            named = np.isin(ops, [at for at, word in enumerate(words) if word in names])
-            its = named | (ops == UNTOLD) & np.isin(events.kinds, kinds)
-            devices, told = events.numbers("device_ordinal")
-            columns = (devices, told, events.start_ns, events.end_ns)
-            for device, is_told, start_ns, end_ns in zip(*(column[its].tolist() for column in columns), strict=True):
-                spans.setdefault(str(device) if is_told else plane.name, []).append((start_ns, end_ns))
-    return sum(map(covered, spans.values())) / 1e9 / max(1, len(spans))
+    return jax_collectives_s(seen_by("jax", run), names)

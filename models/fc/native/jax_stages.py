@@ -17,6 +17,7 @@ import numpy as np
 
 from models.fc import layout
 from models.fc.crew import Kept, Order
+from models.fc.device_memory import device_peaks_bytes
 from models.fc.scopes import scope
 from models.fc.seam import Tensor
 from models.fc.stages import Boxes, LocalStage, in_turn
@@ -83,6 +84,10 @@ class JaxStages:
     def peaks_bytes(self) -> list[int]:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+
+    def device_peaks_bytes(self) -> list[int]:
+        """Return the peak of JAX's allocator on each stage's GPU."""
+        return device_peaks_bytes(self._devices)
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """Stages hand over, and no collective can be taken from them: None."""

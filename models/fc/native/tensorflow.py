@@ -6,7 +6,6 @@ traced the workers' programs run as threads of which one at a time goes on; at a
 
 from __future__ import annotations
 
-import re
 import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from models.fc import layout
+from models.fc.collective_time import SCOPE, tensorflow_collectives_s
 from models.fc.crew import Kept, Order, require_devices
 from models.fc.profiled import by_profiling, seen_by
 from models.fc.programs import Result, program
@@ -30,9 +30,6 @@ from records.traces.asked import WORKER_SCOPE, TraceOrder
 from records.traffic import Traffic, together
 
 Combine = Callable[[list[Tensor]], list[Tensor]]
-# Of the operations that stand for a collective; then the number of workers that one of them makes wait.
-SCOPE = "collective_of_"
-COLLECTIVE = re.compile(rf"{SCOPE}(\d+)")
 # Makes of a group's parts, and their devices, an answer for each.
 CombineGroup = Callable[[list[Tensor], list[str]], list[Tensor]]
 
@@ -251,6 +248,14 @@ class TensorFlowCrew:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
 
+    def device_peaks_bytes(self) -> list[int]:
+        """Return the peak of TensorFlow's allocator on each worker's GPU."""
+        if self._order.device == "cpu":
+            return []
+        # It takes no more of a device's name than its type and number.
+        names = [device.rpartition("device:")[2] for device in self._devices]
+        return [int(tf.config.experimental.get_memory_info(name)["peak"]) for name in names]
+
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """Have TensorFlow's profiler see the operations that stand for collectives."""
         if not self.traffic().calls:
@@ -344,13 +349,5 @@ def _one_device(arrays: Sequence[Any]) -> str:
 
 
 def _inside_s(workers: int, run: Callable[[], None]) -> float:
-    """Return the seconds that collectives took while something ran, the mean over the workers.
-
-    An operation runs when all it needs is there, so that waiting for another worker is not among them.
-    """
-    inside_s = 0.0
-    for plane in seen_by("tensorflow", run):
-        counts = {kind: int(match[1]) for kind, name in plane.event_names.items() if (match := COLLECTIVE.search(name))}
-        for event in (event for line in plane.lines for event in line.events_of(counts)):
-            inside_s += (event.end_ns - event.start_ns) / 1e9 * counts[event.kind] / workers
-    return inside_s
+    """Return the seconds that collectives took while something ran, the mean over the workers."""
+    return tensorflow_collectives_s(seen_by("tensorflow", run), workers)

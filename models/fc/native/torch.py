@@ -54,15 +54,20 @@ def make(order: Order) -> TorchRank:
 def join(order: Order, rank: int, meeting: str, timeout_s: float) -> TorchRank:
     """Join the other workers at the file `meeting` and return this one. Raises where not all come in time."""
     size = order.task.workers
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", network.INTERFACE if order.namespaces else "lo")
+    interface = network.INTERFACE if order.namespaces else "lo"
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if order.device == "cpu":
         _take_share_of_cpus(rank, size)
+        backend: dict[str, Any] = {"backend": "gloo"}
     else:
         torch.cuda.set_device(rank)
-    backend, limit = "gloo" if order.device == "cpu" else "nccl", timedelta(seconds=timeout_s)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # "=": the interface of exactly this name
+        # With its device NCCL connects here, within the time limit, and not at the first collective.
+        backend = {"backend": "nccl", "device_id": torch.device("cuda", rank)}
+    limit = timedelta(seconds=timeout_s)
     try:
         store = dist.FileStore(meeting, size)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        dist.init_process_group(**backend, store=store, rank=rank, world_size=size, timeout=limit)
     except RuntimeError as error:
         raise _not_met(error, size, timeout_s) from error
     dist.group.WORLD.set_timeout(COLLECTIVE_LIMIT)
@@ -204,10 +209,18 @@ def _worker(order: Order, rank: int) -> TorchWorker | TorchStage:
         from models.fc.native.torch_dtensor import DTensorWorker
 
         return DTensorWorker(task.workers, "cpu" if order.device == "cpu" else "cuda")
-    worker = TorchWorker(task.workers)
+    worker = _plain_worker(order)
     if task.kind is Kind.HYBRID:
         worker.divide(task, rank)
     return worker
+
+
+def _plain_worker(order: Order) -> TorchWorker:
+    if order.device == "cpu":
+        return TorchWorker(order.task.workers)
+    from models.fc.native.torch_cuda import CudaWorker
+
+    return CudaWorker(order.task.workers)
 
 
 class Replica(torch.nn.Module):  # type: ignore[misc]
@@ -312,6 +325,10 @@ class TorchRank:
     def peaks_bytes(self) -> list[int]:
         """Return the peak of this process."""
         return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+
+    def device_peaks_bytes(self) -> list[int]:
+        """Return the peak of the allocator on this worker's GPU."""
+        return [torch.cuda.max_memory_allocated(self._device)] if self._device.type == "cuda" else []
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """One worker alone communicates with nobody; for several, `Ranks` asks each what it `watched`."""

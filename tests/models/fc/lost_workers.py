@@ -119,8 +119,25 @@ def orphaned() -> None:
         programs.PROGRAMS["fc_data"] = tells_when_it_is_well_under_way
         Ranks(ORDER).run(1_000_000_000)
     os.close(write)
-    with os.fdopen(read) as told:
-        ends = [os.pidfd_open(int(told.readline())) for _ in range(2)]
+    _lose(forker, read)
+
+
+def orphaned_interpreters() -> None:
+    """As `orphaned`, with workers that are new interpreters."""
+    read, write = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        crew = Ranks(ORDER, method="spawn")
+        os.write(write, "".join(f"{place.process}\n" for place in crew.places()).encode())
+        crew.run(1_000_000_000)
+    os.close(write)
+    _lose(parent, read)
+
+
+def _lose(forker: int, read: int) -> None:
+    """Kill the process that started two workers, whose numbers can be read; print whether they are left."""
+    with os.fdopen(read) as lines:
+        ends = [os.pidfd_open(int(lines.readline())) for _ in range(2)]
     os.kill(forker, signal.SIGKILL)
     LOST.append(time.perf_counter())
     left = set(ends)
@@ -136,6 +153,7 @@ LOST: list[float] = []
 if __name__ == "__main__":
     try:
         WAYS = {way.__name__: way for way in (killed, raising, absent, slow, ports, elsewhere, orphaned)}
+        WAYS[orphaned_interpreters.__name__] = orphaned_interpreters
         WAYS[sys.argv[1]]()
     except (WorkerDied, WorkerFailed) as error:
         took_s = time.perf_counter() - LOST[0]

@@ -9,11 +9,10 @@ from records.traces.xplane import Plane, planes
 from tests.records.traces.made_up import Made, message, plane
 
 
-def profile(*events: Made, **devices: Made) -> Callable[..., list[Plane]]:
-    """What stands for a profiler that saw these events, each on a line of the host's or on its device."""
+def profile(*events: Made) -> Callable[..., list[Plane]]:
+    """A fake profiler that saw these events, each on a thread of the host."""
     host = plane("/host:CPU", {f"thread {number}": [event] for number, event in enumerate(events)})
-    others = [plane(f"/device:{name}:0", {"Stream": [event], "idle": []}) for name, event in devices.items()]
-    return lambda backend, run: list(planes(message(host, *others)))
+    return lambda backend, run: list(planes(message(host)))
 
 
 def of_jax() -> dict[str, object]:
@@ -29,8 +28,6 @@ def of_jax() -> dict[str, object]:
         ("all-gather", 5, 1, {"device_ordinal": 1}),
         instruction("dot", 6, 100, 1, "all-gather"),
         ("end: all-gather", 6, 100, {}),
-        GPU=("all-gather", 5, 15, {}),
-        TPU=("kernel", 6, 3, {"hlo_op": "all-reduce.1"}),
     )
     return {"inside_us": round(jax._inside_s({"all-reduce.1", "all-gather"}, lambda: None) * 1e6)}
 

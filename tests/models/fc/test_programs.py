@@ -15,7 +15,7 @@ import pytest
 
 from analysis.fc import proof_fault
 from records.fc import DIVIDERS, MODES, OVERLAPPING, Kind, Task
-from records.fc_proof import Proof
+from records.fc_proof import Proof, ProofOrder
 from records.settings import BACKENDS
 from runner.executors.probe import ProcessProbe
 from runner.fc import ProofRequest, prove
@@ -47,7 +47,7 @@ def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_for
 
 def proved(backend: str, tasks: list[Task]) -> Sequence[Proof]:
     """What a backend's workers found of these tasks."""
-    (answer,), refused = prove(ProcessProbe(), [backend], tasks, lambda line: None)
+    (answer,), refused = prove(ProcessProbe(), [backend], ProofOrder(tasks), lambda line: None)
     assert refused == {}
     return answer.proofs
 
@@ -133,7 +133,7 @@ def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_is_seen_of_collectives_is_the_mean_over_workers_and_nothing_runs_beside_them(backend: str) -> None:
     wanted = {
-        "jax": {"inside_us": 9},  # of 12 us on one device, whose two instructions overlap, and 6, 15 and 3 on others
+        "jax": {"inside_us": 9},  # of 12 us on one device, whose two instructions overlap, and 6 us on the other
         "tensorflow": {"inside_us": 13},  # 10 us for which both workers wait, and 6 of one of them
         "torch": {"beside": False, "buckets waited for": 1},
     }
@@ -149,6 +149,16 @@ def test_each_worker_process_has_its_share_of_the_cpus_and_as_many_threads() -> 
     share = len(found["whole"]) // 2
     assert found["cpus"] == [found["whole"][:share], found["whole"][share : 2 * share]]
     assert found["threads"] == [share, share]
+
+
+@pytest.mark.process
+def test_workers_that_are_new_interpreters_compute_what_copies_do() -> None:
+    found = answered("start_methods.py", "torch")
+    modes = {mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE}
+    assert {name.split()[0] for name in found["equal"]} == modes
+    assert [name for name, equal in found["equal"].items() if not equal] == []
+    # Only a new interpreter configures its backend itself.
+    assert (found["configured"], found["processes"]) == ("spawn", 2)
 
 
 @pytest.mark.process
@@ -193,7 +203,8 @@ def test_a_step_may_take_longer_than_the_workers_had_for_meeting() -> None:
 
 
 @pytest.mark.process
-def test_workers_amid_their_steps_end_with_the_process_that_forked_them() -> None:
-    found = answered("lost_workers.py", "torch", "orphaned")
+@pytest.mark.parametrize("way", ["orphaned", "orphaned_interpreters"])
+def test_workers_amid_their_steps_end_with_the_process_that_started_them(way: str) -> None:
+    found = answered("lost_workers.py", "torch", way)
     assert found["left"] == [False, False]
     assert found["took_s"] < 5.0

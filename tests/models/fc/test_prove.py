@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from analysis.fc import LIMITS
-from models.fc import layout
+from models.fc import layout, prove
 from models.fc.layout import Array
 from models.fc.prove import error, update_error
 from models.fc.reference import Trained, train
 from records.fc import LEARNING_RATE, Task
 from records.fc_proof import ProofOrder
+from records.traffic import Traffic
 from runner.fc import SMALL
 
 STEPS = 5
@@ -61,3 +65,52 @@ def test_a_weight_that_is_no_number_is_no_proof() -> None:
     wanted = train(task, 0, STEPS)
     spoilt = replace(wanted, weights=[[weight * float("nan") for weight in wanted.weights[0]]])
     assert not error_of(task, spoilt) <= LIMITS["float64"]
+
+
+class Calls(list[tuple[Any, ...]]):
+    """Notes what it is called with."""
+
+    def __call__(self, *arguments: Any) -> None:
+        self.append(arguments)
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "asked"),
+    [
+        ("gpu", "jax", ("jax_default_matmul_precision", "highest")),
+        ("gpu", "tensorflow", (False,)),
+        ("gpu", "torch", None),
+        ("cpu", "jax", None),
+        ("cpu", "tensorflow", None),
+    ],
+)
+def test_a_proof_on_a_gpu_has_its_devices_and_no_tf32(
+    monkeypatch: pytest.MonkeyPatch, device: str, backend: str, asked: tuple[Any, ...] | None
+) -> None:
+    reserved, called = Calls(), Calls()
+    experimental = SimpleNamespace(enable_tensor_float_32_execution=called)
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(config=SimpleNamespace(update=called)))
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=SimpleNamespace(experimental=experimental)))
+    monkeypatch.setattr(prove, "reserve", reserved)
+    prove._configure(backend, ProofOrder([Task(), Task(mode="fc_data", workers=2)], device=device))
+    assert reserved == [(backend, 2, device)]
+    assert called == ([] if asked is None else [asked])
+
+
+def test_a_proof_on_a_gpu_has_its_workers_there_and_records_their_device_peaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task, asked = Task(), Calls()
+    crew = SimpleNamespace(
+        run=Calls(),
+        places=list,
+        traffic=Traffic,
+        peaks_bytes=lambda: [1],
+        device_peaks_bytes=lambda: [2],
+        close=Calls(),
+    )
+    monkeypatch.setattr(prove, "_whole", lambda task, crew: None)
+    monkeypatch.setattr(prove, "assemble", lambda backend, order, apart: asked(order.device, apart) or crew)
+    _, parallel = prove.found("torch", task, ProofOrder([task], device="gpu"))
+    assert list(asked) == [("gpu", False)]
+    assert parallel.peak_worker_device_memory_bytes == [2]

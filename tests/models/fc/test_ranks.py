@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +27,45 @@ def test_a_worker_that_has_met_the_others_keeps_pythons_collector_from_what_it_i
         return "worker"
 
     monkeypatch.setitem(sys.modules, "models.fc.native.torch", SimpleNamespace(join=join))
-    assert ranks._arrive(Order(Task(), seed=1), 0, "meeting", 1.0) == "worker"
+    assert ranks._arrive(ranks.WorkerStart(Order(Task(), seed=1), 0, "meeting", 1.0, copied=True)) == "worker"
     assert met == [frozen_before]
     assert gc.get_freeze_count() - frozen_before > len(made)
+
+
+def configured(found: list[str]) -> None:
+    found.append("configured")
+
+
+@pytest.mark.parametrize(("copied", "steps"), [(True, ["joined"]), (False, ["configured", "joined"])])
+def test_a_new_interpreter_configures_its_backend_before_it_joins_and_a_copy_does_not(
+    monkeypatch: pytest.MonkeyPatch, copied: bool, steps: list[str]
+) -> None:
+    found: list[str] = []
+    join = SimpleNamespace(join=lambda *arguments: found.append("joined"))
+    monkeypatch.setitem(sys.modules, "models.fc.native.torch", join)
+    order = Order(Task(), seed=1, configure=partial(configured, found))
+    ranks._arrive(ranks.WorkerStart(order, 0, "meeting", 1.0, copied))
+    assert found == steps
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_a_new_interpreter_computes_in_float64_if_the_task_does(
+    monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(ranks, "keep_float64", lambda: found.append("float64"))
+    ranks._configure(Order(Task(precision=precision), seed=1))
+    assert found == ["float64"][: precision == "float64"]
+
+
+def test_workers_on_a_gpu_are_new_interpreters_and_on_a_cpu_copies() -> None:
+    assert {device: ranks.start_method(device) for device in ("cpu", "gpu")} == {"cpu": "fork", "gpu": "spawn"}
+
+
+def test_what_a_worker_begins_with_survives_pickling() -> None:
+    order = Order(Task(mode="fc_data", workers=2), 1, "gpu", namespaces=("a", "b"), configure=partial(print, "x"))
+    start = ranks.WorkerStart(order, 1, "meeting", 60.0, copied=False)
+    found = pickle.loads(pickle.dumps(start))
+    assert replace(found, order=replace(found.order, configure=None)) == replace(
+        start, order=replace(order, configure=None)
+    )

@@ -1,0 +1,56 @@
+"""PyTorch on a GPU: communication on a CUDA stream next to that of the computation.
+
+A collective of NCCL starts after what the current stream has been asked for, and with `async_op=False` what that stream
+is asked for next waits for its end (PyTorch, "Distributed communication package", "Synchronous and asynchronous
+collective operations"). Threads do not help: they share the default stream. What a CPU does aside in a thread, a GPU
+therefore does on a second stream, on which collectives can stay synchronous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from models.fc.native.torch import TorchWorker
+from models.fc.seam import Tensor, Worker
+
+
+class CudaWorker(TorchWorker):
+    """A worker on a GPU, which communicates while it computes by a stream of its own."""
+
+    def __init__(self, size: int, group: Any = None, whole: Worker | None = None) -> None:
+        super().__init__(size, group, whole)
+        self._stream: Any = None
+
+    def meanwhile(self, communicate: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Communicate on a stream of its own, after all that has been asked of the current one until now.
+
+        `communicate` is kept until the current stream waits for the result: the memory of its array must not be reused
+        before it has been sent.
+        """
+        if self.size == 1:
+            return Worker.meanwhile(self, communicate)
+        self._stream = self._stream or torch.cuda.Stream()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            made = communicate()
+            done = torch.cuda.Event()
+            done.record(self._stream)
+        return Pending(communicate, made, done)
+
+
+class Pending:
+    """The result of a communication that goes on; a call has the current stream wait for it."""
+
+    def __init__(self, communicate: Callable[[], Tensor], made: Tensor, done: Any) -> None:
+        self._communicate, self._made, self._done = communicate, made, done
+
+    def __call__(self) -> Tensor:
+        """Return the result, for use on the current stream."""
+        stream = torch.cuda.current_stream()
+        stream.wait_event(self._done)
+        # Its memory belongs to the other stream, which must not reuse it while this one reads it.
+        self._made.record_stream(stream)
+        return self._made

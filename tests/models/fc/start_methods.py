@@ -1,0 +1,66 @@
+"""Run with KERAS_BACKEND=torch: do two worker processes compute the same whether they are copies or new interpreters?
+
+Prints, for each mode, whether weights, gradients, losses and counted bytes are equal to the bit. A new interpreter runs
+this file too, so that its worker has the method below. One start of the workers serves all modes.
+"""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+from models.fc.crew import Order
+from models.fc.native.torch import TorchRank
+from models.fc.ranks import Ranks
+from models.float64 import keep_float64
+from records.fc import MODES, Kind, Task
+
+TASK = Task(mode="fc_data", workers=2, level=3, weight_size=16, batch_size=16, precision="float64")
+MODES_OF_RANKS = [mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE]
+STEPS = 2
+
+
+def results(own, tasks):
+    found, workers = [], []
+    for task in tasks:
+        worker = TorchRank(replace(own._order, task=task), own._rank)
+        workers.append(worker)  # what a stage sends must live until it has arrived
+        worker.run(STEPS)
+        (kept,) = worker.kept()
+        arrays = [array.tobytes() for array in (*kept.weights, *kept.gradients)]
+        found.append((kept.loss, arrays, worker.traffic(), worker.device_peaks_bytes()))
+    return found
+
+
+TorchRank.results = results
+
+
+def tasks():
+    shared = {"fc_phy": {"shared_ratio": 0.3}}
+    found = [TASK.changed(mode=mode, **shared.get(mode, {})) for mode in MODES_OF_RANKS]
+    return [*found, TASK.changed(overlap="off"), TASK.changed(mode="fc_model", partition="dtensor")]
+
+
+def configure(text):
+    print(json.dumps({"configured": text}), flush=True)
+
+
+def main() -> None:
+    keep_float64()  # as `assemble` does; a new interpreter has to do it itself
+    found = {}
+    for method in ("fork", "spawn"):
+        crew = Ranks(Order(TASK, seed=0, keep_gradients=True, configure=partial(configure, method)), method=method)
+        try:
+            found[method] = crew._ask("results", tasks())
+            places = crew.places()
+        finally:
+            crew.close()
+    names = [f"{task.mode} {task.overlap} {task.partition}" for task in tasks()]
+    equal = {
+        name: [rank[number] for rank in found["fork"]] == [rank[number] for rank in found["spawn"]]
+        for number, name in enumerate(names)
+    }
+    print(json.dumps({"equal": equal, "processes": len({place.process for place in places})}))
+
+
+if __name__ == "__main__":
+    main()

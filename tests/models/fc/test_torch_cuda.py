@@ -1,0 +1,171 @@
+"""PyTorch's workers on GPUs by the calls they make, on a fake of PyTorch that notes which stream waits for what."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import models.fc.programs  # noqa: F401 - with all that it imports, before PyTorch is a fake
+from models.fc.crew import Order
+from records.fc import Task
+
+ROOT = Path(__file__).parents[3]
+TASK = Task(mode="fc_data_manual", workers=2)
+
+
+class FakeCuda:
+    """Streams, of which one is current, and a log of all that they are asked for."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.current = FakeStream(self, "main")
+
+    def Stream(self) -> FakeStream:
+        return FakeStream(self, "side")
+
+    def Event(self) -> Any:
+        event = SimpleNamespace(name="")
+
+        def record(stream: FakeStream) -> None:
+            event.name = f"end of {self.log[-1]}"
+
+        event.record = record
+        return event
+
+    def current_stream(self) -> FakeStream:
+        return self.current
+
+    @contextmanager
+    def stream(self, stream: FakeStream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    def set_device(self, rank: int) -> None:
+        self.log.append(f"set_device {rank}")
+
+    def run(self, name: str) -> FakeTensor:
+        self.log.append(f"{self.current.name}: {name}")
+        return FakeTensor(self, name)
+
+
+class FakeStream:
+    def __init__(self, cuda: FakeCuda, name: str) -> None:
+        self.cuda, self.name = cuda, name
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.cuda.log.append(f"{self.name} waits for {other.name}")
+
+    def wait_event(self, event: Any) -> None:
+        self.cuda.log.append(f"{self.name} waits for {event.name}")
+
+
+class FakeTensor:
+    def __init__(self, cuda: FakeCuda, name: str) -> None:
+        self.cuda, self.name = cuda, name
+
+    def record_stream(self, stream: FakeStream) -> None:
+        self.cuda.log.append(f"{self.name} is kept for {stream.name}")
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A fake of PyTorch, with which the modules of its workers are loaded."""
+    distributed: Any = ModuleType("torch.distributed")
+    distributed.FileStore = lambda *arguments: "store"
+    distributed.group = SimpleNamespace(WORLD=SimpleNamespace(set_timeout=lambda limit: None))
+    fake = SimpleNamespace(
+        cuda=FakeCuda(),
+        nn=SimpleNamespace(Module=object),
+        Tensor=FakeTensor,
+        distributed=distributed,
+        device=lambda *names: names,
+    )
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+    for name in ("torch", "torch_cuda"):
+        path = ROOT / f"models/fc/native/{name}.py"
+        spec = importlib.util.spec_from_file_location(f"models.fc.native.{name}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+    return fake
+
+
+def worker_of(device: str) -> Any:
+    return sys.modules["models.fc.native.torch"]._worker(Order(TASK, seed=0, device=device), 0)
+
+
+def test_on_a_gpu_a_gradient_is_communicated_on_a_second_stream_while_the_next_is_made(torch: Any) -> None:
+    worker, cuda, begun = worker_of("gpu"), torch.cuda, []
+    for number in (2, 1):
+        cuda.run(f"product {number}")
+        begun.append(worker.meanwhile(partial(cuda.run, f"sum {number}")))
+    assert [finish().name for finish in begun] == ["sum 2", "sum 1"]
+    assert cuda.log == [
+        "main: product 2",
+        "side waits for main",
+        "side: sum 2",
+        "main: product 1",
+        "side waits for main",
+        "side: sum 1",
+        "main waits for end of side: sum 2",
+        "sum 2 is kept for main",
+        "main waits for end of side: sum 1",
+        "sum 1 is kept for main",
+    ]
+
+
+def test_what_is_communicated_lives_until_the_computation_waits_for_the_result(torch: Any) -> None:
+    class Gradient:
+        alive = True
+
+        def __del__(self) -> None:
+            Gradient.alive = False
+
+    gradient = Gradient()
+    finish = worker_of("gpu").meanwhile(lambda kept=gradient: torch.cuda.run("sum"))
+    del gradient
+    assert Gradient.alive
+    finish()
+    del finish
+    assert not Gradient.alive
+
+
+def test_one_worker_alone_uses_no_second_stream(torch: Any) -> None:
+    worker = sys.modules["models.fc.native.torch_cuda"].CudaWorker(1)
+    assert worker.meanwhile(lambda: torch.cuda.run("sum"))().name == "sum"
+    assert torch.cuda.log == ["main: sum"]
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "log"),
+    [
+        ("gpu", {"backend": "nccl", "device_id": ("cuda", 1)}, ["set_device 1"]),
+        ("cpu", {"backend": "gloo"}, []),
+    ],
+)
+def test_a_worker_joins_by_nccl_on_the_gpu_of_its_rank_and_by_gloo_on_a_cpu(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, device: str, asked: dict[str, Any], log: list[str]
+) -> None:
+    module: Any = sys.modules["models.fc.native.torch"]
+    called: dict[str, Any] = {}
+    torch.distributed.init_process_group = called.update
+    monkeypatch.setattr(module, "_take_share_of_cpus", lambda rank, size: None)
+    monkeypatch.setattr(module, "TorchRank", lambda order, rank: rank)
+    monkeypatch.setattr(os, "environ", {})
+    assert module.join(Order(TASK, seed=0, device=device), 1, "meeting", 60.0) == 1
+    of_nccl = {name: called[name] for name in ("backend", "device_id") if name in called}
+    assert (of_nccl, called["rank"], called["world_size"], torch.cuda.log) == (asked, 1, 2, log)
+    assert os.environ.get("NCCL_SOCKET_IFNAME") == ("=lo" if device == "gpu" else None)
