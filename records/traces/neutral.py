@@ -1,8 +1,9 @@
 """The neutral trace: what workers did, in one vocabulary, as a Chrome trace that Perfetto and chrome://tracing open.
 
 A process of the picture is a worker, a thread of it a track: `steps`, `layers` (marks of the program), `input`,
-`compute`, `communication`, `host` (what drives a device). Of a kind there are as many tracks as threads or streams:
-`compute`, `compute 2`. Spans of a track nest and never cross. Times are of one clock, zero at the first step.
+`compute`, `communication`, `host` (what drives a device), `copy` (a device's transfers of memory). Of a kind there are
+as many tracks as threads or streams: `compute`, `compute 2`. Spans of a track nest and never cross. Times are of one
+clock, zero at the first step.
 
 Each event stands on a line of its own, which is what makes `spans` a stream. `phase`, `layer` and `step` are missing
 where the backend does not tell them: nothing is guessed.
@@ -60,11 +61,12 @@ class Kind(StrEnum):
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     HOST = "host"
+    COPY = "copy"  # the last one: a track's number in a file is that of its kind
 
 
 KINDS = tuple(Kind)
 # Where a worker's device works.
-WORKING = frozenset({Kind.COMPUTE, Kind.COMMUNICATION})
+WORKING = frozenset({Kind.COMPUTE, Kind.COMMUNICATION, Kind.COPY})
 # What a span that is read back may have for a layer and a step.
 TEXT, WHOLE = frozenset({str, type(None)}), frozenset({int, type(None)})
 

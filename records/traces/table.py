@@ -52,6 +52,8 @@ class Table:
     by_operation: list[Part] = field(default_factory=list)
     by_layer: list[Part] = field(default_factory=list)
     by_phase: list[Part] = field(default_factory=list)
+    by_kind: list[Part] = field(default_factory=list)
+    overlap_share: float | None = None
     gaps: list[Gap] = field(default_factory=list)
     gap_count: int = 0
     gap_time_s: float = 0.0
