@@ -129,8 +129,8 @@ def _shifts_ns(parts: Sequence[Part]) -> list[int]:
 
 def _spans(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Span]:
     for part, shift in zip(parts, shifts, strict=True):
-        for track, name, op, start_ns, duration_ns, phase, layer, step in part.spans:
-            yield Span(track, name, op, start_ns + shift, duration_ns, phase, layer, step)
+        for span in part.spans:
+            yield span._replace(start_ns=span.start_ns + shift)
 
 
 def _flows(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Flow]:

@@ -68,6 +68,8 @@ KINDS = tuple(Kind)
 # Where a worker's device works.
 WORKING = frozenset({Kind.COMPUTE, Kind.COMMUNICATION, Kind.COPY})
 # What a span that is read back may have for a layer and a step.
+OF_DEVICE = ("stream", "bytes", "correlation")
+NO_DEVICE = [None] * len(OF_DEVICE)
 TEXT, WHOLE = frozenset({str, type(None)}), frozenset({int, type(None)})
 
 
@@ -87,6 +89,9 @@ class Track(NamedTuple):
 class Span(NamedTuple):
     """Something that took time. `name` is the backend's own, `op` the kind of operation; `step` counts from 1.
 
+    Work of a device has its `stream`, a copy its `size_bytes`; `correlation` is the number of the call that launched
+    it, which the profiler gave. Each is None if not known.
+
     A tuple, since a trace holds a million of them.
     """
 
@@ -98,6 +103,9 @@ class Span(NamedTuple):
     phase: Phase | None = None
     layer: str | None = None
     step: int | None = None
+    stream: int | None = None
+    size_bytes: int | None = None
+    correlation: int | None = None
 
     @property
     def end_ns(self) -> int:
@@ -254,12 +262,15 @@ class _Text:
         self._tails: dict[tuple[Kind, str, str, Phase | None, str | None], str] = {}
 
     def span(self, span: Span) -> str:
-        track, name, op, start_ns, duration_ns, phase, layer, step = span
+        track, name, op, start_ns, duration_ns, phase, layer, step, *of_device = span
         key = track[1], name, op, phase, layer
         tail = self._tails.get(key) or self._tail(key)
-        of_step = "" if step is None else f',"step":{step}'
+        numbers = "" if step is None else f',"step":{step}'
+        if of_device != NO_DEVICE:
+            named = zip(OF_DEVICE, of_device, strict=True)
+            numbers += "".join(f',"{key}":{value}' for key, value in named if value is not None)
         times = f'"ts":{start_ns / 1000:.3f},"dur":{duration_ns / 1000:.3f}'
-        return f'{{"ph":"X",{self._of(track)},{times},{tail}{of_step}}}}},\n'
+        return f'{{"ph":"X",{self._of(track)},{times},{tail}{numbers}}}}},\n'
 
     def flow(self, number: int, flow: Flow) -> str:
         name = json.dumps(flow.name)
@@ -286,14 +297,19 @@ class _Text:
 
 def _span(event: dict[str, Any]) -> Span:
     told, name = event["args"], event["name"]
-    phase, layer, step = (told.get(key) for key in ("phase", "layer", "step"))
+    phase, layer, *numbers = (told.get(key) for key in ("phase", "layer", "step", *OF_DEVICE))
     track, op = track_of(event["pid"], event["tid"]), told.get("op", name)
     begin_ns, duration_ns = round(event["ts"] * 1000), round(event["dur"] * 1000)
     if not (-MOST_NS < begin_ns < MOST_NS and 0 <= duration_ns < MOST_NS):
         raise ValueError(f"a span begins at {event['ts']} and lasts {event['dur']}")
-    if type(name) is not str or type(op) is not str or type(layer) not in TEXT or type(step) not in WHOLE:
-        raise TypeError(f"a span of {name!r}, {op!r}, {layer!r}, {step!r}")
-    return Span(track, name, op, begin_ns, duration_ns, Phase(phase) if phase else None, layer, step)
+    if (
+        type(name) is not str
+        or type(op) is not str
+        or type(layer) not in TEXT
+        or not WHOLE.issuperset(map(type, numbers))
+    ):
+        raise TypeError(f"a span of {name!r}, {op!r}, {layer!r}, {numbers!r}")
+    return Span(track, name, op, begin_ns, duration_ns, Phase(phase) if phase else None, layer, *numbers)
 
 
 def _read(path: Path, made: Callable[[dict[str, Any]], T], *beginnings: str) -> Iterator[T]:

@@ -41,7 +41,10 @@ Step = tuple[int, int, int]  # begin, end, number
 
 
 class Seen(NamedTuple):
-    """One event: times in nanoseconds, its category, sequence number, correlation and external id, -1 if missing."""
+    """One event: times in nanoseconds, its category, sequence number, correlation and external id, -1 if missing.
+
+    What ran on a device has its stream, a copy its size, None if missing.
+    """
 
     start_ns: int
     duration_ns: int
@@ -50,6 +53,8 @@ class Seen(NamedTuple):
     sequence: int
     correlation: int
     external: int
+    stream: int | None = None
+    size_bytes: int | None = None
 
 
 class Around(NamedTuple):
@@ -117,11 +122,14 @@ def _keep(found: Recording, event: dict[str, Any], names: dict[str, str]) -> Non
     # have it end before it began.
     duration_ns = max(0, round((event["ts"] + event["dur"]) * 1000) - start_ns)
     sequence, correlation = told.get("Sequence number", _NO_NUMBER), told.get("correlation", _NO_NUMBER)
-    external = told.get("External id", _NO_NUMBER)
-    seen = Seen(
-        start_ns, duration_ns, name, names.setdefault(event["cat"], event["cat"]), sequence, correlation, external
-    )
+    external, category = told.get("External id", _NO_NUMBER), names.setdefault(event["cat"], event["cat"])
+    of_device = (_whole(told.get("stream")), _whole(told.get("bytes"))) if category in DEVICE else ()
+    seen = Seen(start_ns, duration_ns, name, category, sequence, correlation, external, *of_device)
     found.threads.setdefault((event["pid"], event["tid"]), []).append(seen)
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 @dataclass(slots=True)
@@ -309,7 +317,10 @@ def _on_device(making: Making, place: Place, events: list[Seen]) -> Iterator[Spa
         elif copy := copy_of(seen.name):
             kind, operator = Kind.COPY, copy
         track = making.stream(place, kind, seen)
-        yield Span(track, seen.name, operator, seen.start_ns, seen.duration_ns, phase, around.layer, around.step)
+        yield Span(
+            *(track, seen.name, operator, seen.start_ns, seen.duration_ns, phase, around.layer, around.step),
+            *(seen.stream, seen.size_bytes, _whole(seen.correlation)),
+        )
 
 
 def _flows(recording: Recording, making: Making) -> Iterator[Flow]:

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from records.traces.asked import PHASE, STEP, Names
 from records.traces.columns import Places
-from records.traces.launches import NO_STEP
+from records.traces.launches import NO_CORRELATION, NO_STEP
 from records.traces.names import Scopes, copy_of, is_collective
 from records.traces.neutral import KINDS, Kind, Phase, Span, Track
-from records.traces.worked import NO_RUN, Flags, Place, What, Worked
+from records.traces.worked import NO_RUN, NO_SIZE, Flags, Place, What, Worked
 from records.traces.xla import Recording
 
 COLLECTIVE = re.compile(
@@ -61,6 +61,7 @@ def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
         of_each(phase for _, phase, _ in told),
         of_each(layer for _, _, layer in told),
         _Steps(recording).of(worked),
+        *_of_device(recording, worked),
     )
     return [*marks, *map(Span, *(column.tolist() for column in columns))]
 
@@ -68,6 +69,20 @@ def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
 def _objects(values: list[Any]) -> Objects:
     found = np.empty(len(values), np.object_)
     found[:] = values
+    return found
+
+
+def _of_device(recording: Recording, worked: Worked) -> list[Objects]:
+    """Return stream, size and correlation of what ran on a device, None of everything else."""
+    streams = _objects([line for _, line in recording.places])[worked.places]
+    numbers = (
+        (streams, worked.on_device),
+        (worked.sizes, worked.sizes != NO_SIZE),
+        (worked.correlations, worked.correlations != NO_CORRELATION),
+    )
+    found = [np.full(worked.places.size, None, np.object_) for _ in numbers]
+    for column, (values, known) in zip(found, numbers, strict=True):
+        column[known] = values[known]
     return found
 
 

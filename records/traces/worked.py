@@ -11,6 +11,7 @@ from records.traces.columns import Places
 from records.traces.launches import NO_CORRELATION
 from records.traces.xplane import Events
 
+NO_SIZE = -1
 NO_RUN = -1  # any other number is one, negative ones too
 
 Place = tuple[str, int]  # a plane and a line's number
@@ -31,7 +32,8 @@ class Worked(NamedTuple):
 
     `places` and `whats` number what a recording has of those. `contexts` are the numbers by which ends are told, where
     one is `awaited`; `apart` is what ended later than its line went on. `on_device` is what ran on a device's stream,
-    launched by the call with the number in `correlations`, `NO_CORRELATION` if not known.
+    launched by the call with the number in `correlations`, `NO_CORRELATION` if not known; a copy moved `sizes` bytes,
+    `NO_SIZE` if not known.
     """
 
     places: Places
@@ -45,6 +47,7 @@ class Worked(NamedTuple):
     apart: Flags
     on_device: Flags
     correlations: Places
+    sizes: Places
 
     def at(self, places: Places) -> Worked:
         """Return the operations at these places of the columns."""
@@ -52,7 +55,7 @@ class Worked(NamedTuple):
 
 
 NONE = np.zeros(0, np.int64)
-NOTHING = Worked(*(NONE,) * 7, *(NONE.astype(np.bool_),) * 3, NONE)
+NOTHING = Worked(*(NONE,) * 7, *(NONE.astype(np.bool_),) * 3, NONE, NONE)
 
 
 class Sheets:
@@ -60,7 +63,7 @@ class Sheets:
 
     def __init__(self) -> None:
         self.whats: dict[What, int] = {}
-        self._places: dict[Place, int] = {}
+        self.places: dict[Place, int] = {}
         self._ends = [(NONE, NONE)]
         self._worked = [NOTHING]
 
@@ -74,7 +77,7 @@ class Sheets:
 
     def add(self, place: Place, events: Events, whats: Places, devices: Places, **told: NDArray[Any]) -> None:
         """Keep operations of a line; `told` may hold any of the columns that begin with `runs`."""
-        size, number = len(events), self._places.setdefault(place, len(self._places))
+        size, number = len(events), self.places.setdefault(place, len(self.places))
         columns: dict[str, NDArray[Any]] = {
             "places": np.full(size, number),
             "start_ns": events.start_ns,
@@ -87,6 +90,7 @@ class Sheets:
             "apart": np.zeros(size, np.bool_),
             "on_device": np.zeros(size, np.bool_),
             "correlations": np.full(size, NO_CORRELATION),
+            "sizes": np.full(size, NO_SIZE),
         }
         self._worked.append(Worked(**columns | told))
 

@@ -27,7 +27,7 @@ from records.traces.launches import CORRELATION, NO_CORRELATION, NO_LAUNCHES, La
 from records.traces.names import NOT_WORK, copy_of
 from records.traces.neutral import Phase
 from records.traces.wire import Malformed
-from records.traces.worked import NO_RUN, NOTHING, Place, Sheets, What, Worked
+from records.traces.worked import NO_RUN, NO_SIZE, NOTHING, Place, Sheets, What, Worked
 from records.traces.xplane import UNTOLD, Event, Events, Line, Plane
 
 DEVICE_PLANE = "/device:"
@@ -45,6 +45,8 @@ FETCH = re.compile(r"^IteratorGetNext\w*Op::DoCompute$")
 # samples of counters, and what the profiler itself did (xla/tsl/profiler/utils/xplane_schema.cc, cupti_collector.cc).
 DERIVED = ("Steps", "XLA ", "TensorFlow ", "Framework ", "Source code", "Async XLA", "Launch Stats")
 NO_STREAMS = ("_counters_", "CUPTI overhead")
+# Of a copy, in the text of its statistic memcpy_details (cupti_collector.cc).
+SIZE = re.compile(r"\bsize:(\d{1,18})\b")
 HOLDERS = frozenset({"fusion", "call", "custom-call"})
 
 
@@ -66,6 +68,7 @@ class Recording:
 
     worked: Worked = NOTHING
     whats: list[What] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     marks: list[Marked] = field(default_factory=list)
     fetches: list[Marked] = field(default_factory=list)
     clocks: list[tuple[int, int]] = field(default_factory=list)
@@ -92,7 +95,7 @@ def _read(planes: list[Plane]) -> Recording:
             _read_device(found, plane, programs, sheets)
     for plane in hosts:
         _Host(found, plane, programs, sheets).read()
-    found.worked, found.whats = sheets.worked(), list(sheets.whats)
+    found.worked, found.whats, found.places = sheets.worked(), list(sheets.whats), list(sheets.places)
     if (found.worked.correlations != NO_CORRELATION).any():
         found.launches = _launches(found, hosts)
     return found
@@ -286,6 +289,7 @@ def _read_device(found: Recording, plane: Plane, programs: Programs, sheets: She
             np.full(len(events), device, np.int64),
             on_device=np.ones(len(events), np.bool_),
             correlations=np.where(known, correlations, NO_CORRELATION),
+            sizes=_sizes(events),
         )
 
 
@@ -293,6 +297,13 @@ def _work(line: Line, plane: Plane) -> Events:
     """Return what the device did on a stream."""
     others = [kind for kind, name in plane.event_names.items() if name in NOT_WORK]
     return line.events(np.flatnonzero(~np.isin(line.kinds(), others))) if others else line.events()
+
+
+def _sizes(events: Events) -> Places:
+    """Return how many bytes each copy moved, `NO_SIZE` if that is not known."""
+    which, words = events.words("memcpy_details")
+    sizes = [int(size[1]) if (size := SIZE.search(word)) else NO_SIZE for word in words]
+    return np.array([*sizes, NO_SIZE], np.int64)[which]  # what has no details has the number -1
 
 
 def _kernels(events: Events, plane: Plane, programs: Programs, sheets: Sheets) -> Places:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.traces import tabled
-from records.traces import native, tracks, xla
+from records.traces import native, neutral, tracks, xla
 from records.traces.asked import Names
 from records.traces.launches import MOST_HOPS
 from records.traces.neutral import WORKING, Kind, Phase, Span
@@ -193,6 +193,22 @@ def test_copies_are_on_a_track_of_their_kind_with_their_direction(path: Path, na
     host = plane("/host:CPU", {"main": [*gpu.marks(), call(1, 50), call(2, 60, name="cuMemcpyHtoDAsync_v2")]})
     (found,) = [one for one in spans(path, host, plane("/device:GPU:0", streams)) if one.track.kind is Kind.COPY]
     assert (found.track.name, found.name, found.op, found.step) == ("copy", name, operation, 1)
+
+
+def test_device_work_keeps_its_stream_its_launch_and_a_copys_size_in_the_file(path: Path) -> None:
+    streams = {STREAM: [kernel(1, 100)], COPIES: [copy(2, 150, 20), (gpu.COPY, 200, 20, {})]}
+    host = plane("/host:CPU", {"main": [*gpu.marks(), call(1, 50), call(2, 60, name="cuMemcpyHtoDAsync_v2")]})
+    path.write_bytes(message(host, plane("/device:GPU:0", streams)))
+    native.make([path], target := path.with_name("trace.json.gz"), "jax")
+    found = [one for one in neutral.spans(target) if one.track.kind in WORKING]
+    # The lines of the synthetic plane are numbered from 0.
+    assert [(one.stream, one.correlation, one.size_bytes) for one in found] == [
+        (0, 1, None),
+        (1, 2, 4096),
+        (1, None, None),
+    ]
+    others = [one for one in neutral.spans(target) if one.track.kind not in WORKING]
+    assert {(one.stream, one.correlation, one.size_bytes) for one in others} == {(None, None, None)}
 
 
 def test_kernels_of_nccl_communicate_and_their_overlap_with_compute_is_counted(path: Path) -> None:

@@ -213,6 +213,22 @@ def test_copies_say_their_direction_and_keep_the_layer_of_their_launch(
     assert (found.track.name, found.op, found.layer) == ("copy", operation, "dense")
 
 
+def test_device_work_keeps_its_stream_its_launch_and_a_copys_size(tmp_path: Path) -> None:
+    on_device = {"pid": 0, "tid": 7, "stream": 7}
+    events = [
+        event("cudaMemcpyAsync", 8, 2, "cuda_runtime", correlation=3, stream=7, bytes=64),
+        event("Memcpy HtoD", 20, 30, "gpu_memcpy", correlation=3, bytes=64, **on_device),
+        event("sgemm", 60, 5, "kernel", correlation=4, **on_device),
+        event("sgemm", 70, 5, "kernel", pid=0, tid=7, stream="default"),
+    ]
+    assert [(one.stream, one.correlation, one.size_bytes) for one in spans(tmp_path, events)] == [
+        (None, None, None),
+        (7, 3, 64),
+        (7, 4, None),
+        (None, None, None),
+    ]
+
+
 def test_flow_to_a_copy_ends_on_the_copys_track(tmp_path: Path) -> None:
     launch = {"cat": "ac2g", "name": "ac2g"}
     events = [
