@@ -65,6 +65,7 @@ def table(head: Head, spans: Iterable[Span]) -> Table:
         gaps=[replace(gap, meanwhile=_meanwhile(gap, seen.marks.get(gap.worker, []))) for gap in largest],
         gap_count=len(gaps),
         gap_time_s=sum(gap.duration_s for gap in gaps),
+        warnings=head.warnings,
     )
 
 

@@ -76,7 +76,8 @@ def _summary(table: Table) -> str:
     overlap = table.overlap_share
     overlapped = "" if overlap is None else f"; {share(overlap)} of the communication was overlapped by compute"
     busy = f"an operation ran {share(table.busy_share)} of the time{device}"
-    return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}"
+    warnings = "".join(f"; the profiler reports: {text}" for text in table.warnings)
+    return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}{warnings}"
 
 
 def _parts(table: Table, name: str, parts: Sequence[Part]) -> Grid:

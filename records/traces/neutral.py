@@ -19,7 +19,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -132,7 +132,8 @@ class Flow(NamedTuple):
 class Head:
     """What a trace is of. `steps` counts the traced steps of a worker, None where they were not marked.
 
-    They lie in so many `epochs` of equal length, apart from each other.
+    They lie in so many `epochs` of equal length, apart from each other. `warnings` are those of the profiler itself,
+    such as that it dropped events.
     """
 
     backend: str
@@ -141,6 +142,7 @@ class Head:
     steps: int | None = None
     epochs: int = 1
     version: int = VERSION
+    warnings: list[str] = field(default_factory=list)
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:

@@ -74,12 +74,16 @@ class Recording:
     clocks: list[tuple[int, int]] = field(default_factory=list)
     device: str = "cpu"
     launches: Launches = NO_LAUNCHES
+    warnings: list[str] = field(default_factory=list)
 
 
 def read(path: Path) -> Recording:
     """Read a file. Raises `TraceError`."""
     try:
-        return _read(list(xplane.planes(path.read_bytes())))
+        data = path.read_bytes()
+        found = _read(list(xplane.planes(data)))
+        found.warnings = xplane.messages(data)
+        return found
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (LookupError, TypeError, ValueError, OverflowError) as error:

@@ -27,7 +27,7 @@ def heading(table: Table, measured_step_s: float | None) -> list[str]:
     lines = [first, f"device ({table.device}) busy {busy}; {idle}"]
     if table.overlap_share is not None:
         lines.append(f"communication overlapped by compute: {table.overlap_share:.1%} of its time")
-    return lines
+    return [*lines, *(f"warning: the profiler reports: {text}" for text in table.warnings)]
 
 
 def table_lines(table: Table, top: int) -> list[str]:

@@ -71,3 +71,8 @@ def test_trace_of_a_gpu_names_its_device_and_divides_its_work_into_kinds() -> No
         "By operation",
         "The longest gaps",
     ]
+
+
+def test_summary_ends_with_what_the_profiler_itself_warns_of() -> None:
+    found = sheet(replace(SHOWN, warnings=["Dropped 7 events"]))
+    assert found.summary.endswith("3.00\u00a0ms in all; the profiler reports: Dropped 7 events")

@@ -76,3 +76,8 @@ def test_trace_of_a_gpu_shows_its_kinds_of_work_and_how_much_communication_is_ov
         "communication  20.0%       250 us          1.00",
     ]
     assert "by kind" not in "\n".join(table_lines(replace(found, by_kind=kinds[:1]), 9))
+
+
+def test_heading_ends_with_what_the_profiler_itself_warns_of() -> None:
+    found = replace(SHOWN, warnings=["Dropped 7 events"])
+    assert heading(found, None)[2:] == ["warning: the profiler reports: Dropped 7 events"]

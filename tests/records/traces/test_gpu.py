@@ -242,6 +242,15 @@ def test_allocations_and_the_profilers_own_time_are_no_work_of_the_device(path: 
     assert [one.name for one in found] == [gpu.KERNEL]
 
 
+def test_warnings_of_the_profiler_itself_are_reported_once_and_in_a_line(path: Path) -> None:
+    dropped = "Dropped 7 events:\n callback buffer full"
+    path.write_bytes(message(*gpu.dispatched(), (2, "CUPTI_ERROR_UNKNOWN"), (3, dropped), (3, dropped), (3, "")))
+    target = path.with_name("trace.json.gz")
+    head = native.make([path], target, "jax")
+    warnings = ["CUPTI_ERROR_UNKNOWN", "Dropped 7 events: callback buffer full"]
+    assert (head.warnings, neutral.head_of(target).warnings, tabled(target).warnings) == (warnings,) * 3
+
+
 def test_kernels_of_two_gpus_of_one_process_are_two_workers_in_the_same_steps(path: Path) -> None:
     main = [*gpu.marks(), *gpu.calls(), *(call(100 + n, (n - 0.5) * DISPATCH_US + 10) for n in EACH_STEP)]
     second = [kernel(100 + n, DISPATCH_US + (n - 1) * KERNEL_US, KERNEL_US / 2) for n in EACH_STEP]
