@@ -47,6 +47,8 @@ DERIVED = ("Steps", "XLA ", "TensorFlow ", "Framework ", "Source code", "Async X
 NO_STREAMS = ("_counters_", "CUPTI overhead")
 # Of a copy, in the text of its statistic memcpy_details (cupti_collector.cc).
 SIZE = re.compile(r"\bsize:(\d{1,18})\b")
+# What jax.profiler.StepTraceAnnotation and tf.profiler.experimental.Trace(..., step_num=N) leave; they count from 0.
+STEP_NUMBER = "step_num"
 HOLDERS = frozenset({"fusion", "call", "custom-call"})
 
 
@@ -63,6 +65,8 @@ class Marked(NamedTuple):
 class Recording:
     """What is kept of a file. Times in nanoseconds of the profiler's clock.
 
+    Steps are marks of a traced cell; in a file without these, those that another program has `annotated`.
+
     `device` is gpu where something ran on one; `launches` says which step launched that.
     """
 
@@ -71,6 +75,7 @@ class Recording:
     places: list[Place] = field(default_factory=list)
     marks: list[Marked] = field(default_factory=list)
     fetches: list[Marked] = field(default_factory=list)
+    annotated: list[Marked] = field(default_factory=list)
     clocks: list[tuple[int, int]] = field(default_factory=list)
     device: str = "cpu"
     launches: Launches = NO_LAUNCHES
@@ -99,6 +104,8 @@ def _read(planes: list[Plane]) -> Recording:
             _read_device(found, plane, programs, sheets)
     for plane in hosts:
         _Host(found, plane, programs, sheets).read()
+    if not any(mark.name.startswith(STEP) for mark in found.marks):
+        found.marks += found.annotated
     found.worked, found.whats, found.places = sheets.worked(), list(sheets.whats), list(sheets.places)
     if (found.worked.correlations != NO_CORRELATION).any():
         found.launches = _launches(found, hosts)
@@ -159,6 +166,7 @@ class _Role(Enum):
     FETCH = 3
     INSTRUCTION = 4
     OTHER = 5
+    STEP = 6
 
 
 class _Host:
@@ -187,6 +195,7 @@ class _Host:
             self._fetch: [_Role.FETCH],
             # What the thread that is marked does besides is what the program does; other threads' is passed over.
             self._mark: [_Role.MARK] if self._marks.isdisjoint(told) else [_Role.MARK, _Role.OTHER],
+            self._step: [_Role.STEP],
         }
         for reader, its in readers.items():
             at = np.flatnonzero(np.isin(roles, [role.value for role in its]))
@@ -207,6 +216,11 @@ class _Host:
                 self._found.clocks.append((event.start_ns, int(event.name.removeprefix(CLOCK))))
             else:
                 self._found.marks.append(_marked(place, event))
+
+    def _step(self, place: Place, events: Events) -> None:
+        numbers, _ = events.numbers(STEP_NUMBER)
+        for event, number in zip(events, numbers.tolist(), strict=True):
+            self._found.annotated.append(_marked(place, event)._replace(name=f"{STEP}{number + 1}"))
 
     def _fetch(self, place: Place, events: Events) -> None:
         named = f"{PHASE}{Phase.INPUT}"
@@ -263,6 +277,8 @@ def _role(event: Event) -> _Role:
         return _Role.NODE
     if FETCH.match(name):
         return _Role.FETCH
+    if STEP_NUMBER in event.stats:
+        return _Role.STEP
     return _Role.INSTRUCTION if "hlo_op" in event.stats else _Role.OTHER
 
 

@@ -242,6 +242,24 @@ def test_allocations_and_the_profilers_own_time_are_no_work_of_the_device(path: 
     assert [one.name for one in found] == [gpu.KERNEL]
 
 
+def test_annotated_steps_of_another_program_are_steps_and_count_from_1(path: Path) -> None:
+    steps: list[Made] = [
+        ("train", begin, duration, {"step_num": at}) for at, (_, begin, duration, _) in enumerate(gpu.marks())
+    ]
+    planes = plane("/host:CPU", {"main": [*steps, *gpu.calls()]}), plane("/device:GPU:0", {STREAM: gpu.kernels()})
+    found = spans(path, *planes)
+    assert [(one.name, one.step) for one in found if one.track.kind is Kind.STEPS] == [
+        (f"step {number}", number) for number in EACH_STEP
+    ]
+    assert steps_of(found) == EACH_STEP
+
+
+def test_steps_that_a_traced_cell_marked_go_before_annotated_ones(path: Path) -> None:
+    main: list[Made] = [("train", 0, 500, {"step_num": 7}), *gpu.marks(), *gpu.calls()]
+    found = spans(path, plane("/host:CPU", {"main": main}), plane("/device:GPU:0", {STREAM: gpu.kernels()}))
+    assert [one.step for one in found if one.track.kind is Kind.STEPS] == EACH_STEP
+
+
 def test_warnings_of_the_profiler_itself_are_reported_once_and_in_a_line(path: Path) -> None:
     dropped = "Dropped 7 events:\n callback buffer full"
     path.write_bytes(message(*gpu.dispatched(), (2, "CUPTI_ERROR_UNKNOWN"), (3, dropped), (3, dropped), (3, "")))
