@@ -3,6 +3,9 @@
 Only what began within the traced steps counts, so that the profiler's own start and end do not. An operation's time is
 that of itself alone: what is nested in it is taken off. Promise: the trace is read once, as a stream; of each span that
 worked three numbers are kept.
+
+Work of a device that belongs to a step counts for the window of that step, also when it runs after the host went on.
+Where a device's trace does not say to which step its work belongs, the window of an epoch ends with its last work.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 from records.traces import neutral
-from records.traces.neutral import WORKING, Head, Kind, Span, Track
+from records.traces.neutral import MOST_NS, WORKING, Head, Kind, Span, Track, covered
 from records.traces.table import Gap, Part, Table
 
 MOST_PARTS = 500
@@ -27,7 +30,7 @@ MARKED = frozenset({Kind.LAYERS, Kind.INPUT})
 
 Window = tuple[int, int]
 Worked = tuple[int, int, int]  # begin, end, the number of its key
-Key = tuple[str, str | None, str | None]  # operation, layer, phase
+Key = tuple[str, str | None, str | None, str]  # operation, layer, phase, kind of track
 
 
 def tabled(path: Path) -> Table:
@@ -57,9 +60,12 @@ def table(head: Head, spans: Iterable[Span]) -> Table:
         by_operation=_parts(own, 0),
         by_layer=_parts(own, 1),
         by_phase=_parts(own, 2),
+        by_kind=_parts(own, 3),
+        overlap_share=_overlap_share(windows),
         gaps=[replace(gap, meanwhile=_meanwhile(gap, seen.marks.get(gap.worker, []))) for gap in largest],
         gap_count=len(gaps),
         gap_time_s=sum(gap.duration_s for gap in gaps),
+        warnings=head.warnings,
     )
 
 
@@ -93,7 +99,7 @@ class _Seen:
             lane = self.lanes.setdefault(track, _Lane())
             lane.starts.append(span.start_ns)
             lane.ends.append(span.end_ns)
-            lane.keys.append(self.keys.setdefault((span.op, span.layer, span.phase), len(self.keys)))
+            lane.keys.append(self.keys.setdefault((span.op, span.layer, span.phase, str(track.kind)), len(self.keys)))
             if span.step is not None:
                 place = track.worker, span.step
                 self.ends[place] = max(self.ends.get(place, 0), span.end_ns)
@@ -120,7 +126,10 @@ class _Worker:
         # Where one process drives all devices, the first worker's steps are everybody's.
         steps = seen.steps.get(number) or seen.steps.get(0, [])
         ends = [(step, begin, max(end, seen.ends.get((number, step), 0))) for step, begin, end in sorted(steps)]
+        known = any(worker == number for worker, _ in seen.ends)
         self.windows = list(self._windows(ends, head.epochs))
+        if head.device != "cpu" and steps and not known:
+            self.windows = list(self._until_idle(self.windows))
         self.window_ns = sum(end - begin for begin, end in self.windows)
         self.busy_ns = 0
         self.gaps: list[Gap] = []
@@ -137,6 +146,19 @@ class _Worker:
         for at in range(0, len(steps), each):
             group = steps[at : at + each]
             yield group[0][1], max(end for _, _, end in group)
+
+    def _until_idle(self, windows: Sequence[Window]) -> Iterator[Window]:
+        """Yield the windows, each until the end of what began before the next one."""
+        for number, (begin, end) in enumerate(windows):
+            following = windows[number + 1][0] if number + 1 < len(windows) else MOST_NS
+            stops = (stop for lane in self.lanes for _, stop, _ in lane.between((begin, following)))
+            yield begin, max(end, *stops, end)
+
+    def busy_with(self, *kinds: Kind) -> int:
+        """Return how long, within the windows, an operation of any of these kinds ran."""
+        wanted = {number for number, key in enumerate(self.keys) if key[3] in kinds}
+        spans = chain.from_iterable(self.within())
+        return round(covered((start, stop) for start, stop, key in spans if key in wanted))
 
     def within(self) -> Iterator[Iterator[Worked]]:
         """Yield of each track the spans that begin within a window, in their order."""
@@ -155,6 +177,16 @@ class _Worker:
                 reached, before = stop, self.keys[key][0]
         if end > reached:
             self.gaps.append(Gap(number, reached / 1e9, (end - reached) / 1e9, before, None))
+
+
+def _overlap_share(workers: Iterable[_Worker]) -> float | None:
+    """Return the share of the time with communication in which the same worker computed, too; None without any."""
+    together = communicated = 0
+    for worker in workers:
+        own, computed = worker.busy_with(Kind.COMMUNICATION), worker.busy_with(Kind.COMPUTE)
+        communicated += own
+        together += own + computed - worker.busy_with(Kind.COMMUNICATION, Kind.COMPUTE)
+    return together / communicated if communicated else None
 
 
 def _meanwhile(gap: Gap, marks: Sequence[tuple[int, int, str]]) -> str | None:

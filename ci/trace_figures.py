@@ -20,7 +20,7 @@ from typing import Any
 
 from records.traces import native, neutral, xplane
 from records.traces.asked import NATIVE_NAME, TRACE_NAME
-from records.traces.neutral import Kind, covered
+from records.traces.neutral import WORKING, covered
 from records.traces.wire import fields
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -54,7 +54,7 @@ def neutral_time_s(path: Path) -> float:
     """Return how long each track that worked was at work, all added up."""
     tracks: Spans = {}
     for span in neutral.spans(path):
-        if span.track.kind in (Kind.COMPUTE, Kind.COMMUNICATION):
+        if span.track.kind in WORKING:
             tracks.setdefault(span.track, []).append((span.start_ns / 1e9, span.end_ns / 1e9))
     return sum(map(covered, tracks.values()))
 

@@ -60,6 +60,8 @@ def _sheet(title: str, backend: str, trace: ShownTrace) -> Sheet:
         _parts(table, "operation", table.by_operation),
         _parts(table, "layer", table.by_layer),
         _parts(table, "phase", table.by_phase),
+        # With one kind of work only, the table says nothing.
+        _parts(table, "kind", table.by_kind if len(table.by_kind) > 1 else []),
         _gaps(table.gaps),
     ]
     return Sheet(title, backend, slot_of(backend), trace.link, _summary(table), [grid for grid in grids if grid.lines])
@@ -70,7 +72,12 @@ def _summary(table: Table) -> str:
     workers = f", {plural(table.workers, 'worker')}" if table.workers > 1 else ""
     each = f", {_time(table.step_time_s)} each with the profiler on" if table.steps else ""
     gaps = f"{plural(table.gap_count, 'gap')}, {_time(table.gap_time_s)} in all"
-    return f"{steps}{workers}{each}; an operation ran {share(table.busy_share)} of the time; {gaps}"
+    device = "" if table.device == "cpu" else f" on the {table.device.upper()}"
+    overlap = table.overlap_share
+    overlapped = "" if overlap is None else f"; {share(overlap)} of the communication was overlapped by compute"
+    busy = f"an operation ran {share(table.busy_share)} of the time{device}"
+    warnings = "".join(f"; the profiler reports: {text}" for text in table.warnings)
+    return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}{warnings}"
 
 
 def _parts(table: Table, name: str, parts: Sequence[Part]) -> Grid:

@@ -3,6 +3,11 @@
 XLA's origin is a path of scopes, `jit(train_step)/transpose(jvp(dense_1))/dot_general`; TensorFlow's node has a path,
 too, `gradient_tape/functional_1/dense_1/MatMul`. Keras opens a scope of a layer's name round each call, the FC modes
 one of a phase's name. Promise: what the path does not say is None.
+
+What runs on a device's stream has a name by CUPTI. XLA's and TensorFlow's collector names copies by direction, such as
+MemcpyH2D (`AddMemcpyActivityEvent` in xla/backends/profiler/gpu/cupti_buffer_events.cc); Kineto writes
+`Memcpy HtoD (Pageable -> Device)` (`memcpyName` in libkineto/src/CuptiActivity.cpp). NCCL's kernels are named
+ncclDevKernel_AllReduce_..., before version 2.19 ncclKernel_AllReduce_..., those of AMD's library rccl.
 """
 
 from __future__ import annotations
@@ -18,6 +23,13 @@ _WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|checkpoint|custom_jvp|custom_vjp|
 _TAPE = "gradient_tape"
 # Scopes of marks; where there are such, others are not asked.
 _LAYER, _PHASE = scope_of(LAYER), scope_of(PHASE)
+
+_COPY = re.compile(r"^Memcpy ?(?:([HDAP])(?:to|2)([HDAP])\b|Peer|PtoP|P2P|Other)?")
+_PLACES = {"H": "host", "D": "device", "A": "device"}
+_COLLECTIVE = re.compile(r"^(?:nccl|rccl)(?:Dev)?(?:Kernel|Func)?[A-Z_]")
+# Events of CUPTI that stand on a stream's line and are no work of the device: memory that is allocated or freed, for
+# as long as it lives (`CuptiTracerEventType` in cupti_buffer_events.h).
+NOT_WORK = frozenset({"MemoryAlloc", "MemoryFree", "MemoryResidency", "HostRegister", "HostUnregister", "Overhead"})
 
 
 class Scopes:
@@ -54,3 +66,19 @@ def _bare(part: str) -> str:
     while match := _WRAPPED.match(part):
         part = match[1]
     return part
+
+
+def copy_of(name: str) -> str | None:
+    """Return the operation that a copy is, such as "copy host to device", or None if `name` is not a copy's."""
+    match = _COPY.match(name)
+    if match is None:
+        return None
+    source, target = match.groups()
+    if source is None or target is None or "P" in (source, target):
+        return "copy between devices" if re.search("Peer|PtoP|P2P", name) else "copy"
+    return f"copy {_PLACES[source]} to {_PLACES[target]}"
+
+
+def is_collective(name: str) -> bool:
+    """Return whether this is the name of a kernel of NCCL."""
+    return _COLLECTIVE.match(name) is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from records.traces import neutral, torch, tracks, xla
@@ -20,6 +20,7 @@ XPLANE = ".xplane.pb"
 CHROME = (".json", ".json.gz")
 # Some profilers count nanoseconds since 1970; of two such times the difference is still one that a trace may hold.
 MOST_NS = neutral.MOST_NS // 2
+MOST_WARNINGS, WARNING_CHARACTERS = 5, 300
 _NAME = re.compile(r"epoch(\d+)\.worker(\d+)\.")
 
 
@@ -36,6 +37,7 @@ class Part:
     device: str
     first_worker: int = 0
     base_ns: int = 0
+    warnings: list[str] = field(default_factory=list)
 
 
 def file_name(epoch: int, worker: int, ending: str) -> str:
@@ -63,6 +65,7 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
         device=next((part.device for part in parts if part.device != "cpu"), "cpu"),
         steps=len(steps) // len(workers) or None,
         epochs=len({_place(path)[0] for path in files}),
+        warnings=_warnings(parts),
     )
     shifts = _shifts_ns(parts)
     neutral.write(target, head, _spans(parts, shifts), _flows(parts, shifts))
@@ -103,13 +106,20 @@ def _part(path: Path, names: Names) -> Part:
     return part
 
 
+def _warnings(parts: Sequence[Part]) -> list[str]:
+    """Return what the profilers themselves warned of, each text once and in a line."""
+    found = dict.fromkeys(" ".join(text.split())[:WARNING_CHARACTERS] for part in parts for text in part.warnings)
+    return [text for text in found if text][:MOST_WARNINGS]
+
+
 def _read(path: Path, worker: int, names: Names) -> Part:
     if backend_of(path) == "torch":
         recording = torch.read(path)
         spans, flows = torch.spans(recording, worker)
         return Part(spans, flows, recording.clocks, recording.device, worker, recording.base_ns)
     profile = xla.read(path)
-    return Part(tracks.spans(profile, worker, names), [], profile.clocks, profile.device, worker)
+    spans = tracks.spans(profile, worker, names)
+    return Part(spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings)
 
 
 def _shifts_ns(parts: Sequence[Part]) -> list[int]:
@@ -129,8 +139,8 @@ def _shifts_ns(parts: Sequence[Part]) -> list[int]:
 
 def _spans(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Span]:
     for part, shift in zip(parts, shifts, strict=True):
-        for track, name, op, start_ns, duration_ns, phase, layer, step in part.spans:
-            yield Span(track, name, op, start_ns + shift, duration_ns, phase, layer, step)
+        for span in part.spans:
+            yield span._replace(start_ns=span.start_ns + shift)
 
 
 def _flows(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Flow]:

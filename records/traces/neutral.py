@@ -1,8 +1,9 @@
 """The neutral trace: what workers did, in one vocabulary, as a Chrome trace that Perfetto and chrome://tracing open.
 
 A process of the picture is a worker, a thread of it a track: `steps`, `layers` (marks of the program), `input`,
-`compute`, `communication`, `host` (what drives a device). Of a kind there are as many tracks as threads or streams:
-`compute`, `compute 2`. Spans of a track nest and never cross. Times are of one clock, zero at the first step.
+`compute`, `communication`, `host` (what drives a device), `copy` (a device's transfers of memory). Of a kind there are
+as many tracks as threads or streams: `compute`, `compute 2`. Spans of a track nest and never cross. Times are of one
+clock, zero at the first step.
 
 Each event stands on a line of its own, which is what makes `spans` a stream. `phase`, `layer` and `step` are missing
 where the backend does not tell them: nothing is guessed.
@@ -18,7 +19,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -60,12 +61,15 @@ class Kind(StrEnum):
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     HOST = "host"
+    COPY = "copy"  # the last one: a track's number in a file is that of its kind
 
 
 KINDS = tuple(Kind)
 # Where a worker's device works.
-WORKING = frozenset({Kind.COMPUTE, Kind.COMMUNICATION})
+WORKING = frozenset({Kind.COMPUTE, Kind.COMMUNICATION, Kind.COPY})
 # What a span that is read back may have for a layer and a step.
+OF_DEVICE = ("stream", "bytes", "correlation")
+NO_DEVICE = [None] * len(OF_DEVICE)
 TEXT, WHOLE = frozenset({str, type(None)}), frozenset({int, type(None)})
 
 
@@ -85,6 +89,9 @@ class Track(NamedTuple):
 class Span(NamedTuple):
     """Something that took time. `name` is the backend's own, `op` the kind of operation; `step` counts from 1.
 
+    Work of a device has its `stream`, a copy its `size_bytes`; `correlation` is the number of the call that launched
+    it, which the profiler gave. Each is None if not known.
+
     A tuple, since a trace holds a million of them.
     """
 
@@ -96,6 +103,9 @@ class Span(NamedTuple):
     phase: Phase | None = None
     layer: str | None = None
     step: int | None = None
+    stream: int | None = None
+    size_bytes: int | None = None
+    correlation: int | None = None
 
     @property
     def end_ns(self) -> int:
@@ -122,7 +132,8 @@ class Flow(NamedTuple):
 class Head:
     """What a trace is of. `steps` counts the traced steps of a worker, None where they were not marked.
 
-    They lie in so many `epochs` of equal length, apart from each other.
+    They lie in so many `epochs` of equal length, apart from each other. `warnings` are those of the profiler itself,
+    such as that it dropped events.
     """
 
     backend: str
@@ -131,6 +142,7 @@ class Head:
     steps: int | None = None
     epochs: int = 1
     version: int = VERSION
+    warnings: list[str] = field(default_factory=list)
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
@@ -252,12 +264,15 @@ class _Text:
         self._tails: dict[tuple[Kind, str, str, Phase | None, str | None], str] = {}
 
     def span(self, span: Span) -> str:
-        track, name, op, start_ns, duration_ns, phase, layer, step = span
+        track, name, op, start_ns, duration_ns, phase, layer, step, *of_device = span
         key = track[1], name, op, phase, layer
         tail = self._tails.get(key) or self._tail(key)
-        of_step = "" if step is None else f',"step":{step}'
+        numbers = "" if step is None else f',"step":{step}'
+        if of_device != NO_DEVICE:
+            named = zip(OF_DEVICE, of_device, strict=True)
+            numbers += "".join(f',"{key}":{value}' for key, value in named if value is not None)
         times = f'"ts":{start_ns / 1000:.3f},"dur":{duration_ns / 1000:.3f}'
-        return f'{{"ph":"X",{self._of(track)},{times},{tail}{of_step}}}}},\n'
+        return f'{{"ph":"X",{self._of(track)},{times},{tail}{numbers}}}}},\n'
 
     def flow(self, number: int, flow: Flow) -> str:
         name = json.dumps(flow.name)
@@ -284,14 +299,19 @@ class _Text:
 
 def _span(event: dict[str, Any]) -> Span:
     told, name = event["args"], event["name"]
-    phase, layer, step = (told.get(key) for key in ("phase", "layer", "step"))
+    phase, layer, *numbers = (told.get(key) for key in ("phase", "layer", "step", *OF_DEVICE))
     track, op = track_of(event["pid"], event["tid"]), told.get("op", name)
     begin_ns, duration_ns = round(event["ts"] * 1000), round(event["dur"] * 1000)
     if not (-MOST_NS < begin_ns < MOST_NS and 0 <= duration_ns < MOST_NS):
         raise ValueError(f"a span begins at {event['ts']} and lasts {event['dur']}")
-    if type(name) is not str or type(op) is not str or type(layer) not in TEXT or type(step) not in WHOLE:
-        raise TypeError(f"a span of {name!r}, {op!r}, {layer!r}, {step!r}")
-    return Span(track, name, op, begin_ns, duration_ns, Phase(phase) if phase else None, layer, step)
+    if (
+        type(name) is not str
+        or type(op) is not str
+        or type(layer) not in TEXT
+        or not WHOLE.issuperset(map(type, numbers))
+    ):
+        raise TypeError(f"a span of {name!r}, {op!r}, {layer!r}, {numbers!r}")
+    return Span(track, name, op, begin_ns, duration_ns, Phase(phase) if phase else None, layer, *numbers)
 
 
 def _read(path: Path, made: Callable[[dict[str, Any]], T], *beginnings: str) -> Iterator[T]:

@@ -39,7 +39,9 @@ class Table:
 
     `window_s` is the time from the first step's beginning until the device had done the last, over the traced epochs,
     the mean over workers; `busy_share` the share of it in which an operation ran, the mean over workers. `computed_s`
-    is the operations' time, which is more than the busy time where several run at once.
+    is the operations' time, which is more than the busy time where several run at once; `by_kind` divides it into
+    compute, communication and copies. `overlap_share` is the share of the time with communication in which the same
+    worker computed, too; None without communication. `warnings` are the profiler's own.
     """
 
     backend: str
@@ -52,9 +54,12 @@ class Table:
     by_operation: list[Part] = field(default_factory=list)
     by_layer: list[Part] = field(default_factory=list)
     by_phase: list[Part] = field(default_factory=list)
+    by_kind: list[Part] = field(default_factory=list)
+    overlap_share: float | None = None
     gaps: list[Gap] = field(default_factory=list)
     gap_count: int = 0
     gap_time_s: float = 0.0
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def step_time_s(self) -> float | None:

@@ -5,10 +5,14 @@ are what computes. Phase and layer come from what surrounds an operator on its o
 autograd's own events, `Optimizer.step`. An operator of the backward pass belongs to the layer of the forward operator
 with the same sequence number, a kernel to whatever launched it (its correlation). Without marks an operator is of the
 forward pass where autograd later went back over it.
+
+A thread without marks of its own, as autograd's is where a device computes, works for the step that the marked thread
+is in: that one waits for it. A kernel belongs to the step that launched it, whenever it runs.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +20,13 @@ from typing import Any, NamedTuple
 
 from records.traces import kineto
 from records.traces.asked import CLOCK, LAYER, MARK, PHASE, STEP, TraceError
+from records.traces.names import copy_of, is_collective
 from records.traces.neutral import Flow, Kind, Phase, Point, Span, Track
 
 BACKWARD = "autograd::engine::evaluate_function"
 OPTIMIZER = "Optimizer.step#"
 PROFILER_STEP = "ProfilerStep#"
 COLLECTIVES = ("gloo:", "nccl:", "mpi:", "ucc:", "c10d::")
-COLLECTIVE_KERNELS = ("nccl", "ncclDev", "ncclKernel")
 FLOWS = {"fwdbwd": "forward_backward", "ac2g": "launch"}
 
 OPERATORS = frozenset({"cpu_op"})
@@ -32,11 +36,15 @@ DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 KEPT = OPERATORS | ANNOTATIONS | RUNTIME | DEVICE
 _NO_NUMBER = -1
 
-Place = tuple[Any, Any]
+Place = tuple[Any, ...]  # a process and a thread, or a device and a stream
+Step = tuple[int, int, int]  # begin, end, number
 
 
 class Seen(NamedTuple):
-    """One event: times in nanoseconds, its category, its sequence number and its correlation, -1 where it has none."""
+    """One event: times in nanoseconds, its category, sequence number, correlation and external id, -1 if missing.
+
+    What ran on a device has its stream, a copy its size, None if missing.
+    """
 
     start_ns: int
     duration_ns: int
@@ -44,6 +52,9 @@ class Seen(NamedTuple):
     category: str
     sequence: int
     correlation: int
+    external: int
+    stream: int | None = None
+    size_bytes: int | None = None
 
 
 class Around(NamedTuple):
@@ -111,8 +122,14 @@ def _keep(found: Recording, event: dict[str, Any], names: dict[str, str]) -> Non
     # have it end before it began.
     duration_ns = max(0, round((event["ts"] + event["dur"]) * 1000) - start_ns)
     sequence, correlation = told.get("Sequence number", _NO_NUMBER), told.get("correlation", _NO_NUMBER)
-    seen = Seen(start_ns, duration_ns, name, names.setdefault(event["cat"], event["cat"]), sequence, correlation)
+    external, category = told.get("External id", _NO_NUMBER), names.setdefault(event["cat"], event["cat"])
+    of_device = (_whole(told.get("stream")), _whole(told.get("bytes"))) if category in DEVICE else ()
+    seen = Seen(start_ns, duration_ns, name, category, sequence, correlation, external, *of_device)
     found.threads.setdefault((event["pid"], event["tid"]), []).append(seen)
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
 
 
 @dataclass(slots=True)
@@ -125,6 +142,11 @@ class Making:
     layers: dict[int, str | None] = field(default_factory=dict)
     gone_back: set[int] = field(default_factory=set)
     launched: dict[int, Around] = field(default_factory=dict)
+    operators: dict[int, Around] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    reached: dict[Place, int] = field(default_factory=dict)
+    streams: dict[Place, Track] = field(default_factory=dict)
+    elsewhere: dict[tuple[Place, int], Track] = field(default_factory=dict)
 
     def track(self, place: Place, kind: Kind) -> Track:
         """Return the track of a kind that a thread or stream has, a new one where it has none yet."""
@@ -133,10 +155,31 @@ class Making:
             self.tracks[place, kind] = Track(self.worker, kind, lane)
         return self.tracks[place, kind]
 
+    def stream(self, place: Place, kind: Kind, seen: Seen) -> Track:
+        """Return the track of what ran on a stream: another one where it began before the one before it had ended.
+
+        Kernels of a CUDA graph, and those of programmatic dependent launch, do.
+        """
+        also = 0
+        while self.reached.get((place, kind, also), seen.start_ns) > seen.start_ns:
+            also += 1
+        self.reached[place, kind, also] = seen.start_ns + seen.duration_ns
+        track = self.track((*place, also) if also else place, kind)
+        if self.streams.setdefault(place, track) != track:
+            self.elsewhere[place, seen.start_ns] = track
+        return track
+
+    def step_at(self, at_ns: int) -> int | None:
+        """Return the step that was marked then, None if none was."""
+        at = bisect_right(self.steps, at_ns, key=lambda step: step[0]) - 1
+        return self.steps[at][2] if at >= 0 and at_ns < self.steps[at][1] else None
+
 
 def spans(recording: Recording, worker: int) -> tuple[list[Span], list[Flow]]:
     """Return the spans of one worker's file and the flows between them, in its own clock."""
     making = Making(worker, recording.device == "gpu")
+    if making.gpu:
+        making.steps = sorted(_steps(recording))
     making.gone_back = {
         seen.sequence
         for events in recording.threads.values()
@@ -163,15 +206,20 @@ def _order(events: list[Seen]) -> tuple[bool, bool, int]:
 
 def _on_host(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]:
     stack = [OUTSIDE]
+    follows = making.steps if not any(_step_of(seen) for seen in events) else []
     for seen in events:
         while stack[-1].end_ns <= seen.start_ns and len(stack) > 1:
             stack.pop()
+        if follows and len(stack) == 1:
+            stack[0] = OUTSIDE._replace(step=making.step_at(seen.start_ns))
         # Clocks of two sources, as of a runtime's call and its operator, may differ by a hair.
         end_ns = min(seen.start_ns + seen.duration_ns, stack[-1].end_ns)
         around = _within(making, seen, stack[-1], end_ns)
         stack.append(around)
         if seen.correlation != _NO_NUMBER:
             making.launched[seen.correlation] = around
+        if making.gpu and seen.external != _NO_NUMBER and seen.category in OPERATORS:
+            making.operators[seen.external] = around
         if kind := _kind(making, seen):
             track = making.track(place, kind)
             name, layer = _shown(seen.name), around.layer
@@ -195,6 +243,25 @@ def _within(making: Making, seen: Seen, outer: Around, end_ns: int) -> Around:
         if phase is None and seen.sequence in making.gone_back:
             phase = Phase.FORWARD
     return Around(end_ns, phase, layer, outer.step, seen.name)
+
+
+def _steps(recording: Recording) -> Iterator[Step]:
+    """Yield the steps that are marked on any thread."""
+    for events in recording.threads.values():
+        for seen in events:
+            if (number := _step_of(seen)) is not None:
+                yield seen.start_ns, seen.start_ns + seen.duration_ns, number
+
+
+def _step_of(seen: Seen) -> int | None:
+    """Return the number of the step that an event marks, None if it marks none; PyTorch's own count from 0."""
+    if seen.category not in ANNOTATIONS:
+        return None
+    if seen.name.startswith(STEP):
+        return int(seen.name.removeprefix(STEP))
+    if seen.name.startswith(PROFILER_STEP):
+        return int(seen.name.removeprefix(PROFILER_STEP)) + 1
+    return None
 
 
 def _annotated(name: str, outer: Around, end_ns: int) -> Around:
@@ -241,21 +308,27 @@ def _shown(name: str) -> str:
 
 
 def _on_device(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]:
-    """Return a stream's spans. What runs on a stream runs one after another."""
+    """Return a stream's spans."""
     for seen in events:
-        around = making.launched.get(seen.correlation, OUTSIDE)
-        collective = seen.name.startswith(COLLECTIVE_KERNELS)
-        phase = Phase.COMMUNICATION if collective else around.phase
-        track = making.track(place, Kind.COMMUNICATION if collective else Kind.COMPUTE)
-        operator = seen.name if collective else around.operator or seen.name
-        yield Span(track, seen.name, operator, seen.start_ns, seen.duration_ns, phase, around.layer, around.step)
+        around = making.launched.get(seen.correlation) or making.operators.get(seen.external, OUTSIDE)
+        kind, operator, phase = Kind.COMPUTE, around.operator or seen.name, around.phase
+        if is_collective(seen.name):
+            kind, operator, phase = Kind.COMMUNICATION, seen.name, Phase.COMMUNICATION
+        elif copy := copy_of(seen.name):
+            kind, operator = Kind.COPY, copy
+        track = making.stream(place, kind, seen)
+        yield Span(
+            *(track, seen.name, operator, seen.start_ns, seen.duration_ns, phase, around.layer, around.step),
+            *(seen.stream, seen.size_bytes, _whole(seen.correlation)),
+        )
 
 
 def _flows(recording: Recording, making: Making) -> Iterator[Flow]:
     """Return those flows of which both ends lie on a track of work."""
     kinds = (Kind.HOST, Kind.COMPUTE, Kind.COMMUNICATION)
-    tracks = {place: track for (place, kind), track in making.tracks.items() if kind in kinds}
+    tracks = {place: track for (place, kind), track in making.tracks.items() if kind in kinds} | making.streams
     for (category, _), (source, target) in recording.flows.items():
         if source is None or target is None or source[0] not in tracks or target[0] not in tracks:
             continue
-        yield Flow(FLOWS[category], *(Point(tracks[place], at_ns) for place, at_ns in (source, target)))
+        points = (Point(making.elsewhere.get(point, tracks[point[0]]), point[1]) for point in (source, target))
+        yield Flow(FLOWS[category], *points)

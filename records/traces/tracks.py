@@ -1,13 +1,16 @@
 """From a recording of JAX or TensorFlow to spans: on which track each operation lies, of which phase, layer and step.
 
 A step's instructions are those of the runs that it called: of a program that ran as often as there are steps, or a
-multiple of it, the first runs are the first step's. TensorFlow's operations end within the step that calls them. Of
-what fits neither no step is told.
+multiple of it, the first runs are the first step's. TensorFlow's operations end within the step that calls them. What
+runs on the streams of a device belongs to the step that launched it (`launches`); of a file that does not say what
+launched it, instructions that ran as often as there are steps, or a multiple of it, are divided as runs are. Of what
+fits none of these no step is told.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,9 +19,10 @@ from numpy.typing import NDArray
 
 from records.traces.asked import PHASE, STEP, Names
 from records.traces.columns import Places
-from records.traces.names import Scopes
-from records.traces.neutral import Kind, Phase, Span, Track
-from records.traces.worked import NO_RUN, Flags, Place, What, Worked
+from records.traces.launches import NO_CORRELATION, NO_STEP
+from records.traces.names import Scopes, copy_of, is_collective
+from records.traces.neutral import KINDS, Kind, Phase, Span, Track
+from records.traces.worked import NO_RUN, NO_SIZE, Flags, Place, What, Worked
 from records.traces.xla import Recording
 
 COLLECTIVE = re.compile(
@@ -43,8 +47,11 @@ def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
     def of_each(values: Iterable[Any]) -> Objects:
         return _objects(list(values))[worked.whats]
 
-    communicates = np.array([kind is Kind.COMMUNICATION for kind, _, _ in told], np.bool_)
-    which, tracks = _tracks(worked, communicates[worked.whats], worker)
+    marks = list(_marks(recording, worker))
+    kinds = np.array([KINDS.index(kind) for kind, _, _ in told], np.int64)[worked.whats]
+    if worked.on_device.any():
+        kinds[~worked.on_device] = KINDS.index(Kind.HOST)
+    which, tracks = _tracks(worked, kinds, worker, {mark.track for mark in marks})
     columns = (
         _objects(tracks)[which],
         of_each(what.name for what in whats),
@@ -54,8 +61,9 @@ def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
         of_each(phase for _, phase, _ in told),
         of_each(layer for _, _, layer in told),
         _Steps(recording).of(worked),
+        *_of_device(recording, worked),
     )
-    return [*_marks(recording, worker), *map(Span, *(column.tolist() for column in columns))]
+    return [*marks, *map(Span, *(column.tolist() for column in columns))]
 
 
 def _objects(values: list[Any]) -> Objects:
@@ -64,34 +72,63 @@ def _objects(values: list[Any]) -> Objects:
     return found
 
 
+def _of_device(recording: Recording, worked: Worked) -> list[Objects]:
+    """Return stream, size and correlation of what ran on a device, None of everything else."""
+    streams = _objects([line for _, line in recording.places])[worked.places]
+    numbers = (
+        (streams, worked.on_device),
+        (worked.sizes, worked.sizes != NO_SIZE),
+        (worked.correlations, worked.correlations != NO_CORRELATION),
+    )
+    found = [np.full(worked.places.size, None, np.object_) for _ in numbers]
+    for column, (values, known) in zip(found, numbers, strict=True):
+        column[known] = values[known]
+    return found
+
+
 def _read(what: What, scopes: Scopes) -> tuple[Kind, Phase | None, str | None]:
     """Return on which kind of a track such an operation lies, its phase and its layer."""
     phase, layer = scopes.read(what.origin)
-    if COLLECTIVE.match(what.op) or COLLECTIVE_SCOPE.search(what.origin):
+    if what.op == copy_of(what.name):
+        return Kind.COPY, phase, layer
+    if is_collective(what.name) or COLLECTIVE.match(what.op) or COLLECTIVE_SCOPE.search(what.origin):
         return Kind.COMMUNICATION, Phase.COMMUNICATION, layer
     return Kind.COMPUTE, Phase.INPUT if INPUT.match(what.op) else phase, layer
 
 
-def _tracks(worked: Worked, communicates: Flags, first_worker: int) -> tuple[Places, list[Track]]:
-    """Return which of the tracks that come second each operation lies on.
+def _tracks(worked: Worked, kinds: Places, first_worker: int, taken: set[Track]) -> tuple[Places, list[Track]]:
+    """Return which of the tracks that come second each operation lies on; those that are taken are of others.
 
-    On one track lies what a thread did, for that nests; of what ended apart, those that follow one another.
+    On one track lies what a thread or a stream did, for that nests; of what ended apart, and of kernels that ran at the
+    same time on one stream, those that follow one another.
     """
     devices, which = np.unique(worked.devices, return_inverse=True)
-    groups = 2 * which + communicates
+    groups = len(KINDS) * which + kinds
     places = worked.places.copy()
-    apart = np.flatnonzero(worked.apart)
+    apart = np.flatnonzero(worked.apart | _overlapping(worked))
     places[apart] = places.max(initial=0) + 1 + _follow(worked, groups, apart)
     width = int(places.max(initial=0)) + 1
     distinct, first, which = np.unique(groups * width + places, return_index=True, return_inverse=True)
-    lanes: dict[int, int] = {}
+    lanes = Counter((track.worker, track.kind) for track in taken)
     tracks: dict[int, Track] = {}
     for at in np.argsort(first).tolist():
-        group = int(distinct[at]) // width
-        lane = lanes[group] = lanes.get(group, -1) + 1
-        kind = Kind.COMMUNICATION if group % 2 else Kind.COMPUTE
-        tracks[at] = Track(first_worker + int(devices[group // 2]), kind, lane)
+        device, kind = divmod(int(distinct[at]) // width, len(KINDS))
+        group = first_worker + int(devices[device]), KINDS[kind]
+        tracks[at] = Track(*group, lanes[group])
+        lanes[group] += 1
     return which, [tracks[at] for at in range(len(tracks))]
+
+
+def _overlapping(worked: Worked) -> Flags:
+    """Return which operations of a device's stream begin before an earlier one of the same stream has ended.
+
+    Kernels of a CUDA graph, and those of programmatic dependent launch, do; operations are in order of their beginning.
+    """
+    found = np.zeros(worked.places.size, np.bool_)
+    for place in np.unique(worked.places[worked.on_device]):
+        at = np.flatnonzero(worked.on_device & (worked.places == place))
+        found[at[1:]] = np.maximum.accumulate(worked.end_ns[at])[:-1] > worked.start_ns[at[1:]]
+    return found
 
 
 def _follow(worked: Worked, groups: Places, at: Places) -> Places:
@@ -116,8 +153,9 @@ class _Steps:
         self._begins = np.array([begin for begin, _, _ in steps], np.int64)
         self._ends = np.array([end for _, end, _ in steps], np.int64)
         self._numbers = [int(name.removeprefix(STEP)) for _, _, name in steps]
-        self._timed = recording.device == "cpu"
-        self._programs = _numbered([what.program for what in recording.whats])
+        self._launches = recording.launches
+        # What belongs to no program has the number 0.
+        self._programs = _numbered(["", *(what.program for what in recording.whats)])[1:]
 
     def of(self, worked: Worked) -> Objects:
         """Return the number of each operation's step, None where it is not told; they are in order."""
@@ -126,11 +164,33 @@ class _Steps:
             of_run = worked.runs != NO_RUN
             its = np.flatnonzero(of_run)
             found[its] = self._of_runs(worked.start_ns[its], self._programs[worked.whats[its]], worked.runs[its])
-            if self._timed:
-                at = np.searchsorted(self._begins, worked.start_ns, side="right") - 1
-                within = ~of_run & (at >= 0) & (worked.end_ns <= self._ends[at])
-                found[within] = at[within] + 1
+            at = np.searchsorted(self._begins, worked.start_ns, side="right") - 1
+            within = ~of_run & ~worked.on_device & (at >= 0) & (worked.end_ns <= self._ends[at])
+            found[within] = at[within] + 1
+            its = np.flatnonzero(worked.on_device)
+            found[its] = self._of_launches(worked.at(its))
         return _objects([None, *self._numbers])[found]
+
+    def _of_launches(self, worked: Worked) -> Places:
+        """Return of what ran on devices which step each is of, counted from 1; 0 where that is not told."""
+        numbers = self._launches.steps_of(worked.correlations)
+        if (numbers == NO_STEP).all():
+            return self._of_repetitions(worked)
+        order = np.argsort(self._numbers)
+        places = order[np.searchsorted(self._numbers, numbers, sorter=order).clip(0, order.size - 1)]
+        return np.where(numbers == NO_STEP, 0, 1 + places)
+
+    def _of_repetitions(self, worked: Worked) -> Places:
+        """Return the same of the kernels of XLA's instructions, by how often each ran on its device."""
+        steps = np.zeros(worked.whats.size, np.int64)
+        its = np.flatnonzero((self._programs[worked.whats] != 0) & (worked.start_ns >= self._begins[0]))
+        keys = worked.devices[its] * len(self._programs) + worked.whats[its]
+        for key in np.unique(keys):
+            ran = its[keys == key]
+            times, rest = divmod(ran.size, len(self._numbers))
+            if not rest:
+                steps[ran] = 1 + np.arange(ran.size) // times
+        return steps
 
     def _of_runs(self, start_ns: Places, programs: Places, runs: Places) -> Places:
         """Return of operations of these runs which step each is of, counted from 1; 0 where that is not told."""

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from records.traces.columns import Places
+from records.traces.launches import NO_CORRELATION
 from records.traces.xplane import Events
 
+NO_SIZE = -1
 NO_RUN = -1  # any other number is one, negative ones too
 
 Place = tuple[str, int]  # a plane and a line's number
@@ -29,7 +31,9 @@ class Worked(NamedTuple):
     """Operations, as columns: on which line, when, what, on which device, in which run of its program or `NO_RUN`.
 
     `places` and `whats` number what a recording has of those. `contexts` are the numbers by which ends are told, where
-    one is `awaited`; `apart` is what ended later than its line went on.
+    one is `awaited`; `apart` is what ended later than its line went on. `on_device` is what ran on a device's stream,
+    launched by the call with the number in `correlations`, `NO_CORRELATION` if not known; a copy moved `sizes` bytes,
+    `NO_SIZE` if not known.
     """
 
     places: Places
@@ -41,6 +45,9 @@ class Worked(NamedTuple):
     contexts: Places
     awaited: Flags
     apart: Flags
+    on_device: Flags
+    correlations: Places
+    sizes: Places
 
     def at(self, places: Places) -> Worked:
         """Return the operations at these places of the columns."""
@@ -48,7 +55,7 @@ class Worked(NamedTuple):
 
 
 NONE = np.zeros(0, np.int64)
-NOTHING = Worked(*(NONE,) * 7, NONE.astype(np.bool_), NONE.astype(np.bool_))
+NOTHING = Worked(*(NONE,) * 7, *(NONE.astype(np.bool_),) * 3, NONE, NONE)
 
 
 class Sheets:
@@ -56,7 +63,7 @@ class Sheets:
 
     def __init__(self) -> None:
         self.whats: dict[What, int] = {}
-        self._places: dict[Place, int] = {}
+        self.places: dict[Place, int] = {}
         self._ends = [(NONE, NONE)]
         self._worked = [NOTHING]
 
@@ -69,8 +76,8 @@ class Sheets:
         self._ends.append((contexts, end_ns))
 
     def add(self, place: Place, events: Events, whats: Places, devices: Places, **told: NDArray[Any]) -> None:
-        """Keep operations of a line; `told` may hold `runs`, `contexts` and `awaited`."""
-        size, number = len(events), self._places.setdefault(place, len(self._places))
+        """Keep operations of a line; `told` may hold any of the columns that begin with `runs`."""
+        size, number = len(events), self.places.setdefault(place, len(self.places))
         columns: dict[str, NDArray[Any]] = {
             "places": np.full(size, number),
             "start_ns": events.start_ns,
@@ -81,6 +88,9 @@ class Sheets:
             "contexts": np.zeros(size, np.int64),
             "awaited": np.zeros(size, np.bool_),
             "apart": np.zeros(size, np.bool_),
+            "on_device": np.zeros(size, np.bool_),
+            "correlations": np.full(size, NO_CORRELATION),
+            "sizes": np.full(size, NO_SIZE),
         }
         self._worked.append(Worked(**columns | told))
 

@@ -4,7 +4,8 @@ What computes: instructions of XLA's programs (events with `hlo_op`), TensorFlow
 ran on a device's streams. XLA's CPU client may leave an instruction to other threads: it ends where the event `end: `
 with its number says, and lies on a track apart, since its thread went on meanwhile. Phase and layer come from where an
 instruction or a node is from (names.py): the programs beside the events tell it of instructions, its path of a node.
-`tracks` makes spans of it.
+`tracks` makes spans of it. Where a device has streams of its own, its kernels and copies are the work; what the host
+does meanwhile, TensorFlow's operations included, launches them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from typing import NamedTuple
 import numpy as np
 
 from records.traces import hlo, xplane
-from records.traces.asked import CLOCK, MARK, PHASE, WORKER_SCOPE, TraceError
+from records.traces.asked import CLOCK, MARK, PHASE, STEP, WORKER_SCOPE, TraceError
 from records.traces.columns import Places
 from records.traces.hlo import Instruction
+from records.traces.launches import CORRELATION, NO_CORRELATION, NO_LAUNCHES, Launches, StepMark, launches
+from records.traces.names import NOT_WORK, copy_of
 from records.traces.neutral import Phase
 from records.traces.wire import Malformed
-from records.traces.worked import NO_RUN, NOTHING, Place, Sheets, What, Worked
+from records.traces.worked import NO_RUN, NO_SIZE, NOTHING, Place, Sheets, What, Worked
 from records.traces.xplane import UNTOLD, Event, Events, Line, Plane
 
 DEVICE_PLANE = "/device:"
@@ -38,8 +41,14 @@ NUMBER = re.compile(r"(\.\d+)+$")
 WORKER = re.compile(rf"(?:^|/)(?:{WORKER_SCOPE}|replica_)(\d+)/")
 # What fetches a batch within TensorFlow's step: an operation that goes on elsewhere, of which no node is told.
 FETCH = re.compile(r"^IteratorGetNext\w*Op::DoCompute$")
-# Lines of a device that tools derive from its streams: the same time again.
-DERIVED = ("Steps", "XLA ", "TensorFlow ", "Framework ", "Source code", "Async XLA")
+# Lines of a device that tools derive from its streams, which are the same time again, and lines that are no stream:
+# samples of counters, and what the profiler itself did (xla/tsl/profiler/utils/xplane_schema.cc, cupti_collector.cc).
+DERIVED = ("Steps", "XLA ", "TensorFlow ", "Framework ", "Source code", "Async XLA", "Launch Stats")
+NO_STREAMS = ("_counters_", "CUPTI overhead")
+# Of a copy, in the text of its statistic memcpy_details (cupti_collector.cc).
+SIZE = re.compile(r"\bsize:(\d{1,18})\b")
+# What jax.profiler.StepTraceAnnotation and tf.profiler.experimental.Trace(..., step_num=N) leave; they count from 0.
+STEP_NUMBER = "step_num"
 HOLDERS = frozenset({"fusion", "call", "custom-call"})
 
 
@@ -54,20 +63,32 @@ class Marked(NamedTuple):
 
 @dataclass(slots=True)
 class Recording:
-    """What is kept of a file. Times in nanoseconds of the profiler's clock."""
+    """What is kept of a file. Times in nanoseconds of the profiler's clock.
+
+    Steps are marks of a traced cell; in a file without these, those that another program has `annotated`.
+
+    `device` is gpu where something ran on one; `launches` says which step launched that.
+    """
 
     worked: Worked = NOTHING
     whats: list[What] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     marks: list[Marked] = field(default_factory=list)
     fetches: list[Marked] = field(default_factory=list)
+    annotated: list[Marked] = field(default_factory=list)
     clocks: list[tuple[int, int]] = field(default_factory=list)
     device: str = "cpu"
+    launches: Launches = NO_LAUNCHES
+    warnings: list[str] = field(default_factory=list)
 
 
 def read(path: Path) -> Recording:
     """Read a file. Raises `TraceError`."""
     try:
-        return _read(list(xplane.planes(path.read_bytes())))
+        data = path.read_bytes()
+        found = _read(list(xplane.planes(data)))
+        found.warnings = xplane.messages(data)
+        return found
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (LookupError, TypeError, ValueError, OverflowError) as error:
@@ -77,13 +98,30 @@ def read(path: Path) -> Recording:
 def _read(planes: list[Plane]) -> Recording:
     programs, sheets = Programs(planes), Sheets()
     found = Recording()
+    hosts = [p for p in planes if not p.name.startswith(DEVICE_PLANE) and p.name != xplane.METADATA_PLANE]
     for plane in planes:
         if plane.name.startswith(DEVICE_PLANE):
             _read_device(found, plane, programs, sheets)
-        elif plane.name != xplane.METADATA_PLANE:
-            _Host(found, plane, programs, sheets).read()
-    found.worked, found.whats = sheets.worked(), list(sheets.whats)
+    for plane in hosts:
+        _Host(found, plane, programs, sheets).read()
+    if not any(mark.name.startswith(STEP) for mark in found.marks):
+        found.marks += found.annotated
+    found.worked, found.whats, found.places = sheets.worked(), list(sheets.whats), list(sheets.places)
+    if (found.worked.correlations != NO_CORRELATION).any():
+        found.launches = _launches(found, hosts)
     return found
+
+
+def _launches(found: Recording, hosts: list[Plane]) -> Launches:
+    """Return which step launched what ran on the devices."""
+    steps = [
+        StepMark(*mark.place, mark.start_ns, mark.end_ns, int(mark.name.removeprefix(STEP)))
+        for mark in found.marks
+        if mark.name.startswith(STEP)
+    ]
+    # Operations of a graph, which belong to no program of XLA's, are TensorFlow's.
+    of_graph = np.array([not what.program for what in found.whats], np.bool_)
+    return launches(hosts, steps, bool(of_graph[found.worked.whats[~found.worked.on_device]].any()))
 
 
 class Programs:
@@ -128,6 +166,7 @@ class _Role(Enum):
     FETCH = 3
     INSTRUCTION = 4
     OTHER = 5
+    STEP = 6
 
 
 class _Host:
@@ -156,6 +195,7 @@ class _Host:
             self._fetch: [_Role.FETCH],
             # What the thread that is marked does besides is what the program does; other threads' is passed over.
             self._mark: [_Role.MARK] if self._marks.isdisjoint(told) else [_Role.MARK, _Role.OTHER],
+            self._step: [_Role.STEP],
         }
         for reader, its in readers.items():
             at = np.flatnonzero(np.isin(roles, [role.value for role in its]))
@@ -176,6 +216,11 @@ class _Host:
                 self._found.clocks.append((event.start_ns, int(event.name.removeprefix(CLOCK))))
             else:
                 self._found.marks.append(_marked(place, event))
+
+    def _step(self, place: Place, events: Events) -> None:
+        numbers, _ = events.numbers(STEP_NUMBER)
+        for event, number in zip(events, numbers.tolist(), strict=True):
+            self._found.annotated.append(_marked(place, event)._replace(name=f"{STEP}{number + 1}"))
 
     def _fetch(self, place: Place, events: Events) -> None:
         named = f"{PHASE}{Phase.INPUT}"
@@ -232,6 +277,8 @@ def _role(event: Event) -> _Role:
         return _Role.NODE
     if FETCH.match(name):
         return _Role.FETCH
+    if STEP_NUMBER in event.stats:
+        return _Role.STEP
     return _Role.INSTRUCTION if "hlo_op" in event.stats else _Role.OTHER
 
 
@@ -243,12 +290,40 @@ def _read_device(found: Recording, plane: Plane, programs: Programs, sheets: She
     """Read the streams of a device; each event is a kernel or a copy."""
     number = plane.name.rpartition(":")[2]
     device = int(number) if number.isdecimal() else 0
-    found.device = "gpu" if "GPU" in plane.name else plane.name.removeprefix(DEVICE_PLANE).partition(":")[0].lower()
+    kind = plane.name.removeprefix(DEVICE_PLANE).partition(":")[0].lower()
+    if kind != "gpu" and found.device == "cpu":
+        found.device = kind
     for line in plane.lines:
-        if not line.name.startswith(DERIVED):
-            events = line.events()
-            whats = _kernels(events, plane, programs, sheets)
-            sheets.add((plane.name, line.number), events, whats, np.full(len(events), device, np.int64))
+        if line.name.startswith((*DERIVED, *NO_STREAMS)):
+            continue
+        events = _work(line, plane)
+        if not len(events):
+            continue
+        if kind == "gpu":
+            found.device = kind
+        correlations, known = events.numbers(CORRELATION)
+        sheets.add(
+            (plane.name, line.number),
+            events,
+            _kernels(events, plane, programs, sheets),
+            np.full(len(events), device, np.int64),
+            on_device=np.ones(len(events), np.bool_),
+            correlations=np.where(known, correlations, NO_CORRELATION),
+            sizes=_sizes(events),
+        )
+
+
+def _work(line: Line, plane: Plane) -> Events:
+    """Return what the device did on a stream."""
+    others = [kind for kind, name in plane.event_names.items() if name in NOT_WORK]
+    return line.events(np.flatnonzero(~np.isin(line.kinds(), others))) if others else line.events()
+
+
+def _sizes(events: Events) -> Places:
+    """Return how many bytes each copy moved, `NO_SIZE` if that is not known."""
+    which, words = events.words("memcpy_details")
+    sizes = [int(size[1]) if (size := SIZE.search(word)) else NO_SIZE for word in words]
+    return np.array([*sizes, NO_SIZE], np.int64)[which]  # what has no details has the number -1
 
 
 def _kernels(events: Events, plane: Plane, programs: Programs, sheets: Sheets) -> Places:
@@ -259,12 +334,12 @@ def _kernels(events: Events, plane: Plane, programs: Programs, sheets: Sheets) -
     found = []
     for kind, at, path in rows:
         name = op = plane.event_names.get(kind, "")
-        origin = ""
+        origin = program = ""
         if (instruction := instructions[at]) is not None:
-            _, op, origin, _ = programs.instruction(*instruction)
+            _, op, origin, program = programs.instruction(*instruction)
         elif path != UNTOLD and (node := NODE.match(words[path])):
             origin, op = node[1], node[2]
-        found.append(sheets.what(What(name, op, origin)))
+        found.append(sheets.what(What(name, copy_of(name) or op, origin, program)))
     return np.array(found, np.int64)[which]
 
 

@@ -19,6 +19,7 @@ from records.traces import columns
 from records.traces.columns import Bytes, Places
 from records.traces.wire import Malformed, fields, number, passed, piece, real, signed, text, varint
 
+ERRORS, WARNINGS = 2, 3  # fields of XSpace
 METADATA_PLANE = "/host:metadata"
 # Keys as they lie in a file: a field's number, three bits to the left, and what kind of a value follows.
 EVENT = STAT = 4 << 3 | 2
@@ -237,6 +238,11 @@ def planes(data: bytes) -> Iterator[Plane]:
     for key, value in fields(memoryview(data)):
         if key == 1:
             yield _plane(piece(value))
+
+
+def messages(data: bytes) -> list[str]:
+    """Return the profiler's own errors and warnings, such as that it dropped events. Raises as `planes` does."""
+    return [text(value) for key, value in fields(memoryview(data)) if key in (ERRORS, WARNINGS)]
 
 
 def _plane(data: memoryview) -> Plane:

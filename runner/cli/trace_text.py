@@ -24,13 +24,19 @@ def heading(table: Table, measured_step_s: float | None) -> list[str]:
         first = f"{seconds(table.window_s)}{workers}; no step was marked"
     busy = "not known" if table.busy_share is None else f"{table.busy_share:.1%} of the time"
     idle = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
-    return [first, f"device ({table.device}) busy {busy}; {idle}"]
+    lines = [first, f"device ({table.device}) busy {busy}; {idle}"]
+    if table.overlap_share is not None:
+        lines.append(f"communication overlapped by compute: {table.overlap_share:.1%} of its time")
+    return [*lines, *(f"warning: the profiler reports: {text}" for text in table.warnings)]
 
 
 def table_lines(table: Table, top: int) -> list[str]:
-    """Return the tables: by operation, by layer, by phase, and the largest gaps."""
+    """Return the tables: by operation, layer, phase and, if there are several, kind of work; and the largest gaps."""
     lines: list[str] = []
-    for name, parts in (("operation", table.by_operation), ("layer", table.by_layer), ("phase", table.by_phase)):
+    named = {"operation": table.by_operation, "layer": table.by_layer, "phase": table.by_phase}
+    if len(table.by_kind) > 1:
+        named["kind"] = table.by_kind
+    for name, parts in named.items():
         lines += ["", *_part_lines(table, name, parts, top)]
     return [*lines, "", *_gap_lines(table, top), ""]
 

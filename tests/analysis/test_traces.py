@@ -106,10 +106,31 @@ def test_of_several_workers_the_window_is_the_mean_and_the_time_the_sum() -> Non
 
 
 def test_where_one_process_drives_all_devices_its_steps_are_everybodys() -> None:
-    spans = [STEP, span("a", 0, 100), span("a", 10, 50, worker=1), span("late", 300, 50, worker=1)]
-    found = table(Head("jax", 2, "gpu", 1), spans)
+    both = [span("a", 0, 100, step=1), span("a", 10, 50, worker=1, step=1)]
+    found = table(Head("jax", 2, "gpu", 1), [STEP, *both, span("late", 300, 50, worker=1)])
     assert (found.window_s, found.busy_share) == (pytest.approx(100e-6), pytest.approx(0.75))
     assert [(part.name, part.count) for part in found.by_operation] == [("a", 2)]
+
+
+def test_window_of_a_device_whose_work_has_no_step_ends_with_its_last_work_of_the_epoch() -> None:
+    steps = [span(f"step {n}", begin, 100, Kind.STEPS, step=n) for n, begin in ((1, 0), (2, 1000))]
+    work = [span("a", begin, 500) for begin in (50, 1050)]
+    found = table(Head("jax", 1, "gpu", 2, epochs=2), [*steps, *work])
+    assert (found.window_s, found.busy_share) == (pytest.approx(1100e-6), pytest.approx(1000 / 1100))
+    assert table(Head("jax", 1, "cpu", 2, epochs=2), [*steps, *work]).window_s == pytest.approx(200e-6)
+
+
+def test_work_is_divided_into_kinds_and_communication_that_compute_overlaps() -> None:
+    spans = [
+        STEP,
+        span("a", 0, 40),
+        span("nccl", 20, 40, Kind.COMMUNICATION),
+        span("MemcpyH2D", 0, 10, Kind.COPY),
+    ]
+    found = table(HEAD, spans)
+    assert [(part.name, part.count) for part in found.by_kind] == [("communication", 1), ("compute", 1), ("copy", 1)]
+    assert (found.overlap_share, found.busy_share) == (pytest.approx(0.5), pytest.approx(0.6))
+    assert table(HEAD, [STEP, span("a", 0, 40)]).overlap_share is None
 
 
 def test_a_mark_round_less_than_half_of_a_gap_does_not_tell_it() -> None:

@@ -57,3 +57,22 @@ def test_several_workers_are_counted_and_a_long_table_is_cut() -> None:
     assert found.summary.startswith("4 steps, 2 workers, ")
     assert [grid.title for grid in found.grids] == ["By operation", "By layer", "The longest gaps"]
     assert [line.name for line in found.grids[1].lines] == [f"layer_{k}" for k in range(10)]
+
+
+def test_trace_of_a_gpu_names_its_device_and_divides_its_work_into_kinds() -> None:
+    kinds = [Part("compute", 8, 0.004, 0.8), Part("copy", 4, 0.001, 0.2)]
+    found = sheet(replace(SHOWN, device="gpu", by_kind=kinds, overlap_share=0.5))
+    assert found.summary == (
+        "4 steps, 5.00\u00a0ms each with the profiler on; an operation ran 25\u00a0% of the time on the GPU; "
+        "50\u00a0% of the communication was overlapped by compute; 1 gap, 3.00\u00a0ms in all"
+    )
+    assert [grid.title for grid in found.grids] == ["By operation", "By kind", "The longest gaps"]
+    assert [grid.title for grid in sheet(replace(SHOWN, by_kind=kinds[:1])).grids] == [
+        "By operation",
+        "The longest gaps",
+    ]
+
+
+def test_summary_ends_with_what_the_profiler_itself_warns_of() -> None:
+    found = sheet(replace(SHOWN, warnings=["Dropped 7 events"]))
+    assert found.summary.endswith("3.00\u00a0ms in all; the profiler reports: Dropped 7 events")

@@ -62,3 +62,22 @@ def test_a_gap_of_several_workers_names_its_own() -> None:
     lines = table_lines(replace(SHOWN, workers=2), 20)
     assert lines[-2].split("  ")[0] == "worker 1: 3.00 ms"
     assert table_lines(replace(SHOWN, gaps=[]), 20)[-2] == "no gaps"
+
+
+def test_trace_of_a_gpu_shows_its_kinds_of_work_and_how_much_communication_is_overlapped() -> None:
+    kinds = [Part("compute", 8, 0.004, 0.8), Part("communication", 4, 0.001, 0.2)]
+    found = replace(SHOWN, device="gpu", by_kind=kinds, overlap_share=0.5)
+    assert heading(found, None)[1:] == [
+        "device (gpu) busy 25.0% of the time; 1 gap, 3.00 ms in all",
+        "communication overlapped by compute: 50.0% of its time",
+    ]
+    assert [line for line in table_lines(found, 9) if line.startswith(("by kind", "communication"))] == [
+        "by kind        share  time a step  count a step",
+        "communication  20.0%       250 us          1.00",
+    ]
+    assert "by kind" not in "\n".join(table_lines(replace(found, by_kind=kinds[:1]), 9))
+
+
+def test_heading_ends_with_what_the_profiler_itself_warns_of() -> None:
+    found = replace(SHOWN, warnings=["Dropped 7 events"])
+    assert heading(found, None)[2:] == ["warning: the profiler reports: Dropped 7 events"]

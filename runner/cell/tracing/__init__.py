@@ -62,4 +62,10 @@ def _trace(job: Job, trace: Trace, subject: Subject) -> int:
     head = native.make(files, job.traced_path / TRACE_NAME, job.settings.backend, names)
     if head.steps != trace.all_steps:
         raise TraceError(f"the profiler saw {head.steps or 0} of {trace.all_steps} steps")
+    if job.settings.device == "gpu" and head.device != "gpu":
+        reported = f" ({'; '.join(head.warnings)})" if head.warnings else ""
+        raise TraceError(
+            f"the profiler saw no kernel on the GPU{reported}; allow CUPTI to read it: run the container with "
+            "--cap-add SYS_ADMIN, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
+        )
     return sum(path.stat().st_size for path in files)

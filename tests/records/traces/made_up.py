@@ -115,7 +115,10 @@ def named(field: int, names: Sequence[str], *more: tuple[int, bytes]) -> list[tu
 
 # JAX's and TensorFlow's own file.
 
-STATS = ("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "_p", "_c", "Hlo Proto", "tf_op")
+STATS = (
+    *("hlo_op", "hlo_module", "program_id", "run_id", "device_ordinal", "_p", "_c", "Hlo Proto", "tf_op"),
+    *("_pt", "_ct", "correlation_id", "device_id", "context_id", "memcpy_details", "step_num"),
+)
 Made = tuple[str, float, float, dict[str, int | str | bytes]]  # name, begin and duration in microseconds, statistics
 
 

@@ -337,7 +337,7 @@ def test_streams_of_a_device_have_tracks_of_their_own(path: Path) -> None:
     lines = {"Stream #7": [("sgemm", 0, 5, {})], "Stream #8": [("copy", 1, 5, {}), ("ncclKernel:Nccl", 2, 1, {})]}
     other = plane("/device:CUSTOM:Other Trace", {"Other": [("copy", 3, 5, {})]})
     found = worked(spans(path, plane("/device:GPU:0", lines), other))
-    assert [one.track.name for one in found] == ["compute", "compute 2", "compute 2", "compute 3"]
+    assert [one.track.name for one in found] == ["compute", "compute 2", "communication", "compute 3"]
 
 
 def test_without_a_programs_number_the_last_of_its_name_tells_of_an_instruction(path: Path) -> None:
