@@ -354,3 +354,5 @@ def _notes(peaks: Peaks | None) -> Iterable[str]:
         )
     for what, reason in sorted(peaks.refused.items()):
         yield f"not timed: {what}: {reason}"
+    for what, note in sorted(peaks.notes.items()):
+        yield f"{what}: {note}"

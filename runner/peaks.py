@@ -70,6 +70,7 @@ class _Found:
     refused: dict[str, str]
     devices: dict[str, str]
     versions: dict[str, str]
+    notes: dict[str, str]
     cache_bytes: int | None = None
 
 
@@ -82,7 +83,7 @@ def measure(
     """
     seed = secrets.randbits(32)
     pieces = list(_pieces(probe, subject, effort))
-    found = _Found({}, {}, {f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))}, {}, {})
+    found = _Found({}, {}, {f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))}, {}, {}, {})
     load_before = os.getloadavg()[0]
     others = _watched(lambda: _rounds(probe, (pieces, seed, effort.rounds), found, told))
     if not found.gemms and not found.streams:
@@ -101,6 +102,7 @@ def measure(
         refused=found.refused,
         devices=found.devices,
         cache_bytes=found.cache_bytes,
+        notes=found.notes,
         load_before=load_before,
         other_cpu_share=others,
     )
@@ -172,6 +174,7 @@ def _ask(probe: Probe, piece: PeakOrder, found: _Found) -> None:
         found.refused[where] = str(error)
         return
     found.refused.update({f"{where} {what}": why for what, why in answer.refused.items()})
+    found.notes.update({f"{where} {what}": note for what, note in answer.notes.items()})
     found.versions.update(answer.versions)
     found.cache_bytes = answer.cache_bytes or found.cache_bytes
     if answer.device is not None and answer.device.model:

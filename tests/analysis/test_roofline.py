@@ -155,6 +155,11 @@ def test_a_busy_measurement_and_a_refusal_are_notes() -> None:
     assert against(cell()).notes == ()
 
 
+def test_what_limits_a_peak_is_a_note() -> None:
+    notes = against(cell(), notes={"torch gpu triad": "arrays of 512 MiB in place of 1024 MiB"}).notes
+    assert notes == ("torch gpu triad: arrays of 512 MiB in place of 1024 MiB",)
+
+
 def test_mfu_is_against_what_the_maker_states() -> None:
     changes = {
         "gemms": [gemm("jax", "tf32", 400_000.0, threads=16, device="gpu")],

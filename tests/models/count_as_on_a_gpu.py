@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from functools import partial
 from typing import Any
 
 import keras
@@ -36,30 +37,29 @@ def on_tensorflow() -> dict[str, int]:
     pretend_a_gpu("tensorflow")
     found = {}
     for workload in ("lstm", "gru"):
-        model, x = built(workload)
-
-        @tf.autograph.experimental.do_not_convert
-        def count(model: Any = model, x: Any = x, workload: str = workload) -> Any:
-            found[workload] = forward(model, x)
-            return tf.constant(0)
-
-        operations = tf.function(count).get_concrete_function().graph.get_operations()
+        counts: list[int] = []
+        traced = tf.function(partial(_into, counts, forward, *built(workload)), autograph=False)
+        operations = traced.get_concrete_function().graph.get_operations()
+        found[workload] = counts[0]
         assert "CudnnRNNV3" in {operation.type for operation in operations}
     query = tf.zeros(ATTENTION, tf.bfloat16)
     found["attention"] = forward(lambda q, training: keras.ops.dot_product_attention(q, q, q), query)
     return found
 
 
+def _into(counts: list[int], forward: Any, model: Any, x: Any) -> None:
+    counts.append(forward(model, x))
+
+
 def on_jax() -> dict[str, int]:
     import jax
     import jax.numpy as jnp
     from jax._src.cudnn import fused_attention_stablehlo as fused
+    from jaxlib import gpu_rnn
 
     from models.flops.jax import _flops, forward
 
     pretend_a_gpu("jax")
-    from jaxlib import gpu_rnn
-
     fused.check_cudnn_version = lambda: 91000
     gpu_rnn.compute_rnn_workspace_reserve_space_sizes = lambda *sizes: (0, 0)
     query = jnp.zeros(ATTENTION, jnp.bfloat16)
@@ -79,10 +79,11 @@ def on_torch() -> dict[str, int]:
     with FakeTensorMode(), torch.no_grad():
         found = {}
         for workload, (mode, gates) in cells.items():
-            model, x = shapes(workload)
-            found[workload] = counted(lambda: cudnn(model, x, mode, gates))
+            found[workload] = counted(partial(cudnn, *shapes(workload), mode, gates))
         query = torch.empty(ATTENTION, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
-        found["attention"] = counted(lambda: torch.ops.aten._scaled_dot_product_cudnn_attention(*(query,) * 3, None, False))
+        found["attention"] = counted(
+            lambda: torch.ops.aten._scaled_dot_product_cudnn_attention(*(query,) * 3, None, False)
+        )
     return found | {"training": training_on_torch()}
 
 
@@ -111,8 +112,10 @@ def cudnn(units: int, shape: tuple[int, int], mode: int, gates: int) -> None:
 
     weights = [empty(gates * units, size) for size in (shape[1], units)] + [empty(gates * units) for _ in range(2)]
     state = empty(1, BATCH, units)
-    options = (units, 0, 1, True, 0.0, False, False, [], None)
-    torch.ops.aten._cudnn_rnn(empty(BATCH, *shape), weights, 4, None, state, state if gates == 4 else None, mode, *options)
+    options: tuple[Any, ...] = (units, 0, 1, True, 0.0, False, False, [], None)
+    torch.ops.aten._cudnn_rnn(
+        empty(BATCH, *shape), weights, 4, None, state, state if gates == 4 else None, mode, *options
+    )
     torch.mm(empty(BATCH, units), empty(units, 60))
 
 
