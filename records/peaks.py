@@ -153,6 +153,16 @@ def read(results: Path, name: str) -> Peaks | None:
         raise StoreFailure(f"{path}: cannot be used: {error}; remove it, or measure again with --measure") from error
 
 
+def read_others(results: Path, name: str) -> list[Peaks]:
+    """Return the peaks kept under other fingerprints; a file that cannot be read is left out."""
+    found = []
+    for path in sorted((results / "peaks").glob("*.json")):
+        with contextlib.suppress(OSError, CodecError):
+            if path != path_of(results, name):
+                found.append(decode(Peaks, loads(path.read_bytes()), "peaks"))
+    return found
+
+
 def keep(results: Path, peaks: Peaks) -> Path:
     """Put the peaks in their place, whole or not at all, over an older measurement. Raises `StoreFailure`."""
     path = path_of(results, peaks.fingerprint)

@@ -24,6 +24,7 @@ from runner.executors.environment import allowed_cpus
 from runner.executors.probe import Probe, ProbeFailed
 from runner.grammar import SETTINGS
 from runner.surroundings.counters import Sampler, since
+from runner.surroundings.gpu_identity import GpuIdentity
 from runner.surroundings.own import ended_cpu_s
 
 MODULE = "runner.cell.peaks"
@@ -53,12 +54,13 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured: this machine with these versions, on these numbers of CPUs; a note when."""
+    """What is measured and when: this machine with these versions, on these numbers of CPUs, and its first GPU."""
 
     machine: Machine
     versions: dict[str, str]
     threads: tuple[int, ...]
     now: datetime
+    gpu: GpuIdentity | None = None
 
 
 @dataclass(slots=True)
@@ -100,12 +102,19 @@ def measure(
         gemms=list(found.gemms.values()),
         streams=list(found.streams.values()),
         refused=found.refused,
-        devices=found.devices,
+        devices=_devices(found, subject),
         cache_bytes=found.cache_bytes,
         notes=found.notes,
+        gpu_uuid=subject.gpu.uuid if subject.gpu else None,
         load_before=load_before,
         other_cpu_share=others,
     )
+
+
+def _devices(found: _Found, subject: Subject) -> dict[str, str]:
+    """Return the devices' product names, a GPU's as NVML spells it: backends may leave out that it is a MIG device."""
+    product = subject.gpu.product if subject.gpu else None
+    return found.devices | ({"gpu": product} if product and "gpu" in found.devices else {})
 
 
 def _watched(work: Callable[[], None]) -> float | None:
@@ -157,8 +166,9 @@ def _pieces(probe: Probe, subject: Subject, effort: Effort) -> Iterable[PeakOrde
         for backend in (*backends, HOST):
             yield order_for(probe_settings(backend, "cpu", threads), effort)
     if subject.machine.gpus:
+        free_bytes = subject.gpu.free_memory_bytes if subject.gpu else None
         for backend in backends:
-            yield order_for(probe_settings(backend, "gpu"), effort)
+            yield replace(order_for(probe_settings(backend, "gpu"), effort), device_free_bytes=free_bytes)
 
 
 def _name(piece: PeakOrder) -> str:

@@ -14,6 +14,7 @@ import pytest
 from analysis.surroundings.disturbance import Stretch
 from records.codec import to_json
 from records.peaks import Gemm, PeakAnswer, PeakOrder, Stream, Timed
+from records.schema import DeviceProof
 from records.settings import BACKENDS, Settings
 from runner import peaks
 from runner.cell.peaks import Call, timing
@@ -29,6 +30,7 @@ from runner.errors import InfrastructureError
 from runner.executors.probe import ProbeFailed
 from runner.peaks import Effort, Subject, measure, probe_settings
 from runner.surroundings.counters import Counters
+from runner.surroundings.gpu_identity import GpuIdentity
 from tests.conftest import MACHINE
 
 SUBJECT = Subject(MACHINE, {"jax": "1"}, (1, 2), datetime(2026, 1, 1, tzinfo=UTC))
@@ -303,3 +305,18 @@ def test_notes_on_a_gpus_figures_are_kept() -> None:
     machine = replace(MACHINE, gpus=["NVIDIA L4"])
     found = measure(Small(), replace(SUBJECT, machine=machine), Effort(rounds=1))
     assert found.notes == {"tensorflow gpu triad": "arrays of 512 MiB", "jax gpu triad": "arrays of 512 MiB"}
+
+
+def test_peaks_name_the_gpu_and_the_children_learn_its_free_memory() -> None:
+    class OnGpu(FakeProbe):
+        def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
+            found = super().ask(module, order, settings, timeout_s)
+            device = DeviceProof("gpu", "GPU:0", 1, "NVIDIA A100-SXM4-40GB") if settings.device == "gpu" else None
+            return found | {"device": to_json(device)}
+
+    probe, gpu = OnGpu(), GpuIdentity("MIG-1", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4 << 30)
+    subject = replace(SUBJECT, machine=replace(MACHINE, gpus=["NVIDIA A100-SXM4-40GB"]), gpu=gpu)
+    found = measure(probe, subject, Effort(rounds=1))
+    assert (found.gpu_uuid, found.devices) == ("MIG-1", {"gpu": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"})
+    assert {o.device_free_bytes for o in probe.asked if o.settings.device == "gpu"} == {4 << 30}
+    assert {o.device_free_bytes for o in probe.asked if o.settings.device == "cpu"} == {None}
