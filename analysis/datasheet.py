@@ -3,7 +3,10 @@
 Dense rates, without structured sparsity, of the unit that a matrix product in that precision runs on (tensor cores
 where there are any; float32 means full float32, not TF32), at boost clock. Memory in byte/s.
 Sources: NVIDIA's data sheets V100 (2020), T4 (2019), A10 (2021), A100 (2022), A30 (2022), L4 (2023), L40S (2023), H100
-(2023), H200 (2024); where a sheet gives tensor-core rates "with sparsity" only, half of them.
+(2023), H200 (2024), and the white paper of the Hopper architecture (2022) for the H100's dense rates; where a sheet
+gives tensor-core rates "with sparsity" only, half of them. On 23 November 2026 the sheets themselves were not at hand:
+L40S was compared with a dealer's copy, H100 80GB HBM3 and H200 with other publications, and they agree; H100 NVL and
+H200 NVL were entered without a copy and are to be compared with their sheets; the others are unchanged.
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ def _sheet(product: str, memory_tb_per_s: float, **tera_flop_per_s: float) -> Da
     return Datasheet(product, {name: rate * TERA for name, rate in tera_flop_per_s.items()}, memory_tb_per_s * TERA)
 
 
-# Searched in this order: a longer name stands before the one it begins with.
 SHEETS = (
     _sheet("H200", 4.8, float64=67, float32=67, tf32=494.7, bfloat16=989.4, float16=989.4),
+    _sheet("H200 NVL", 4.8, float64=60, float32=60, tf32=417.5, bfloat16=835.5, float16=835.5),
+    _sheet("H100 NVL", 3.9, float64=60, float32=60, tf32=417.5, bfloat16=835.5, float16=835.5),
     _sheet("H100 PCIe", 2.0, float64=51, float32=51, tf32=378, bfloat16=756, float16=756),
     _sheet("H100 80GB HBM3", 3.35, float64=67, float32=67, tf32=494.7, bfloat16=989.4, float16=989.4),
     _sheet("A100-SXM4-80GB", 2.039, float64=19.5, float32=19.5, tf32=156, bfloat16=312, float16=312),
@@ -46,15 +50,20 @@ SHEETS = (
 )
 
 
+# Drivers before 470 leave out the first, name some products after the second.
+MAKERS = ("NVIDIA ", "Tesla ")
+# Names of the same product that differ in the memory's size, on which its stated peaks do not depend.
+SAME_SHEET = {f"{product}-{size}": product for product in ("V100-SXM2", "V100-PCIE") for size in ("16GB", "32GB")}
+
+
 def datasheet(product: str | None) -> Datasheet | None:
-    """Return the sheet of a device by the name its driver gives it, None where none is known.
+    """Return the sheet of a device by the name its driver gives it, None if there is none of exactly that name.
 
-    The name must hold the product's as whole words: `NVIDIA A10` is not an A100, nor is `NVIDIA A10G` an A10.
+    A name that says more is another device: a part of a GPU (`A100-SXM4-40GB MIG 1g.5gb`), a virtual one (`A10-24Q`,
+    `GRID A100-10C`), or another product (`H200 NVL`, `A10G`, `GH200 480GB`).
     """
-    words = f" {product or ''} "
-    return next((sheet for sheet in SHEETS if f" {sheet.product} " in words or _prefix(sheet.product, words)), None)
-
-
-def _prefix(product: str, words: str) -> bool:
-    # `Tesla V100-SXM2-16GB`: the memory's size follows the product's name after a hyphen.
-    return f" {product}-" in words
+    name = (product or "").strip()
+    for maker in MAKERS:
+        name = name.removeprefix(maker)
+    name = SAME_SHEET.get(name, name)
+    return next((sheet for sheet in SHEETS if sheet.product == name), None)

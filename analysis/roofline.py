@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from analysis import gpu_peaks
 from analysis.compare import CellSummary
 from analysis.datasheet import datasheet
 from records import fc
@@ -94,6 +95,7 @@ class Share:
     """One cell's use of the machine. Shares are of 1; None where a part of them is not known.
 
     `low` and `high` are the ends of the step time's interval between processes, turned into shares of the peak.
+    `peak_of` says of which backend a GPU's measured peak is, and out of how many; None on a CPU.
     `bytes_per_step` is a lower bound, so that `intensity_flop_per_byte` is an upper one.
     """
 
@@ -116,6 +118,7 @@ class Share:
     datasheet_flop_per_s: float | None
     mfu: float | None
     note: str | None
+    peak_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,16 @@ class Measured:
     def own_gemm(self, place: Place | None, backend: str) -> OwnGemm | None:
         """Return a backend's own product at a place."""
         return next((o for o in self.own if place and o.backend == backend and _same(o.place, place)), None)
+
+    def peak_of(self, place: Place | None) -> str | None:
+        """Return of which backend a GPU's peak is, and out of how many; None on a CPU."""
+        roof = self.roof(place)
+        if roof is None or roof.place.device != gpu_peaks.DEVICE:
+            return None
+        count = sum(_same(one.place, roof.place) for one in self.own)
+        return (
+            f"{roof.backend}, this image's backend only" if count == 1 else f"{roof.backend}, best of {count} backends"
+        )
 
     def slope(self, place: Place | None) -> Slope | None:
         """Return the memory's slope at a place."""
@@ -311,6 +324,7 @@ def _share(title: str, cell: CellSummary, work: Work | None, measured: Measured)
         datasheet_flop_per_s=stated,
         mfu=_over(achieved, stated),
         note=_why(cell, flops, place, (achieved, peak)),
+        peak_of=measured.peak_of(place),
     )
 
 
@@ -347,6 +361,8 @@ def _notes(peaks: Peaks | None) -> Iterable[str]:
     if peaks is None:
         yield "no peaks measured for this machine and these versions: run `runner roofline` there"
         return
+    if whose := gpu_peaks.note(peaks):
+        yield whose
     if peaks.other_cpu_share is not None and peaks.other_cpu_share > QUIET_SHARE:
         yield (
             f"other processes used {peaks.other_cpu_share:.0%} of the CPU time while the peaks were measured: they may "
@@ -354,3 +370,5 @@ def _notes(peaks: Peaks | None) -> Iterable[str]:
         )
     for what, reason in sorted(peaks.refused.items()):
         yield f"not timed: {what}: {reason}"
+    for what, note in sorted(peaks.notes.items()):
+        yield f"{what}: {note}"

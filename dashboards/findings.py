@@ -364,6 +364,7 @@ def _share_value(cell: CellSummary | None, beside: Beside) -> Value:
     if share is None or share.share_of_peak is None or share.achieved_flop_per_s is None:
         return Value(DASH, hint=(share.note if share else None) or "")
     hint = f"of {number(share.peak_flop_per_s, GIGA)} GFLOP/s, the machine's best measured product"
+    hint += f" ({share.peak_of})" if share.peak_of else ""
     return Value(number(share.share_of_peak * 100), f"{number(share.achieved_flop_per_s, GIGA)} GFLOP/s", hint=hint)
 
 

@@ -122,7 +122,7 @@ def _cell_row(one: Share) -> list[str]:
         one.backend,
         whole(one.flops_per_step),
         rate(one.achieved_flop_per_s),
-        rate(one.peak_flop_per_s),
+        rate(one.peak_flop_per_s) + (f" ({one.peak_of})" if one.peak_of else ""),
         share(one.share_of_peak) + between,
         share(one.share_of_own_gemm),
         DASH if intensity is None else f"{intensity:,.1f}",

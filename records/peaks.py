@@ -28,7 +28,7 @@ LIBRARIES = ("tensorflow", "tensorflow-cpu", "jax", "torch", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Rates of single calls, in FLOP/s or byte/s, over `processes` processes."""
+    """Rates in FLOP/s or byte/s over `processes` processes: of single calls, on an accelerator of stretches."""
 
     rates: list[float]
     processes: int
@@ -74,6 +74,7 @@ class PeakOrder:
 
     `settings` names backend, device and threads, as for a cell; `backend` "numpy" is the host without one. Empty
     `sizes` let the process find a size that keeps the device busy; `array_bytes` None lets it follow the caches.
+    `device_free_bytes` is an accelerator's free memory as its driver reports it; None if that is not known.
     """
 
     settings: Settings
@@ -85,11 +86,12 @@ class PeakOrder:
     window_s: float
     seed: int
     cpus: list[int] | None = None
+    device_free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PeakAnswer:
-    """What one process timed; `refused` says, per precision or kernel, why it was not."""
+    """What one process timed; `refused` says, per precision or kernel, why it was not, `notes` what limits a figure."""
 
     gemms: list[Gemm]
     streams: list[Stream]
@@ -97,11 +99,15 @@ class PeakAnswer:
     versions: dict[str, str]
     device: DeviceProof | None = None
     cache_bytes: int | None = None
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """One measurement of one machine. `refused` maps `backend precision` to why there is no figure."""
+    """One measurement of one machine. `refused` maps `backend precision` to why there is no figure.
+
+    `notes` maps the same to what limits a figure; `gpu_uuid` is the GPU that was timed, None if NVML did not say.
+    """
 
     version: int
     fingerprint: str
@@ -115,6 +121,8 @@ class Peaks:
     refused: dict[str, str] = field(default_factory=dict)
     devices: dict[str, str] = field(default_factory=dict)
     cache_bytes: int | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+    gpu_uuid: str | None = None
     load_before: float | None = None
     other_cpu_share: float | None = None
 
@@ -143,6 +151,16 @@ def read(results: Path, name: str) -> Peaks | None:
         return None
     except (OSError, CodecError) as error:
         raise StoreFailure(f"{path}: cannot be used: {error}; remove it, or measure again with --measure") from error
+
+
+def read_others(results: Path, name: str) -> list[Peaks]:
+    """Return the peaks kept under other fingerprints; a file that cannot be read is left out."""
+    found = []
+    for path in sorted((results / "peaks").glob("*.json")):
+        with contextlib.suppress(OSError, CodecError):
+            if path != path_of(results, name):
+                found.append(decode(Peaks, loads(path.read_bytes()), "peaks"))
+    return found
 
 
 def keep(results: Path, peaks: Peaks) -> Path:

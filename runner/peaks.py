@@ -24,6 +24,7 @@ from runner.executors.environment import allowed_cpus
 from runner.executors.probe import Probe, ProbeFailed
 from runner.grammar import SETTINGS
 from runner.surroundings.counters import Sampler, since
+from runner.surroundings.gpu_identity import GpuIdentity
 from runner.surroundings.own import ended_cpu_s
 
 MODULE = "runner.cell.peaks"
@@ -53,12 +54,13 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured: this machine with these versions, on these numbers of CPUs; a note when."""
+    """What is measured and when: this machine with these versions, on these numbers of CPUs, and its first GPU."""
 
     machine: Machine
     versions: dict[str, str]
     threads: tuple[int, ...]
     now: datetime
+    gpu: GpuIdentity | None = None
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class _Found:
     refused: dict[str, str]
     devices: dict[str, str]
     versions: dict[str, str]
+    notes: dict[str, str]
     cache_bytes: int | None = None
 
 
@@ -82,7 +85,7 @@ def measure(
     """
     seed = secrets.randbits(32)
     pieces = list(_pieces(probe, subject, effort))
-    found = _Found({}, {}, {f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))}, {}, {})
+    found = _Found({}, {}, {f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))}, {}, {}, {})
     load_before = os.getloadavg()[0]
     others = _watched(lambda: _rounds(probe, (pieces, seed, effort.rounds), found, told))
     if not found.gemms and not found.streams:
@@ -99,11 +102,19 @@ def measure(
         gemms=list(found.gemms.values()),
         streams=list(found.streams.values()),
         refused=found.refused,
-        devices=found.devices,
+        devices=_devices(found, subject),
         cache_bytes=found.cache_bytes,
+        notes=found.notes,
+        gpu_uuid=subject.gpu.uuid if subject.gpu else None,
         load_before=load_before,
         other_cpu_share=others,
     )
+
+
+def _devices(found: _Found, subject: Subject) -> dict[str, str]:
+    """Return the devices' product names, a GPU's as NVML spells it: backends may leave out that it is a MIG device."""
+    product = subject.gpu.product if subject.gpu else None
+    return found.devices | ({"gpu": product} if product and "gpu" in found.devices else {})
 
 
 def _watched(work: Callable[[], None]) -> float | None:
@@ -155,8 +166,9 @@ def _pieces(probe: Probe, subject: Subject, effort: Effort) -> Iterable[PeakOrde
         for backend in (*backends, HOST):
             yield order_for(probe_settings(backend, "cpu", threads), effort)
     if subject.machine.gpus:
+        free_bytes = subject.gpu.free_memory_bytes if subject.gpu else None
         for backend in backends:
-            yield order_for(probe_settings(backend, "gpu"), effort)
+            yield replace(order_for(probe_settings(backend, "gpu"), effort), device_free_bytes=free_bytes)
 
 
 def _name(piece: PeakOrder) -> str:
@@ -172,6 +184,7 @@ def _ask(probe: Probe, piece: PeakOrder, found: _Found) -> None:
         found.refused[where] = str(error)
         return
     found.refused.update({f"{where} {what}": why for what, why in answer.refused.items()})
+    found.notes.update({f"{where} {what}": note for what, note in answer.notes.items()})
     found.versions.update(answer.versions)
     found.cache_bytes = answer.cache_bytes or found.cache_bytes
     if answer.device is not None and answer.device.model:

@@ -38,9 +38,20 @@ def cells_of(rows: Iterable[Row]) -> list[tuple[str, Any]]:
 
 
 def peaks_of(results: Path, about: Mapping[str, Any]) -> Peaks | None:
-    """Return the peaks kept for the machine and versions of a run, None where there are none. Raises `StoreFailure`."""
+    """Return the peaks kept for the machine and versions of a run, None where there are none. Raises `StoreFailure`.
+
+    Those of a GPU are joined by what other images, with other backends, measured on the same GPU.
+    """
     name = fingerprint_of(about)
-    return peak_files.read(results, name) if name else None
+    own = peak_files.read(results, name) if name else None
+    return with_other_images(results, own) if own else None
+
+
+def with_other_images(results: Path, own: Peaks) -> Peaks:
+    """Return the peaks with those that other images measured on the same GPU into this results folder."""
+    from analysis.gpu_peaks import backends, merged
+
+    return merged(own, peak_files.read_others(results, own.fingerprint)) if backends(own) else own
 
 
 def fingerprint_of(about: Mapping[str, Any]) -> str | None:

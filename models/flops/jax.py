@@ -2,6 +2,9 @@
 
 XLA counts every operation of the compiled program, element-wise ones too; of a convolution only the products that do
 not fall on padding; and the body of a loop as if it ran once, since it does not know how often it will.
+
+On a GPU cuDNN runs LSTM layers and half-precision attention as one operation each; the traced program shows no product
+there, so that formulas count them (`fused.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 import jax
 
 from models.flops import ToolCount
+from models.flops.fused import attention_flops, flat_matrix_elements, recurrent_flops
 
 TOOL = "XLA cost analysis of the compiled program"
 
@@ -55,10 +59,8 @@ def _flops(jaxpr: Any) -> int:
     total = 0
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        if name == "dot_general":
-            total += _product(equation)
-        elif name == "conv_general_dilated":
-            total += _convolution(equation)
+        if name in FLOPS:
+            total += FLOPS[name](equation)
         elif name == "cond":
             total += max(_flops(branch.jaxpr) for branch in equation.params["branches"])
         elif name == "while":
@@ -87,3 +89,30 @@ def _convolution(equation: Any) -> int:
     made = equation.params["dimension_numbers"].rhs_spec[0]
     # Every output needs one multiply-add per element of the kernel that made its channel.
     return int(2 * math.prod(out) * math.prod(kernel) // kernel[made])
+
+
+def _recurrent(equation: Any) -> int:
+    """Count cuDNN's LSTM; it is the one cell that JAX has as an operation (`jax.experimental.rnn`)."""
+    params, (inputs, _, _, weights) = equation.params, (variable.aval.shape for variable in equation.invars[:4])
+    cells = params["num_layers"] * (2 if params["bidirectional"] else 1)
+    return recurrent_flops(inputs, flat_matrix_elements(math.prod(weights), "lstm", params["hidden_size"], cells))
+
+
+def _attention(equation: Any) -> int:
+    shapes = [variable.aval.shape for variable in equation.invars[:3]]
+    if equation.params["layout"] == HEADS_THIRD:
+        shapes = [(batch, heads, positions, features) for batch, positions, heads, features in shapes]
+    return attention_flops(*shapes)
+
+
+# The value of `AttentionLayout.BTNH` in jax/_src/cudnn/fused_attention_stablehlo.py; the other layout is BNTH.
+HEADS_THIRD = 0
+FLOPS: dict[str, Callable[[Any], int]] = {
+    "dot_general": _product,
+    "conv_general_dilated": _convolution,
+    "rnn_fwd": _recurrent,
+    "dot_product_attention_fwd": _attention,
+    "dot_product_attention_fwd_wrapper": _attention,
+    "dot_product_attention_fp8_fwd": _attention,
+    "dot_product_attention_fp8_fwd_wrapper": _attention,
+}

@@ -1,6 +1,9 @@
 """TensorFlow: our count watches the operations of an eager pass; TensorFlow's profiler reads the traced graph.
 
 The profiler counts the operations it has a formula for, element-wise ones too, and the body of a loop once.
+
+On a GPU Keras runs LSTM and GRU layers as one cuDNN operation each, with no product to see: a formula counts it
+(`fused.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from models.flops import ToolCount
+from models.flops.fused import flat_matrix_elements, recurrent_flops
 from models.flops.loops import around_thrown_away_steps
 
 TOOL = "tf.compat.v1.profiler, float_operation"
@@ -28,7 +32,7 @@ def forward(model: Any, x: Any) -> int:
         nonlocal total
         name = _text(kind)
         if name in FLOPS and counts:
-            named = {_text(key): value for key, value in zip(attributes[::2], attributes[1::2], strict=True)}
+            named = {_text(key): _plain(value) for key, value in zip(attributes[::2], attributes[1::2], strict=True)}
             total += FLOPS[name](inputs, named, outputs)
 
     @contextmanager
@@ -74,6 +78,11 @@ def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
+def _plain(value: Any) -> Any:
+    """Return an attribute's value; in a function's graph, unlike eagerly, it is a message with one field of many."""
+    return getattr(value, value.WhichOneof("value")) if hasattr(value, "WhichOneof") else value
+
+
 def _product(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
     transposed = attributes.get("transpose_a") or attributes.get("adj_x")
     return _twice(outputs[0].shape) * int(inputs[0].shape[-2 if transposed else -1])
@@ -97,6 +106,17 @@ def _einsum(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
     return 2 * math.prod(sizes.values()) if len(inputs) > 1 else 0
 
 
+def _recurrent(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
+    """Count `CudnnRNN`, V2 or V3, whose inputs are the sequences, the first states h and c, and all parameters."""
+    sequences, state_h, state_c, parameters = (each.shape for each in inputs[:4])
+    batch = sequences[1 if attributes.get("time_major", True) else 0]
+    cells = math.prod(map(int, state_h)) // (int(batch) * int(state_h[-1]))
+    mode = _text(attributes["rnn_mode"])
+    # Only an LSTM has a state c; with a projection c alone has the width of the gates.
+    hidden = int(state_c[-1] if mode == "lstm" else state_h[-1])
+    return recurrent_flops(sequences, flat_matrix_elements(math.prod(map(int, parameters)), mode, hidden, cells))
+
+
 def _twice(shape: Any) -> int:
     """Two FLOPs for each element that is made."""
     return 2 * math.prod(map(int, shape))
@@ -110,4 +130,7 @@ FLOPS: dict[str, Callable[[Any, dict[str, Any], Any], int]] = {
     "Conv2D": _convolution,
     "DepthwiseConv2dNative": _depthwise,
     "Einsum": _einsum,
+    "CudnnRNN": _recurrent,
+    "CudnnRNNV2": _recurrent,
+    "CudnnRNNV3": _recurrent,
 }

@@ -1,12 +1,13 @@
 """PyTorch counts as it runs: its FlopCounterMode sees every operation that is dispatched, backward ones too.
 
 It counts matrix products and convolutions, two FLOPs per multiply-add, and nothing element-wise: the same definition
-as ours, so that there is one count here, and it says nothing of bytes.
+as ours, so that there is one count here, and it says nothing of bytes. It has no formula for fused recurrent layers
+(cuDNN's and MIOpen's on a GPU, oneDNN's on a CPU) and would count them as 0: they get one here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.flops import ToolCount
+from models.flops.fused import matrix_elements, recurrent_flops
 from models.flops.loops import around_thrown_away_steps
 
 TOOL = "torch.utils.flop_counter.FlopCounterMode"
@@ -48,6 +50,42 @@ def counted(work: Callable[[], object]) -> int:
         yield
         thrown_away += counter.get_total_flops() - before
 
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, around_thrown_away_steps(noted):
+    with sdpa_kernel(SDPBackend.MATH), _counting() as counter, around_thrown_away_steps(noted):
         work()
     return int(counter.get_total_flops() - thrown_away)
+
+
+def _counting() -> FlopCounterMode:
+    return FlopCounterMode(display=False, custom_mapping=RECURRENT)
+
+
+Shape = Sequence[int]
+
+
+def _listed(inputs: Shape, weights: Sequence[Shape], *_: Any, **__: Any) -> int:
+    return recurrent_flops(inputs, matrix_elements(weights))
+
+
+def _listed_backward(inputs: Shape, weights: Sequence[Shape], *_: Any, **__: Any) -> int:
+    # Both gradients are computed whichever is asked for: cuDNN makes the weights' from what the inputs' leaves behind.
+    return 2 * _listed(inputs, weights)
+
+
+def _onednn(inputs: Shape, *arguments: Any, **_: Any) -> int:
+    return _listed(inputs, arguments[:4])
+
+
+def _onednn_backward(inputs: Shape, *arguments: Any, **_: Any) -> int:
+    return 2 * _onednn(inputs, *arguments)
+
+
+ATEN = torch.ops.aten
+# The counter gives these functions shapes in place of tensors.
+RECURRENT = {
+    ATEN._cudnn_rnn: _listed,
+    ATEN._cudnn_rnn_backward: _listed_backward,
+    ATEN.miopen_rnn: _listed,
+    ATEN.miopen_rnn_backward: _listed_backward,
+    ATEN.mkldnn_rnn_layer: _onednn,
+    ATEN.mkldnn_rnn_layer_backward: _onednn_backward,
+}

@@ -323,7 +323,8 @@ def _beside_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
     found, share = same_work(beside.parity, row, cell.settings.backend), beside.shares.get(cell.cell_id)
     lines = {"against the other backends": found.text}
     if share and share.share_of_peak is not None:
-        lines["share of the measured peak"] = f"{share.share_of_peak:.1%}"
+        whose = f" ({share.peak_of})" if share.peak_of else ""
+        lines["share of the measured peak"] = f"{share.share_of_peak:.1%}{whose}"
     told = [*found.remarks, *(() if beside.has_peaks else beside.notes)]
     return [*_pairs(lines), *(f"  {remark}" for remark in told)]
 

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from analysis.compare import Row
     from analysis.roofline import Roofline
     from records.peaks import Peaks
+    from records.schema import Machine
     from records.store import Run
     from runner.executors.probe import Probe
+    from runner.surroundings.gpu_identity import GpuIdentity
 
 NAME = "roofline"
 HELP = "set a run's cells against the machine's measured peak"
@@ -139,7 +141,7 @@ def _measured(args: argparse.Namespace, stage: Stage) -> Peaks | None:
             file=sys.stderr,
         )
         return None
-    subject = Subject(here, versions, runs.threads_of(runs.cells_of(stage.rows)), utc_now())
+    subject = Subject(here, versions, runs.threads_of(runs.cells_of(stage.rows)), utc_now(), _gpu(here))
     results = Results(args.results)
     with interruptible():
         try:
@@ -149,7 +151,16 @@ def _measured(args: argparse.Namespace, stage: Stage) -> Peaks | None:
             peak_files.keep(args.results, found)
         finally:
             results.close()
-    return found
+    return runs.with_other_images(args.results, found)
+
+
+def _gpu(machine: Machine) -> GpuIdentity | None:
+    """Return the GPU that the peaks are measured on, the first that cells get."""
+    from runner.executors.visible import gpus_of
+    from runner.peaks import probe_settings
+    from runner.surroundings.gpu_identity import gpu_identity
+
+    return gpu_identity(gpus_of(probe_settings("torch", "gpu"))[0]) if machine.gpus else None
 
 
 def _probe(args: argparse.Namespace) -> Probe:

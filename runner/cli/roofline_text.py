@@ -114,7 +114,7 @@ def _cell_lines(shares: Iterable[Share]) -> list[str]:
                 one.backend,
                 count(one.flops_per_step),
                 rate(one.achieved_flop_per_s),
-                rate(one.peak_flop_per_s),
+                rate(one.peak_flop_per_s) + (f" ({one.peak_of})" if one.peak_of else ""),
                 percent(one.share_of_peak),
                 between,
                 percent(one.share_of_own_gemm),

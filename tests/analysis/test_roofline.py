@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.compare import CellSummary, summarise
-from analysis.datasheet import datasheet
+from analysis.datasheet import SHEETS, datasheet
 from analysis.roofline import Place, Roofline, bytes_per_step, flops_per_step, roofline
 from records.schema import Resolved
 from records.work import Work, work_key
@@ -155,6 +155,11 @@ def test_a_busy_measurement_and_a_refusal_are_notes() -> None:
     assert against(cell()).notes == ()
 
 
+def test_what_limits_a_peak_is_a_note() -> None:
+    notes = against(cell(), notes={"torch gpu triad": "arrays of 512 MiB in place of 1024 MiB"}).notes
+    assert notes == ("torch gpu triad: arrays of 512 MiB in place of 1024 MiB",)
+
+
 def test_mfu_is_against_what_the_maker_states() -> None:
     changes = {
         "gemms": [gemm("jax", "tf32", 400_000.0, threads=16, device="gpu")],
@@ -175,12 +180,84 @@ def test_mfu_is_against_what_the_maker_states() -> None:
         ("NVIDIA L40S", "L40S"),
         ("NVIDIA L4", "L4"),
         ("Tesla V100-SXM2-16GB", "V100-SXM2"),
+        ("Tesla V100-PCIE-32GB", "V100-PCIE"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA Tesla T4", "T4"),
+        ("A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB PCIe"),
         ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 80GB HBM3", "H100 80GB HBM3"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA L40", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA GB200", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA A100 80GB PCIe MIG 7g.80gb", None),
+        ("NVIDIA H200 MIG 1g.18gb", None),
+        ("GRID A10-24Q", None),
+        ("NVIDIA A10-24Q", None),
+        ("NVIDIA A100-40C", None),
+        ("GRID A100-10C", None),
+        ("GRID T4-16Q", None),
+        ("NVIDIA L4-24C", None),
+        ("GRID V100D-32C", None),
+        ("Tesla V100-SXM2-32GB-LS", None),
         ("NVIDIA GeForce RTX 4090", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA RTX 6000 Ada Generation", None),
+        ("NVIDIA RTX A4000", None),
         ("AMD EPYC", None),
+        ("", None),
         (None, None),
     ],
 )
-def test_a_datasheet_is_found_by_the_whole_product_name(name: str | None, product: str | None) -> None:
+def test_a_datasheet_is_found_by_the_exact_product_name(name: str | None, product: str | None) -> None:
     found = datasheet(name)
     assert (found.product if found else None) == product
+
+
+@pytest.mark.parametrize("extension", ["X", " NVL", " MIG 1g.5gb", "-24Q", "-4C", " PCIe", "-SXM", " 141GB"])
+@pytest.mark.parametrize("prefix", ["", "NVIDIA ", "Tesla "])
+def test_no_datasheet_matches_a_name_that_extends_its_own(prefix: str, extension: str) -> None:
+    names = {sheet.product for sheet in SHEETS}
+    for sheet in SHEETS:
+        longer = sheet.product + extension
+        found = datasheet(prefix + longer)
+        assert (found.product if found else None) == (longer if longer in names else None)
+        assert datasheet(f"{prefix}G{sheet.product}") is None
+        assert datasheet(prefix + sheet.product) == sheet
+
+
+def test_datasheets_state_dense_rates_that_grow_as_precision_falls() -> None:
+    order = ("float64", "float32", "tf32", "bfloat16", "float16")
+    for sheet in SHEETS:
+        rates = [sheet.flop_per_s[name] for name in order if name in sheet.flop_per_s]
+        assert rates == sorted(rates)
+        if "tf32" in sheet.flop_per_s:
+            assert sheet.flop_per_s["bfloat16"] == pytest.approx(2 * sheet.flop_per_s["tf32"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("precision", "computed_in", "stated"),
+    [
+        ("float32", "float32", 67),
+        ("float64", "float64", 67),
+        ("mixed_bfloat16", "bfloat16", 989.4),
+        ("bfloat16", "bfloat16", 989.4),
+        ("mixed_float16", "float16", 989.4),
+    ],
+)
+def test_mfu_on_a_gpu_is_against_the_peak_of_the_precision_computed_in(
+    precision: str, computed_in: str, stated: float
+) -> None:
+    names = ("float32", "tf32", "bfloat16", "float16", "float64")
+    changes = {
+        "gemms": [gemm("jax", name, 50_000.0, device="gpu") for name in names],
+        "devices": {"gpu": "NVIDIA H100 80GB HBM3"},
+    }
+    resolved = replace(RESOLVED, precision=precision)
+    (share,) = against(cell((0.00001,), resolved=resolved, device="gpu", precision=precision), **changes).shares
+    assert share.place == Place("gpu", computed_in, 2)
+    assert share.mfu == pytest.approx(76.8 / stated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from analysis.flops import agreements
 from models.catalog import CATALOG
+from models.flops.fused import attention_flops, flat_matrix_elements, matrix_elements, recurrent_flops
 from records.codec import decode
 from records.settings import BACKENDS
 from records.work import CountAnswer, CountOrder, FlopCheck, Target, Work
@@ -63,6 +65,41 @@ def check_counts(backend: str, checks: list[FlopCheck]) -> None:
     assert None not in {check.framework_train for check in checks}
     if backend == "torch":  # which counts products alone, as arithmetic does
         assert [check.framework_train for check in checks] == [check.analytic_train for check in checks]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_recurrent_layers_and_attention_count_the_same_in_the_form_a_gpu_runs(backend: str) -> None:
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    program = ROOT / "tests" / "models" / "count_as_on_a_gpu.py"
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = {name: 32 * ENTRIES[name]["forward_flops_per_sample"] for name in ("lstm", "gru")}
+    expected["attention"] = 2 * 2 * 4 * 16 * 16 * (64 + 64)
+    if backend == "torch":
+        expected["training"] = 3 * 2 * 32 * 40 * 4 * 128 * ((60 + 128) + (128 + 128))
+    assert json.loads(done.stdout.splitlines()[-1]) == expected
+
+
+@pytest.mark.parametrize(("mode", "gates"), [("lstm", 4), ("gru", 3), ("rnn_tanh", 1)])
+def test_a_fused_recurrent_layer_counts_each_gate_of_each_step(mode: str, gates: int) -> None:
+    batch, steps, features, units = 32, 40, 60, 128
+    weights = [(gates * units, features), (gates * units, units), (gates * units,), (gates * units,)]
+    parameters = sum(math.prod(shape) for shape in weights)
+    expected = 2 * batch * steps * gates * units * (features + units)
+    assert recurrent_flops((batch, steps, features), matrix_elements(weights)) == expected
+    flat = flat_matrix_elements(parameters, mode, units, cells=1)
+    assert recurrent_flops((steps, batch, features), flat) == expected
+
+
+def test_a_bidirectional_layer_counts_both_directions() -> None:
+    one_way = 4 * 128 * (60 + 128)
+    assert flat_matrix_elements(2 * (one_way + 2 * 4 * 128), "lstm", 128, cells=2) == 2 * one_way
+
+
+def test_fused_attention_counts_both_products() -> None:
+    query, key, value = (2, 4, 16, 64), (2, 2, 24, 64), (2, 2, 24, 32)
+    assert attention_flops(query, key, value) == 2 * 2 * 4 * 16 * 24 * 64 + 2 * 2 * 4 * 16 * 24 * 32
 
 
 @pytest.mark.process

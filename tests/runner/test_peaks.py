@@ -14,13 +14,23 @@ import pytest
 from analysis.surroundings.disturbance import Stretch
 from records.codec import to_json
 from records.peaks import Gemm, PeakAnswer, PeakOrder, Stream, Timed
+from records.schema import DeviceProof
 from records.settings import BACKENDS, Settings
 from runner import peaks
-from runner.cell.peaks import timing
+from runner.cell.peaks import Call, timing
+from runner.cell.peaks.stretches import (
+    LEAST_STRETCH_S,
+    MOST_CALLS_PER_STRETCH,
+    ArrayPlan,
+    DeviceMemory,
+    calls_per_stretch,
+    plan_arrays,
+)
 from runner.errors import InfrastructureError
 from runner.executors.probe import ProbeFailed
 from runner.peaks import Effort, Subject, measure, probe_settings
 from runner.surroundings.counters import Counters
+from runner.surroundings.gpu_identity import GpuIdentity
 from tests.conftest import MACHINE
 
 SUBJECT = Subject(MACHINE, {"jax": "1"}, (1, 2), datetime(2026, 1, 1, tzinfo=UTC))
@@ -34,14 +44,17 @@ class Bench:
         self.now_s = 0.0
         self.calls = Counter[int]()
 
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory()
+
     def gemm(self, size: int, precision: str) -> Any:
-        return lambda: self._spend(2 * size**3 / 100e9, size)
+        return Call(lambda: self._spend(2 * size**3 / 100e9, size))
 
     def copy(self, elements: int) -> Any:
-        return lambda: self._spend(16 * elements / 12e9, elements)
+        return Call(lambda: self._spend(16 * elements / 12e9, elements))
 
     def triad(self, elements: int) -> Any:
-        return lambda: self._spend(24 * elements / 12e9, elements)
+        return Call(lambda: self._spend(24 * elements / 12e9, elements))
 
     def clock(self) -> float:
         return self.now_s
@@ -95,6 +108,95 @@ def test_the_last_level_caches_are_added_up_once_each(tmp_path: Path) -> None:
                 (folder / name).write_text(text + "\n")
     assert timing.cache_bytes(tmp_path) == 2 * 8 * 1024
     assert timing.cache_bytes(tmp_path / "nowhere") is None
+
+
+GPU_ORDER = replace(ORDER, settings=probe_settings("torch", "gpu"))
+GIB = 1 << 30
+H100_BYTE_PER_S, H100_L2_BYTES = 3.35e12, 50 << 20
+
+
+class Gpu(Bench):
+    """An H100: calls are queued, and a synchronisation of 50 us waits for them."""
+
+    def __init__(self, free_bytes: int | None = 79 * GIB) -> None:
+        super().__init__()
+        self.finished = 0
+        self._free_bytes = free_bytes
+
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory(self._free_bytes, H100_L2_BYTES)
+
+    def triad(self, elements: int) -> Call:
+        return Call(lambda: self._spend(24 * elements / H100_BYTE_PER_S, elements), self._synchronise)
+
+    def gemm(self, size: int, precision: str) -> Call:
+        return Call(lambda: self._spend(2 * size**3 / 989.4e12, size), self._synchronise)
+
+    def _synchronise(self) -> None:
+        self.now_s += 50e-6
+        self.finished += 1
+
+
+def test_arrays_on_an_h100_are_1_gib_each() -> None:
+    assert timing.array_plan(Gpu(), GPU_ORDER) == ArrayPlan(GIB)
+
+
+def test_a_triad_on_an_h100_is_timed_in_stretches_of_ten_calls_at_least() -> None:
+    gpu = Gpu()
+    found = timing.stream(gpu, replace(GPU_ORDER, array_bytes=GIB), "triad", gpu.clock)
+    stretches = len(found.byte_per_s.rates)
+    (calls,) = gpu.calls.values()
+    assert calls / gpu.finished > 10 * stretches / gpu.finished
+    assert found.byte_per_s.median == pytest.approx(H100_BYTE_PER_S, rel=0.005)
+
+
+def test_a_short_product_on_a_gpu_is_timed_in_stretches_without_its_synchronisation() -> None:
+    gpu = Gpu()
+    (gemm,) = timing.gemms(gpu, replace(GPU_ORDER, sizes=[1024]), "float16", gpu.clock)
+    assert gemm.flop_per_s.median == pytest.approx(989.4e12, rel=0.01)
+
+
+@pytest.mark.parametrize("call_s", [1e-6, 50e-6, 1e-3, 9e-3, 0.2])
+def test_a_stretch_lasts_ten_milliseconds_at_least(call_s: float) -> None:
+    calls = calls_per_stretch(lambda calls: calls * call_s + 50e-6)
+    assert calls * call_s + 50e-6 >= LEAST_STRETCH_S
+    assert calls == 1 or calls * call_s <= 3 * LEAST_STRETCH_S
+
+
+def test_a_clock_that_does_not_move_ends_the_search_for_a_stretch() -> None:
+    assert calls_per_stretch(lambda calls: 0.0) == MOST_CALLS_PER_STRETCH
+
+
+@pytest.mark.parametrize(
+    ("memory", "array_bytes"),
+    [
+        (DeviceMemory(79 * GIB, H100_L2_BYTES), GIB),
+        (DeviceMemory(None, None), GIB),
+        (DeviceMemory(100 * GIB, 512 << 20), 2 * GIB),
+        (DeviceMemory(9 * GIB, None), GIB),
+    ],
+    ids=["H100", "nothing known", "four L2 caches are more", "exactly a third of the free memory"],
+)
+def test_arrays_are_1_gib_and_four_l2_caches_at_least(memory: DeviceMemory, array_bytes: int) -> None:
+    assert plan_arrays(memory) == ArrayPlan(array_bytes)
+
+
+def test_arrays_stay_within_a_third_of_the_free_memory_and_say_so() -> None:
+    plan = plan_arrays(DeviceMemory(4608 << 20, None))
+    assert plan.array_bytes == 512 << 20
+    assert plan.note is not None
+    assert plan.note.startswith("arrays of 512 MiB in place of 1024 MiB, as 4608 MiB of the device's memory were free:")
+
+
+def test_the_smaller_of_two_figures_of_free_memory_counts() -> None:
+    plan = timing.array_plan(Gpu(), replace(GPU_ORDER, device_free_bytes=4608 << 20))
+    assert plan is not None
+    assert plan.array_bytes == 512 << 20
+
+
+def test_arrays_on_a_cpu_and_arrays_of_a_given_size_are_not_planned_by_the_device() -> None:
+    assert timing.array_plan(Bench(), ORDER) is None
+    assert timing.array_plan(Gpu(), replace(GPU_ORDER, array_bytes=GIB)) is None
 
 
 class FakeProbe:
@@ -192,3 +294,29 @@ def test_what_the_measurement_itself_uses_is_no_other_process(monkeypatch: pytes
 def _counters(wall_s: float, busy_s: float) -> Counters:
     idle_s = 2 * wall_s - busy_s
     return Counters(Stretch(wall_s, 2 * wall_s, busy_s, cpu_irq_s=0.0, cpu_steal_s=0.0), 2, idle_s)
+
+
+def test_notes_on_a_gpus_figures_are_kept() -> None:
+    class Small(FakeProbe):
+        def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
+            notes = {"triad": "arrays of 512 MiB"} if settings.device == "gpu" else {}
+            return super().ask(module, order, settings, timeout_s) | {"notes": notes}
+
+    machine = replace(MACHINE, gpus=["NVIDIA L4"])
+    found = measure(Small(), replace(SUBJECT, machine=machine), Effort(rounds=1))
+    assert found.notes == {"tensorflow gpu triad": "arrays of 512 MiB", "jax gpu triad": "arrays of 512 MiB"}
+
+
+def test_peaks_name_the_gpu_and_the_children_learn_its_free_memory() -> None:
+    class OnGpu(FakeProbe):
+        def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
+            found = super().ask(module, order, settings, timeout_s)
+            device = DeviceProof("gpu", "GPU:0", 1, "NVIDIA A100-SXM4-40GB") if settings.device == "gpu" else None
+            return found | {"device": to_json(device)}
+
+    probe, gpu = OnGpu(), GpuIdentity("MIG-1", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4 << 30)
+    subject = replace(SUBJECT, machine=replace(MACHINE, gpus=["NVIDIA A100-SXM4-40GB"]), gpu=gpu)
+    found = measure(probe, subject, Effort(rounds=1))
+    assert (found.gpu_uuid, found.devices) == ("MIG-1", {"gpu": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"})
+    assert {o.device_free_bytes for o in probe.asked if o.settings.device == "gpu"} == {4 << 30}
+    assert {o.device_free_bytes for o in probe.asked if o.settings.device == "cpu"} == {None}

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from records.settings import Settings
 from runner.cell.backends import Plug
+from runner.cell.peaks.stretches import DeviceMemory
 
 HOST = "numpy"
 SCALAR = 3.0  # STREAM's
 
-Call = Callable[[], None]
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operation: `start` may return before the device has done it, `finish` returns when all started ones are."""
+
+    start: Callable[[], object]
+    finish: Callable[[], object] = lambda: None
 
 
 class Refused(Exception):
@@ -23,7 +31,10 @@ class Refused(Exception):
 
 
 class Bench(Protocol):
-    """What can be timed. Each method prepares its arrays and returns a call that ends when the device is done."""
+    """What can be timed. `gemm`, `copy` and `triad` prepare their arrays and return a call."""
+
+    def memory(self) -> DeviceMemory:
+        """Return what the backend reports of an accelerator's memory."""
 
     def gemm(self, size: int, precision: str) -> Call:
         """Return C = A B of square matrices with `size` rows. Raises `Refused`."""

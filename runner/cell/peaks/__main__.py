@@ -15,7 +15,7 @@ from records.codec import decode, dumps, loads
 from records.peaks import PeakAnswer, PeakOrder
 from runner.cell.job import publish_text
 from runner.cell.peaks import HOST, Bench, Refused
-from runner.cell.peaks.timing import cache_bytes, gemms, stream
+from runner.cell.peaks.timing import array_plan, cache_bytes, gemms, stream
 
 
 def answer(order: PeakOrder) -> PeakAnswer:
@@ -25,6 +25,9 @@ def answer(order: PeakOrder) -> PeakAnswer:
     bench, found = _bench(order)
     if bench is None:
         return found
+    if order.kernels and (plan := array_plan(bench, order)):
+        order = replace(order, array_bytes=plan.array_bytes)
+        found.notes.update({kernel: plan.note for kernel in order.kernels if plan.note})
     tasks: list[tuple[str, Callable[[], None]]] = []
     tasks += [(name, _gemm_task(bench, order, name, found)) for name in order.precisions]
     tasks += [(name, _stream_task(bench, order, name, found)) for name in order.kernels]

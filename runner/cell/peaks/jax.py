@@ -11,6 +11,7 @@ import numpy as np
 from records.settings import Settings
 from runner.cell.backends import Plug
 from runner.cell.peaks import SCALAR, Call
+from runner.cell.peaks.stretches import DeviceMemory
 
 # What XLA may do with float32 products on an accelerator; on a CPU both mean float32.
 PRODUCTS = {"float32": "highest", "tf32": "tensorfloat32"}
@@ -22,6 +23,13 @@ class Bench:
     def __init__(self, settings: Settings, plug: Plug) -> None:
         jax.config.update("jax_enable_x64", True)
 
+    def memory(self) -> DeviceMemory:
+        used = jax.devices()[0].memory_stats()
+        if not used or "bytes_limit" not in used:
+            return DeviceMemory()  # on a CPU
+        # Of the share of the device that JAX may take; a third of that is less than a third of what is free.
+        return DeviceMemory(used["bytes_limit"] - used["bytes_in_use"])
+
     def gemm(self, size: int, precision: str) -> Call:
         draw = np.random.default_rng(0)
         dtype = "float32" if precision == "tf32" else precision
@@ -29,10 +37,16 @@ class Bench:
         with jax.default_matmul_precision(PRODUCTS.get(precision, "default")):
             product = jax.jit(jnp.matmul).lower(left, right).compile()
 
-        def call() -> None:
-            jax.block_until_ready(product(left, right))
+        pending: list[Any] = []
 
-        return call
+        def start() -> None:
+            pending[:] = [product(left, right)]
+
+        def finish() -> None:
+            jax.block_until_ready(pending)
+            pending.clear()  # before the next call, which then gets this memory again
+
+        return Call(start, finish)
 
     def copy(self, elements: int) -> Call:
         return _written(lambda a, b, c: b, elements)
@@ -48,7 +62,7 @@ def _written(kernel: Any, elements: int) -> Call:
     # The array given away is no input of the kernel: unused inputs must be kept for its memory to be taken over.
     compiled = jax.jit(kernel, donate_argnums=0, keep_unused=True).lower(arrays[0], b, c).compile()
 
-    def call() -> None:
-        arrays[0] = jax.block_until_ready(compiled(arrays[0], b, c))
+    def start() -> None:
+        arrays[0] = compiled(arrays[0], b, c)
 
-    return call
+    return Call(start, lambda: jax.block_until_ready(arrays[0]))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.cell.peaks import SCALAR, Call, Refused
+from runner.cell.peaks.stretches import DeviceMemory
 
 # Three blocks of 128 KiB stay within a second-level cache of 512 KiB, which today's cores have.
 BLOCK = 16_384
@@ -27,6 +28,9 @@ class Bench:
     def __init__(self) -> None:
         self._threads = len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self._threads)
+
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory()
 
     def gemm(self, size: int, precision: str) -> Call:
         raise Refused("matrix products are timed with the backends")
@@ -46,7 +50,7 @@ class Bench:
             for _ in self._pool.map(lambda part: kernel(*part), parts):
                 pass
 
-        return call
+        return Call(call)
 
 
 def _arrays(elements: int) -> tuple[Floats, Floats, Floats]:

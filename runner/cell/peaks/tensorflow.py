@@ -13,6 +13,7 @@ import tensorflow as tf
 from records.settings import Settings
 from runner.cell.backends import Plug
 from runner.cell.peaks import SCALAR, Call
+from runner.cell.peaks.stretches import DeviceMemory
 
 
 class Bench:
@@ -20,6 +21,9 @@ class Bench:
 
     def __init__(self, settings: Settings, plug: Plug) -> None:
         self._wait = plug.wait
+
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory()  # TensorFlow reports what it uses, not what is free
 
     def gemm(self, size: int, precision: str) -> Call:
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
@@ -39,8 +43,4 @@ class Bench:
         return [tf.ones((elements,), dtype=tf.float64) for _ in range(count)]
 
     def _until_done(self, operation: Any, *inputs: Any) -> Call:
-        def call() -> None:
-            operation(*inputs)
-            self._wait(None)
-
-        return call
+        return Call(lambda: operation(*inputs), lambda: self._wait(None))

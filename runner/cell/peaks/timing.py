@@ -4,6 +4,8 @@ STREAM's rules are kept: float64 arrays, each at least four times the last-level
 counted as the program sees them, 16 an element for copy and 24 for triad, whatever the cache fetches besides.
 Source: J. D. McCalpin, "Memory bandwidth and machine balance in current high performance computers", IEEE TCCA
 Newsletter, December 1995, and www.cs.virginia.edu/stream/ref.html.
+
+On an accelerator the clock is read around stretches of calls, over arrays of its own size (`stretches.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import psutil
 from records.peaks import Gemm, PeakOrder, Stream, Timed
 from runner.cell.clock import Clock, monotonic
 from runner.cell.peaks import Bench, Call
+from runner.cell.peaks.stretches import ArrayPlan, DeviceMemory, calls_per_stretch, plan_arrays
 
 # Small enough that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
 FIRST_SIZE = 512
@@ -60,15 +63,31 @@ def stream(bench: Bench, order: PeakOrder, kernel: str, clock: Clock = monotonic
 
 
 def rates(call: Call, amount: int, order: PeakOrder, clock: Clock = monotonic) -> Timed:
-    """Return `amount` per second for single calls, after one that does not count."""
-    call()
+    """Return `amount` per second for single calls, on an accelerator for stretches, after a discarded call."""
+
+    def time_stretch(calls: int) -> float:
+        start_s = clock()
+        for _ in range(calls):
+            call.start()
+        call.finish()
+        return clock() - start_s
+
+    time_stretch(1)
+    calls = 1 if order.settings.device == "cpu" else calls_per_stretch(time_stretch)
     found: list[float] = []
     begun_s = clock()
     while _goes_on(len(found), clock() - begun_s, order):
-        start_s = clock()
-        call()
-        found.append(amount / (clock() - start_s))
+        found.append(calls * amount / time_stretch(calls))
     return Timed(found, 1)
+
+
+def array_plan(bench: Bench, order: PeakOrder) -> ArrayPlan | None:
+    """Return the size of STREAM's arrays on an accelerator that has not yet been used; None if the order decides it."""
+    if order.array_bytes or order.settings.device == "cpu":
+        return None
+    memory = bench.memory()
+    known = [size for size in (memory.free_bytes, order.device_free_bytes) if size is not None]
+    return plan_arrays(DeviceMemory(min(known, default=None), memory.l2_bytes))
 
 
 def _goes_on(calls: int, spent_s: float, order: PeakOrder) -> bool:

@@ -9,6 +9,7 @@ import torch
 from records.settings import Settings
 from runner.cell.backends import Plug
 from runner.cell.peaks import SCALAR, Call
+from runner.cell.peaks.stretches import DeviceMemory
 
 
 class Bench:
@@ -17,6 +18,12 @@ class Bench:
     def __init__(self, settings: Settings, plug: Plug) -> None:
         self._device = "cuda" if settings.device == "gpu" else "cpu"
         self._wait = plug.wait
+
+    def memory(self) -> DeviceMemory:
+        if self._device == "cpu":
+            return DeviceMemory()
+        free_bytes, _ = torch.cuda.mem_get_info()
+        return DeviceMemory(free_bytes, torch.cuda.get_device_properties(0).L2_cache_size)
 
     def gemm(self, size: int, precision: str) -> Call:
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -36,8 +43,4 @@ class Bench:
         return [torch.full((elements,), x, dtype=torch.float64, device=self._device) for x in (1.0, 2.0, 0.0)]
 
     def _until_done(self, operation: Any, *inputs: Any, **options: Any) -> Call:
-        def call() -> None:
-            operation(*inputs, **options)
-            self._wait(None)
-
-        return call
+        return Call(lambda: operation(*inputs, **options), lambda: self._wait(None))
