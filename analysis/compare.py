@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from analysis.doubts import doubts
 from analysis.primary import STEP_TIME, Figure, cost, figure_of, told, without_ratio
-from analysis.same_work import differing, losses_apart, mixed
+from analysis.same_work import caveats, differing, mixed
 from analysis.separate import BY_SPREAD, NO_INTERVAL, SeparateSessions, SessionValue, separate_ratio
 from analysis.sequential import FIXED, Looks
 from analysis.statistics import (
@@ -231,9 +231,9 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
     looks = separate.looks[quickest] if separate else looks
     row = Row(title, cells, None, "", looks=looks, values=values)
     ratios = tuple(one for backend in running if backend != quickest and (one := _ratio(row, backend, quickest)))
-    doubted = losses_apart({backend: cell.measured for backend, cell in running.items()})
+    found_caveats = caveats({backend: cell.measured for backend, cell in running.items()})
     verdict = _open_verdict(quickest, ratios, len(running) - 1)
-    row = replace(row, verdict=verdict, ratios=ratios, doubts=(doubted,) if doubted else ())
+    row = replace(row, verdict=verdict, ratios=ratios, doubts=found_caveats)
     return replace(row, quickest=quickest if ratios else None)
 
 

@@ -219,8 +219,12 @@ def _verdict(row: Row, beside: Beside) -> Finding:
         p_value=row.adjusted_p,
         verdict=word if len(row.cells) > 1 else "nothing to compare",
         said=row.verdict,
-        facts={"same work": same_work(beside.parity, row).text},
+        facts={"same work": same_work(beside.parity, row).text, **_caveats(row)},
     )
+
+
+def _caveats(row: Row) -> dict[str, str]:
+    return {"caveats": "; ".join(row.doubts)} if row.doubts else {}
 
 
 def _ratios(row: Row) -> Iterator[Finding]:

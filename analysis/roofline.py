@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from analysis import gpu_peaks
+from analysis import gpu_peaks, tf32
 from analysis.compare import CellSummary
 from analysis.datasheet import datasheet
 from records import fc
@@ -217,7 +217,7 @@ def place_of(cell: CellSummary) -> Place | None:
     if record is None or record.resolved is None:
         return None
     precision = COMPUTED_IN[cell.settings.precision]
-    if precision == "float32" and record.resolved.tf32:
+    if precision == "float32" and tf32.of_step(record.resolved):
         precision = "tf32"
     threads = record.resolved.cpus if record.resolved.cpus is not None else record.machine.logical_cpus
     return Place(cell.settings.device, precision, threads)

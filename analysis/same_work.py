@@ -5,6 +5,9 @@ draw their initial weights from generators of their own, so that equal work does
 apart only where two cells are further from each other, in some epoch, than `LOSS_TOLERANCE` of the loss they began
 with: twice what seeds alone were seen to do (docs/parity.md). That is a doubt beside the comparison, not its end.
 
+Whether float32 operations use TF32 is a caveat in league `as_shipped`, where each backend keeps its default, and ends
+the comparison in league `matched`, which turns TF32 off (`analysis.tf32`).
+
 Promise: pure; what was not measured is not compared. It does not see a wrong step that moves no loss in the few epochs
 of a cell: `runner parity` compares gradients and updates.
 """
@@ -16,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from analysis import tf32
 from records.schema import MEASURED, Record
 
 LOSS_TOLERANCE = 0.25
@@ -41,7 +45,6 @@ TOLD: dict[str, Callable[[Record], object]] = {
 FACTS: dict[str, Callable[[Record], object]] = {
     "parameters": lambda record: record.resolved and record.resolved.parameters,
     "precisions": lambda record: record.resolved and record.resolved.precision,
-    "TF32 settings": lambda record: record.resolved and record.resolved.tf32,
     "CPUs": lambda record: record.resolved and record.resolved.cpus,
     "kinds of data": lambda record: record.resolved and record.resolved.data_is_real,
     STEPS: lambda record: record.resolved and record.resolved.steps_per_epoch,
@@ -84,6 +87,8 @@ def differing(cells: Cells, apart: bool = False) -> str | None:
         told = {cell: text for cell, text in values.items() if text}
         if len(set(told.values())) > 1:
             return _told(name, told)
+    if matched and (found := tf32.end_of_matched(cells)):
+        return found
     several = len({record.settings.backend for record in everyone}) > 1
     for name, (figure, tolerance) in (FIGURES | FIGURES_BETWEEN_BACKENDS if several else FIGURES).items():
         known = {cell: value for cell, records in cells.items() for value in _values(figure, records, True)}
@@ -100,6 +105,14 @@ def mixed(records: Sequence[Record]) -> str | None:
             return f"{name} versions differ ({', '.join(found)})"
     hosts = {record.machine.host_id for record in records}
     return f"machines differ ({len(hosts)} hosts)" if len(hosts) > 1 else None
+
+
+def caveats(cells: Cells) -> tuple[str, ...]:
+    """Return what speaks against comparing these cells without forbidding it: a default precision, losses."""
+    everyone = [record for records in cells.values() for record in records]
+    matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
+    found = (None if matched else tf32.caveat(cells), losses_apart(cells))
+    return tuple(line for line in found if line)
 
 
 def losses_apart(cells: Cells) -> str | None:

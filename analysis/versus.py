@@ -18,7 +18,7 @@ from analysis.gate import Outcome, Rule, Verdict, judge, overall
 from analysis.history import SessionRatio
 from analysis.kinds import Facets, Pair, facets
 from analysis.primary import without_ratio
-from analysis.same_work import losses_apart, mixed
+from analysis.same_work import caveats, mixed
 from analysis.statistics import MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values, paired_logs
 from analysis.suite import SuiteRatio, per_group
 from records.schema import Record, Status
@@ -262,9 +262,9 @@ def _doubts(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...
     if base is None or new is None:
         return ()
     sides = {"base": base, "new": new}
-    doubted = losses_apart({name: cell.measured for name, cell in sides.items()})
+    found = caveats({name: cell.measured for name, cell in sides.items()})
     own = [f"{name}: {doubt}" for name, cell in sides.items() for doubt in (*_unstable(cell), *cell.doubts)]
-    return (*([doubted] if doubted else []), *own)
+    return (*found, *own)
 
 
 def _unstable(cell: CellSummary) -> tuple[str, ...]:

@@ -68,7 +68,22 @@ class Resolved:
     own_compile_options: list[str] = about(
         "options of compile() that a user's workload set and that were left as they are", default_factory=list
     )
-    tf32: bool | None = about("whether float32 products may use TF32; null where the device has none", default=None)
+    tf32: bool | None = about(
+        "whether any float32 operation may use TF32: one of the three below; of records without them, and of the FC "
+        "modes, whether the backend's settings allow it in matrix products; null where the device has none",
+        default=None,
+    )
+    tf32_matmul: bool | None = about(
+        "whether float32 matrix products use TF32, by a numeric probe after everything timed; null on a CPU, or if the "
+        "probe failed",
+        default=None,
+    )
+    tf32_convolution: bool | None = about("the same of convolutions", default=None)
+    tf32_rnn: bool | None = about("the same of recurrent layers", default=None)
+    operations: list[str] = about(
+        "which of matmul, convolution and rnn the model's layers compute; empty if a layer is not one of Keras's own",
+        default_factory=list,
+    )
     intra_op_threads: int | None = about("threads one operation may use, as the backend reports it", default=None)
     cpus: int | None = about("CPUs the process was allowed to run on", default=None)
     affinity: str | None = about("those CPUs, as a list such as 0-3,8", default=None)

@@ -26,6 +26,7 @@ from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import Stretch
 from runner.cell.options import applied, job_as_resolved
 from runner.cell.phases import Predicting, Training
+from runner.cell.tf32 import operations_of, tf32_of
 from runner.cell.turns import Turns, leave_copies
 from runner.cell.work import work_done
 from runner.cell.work_count import own_methods, platforms_of
@@ -215,16 +216,33 @@ def planted(built: Built, job: Job) -> Built:
 def _resolved(job: Job, built: Built, plug: Plug, run: tuple[str, int]) -> Resolved:
     import keras
 
-    model = built.model
+    model, jit = built.model, bool(built.model.jit_compile) and not built.model.run_eagerly
     return replace(
-        resolved_of(job.settings, plug, run),
+        _with_tf32(resolved_of(job.settings, plug, run), job.settings, plug, jit),
         precision=keras.config.dtype_policy().name,
-        jit_compile=bool(model.jit_compile) and not model.run_eagerly,
+        jit_compile=jit,
         eager=bool(model.run_eagerly),
         steps_per_execution=int(model.steps_per_execution),
         samples=job.settings.samples,
         image_data_format=keras.config.image_data_format(),
         data_is_real=built.data_is_real,
+        operations=operations_of(model),
+    )
+
+
+def _with_tf32(resolved: Resolved, settings: Settings, plug: Plug, jit: bool) -> Resolved:
+    """Return the record's part with what probes on a GPU say of TF32; unchanged where none of them gave an answer."""
+    if settings.device != "gpu":
+        return resolved
+    found = tf32_of(plug, jit)
+    if all(value is None for value in found.values()):
+        return resolved
+    return replace(
+        resolved,
+        tf32=found["tf32"],
+        tf32_matmul=found["tf32_matmul"],
+        tf32_convolution=found["tf32_convolution"],
+        tf32_rnn=found["tf32_rnn"],
     )
 
 

@@ -114,7 +114,13 @@ class Plug(Protocol):
         """Return what the allocator holds on the device now, None on a CPU."""
 
     def tf32(self) -> bool | None:
-        """Return whether float32 products may use TF32, None on a CPU."""
+        """Return whether the backend's settings let float32 matrix products use TF32, None on a CPU."""
+
+    def compute_capability(self) -> tuple[int, int] | None:
+        """Return the compute capability of the first GPU, None on another device or where it is not reported."""
+
+    def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
+        """Return the function's result for these arrays, compiled by XLA where the backend compiles a step with it."""
 
     def intra_op_threads(self) -> int | None:
         """Return the threads that one operation may use, where the backend says."""
@@ -139,6 +145,12 @@ def counting(batches: Sequence[Batch], lookahead: int | None = LOOKAHEAD) -> Fee
             yield batch
 
     return Feed(source(), lambda: drawn[0], lookahead)
+
+
+def version_pair(text: str) -> tuple[int, int] | None:
+    """Return a version such as "8.0" or "gfx90a" as two numbers, None for one that is not two numbers."""
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 def load(backend: str) -> Plug:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,15 @@ import numpy as np
 
 from records.schema import DeviceProof
 from records.settings import Settings
-from runner.cell.backends import COMPILED_NOWHERE, Batch, CompileEvents, Feeder, counting, round_and_round
+from runner.cell.backends import (
+    COMPILED_NOWHERE,
+    Batch,
+    CompileEvents,
+    Feeder,
+    counting,
+    round_and_round,
+    version_pair,
+)
 
 TRACE_EVENTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration")
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -103,6 +111,13 @@ class Plug:
         if jax.default_backend() != "gpu":
             return None
         return jax.config.jax_default_matmul_precision in (None, "default", "tensorfloat32")
+
+    def compute_capability(self) -> tuple[int, int] | None:
+        stated = getattr(jax.devices()[0], "compute_capability", None)  # "8.0"; a CPU's device has no such attribute
+        return None if stated is None else version_pair(str(stated))
+
+    def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
+        return jax.jit(function)(*arrays)
 
     def intra_op_threads(self) -> int | None:
         return None  # XLA's pool follows the CPUs the process may use; it does not tell

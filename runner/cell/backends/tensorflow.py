@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -110,6 +110,14 @@ class Plug:
         if not tf.config.list_physical_devices("GPU"):
             return None
         return bool(tf.config.experimental.tensor_float_32_execution_enabled())
+
+    def compute_capability(self) -> tuple[int, int] | None:
+        gpus = tf.config.list_physical_devices("GPU")
+        stated = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability") if gpus else None
+        return None if stated is None else (int(stated[0]), int(stated[1]))
+
+    def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
+        return tf.function(function, jit_compile=jit)(*arrays)
 
     def intra_op_threads(self) -> int | None:
         return tf.config.threading.get_intra_op_parallelism_threads() or None

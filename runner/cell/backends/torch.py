@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +23,8 @@ class Plug:
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         self.check(settings)
         compiled = settings.jit is True or settings.league == "matched"
-        if compiled and (lacking := _lacking_compiler(settings.device)):
-            place = settings.device.upper()
-            raise Unsupported(f"jit: torch.compile needs a {lacking} compiler on a {place}, and none was found")
+        if compiled and (lacking := _missing_for_compile(settings.device)):
+            raise Unsupported(f"jit: torch.compile needs {lacking}")
         if compile_cache_dir is not None:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = compile_cache_dir
         if settings.threads != "all":
@@ -32,8 +33,7 @@ class Plug:
         if settings.autotune == "off":
             torch.backends.cudnn.benchmark = False
         if settings.league == "matched":
-            torch.backends.cuda.matmul.allow_tf32 = False
-            torch.backends.cudnn.allow_tf32 = False
+            _turn_tf32_off()
 
     def check(self, settings: Settings) -> None:
         if settings.steps_per_execution != 1:
@@ -109,6 +109,14 @@ class Plug:
     def tf32(self) -> bool | None:
         return torch.backends.cuda.matmul.allow_tf32 if torch.cuda.is_available() else None
 
+    def compute_capability(self) -> tuple[int, int] | None:
+        return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+
+    def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
+        # Not compiled: torch.compile takes seconds, and its products follow the same settings as the eager ones.
+        with torch.no_grad():
+            return function(*arrays)
+
     def intra_op_threads(self) -> int | None:
         return int(torch.get_num_threads())
 
@@ -126,9 +134,27 @@ def _counters() -> Any:
     return module.counters if module else {"frames": {"total": 0}, "graph_break": {}}
 
 
-def _lacking_compiler(device: str) -> str | None:
-    """Return the language torch.compile lacks a compiler for: on a CPU it writes C++, on a GPU Triton's launcher C."""
-    language, variable, names = ("C++", "CXX", ("c++", "g++", "clang++"))
-    if device == "gpu":
-        language, variable, names = ("C", "CC", ("cc", "gcc", "clang"))
-    return None if any(map(shutil.which, (os.environ.get(variable, ""), *names))) else language
+def _turn_tf32_off() -> None:
+    """Compute every float32 product in float32. `allow_tf32` leaves cuDNN's operations to the global setting."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    for operation in (torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+        operation.fp32_precision = "ieee"
+
+
+def _missing_for_compile(device: str) -> str | None:
+    """Return what torch.compile needs and does not find, with what to do.
+
+    On a CPU it writes C++. On a GPU Triton builds its launcher in C against Python's headers (Triton,
+    `runtime/build.py`), which Debian has in a package apart.
+    """
+    if device != "gpu":
+        if any(map(shutil.which, (os.environ.get("CXX", ""), "c++", "g++", "clang++"))):
+            return None
+        return "a C++ compiler on a CPU: install g++ or clang, or set CXX"
+    if not any(map(shutil.which, (os.environ.get("CC", ""), "cc", "gcc", "clang"))):
+        return "a C compiler on a GPU, for Triton: install gcc and libc6-dev, or set CC"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.exists():
+        return f"Python's headers on a GPU, for Triton: install python3-dev, {header} is missing"
+    return None

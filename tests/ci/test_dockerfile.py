@@ -1,0 +1,21 @@
+"""What the images hold that no lock says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DOCKERFILE = Path(__file__).parents[2] / "docker" / "Dockerfile"
+
+
+def stage(name: str) -> str:
+    """The instructions of one stage, continued lines joined."""
+    text = re.sub(r"\\\n\s*", " ", DOCKERFILE.read_text(encoding="utf-8"))
+    stages = re.split(r"(?m)^FROM ", text)
+    return next(found for found in stages if re.match(rf"\S+ AS {name}\n", found))
+
+
+def test_torch_gpu_alone_has_what_triton_builds_its_launcher_with() -> None:
+    installs = [line for line in stage("image").splitlines() if "apt-get install" in line]
+    assert len(installs) == 1
+    assert re.search(r'if \[ "\$\{SERVICE\}" = torch-gpu \]; then .* gcc libc6-dev python3-dev .* fi$', installs[0])
