@@ -82,6 +82,11 @@ def reserved(service: dict[str, Any]) -> list[tuple[str, list[str], list[str]]]:
     return [(one["driver"], one["device_ids"], one["capabilities"]) for one in found]
 
 
+def test_root_is_kept_for_the_tpu_alone(services: dict[str, Any]) -> None:
+    kept = {name for name, one in services.items() if "KERAS_BENCHMARK_KEEP_ROOT" in (one.get("environment") or {})}
+    assert kept == {name for name, one in services.items() if one.get("privileged")} == {"jax-tpu"}
+
+
 def test_the_caller_says_which_gpu() -> None:
     assert reserved(active("gpu", GPU="1")["torch-gpu"]) == [("nvidia", ["1"], ["gpu"])]
 
