@@ -86,6 +86,8 @@ def not_run(outcome: Outcome) -> Verdict | None:
     """Return the verdict on what was not run, None where something was."""
     if outcome.refused:
         return Verdict(Status.UNSUPPORTED, outcome.refused)
+    if outcome.missing_device:
+        return Verdict(Status.DEVICE_MISMATCH, outcome.missing_device)
     return Verdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
 
 
