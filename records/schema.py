@@ -73,6 +73,16 @@ class Resolved:
     cpus: int | None = about("CPUs the process was allowed to run on", default=None)
     affinity: str | None = about("those CPUs, as a list such as 0-3,8", default=None)
     image_data_format: str | None = about("Keras image data format", default=None)
+    inherited: list[str] | None = about(
+        "variables passed on from the caller's environment that may change a figure (LD_LIBRARY_PATH, CUDA_HOME), each "
+        "with a hash of its value; null in records that do not say",
+        default=None,
+    )
+    cuda_cache: str | None = about(
+        "the CUDA driver's cache of kernels it compiled from PTX, which the GPU cells of a run share, as the process "
+        "began: empty or filled; an empty one costs the first epoch of that process; null without a GPU",
+        default=None,
+    )
     compile_cache_hits: int | None = about("compiled programs taken from the persistent cache", default=None)
     recompiles_timed: int | None = about(
         "programs made during the measured epochs: compiled by XLA on JAX, traced to graphs on TensorFlow (which does "

@@ -39,6 +39,8 @@ MOST_REPLACEMENTS = 1
 REPLACED_SHARE, SURELY_REPLACED = 0.25, 2
 # What a process may come to need beyond its own size so far, before another is started beside it.
 ROOM_FACTOR = 2
+# The folder of a run in which its GPU cells keep what the driver compiled, until the run is finished.
+CUDA_CACHE = "cuda-cache"
 # Every process of a cell does the same: one of them is traced.
 TRACED_REPEAT = 0
 
@@ -101,6 +103,8 @@ def measure(workshop: Workshop, steps: Iterable[Step], more: Callable[[], list[S
             campaign.block(list(steps_of_block))
         while further := more():
             campaign.block(further)
+        for arm in workshop.arms.values():
+            shutil.rmtree(arm.run.folder / CUDA_CACHE, ignore_errors=True)  # gigabytes, on a GPU newer than the build
     finally:
         for arm in workshop.arms.values():
             arm.executor.close()
@@ -371,6 +375,7 @@ class _Campaign:
             compile_cache_dir=_compile_cache(arm.run, settings),
             fault=arm.fault,
             autotune_dir=_autotuned(arm.run, step.cell),
+            cuda_cache_dir=_cuda_cache(arm.run, step.cell),
             task=step.cell.task,
             outputs_dir=_made(arm.run.folder / "outputs" / name) if step.cell.task else None,
             trace=step.cell.trace if step.repeat == TRACED_REPEAT else None,
@@ -389,6 +394,15 @@ def _autotuned(run: Run, cell: Cell) -> str | None:
     if cell.settings.autotune != "pinned":
         return None
     return _made(run.folder / "autotune" / cell.cell_id)
+
+
+def _cuda_cache(run: Run, cell: Cell) -> str | None:
+    """Return where the GPU cells of a run keep what the driver compiled; a command has its own home or the caller's.
+
+    Under `compile_cache: cold`, too: what a backend compiles itself is machine code that the driver does not keep.
+    """
+    is_gpu_cell = cell.settings.device == "gpu" and cell.task is None
+    return _made(run.folder / CUDA_CACHE) if is_gpu_cell else None
 
 
 def _made(folder: Path) -> str:

@@ -86,8 +86,8 @@ def not_run(outcome: Outcome) -> Verdict | None:
     """Return the verdict on what was not run, None where something was."""
     if outcome.refused:
         return Verdict(Status.UNSUPPORTED, outcome.refused)
-    if outcome.missing_device:
-        return Verdict(Status.DEVICE_MISMATCH, outcome.missing_device)
+    if outcome.no_device:
+        return Verdict(Status.DEVICE_MISMATCH, outcome.no_device)
     return Verdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
 
 
@@ -181,7 +181,8 @@ def _second_epoch(result: CellResult) -> str | None:
 
 
 def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
-    found = [*doubts_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
+    found = [*outcome.warnings, *doubts_around(outcome, result.times.epoch_times_s)]
+    found += compile_warnings(result.resolved)
     found += [*caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:

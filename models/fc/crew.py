@@ -30,10 +30,10 @@ def require_devices(backend: str, device: str, found: int, workers: int) -> None
             f"{backend} for it installed?"
         )
     if found < workers:
-        one = "a cell gets one GPU; " if device == "gpu" else ""
+        advice = "name more in CUDA_VISIBLE_DEVICES, or " if device == "gpu" else ""
         raise NoSuchDevices(
             f"workers: must be at most the number of {device.upper()}s that {backend} finds in this cell ({found}), "
-            f"got {workers}; {one}set device: cpu to use more workers than devices"
+            f"got {workers}; {advice}set device: cpu to use more workers than devices"
         )
 
 

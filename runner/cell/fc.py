@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 
 from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order, assemble, reserve
-from records import fc, fc_rules, network
+from records import fc, fc_rules, inherited, network
 from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
@@ -22,6 +22,7 @@ from runner.cell.kept import Allocated, Compiling, Kept
 from runner.cell.loop import EpochLog, finite, timed
 from runner.cell.measure import (
     DeviceMismatch,
+    check_initialised,
     found_versions,
     prove,
     resolved_of,
@@ -37,6 +38,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     settings, task = job.settings, fc.task_of(job.settings)
     refuse_impossible(settings, memory.available_bytes())
     namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
+    cuda_cache = inherited.cuda_cache_state(os.environ)
     plug = backends.load(settings.backend)
     plug.configure(settings, job.compile_cache_dir)
     try:
@@ -45,6 +47,9 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         raise DeviceMismatch(str(error)) from error
     except NoSuchDevices as error:
         raise Unsupported(str(error)) from error
+    except (RuntimeError, AssertionError) as error:
+        check_initialised(error, settings)
+        raise
     begun_s = monotonic()
     crew = assemble(settings.backend, Order(task, settings.seed, settings.device, namespaces=namespaces))
     build_time_s = monotonic() - begun_s
@@ -60,6 +65,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         resolved = replace(
             _resolved(settings, plug, (start, steps)),
             compile_cache_hits=events.cache_hits,
+            cuda_cache=cuda_cache,
             recompiles_timed=kept.compiling.count,
             graph_breaks_timed=kept.compiling.graph_breaks,
         )

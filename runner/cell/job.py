@@ -46,7 +46,8 @@ class Job:
     told. `folder` is scratch: home, temporary files, the two pipes and the result. `import_roots` are appended to
     `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold start. `fault` is planted in the
     workload where the program tests itself (`models.faults`). `autotune_dir` is where the repeats of a cell keep what
-    was tuned, None where each tunes for itself. `task` is the external command to run in place of a workload, and
+    was tuned, None where each tunes for itself. `cuda_cache_dir` is where the GPU cells of a run keep the kernels
+    that the driver compiled, None on another device. `task` is the external command to run in place of a workload, and
     `outputs_dir` where what it leaves is kept. With `board` the process leaves, after everything measured, what
     TensorBoard is to show of it, and `trace` is what to trace then.
     """
@@ -68,6 +69,7 @@ class Job:
     outputs_dir: str | None = None
     trace: Trace | None = None
     board: bool = False
+    cuda_cache_dir: str | None = None
 
     @property
     def goes_on(self) -> bool:

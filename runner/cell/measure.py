@@ -13,7 +13,7 @@ import numpy as np
 
 from models.faults import Circumstances, plant
 from models.registry import Built, Request, load
-from records import cpu_list
+from records import cpu_list, inherited
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Memory, Resolved, Times
 from records.settings import Settings
 from records.work_done import WorkDone
@@ -30,6 +30,24 @@ from runner.cell.turns import Turns, leave_copies
 from runner.cell.work import work_done
 from runner.cell.work_count import own_methods, platforms_of
 
+# What an assertion of JAX without a message means (`jax._src.xla_bridge.backends`).
+NO_PLATFORM = "no platform named in JAX_PLATFORMS is available"
+# What backends and CUDA say where there is no device of the kind, or its driver cannot be used.
+NO_DEVICE_TEXTS = (
+    "Unable to initialize backend",
+    NO_PLATFORM,
+    "no supported devices found",
+    "No visible GPU",
+    "no CUDA-capable device",
+    "No CUDA GPUs are available",
+    "NO_DEVICE",
+    "driver version is insufficient",
+    "INSUFFICIENT_DRIVER",
+    "driver on your system is too old",
+    "Found no NVIDIA driver",
+)
+OUT_OF_MEMORY_TEXTS = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY")
+
 
 class DeviceMismatch(Exception):
     """The device that was asked for is not where tensors are placed."""
@@ -41,6 +59,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     Raises whatever the workload raises, `Unsupported`, or `DeviceMismatch` before anything is timed.
     """
     settings = job.settings
+    cuda_cache = inherited.cuda_cache_state(os.environ)
     plug = backends.load(settings.backend)
     plug.configure(settings, job.compile_cache_dir)
     configure_keras(settings)
@@ -68,6 +87,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     resolved = replace(
         _resolved(job, built, plug, (start, steps)),
         compile_cache_hits=events.cache_hits,
+        cuda_cache=cuda_cache,
         graph_breaks=events.graph_breaks,
         recompiles_timed=kept.compiling.count,
         available_samples=built.available_samples,
@@ -142,13 +162,32 @@ def seed_all(plug: Plug, seed: int) -> None:
 
 def prove(plug: Plug, settings: Settings) -> DeviceProof:
     """Return where tensors lie. Raises `DeviceMismatch` where that is not what was asked."""
-    proof = plug.proof()
+    try:
+        proof = plug.proof()
+    except (RuntimeError, AssertionError) as error:
+        check_initialised(error, settings)
+        raise
     if proof.platform != settings.device:
         raise DeviceMismatch(
             f"device: {settings.device} was asked for, but {settings.backend} places tensors on {proof.name}; is there "
             f"such a device, and is the build of {settings.backend} for it installed?"
         )
     return proof
+
+
+def check_initialised(error: Exception, settings: Settings) -> None:
+    """Raise `DeviceMismatch` for an error by which a backend says that it cannot use any device of the kind.
+
+    TensorFlow and PyTorch fall back to the CPU; JAX does so without a GPU, but raises where its driver does not work,
+    and fails an assertion where `JAX_PLATFORMS` names only devices that are missing (`jax._src.xla_bridge`).
+    """
+    text = str(error) or NO_PLATFORM
+    is_missing = any(one in text for one in NO_DEVICE_TEXTS)
+    if settings.device != "cpu" and is_missing and not any(one in text for one in OUT_OF_MEMORY_TEXTS):
+        raise DeviceMismatch(
+            f"device: {settings.device} was requested, but {settings.backend} cannot use one: {text.splitlines()[0]}; "
+            "check nvidia-smi, and the driver that this build needs in docs/compatibility.md"
+        ) from error
 
 
 def build(job: Job) -> Built:
@@ -200,6 +239,7 @@ def resolved_of(settings: Settings, plug: Plug, run: tuple[str, int]) -> Resolve
         intra_op_threads=plug.intra_op_threads(),
         cpus=len(os.sched_getaffinity(0)),
         affinity=cpu_list.text(os.sched_getaffinity(0)),
+        inherited=inherited.recorded(os.environ),
     )
 
 

@@ -19,8 +19,8 @@ class Outcome:
     """What an executor saw of one process. It judges nothing.
 
     `infrastructure` says why there was no process, or why its end was not seen; `refused` why none was started, since
-    this machine does not do what the cell asks; `missing_device` why its device cannot be used. With any of them
-    nothing else is evidence. `warnings` of what was known before the process started go into its record.
+    this machine does not do what the cell asks; `no_device` which device is missing. With any of them nothing else is
+    evidence. `warnings` are the executor's own, each with what to do.
     Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes where it was in a `container`, else
     the machine's. `watched` holds what the machine did in each kept epoch, None where nobody watched; `task` what an
     external command showed; `usage` and `course` what the process used over time.
@@ -32,8 +32,7 @@ class Outcome:
     oom_kills: int = 0
     infrastructure: str | None = None
     refused: str | None = None
-    missing_device: str | None = None
-    warnings: tuple[str, ...] = ()
+    no_device: str | None = None
     output_tail: str = ""
     wall_time_s: float | None = None
     start_time_s: float | None = None
@@ -45,6 +44,7 @@ class Outcome:
     task: TaskSeen | None = None
     usage: Usage | None = None
     course: Course | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

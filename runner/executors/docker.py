@@ -30,6 +30,7 @@ from runner.cell.job import Job, make_home, write_job
 from runner.errors import ExecutorError
 from runner.executors import Outcome, Running
 from runner.executors.autotune import autotuning
+from runner.executors.clocks import CellClocks
 from runner.executors.containers import SOCKET, ContainerServer, Keeper, Own, listening
 from runner.executors.engine import (
     CELL_LABEL,
@@ -45,14 +46,13 @@ from runner.executors.engine import (
     Spec,
     Started,
 )
-from runner.executors.environment import allowed_cpus, cell_environment
+from runner.executors.environment import allowed_cpus, cell_environment, cuda_cache
 from runner.executors.inside import ROOT, WORK, Mount, job_inside, mounts, variables_inside
 from runner.executors.servers import Server, Servers
-from runner.executors.visible import visible_gpus
-from runner.executors.watch import Never, ServerGone, Watch
+from runner.executors.visible import NoGpu, TooFewGpus, gpus_of, order_warnings
+from runner.executors.watch import Never, ServerGone, Watch, without_gpus
 from runner.interrupts import held
 from runner.service import service_name
-from runner.surroundings.nvml import HeldClocks, opened
 from runner.tasks.start import Command, NotStarted, contained
 from runner.tasks.watch import TaskWatch, never
 
@@ -110,7 +110,7 @@ class DockerExecutor:
         self._images = dict(place.found)
         self._live: set[str] = set()
         self._servers: Servers[Spec] = Servers(self._launch)
-        self._clocks = HeldClocks(lambda: opened(visible_gpus()[0]))
+        self._clocks = CellClocks()
 
     def missing(self, backend: str, device: str = "cpu") -> str | None:
         """Return why this backend cannot run here on this device: no image, or one for another processor."""
@@ -129,7 +129,11 @@ class DockerExecutor:
         begun_s = time.perf_counter()
         if job.task is not None:
             return self._start_task(job, job.task, timeout_s)
-        if refused := self._clocks.suit(job.settings) or _refused(job.settings):
+        try:
+            gpus = gpus_of(job.settings)
+        except (NoGpu, TooFewGpus) as error:
+            return Never(without_gpus(error))
+        if refused := self._clocks.suit(job.settings, gpus) or _refused(job.settings):
             return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
         try:
             return self._watched(job, timeout_s)
@@ -151,7 +155,7 @@ class DockerExecutor:
         seen = mounts(job)
         inside = job_inside(job, seen)
         write_job(job, inside)
-        homes = variables_inside(make_home(job) | autotuning(job), seen)
+        homes = variables_inside(make_home(job) | autotuning(job) | cuda_cache(job), seen)
         spec = self._spec(job, seen, homes)
         for mount in seen:
             if mount.writable:
@@ -166,7 +170,8 @@ class DockerExecutor:
             command=(PYTHON, "-P", "-m", "runner.cell.entry", str(inside.path)),
             labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
         )
-        return Watch(Own(self._keeper(named), lambda: self._begin(named)), job, {}, timeout_s)
+        own = Own(self._keeper(named), lambda: self._begin(named))
+        return Watch(own, job, {}, timeout_s, order_warnings(spec.gpus))
 
     def _spec(self, job: Job, seen: tuple[Mount, ...], homes: dict[str, str]) -> Spec:
         """Return the cell's container but for its name and what runs in it. Raises `ContainerRefused`."""
@@ -175,7 +180,7 @@ class DockerExecutor:
         image = self._image(name)
         if isinstance(image, str):
             raise ContainerRefused(image)
-        # Nothing of the caller's: the image has its own paths and language, and a container one GPU, its first.
+        # Nothing of the caller's: the image has its own paths and language, and a container numbers its own GPUs.
         environment = cell_environment(settings, self._place.results, caller={}) | homes
         cpus = allowed_cpus(settings)
         return Spec(
@@ -189,7 +194,7 @@ class DockerExecutor:
             limits=self._limits,
             labels=(),
             cpus=cpu_list.text(cpus) if cpus else None,
-            gpu=visible_gpus()[0] if settings.device == "gpu" else None,
+            gpus=gpus_of(settings),
         )
 
     def _launch(self, block: Spec) -> Server:
@@ -245,7 +250,7 @@ class DockerExecutor:
             limits=self._limits,
             labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
             cpus=cpu_list.text(cpus) if cpus else None,
-            gpu=visible_gpus()[0] if command.gpus else None,
+            gpus=command.gpus,
             folder=command.folder,
         )
 

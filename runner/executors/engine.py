@@ -70,8 +70,8 @@ class Limits:
 class Spec:
     """A container to be made: all that decides what runs in it and what it may do.
 
-    `image` is the image's name, for people; `cpus` a list of CPUs, None for all; `gpu` the host's index of the one GPU
-    it gets; `folder` where its process works, None for the image's own.
+    `image` is the image's name, for people; `cpus` a list of CPUs, None for all; `gpus` the GPUs it gets, by index or
+    UUID on the host; `folder` where its process works, None for the image's own.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Spec:
     limits: Limits
     labels: tuple[tuple[str, str], ...]
     cpus: str | None = None
-    gpu: str | None = None
+    gpus: tuple[str, ...] = ()
     folder: str | None = None
 
 
@@ -251,7 +251,7 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
     from docker.types import Mount as Bind
 
     shut = ["no-new-privileges", *([f"seccomp={spec.limits.seccomp.profile}"] if spec.limits.seccomp else [])]
-    gpus = [DeviceRequest(device_ids=[spec.gpu], capabilities=[["gpu"]])] if spec.gpu is not None else None
+    gpus = [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu"]])] if spec.gpus else None
     host = client.create_host_config(
         mounts=[Bind(one.target, one.source, type="bind", read_only=not one.writable) for one in spec.mounts],
         network_mode="none",
@@ -298,7 +298,7 @@ def _well_if(*status_codes: int) -> Iterator[None]:
 def refusal(error: APIError, spec: Spec) -> str:
     """Return why the engine would not make or start a container, by the reason's name, and what to do."""
     said = str(error.explanation or error)
-    if spec.gpu is not None and any(word in said.lower() for word in ("device driver", "nvidia", "gpu vendor")):
+    if spec.gpus and any(word in said.lower() for word in ("device driver", "nvidia", "gpu vendor")):
         return (
             f"{NO_GPU}: the engine cannot give a container a GPU ({said}); install the driver and the NVIDIA Container "
             "Toolkit, or measure on device: cpu"

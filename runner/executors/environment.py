@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from records import cpu_list, fc, network
+from records import cpu_list, fc, inherited, network
 from records.settings import Settings
+from runner.cell.job import Job
 from runner.executors.visible import gpus_of
 from runner.surroundings.pinning import pinned
 from runner.surroundings.tree import Tree
 
-# What a process needs to find its libraries and speak its language; no name here carries a secret or changes a figure.
+# What a process needs to find its libraries and speak its language. No name here carries a secret; those that may
+# change a figure are recorded (`records.inherited`). What sets how a backend allocates GPU memory is left out
+# (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_MEM_FRACTION, TF_FORCE_GPU_ALLOW_GROWTH): cells have its default.
 ALLOWED = (
     "PATH",
     "LANG",
@@ -19,10 +22,13 @@ ALLOWED = (
     "TZ",
     "LD_LIBRARY_PATH",
     "CUDA_HOME",
-    "XLA_PYTHON_CLIENT_PREALLOCATE",
     "VIRTUAL_ENV",
 )
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+# On a GPU TensorFlow says at levels below 2 why it does not use it, such as "Cannot dlopen some GPU libraries".
+LOG_LEVELS = {"cpu": "2", "gpu": "0", "tpu": "2"}
+# The driver's cache of kernels that it compiled from PTX, at most: as large as the driver allows.
+CUDA_CACHE_BYTES = 4 << 30
 # Read by glibc; elsewhere they do nothing. PyTorch's optimisers allocate and free as much as the model has weights at
 # every step: given back, the kernel's page faults took a fifth of the time of mnist_mlp, and neighbouring epochs of two
 # processes scattered by 14 % instead of 3 to 5 %.
@@ -37,11 +43,12 @@ MARK = "KERAS_BENCHMARK_RESULTS"
 
 
 def cell_environment(settings: Settings, mark: str, caller: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of a cell's process, all of them."""
+    """Return the variables of a cell's process, all of them. Raises `NoGpu` and `TooFewGpus`."""
+    gpus = gpus_of(settings, caller)
     caller = os.environ if caller is None else caller
     found = {name: caller[name] for name in ALLOWED if name in caller}
-    found |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": "2", MARK: mark}
-    found |= device_environment(settings.device, gpus_of(settings, caller))
+    found |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": LOG_LEVELS[settings.device], MARK: mark}
+    found |= device_environment(settings.device, gpus)
     # Only where the cell asks for it by its settings: which network its workers have is part of what it is.
     if settings.params.get("network", fc.LOCAL) != fc.LOCAL and network.VARIABLE in caller:
         found[network.VARIABLE] = caller[network.VARIABLE]
@@ -65,6 +72,18 @@ def device_environment(device: str, gpus: Sequence[str] = ()) -> dict[str, str]:
         # In the order of the bus, as the driver's own tools count them; by default CUDA begins with the fastest.
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     return {"JAX_PLATFORMS": "tpu", "PJRT_DEVICE": "TPU"}  # unverified: no such device was at hand
+
+
+def cuda_cache(job: Job) -> dict[str, str]:
+    """Return the variables that make all GPU cells of a run share the driver's cache of compiled kernels.
+
+    Its usual place is in the home folder, and a cell has a new one: in each process the driver would compile again what
+    a backend has as PTX alone, such as all of TensorFlow's kernels on Hopper. CUDA C++ Programming Guide, "CUDA
+    Environment Variables"; tensorflow/tensorflow#62320.
+    """
+    if job.cuda_cache_dir is None:
+        return {}
+    return {inherited.CUDA_CACHE: job.cuda_cache_dir, "CUDA_CACHE_MAXSIZE": str(CUDA_CACHE_BYTES)}
 
 
 def allowed_cpus(settings: Settings) -> list[int] | None:

@@ -42,6 +42,8 @@ def _mounts(job: Job) -> Iterator[Mount]:
         yield Mount(job.compile_cache_dir, f"{ROOT}/compile-cache", writable=True)
     if job.autotune_dir is not None:
         yield Mount(job.autotune_dir, f"{ROOT}/autotune", writable=True)
+    if job.cuda_cache_dir is not None:
+        yield Mount(job.cuda_cache_dir, f"{ROOT}/cuda-cache", writable=True)
     if job.dataset_dir is not None and Path(job.dataset_dir).is_dir():
         yield Mount(job.dataset_dir, f"{ROOT}/datasets")
     if ":" in job.settings.workload:  # one of the user's own, by its module
@@ -58,6 +60,7 @@ def job_inside(job: Job, seen: tuple[Mount, ...]) -> Job:
         dataset_dir=_inside(job.dataset_dir, seen),
         compile_cache_dir=_inside(job.compile_cache_dir, seen),
         autotune_dir=_inside(job.autotune_dir, seen),
+        cuda_cache_dir=_inside(job.cuda_cache_dir, seen),
     )
 
 

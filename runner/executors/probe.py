@@ -20,6 +20,7 @@ from runner.executors.environment import ALLOWED, cell_environment
 from runner.executors.output import printable
 from runner.executors.process import ProcessExecutor
 from runner.executors.process_tree import kill_tree
+from runner.executors.visible import NoGpu, TooFewGpus
 
 TAIL_CHARACTERS = 2000
 
@@ -56,7 +57,11 @@ class ProcessProbe:
             (folder / "order.json").write_text(dumps(order), encoding="utf-8")
             log = folder / "log"
             command = [sys.executable, "-P", "-m", module, name]
-            ended = _run(command, _environment(settings, self._mark, name), log, timeout_s)
+            try:
+                environment = _environment(settings, self._mark, name)
+            except (NoGpu, TooFewGpus) as error:
+                raise ProbeFailed(f"{module} on {settings.backend}: {error}") from error
+            ended = _run(command, environment, log, timeout_s)
             if ended is not None:
                 raise ProbeFailed(f"{module} on {settings.backend}: {ended}{_last_words(log)}")
             return _answer(folder / "answer.json", module)

@@ -21,16 +21,16 @@ from records.settings import Settings
 from runner.cell.job import Job, make_home, write_job
 from runner.executors import Outcome, Running
 from runner.executors.autotune import autotuning
-from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment
+from runner.executors.clocks import CellClocks
+from runner.executors.environment import ALLOWED, MARK, allowed_cpus, cell_environment, cuda_cache
 from runner.executors.interpreter import Interpreter
 from runner.executors.servers import ProcessServer, Server, Servers
-from runner.executors.visible import visible_gpus
-from runner.executors.watch import Never, ServerGone, Watch
-from runner.surroundings.nvml import HeldClocks, opened
+from runner.executors.visible import NoGpu, TooFewGpus, gpus_of, order_warnings
+from runner.executors.watch import Never, ServerGone, Watch, without_gpus
+from runner.service import service_name
 from runner.tasks.start import NotStarted, command_of
 from runner.tasks.watch import TaskWatch, never
 
-EXTRAS = {"tensorflow": "tf-cpu", "jax": "jax-cpu", "torch": "torch-cpu"}
 LIGHT_SERVER = "KERAS_BENCHMARK_SERVER"
 
 Key = tuple[tuple[str, str], ...]
@@ -48,23 +48,23 @@ class ProcessExecutor:
         self._interpreter = interpreter or Interpreter(sys.executable)
         self._servers: Servers[Key] = Servers(self._launch)
         self._home: str | None = None
-        self._missing: dict[str, str | None] = {}
-        self._clocks = HeldClocks(lambda: opened(visible_gpus()[0]))
+        self._missing: dict[tuple[str, str], str | None] = {}
+        self._clocks = CellClocks()
 
     def missing(self, backend: str, device: str = "cpu") -> str | None:
         """Return why this backend cannot run here, None when it can. Looks for the package, imports nothing.
 
         Whether the device is there only the cell itself can prove.
         """
-        if backend not in self._missing:
+        if (backend, device) not in self._missing:
             absent = self._interpreter.absent(("keras", backend))
-            self._missing[backend] = (
+            self._missing[backend, device] = (
                 f"backend_not_installed: {' and '.join(absent)} cannot be found by {self._interpreter.python}; "
-                f"install it with: pip install 'keras-benchmark-matrix[{EXTRAS[backend]}]'"
+                f"install it with: pip install 'keras-benchmark-matrix[{service_name(backend, device)}]'"
                 if absent
                 else None
             )
-        return self._missing[backend]
+        return self._missing[backend, device]
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
         """End every server, since the next block's children must not share one with this block's; launch the new ones.
@@ -92,9 +92,13 @@ class ProcessExecutor:
         begun_s = time.perf_counter()
         if job.task is not None:
             return self._start_task(job, timeout_s)
-        if refused := self._clocks.suit(job.settings):
+        try:
+            gpus = gpus_of(job.settings)
+            environment = self._environment(job.settings)
+        except (NoGpu, TooFewGpus) as error:
+            return Never(without_gpus(error))
+        if refused := self._clocks.suit(job.settings, gpus):
             return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
-        environment = self._environment(job.settings)
         write_job(job)
         order: dict[str, Any] = {
             "job": str(job.path),
@@ -108,9 +112,9 @@ class ProcessExecutor:
                 server = self._light_server()
                 order |= {
                     "argv": [self._interpreter.python, "-P", "-m", "runner.cell.entry", str(job.path)],
-                    "env": environment | make_home(job) | autotuning(job),
+                    "env": environment | make_home(job) | autotuning(job) | cuda_cache(job),
                 }
-            return Watch(server, job, order, timeout_s)
+            return Watch(server, job, order, timeout_s, order_warnings(gpus))
         except ServerGone as error:
             return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
 

@@ -24,6 +24,7 @@ from runner.executors.epochs import Alive, Epochs, surroundings
 from runner.executors.output import CappedOutput
 from runner.executors.sampling import Pace, Sampling
 from runner.executors.tree_memory import group_of
+from runner.executors.visible import NoGpu, TooFewGpus
 from runner.surroundings.nvml import Nvml
 
 MESSAGE_BYTES = 1 << 16
@@ -137,9 +138,11 @@ def sampling_of(parent: Parent, pid: int, gpus: Sequence[Nvml]) -> Sampling:
 class Watch:
     """One process, from its start to its end: the executors' `Running`. `pace` says when it is sampled."""
 
-    def __init__(self, parent: Parent, job: Job, order: dict[str, Any], timeout_s: float) -> None:
-        """Have its parent start the process. Raises `ServerGone`."""
-        self._parent, self._job, self._left_s = parent, job, timeout_s
+    def __init__(
+        self, parent: Parent, job: Job, order: dict[str, Any], timeout_s: float, warnings: tuple[str, ...] = ()
+    ) -> None:
+        """Have its parent start the process; `warnings` are known before it starts. Raises `ServerGone`."""
+        self._parent, self._job, self._left_s, self._warnings = parent, job, timeout_s, warnings
         self._output = CappedOutput()
         self.pace = Pace()
         self._deadline_exceeded = False
@@ -236,6 +239,7 @@ class Watch:
             container=self._parent.container,
             usage=self._use.usage(),
             course=self._use.course(),
+            warnings=self._warnings,
         )
 
     def abandon(self) -> None:
@@ -278,6 +282,11 @@ class Watch:
         # What prints without end is looked at often; to read the tree's memory each time would cost percents of a core.
         if self.pace.due(time.perf_counter()):
             self._use.sample(self._meter.worked_s())
+
+
+def without_gpus(error: NoGpu | TooFewGpus) -> Outcome:
+    """Return what is seen of a cell whose GPUs cannot be shown to it."""
+    return Outcome(no_device=str(error)) if isinstance(error, NoGpu) else Outcome(refused=str(error))
 
 
 class Never:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
+from analysis.surroundings.readings import Unread
+from records.schema import Status
 from records.settings import Settings
 from records.task import Task
-from runner.executors.visible import gpus_of
+from runner.executors.visible import NoGpu, TooFewGpus, gpus_of
 from runner.preflight.builds import DISTRIBUTIONS, build_of
 from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
 from runner.preflight.rules import Problem, gpu_problems, tpu_problems
+from runner.surroundings.gpu import has_driver
+from runner.surroundings.present_gpus import PresentGpus, present_gpus
 from runner.surroundings.tree import Tree
 
 TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk", "nvidia-container-cli")
@@ -29,10 +34,11 @@ NO_TOOLKIT = Problem(
 class Preflight:
     """The facts about this machine's GPUs and TPU; `versions` of the backends that run the cells, empty if not known.
 
-    `everywhere` are problems of every cell on a GPU.
+    `present` are the GPUs that the driver lists; `everywhere` are problems of every cell on a GPU.
     """
 
     gpus: GpuFacts | None = None
+    present: PresentGpus | Unread | None = None
     tpus: TpuFacts | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     everywhere: tuple[Problem, ...] = ()
@@ -42,7 +48,9 @@ class Preflight:
         found: list[Problem] = []
         if settings.device == "gpu" and self.gpus is not None:
             build = None if task is not None else build_of(settings.backend, self.versions)
-            found = [*gpu_problems(self.gpus, gpus_of(settings), build), *self.everywhere]
+            names = gpu_names(settings, self.present)
+            found = [names] if isinstance(names, Problem) else gpu_problems(self.gpus, names, build)
+            found += self.everywhere
         elif settings.device == "tpu" and self.tpus is not None:
             found = tpu_problems(self.tpus)
         return tuple(sorted(found, key=lambda problem: problem.status is None))
@@ -60,16 +68,30 @@ def preflight_of(
     `in_containers` if each cell gets a container: its image has builds of its own, which are not judged.
     """
     on_device = [one for one in settings if one.device != "cpu"]
-    names = dict.fromkeys(name for one in on_device for name in gpus_of(one))
     if not on_device:
         return None
-    missing_toolkit = in_containers and names and not any(shutil.which(name) for name in TOOLKIT)
+    has_gpu_cells = any(one.device == "gpu" for one in on_device)
+    present = present_gpus(library) if has_gpu_cells and has_driver(tree or Tree()) else None
+    found = [gpu_names(one, present) for one in on_device]
+    names = dict.fromkeys(name for one in found if not isinstance(one, Problem) for name in one)
+    missing_toolkit = in_containers and has_gpu_cells and not any(shutil.which(name) for name in TOOLKIT)
     return Preflight(
-        gpus=read_gpus(names, tree, library) if names else None,
+        gpus=read_gpus(names, tree, library) if has_gpu_cells else None,
+        present=present,
         tpus=read_tpus(tree) if not in_containers and any(one.device == "tpu" for one in on_device) else None,
         versions={} if in_containers else installed(),
         everywhere=(NO_TOOLKIT,) if missing_toolkit else (),
     )
+
+
+def gpu_names(settings: Settings, present: PresentGpus | Unread | None) -> tuple[str, ...] | Problem:
+    """Return the GPUs of a cell by index or UUID, or why it has none or too few."""
+    try:
+        return gpus_of(settings, os.environ, present)
+    except NoGpu as error:
+        return Problem("gpu_missing", str(error), Status.DEVICE_MISMATCH)
+    except TooFewGpus as error:
+        return Problem("too_few_gpus", str(error), Status.UNSUPPORTED)
 
 
 def installed() -> dict[str, str]:

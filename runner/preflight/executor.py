@@ -74,7 +74,8 @@ class WithWarnings:
 
     def finish(self) -> Outcome:
         """Return the outcome with the warnings."""
-        return replace(self._inner.finish(), warnings=self._warnings)
+        outcome = self._inner.finish()
+        return replace(outcome, warnings=(*self._warnings, *outcome.warnings))
 
     def abandon(self) -> None:
         """End the process."""
@@ -85,4 +86,4 @@ def _refused(problem: Problem) -> Outcome:
     text = str(problem)
     if problem.status is Status.UNSUPPORTED:
         return Outcome(refused=text)
-    return Outcome(infrastructure=text) if problem.status is Status.INFRA else Outcome(missing_device=text)
+    return Outcome(infrastructure=text) if problem.status is Status.INFRA else Outcome(no_device=text)

@@ -14,6 +14,8 @@ from records.task import Task
 from runner.cell.job import Job, make_home
 from runner.executors.environment import ALLOWED, MARK, THREAD_VARIABLES, device_environment
 from runner.executors.inside import ROOT, WORK, Mount, variables_inside
+from runner.executors.visible import VARIABLE, NoGpu, visible_gpus
+from runner.surroundings.present_gpus import PresentGpus, present_gpus
 from runner.tasks.asked import filled
 
 SHELL = "/bin/sh"
@@ -63,8 +65,6 @@ def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, 
     Its folder is there to be read; what it leaves goes to its outputs. Nothing of the caller's environment gets in.
     """
     task = _task(job)
-    if task.gpus > 1:
-        raise NoDevice(f"gpus: a container made for a command gets one GPU, and it asks for {task.gpus}")
     gpus = _gpus(task, caller)
     seen = (
         Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True),
@@ -72,7 +72,8 @@ def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, 
         Mount(str(_folder(job)), f"{ROOT}/task"),
     )
     values = {"python": "python3", "outputs": f"{ROOT}/outputs"}
-    usual = variables_inside(_environment(job, mark, {}, ("0",) if gpus else ()), seen)
+    inside = [str(number) for number in range(len(gpus))]  # a container numbers its own GPUs
+    usual = variables_inside(_environment(job, mark, {}, inside), seen)
     environment = usual | {name: filled(value, values) for name, value in task.environment.items()}
     return Command(_argv(task, values), environment, f"{ROOT}/task", gpus), seen
 
@@ -113,12 +114,19 @@ def _gpus(task: Task, caller: Mapping[str, str]) -> tuple[str, ...]:
     if not task.gpus:
         return ()
     here = sorted(path.name for path in Path("/dev").iterdir() if GPU_FILE.fullmatch(path.name))
-    seen = caller.get("CUDA_VISIBLE_DEVICES")
-    visible = [one for one in seen.split(",") if one] if seen is not None else [str(n) for n in range(len(here))]
+    visible, why = tuple(str(number) for number in range(len(here))), ""
+    present = present_gpus()
+    if VARIABLE in caller or isinstance(present, PresentGpus):
+        try:
+            visible = visible_gpus(caller, present)
+        except NoGpu as error:
+            visible, why = (), f" ({error})"
     if len(visible) < task.gpus or not here:
         there = min(len(visible), len(here))
-        raise NoDevice(f"gpus: it asks for {task.gpus}, and {there} can be had here; set gpus (--num-gpus) to that")
-    return tuple(visible[: task.gpus])
+        raise NoDevice(
+            f"gpus: it asks for {task.gpus}, and {there} can be had here{why}; set gpus (--num-gpus) to that"
+        )
+    return visible[: task.gpus]
 
 
 def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:

@@ -72,14 +72,18 @@ def test_backend_and_device_are_in_a_services_environment_so_that_no_argument_lo
 
 
 @pytest.mark.parametrize("name", sorted(MEASURING))
-def test_a_gpu_service_reserves_one_gpu_and_no_other_service_any(services: dict[str, Any], name: str) -> None:
-    assert reserved(services[name]) == ([("nvidia", ["0"], ["gpu"])] if name.endswith("-gpu") else [])
+def test_a_gpu_service_has_all_gpus_and_uses_the_first_and_no_other_service_has_any(
+    services: dict[str, Any], name: str
+) -> None:
+    is_gpu = name.endswith("-gpu")
+    assert reserved(services[name]) == ([("nvidia", -1, ["gpu"])] if is_gpu else [])
+    assert services[name]["environment"].get("CUDA_VISIBLE_DEVICES") == ("0" if is_gpu else None)
 
 
-def reserved(service: dict[str, Any]) -> list[tuple[str, list[str], list[str]]]:
-    """The devices that a service asks for."""
+def reserved(service: dict[str, Any]) -> list[tuple[str, int, list[str]]]:
+    """The devices that a service asks for; a count of -1 means all."""
     found = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
-    return [(one["driver"], one["device_ids"], one["capabilities"]) for one in found]
+    return [(one["driver"], one["count"], one["capabilities"]) for one in found]
 
 
 def test_root_is_kept_for_the_tpu_alone(services: dict[str, Any]) -> None:
@@ -87,8 +91,11 @@ def test_root_is_kept_for_the_tpu_alone(services: dict[str, Any]) -> None:
     assert kept == {name for name, one in services.items() if one.get("privileged")} == {"jax-tpu"}
 
 
-def test_the_caller_says_which_gpu() -> None:
-    assert reserved(active("gpu", GPU="1")["torch-gpu"]) == [("nvidia", ["1"], ["gpu"])]
+@pytest.mark.parametrize("gpus", ["1", "0,1", "all", "GPU-8932f937,GPU-1f"])
+@pytest.mark.parametrize("name", ["tf-gpu", "jax-gpu", "torch-gpu"])
+def test_the_caller_says_which_gpus_a_service_uses(name: str, gpus: str) -> None:
+    environment = active("gpu", GPU=gpus)[name]["environment"]
+    assert (environment["CUDA_VISIBLE_DEVICES"], environment["CUDA_DEVICE_ORDER"]) == (gpus, "PCI_BUS_ID")
 
 
 def test_the_arguments_of_a_caller_follow_the_merge_of_the_report_service(services: dict[str, Any]) -> None:

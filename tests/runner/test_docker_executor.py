@@ -19,6 +19,7 @@ from records.store import Results
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.errors import ExecutorError, Interrupted
+from runner.executors import visible
 from runner.executors.containers import number_inside, wait_status
 from runner.executors.docker import DockerExecutor, Place, end_leftovers, user_of
 from runner.executors.engine import (
@@ -35,6 +36,7 @@ from runner.executors.engine import (
 )
 from runner.executors.inside import Mount, job_inside, mounts, variables_inside
 from runner.interrupts import interruptible
+from runner.judge import judge
 from runner.testing_containers import KILLED, End, FakeContainer, FakeEngine, ending, hang, here, succeed
 from tests.conftest import make_settings
 from tests.sessions import newest_records
@@ -214,14 +216,52 @@ def test_a_gpu_cell_gets_the_hosts_gpu_that_the_caller_may_see_and_knows_it_as_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
+    monkeypatch.setattr(visible, "present_gpus", lambda: None)
     engine = FakeEngine(images={"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]})
     spec = started(tmp_path, engine, settings={"device": "gpu"})
-    assert spec.gpu == "5"
+    assert spec.gpus == ("5",)
     assert dict(spec.environment)["CUDA_VISIBLE_DEVICES"] == "0"
 
 
+def test_an_fc_cell_gets_a_gpu_for_each_worker_and_numbers_them_from_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3,6")
+    monkeypatch.setattr(visible, "present_gpus", lambda: None)
+    engine = FakeEngine(images={"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]})
+    params = {"mode": "fc_data", "workers": 2}
+    spec = started(tmp_path, engine, settings={"device": "gpu", "workload": "fc", "params": params})
+    assert (spec.gpus, dict(spec.environment)["CUDA_VISIBLE_DEVICES"]) == (("5", "3"), "0,1")
+
+
+@pytest.mark.parametrize(
+    ("value", "workers", "status"), [("", 1, Status.DEVICE_MISMATCH), ("5", 2, Status.UNSUPPORTED)]
+)
+def test_a_cell_whose_gpus_cannot_be_shown_to_it_gets_no_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, workers: int, status: Status
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    monkeypatch.setattr(visible, "present_gpus", lambda: None)
+    engine = FakeEngine()
+    params = {"mode": "fc_data", "workers": workers}
+    job = make_job(tmp_path, settings={"device": "gpu", "workload": "fc", "params": params})
+    outcome = executor(engine).start(job, 10).finish()
+    assert (judge(job, outcome, None, None).status, engine.specs) == (status, [])
+
+
+def test_the_drivers_cache_of_compiled_kernels_is_mounted_and_may_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visible, "present_gpus", lambda: None)
+    engine = FakeEngine(images={"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]})
+    (tmp_path / "cuda-cache").mkdir()
+    spec = started(tmp_path, engine, settings={"device": "gpu"}, cuda_cache_dir=str(tmp_path / "cuda-cache"))
+    assert Mount(str(tmp_path / "cuda-cache"), "/cell/cuda-cache", writable=True) in spec.mounts
+    assert dict(spec.environment)["CUDA_CACHE_PATH"] == "/cell/cuda-cache"
+
+
 def test_a_cpu_cell_gets_no_gpu(tmp_path: Path) -> None:
-    assert started(tmp_path).gpu is None
+    assert started(tmp_path).gpus == ()
 
 
 def test_a_container_is_labelled_with_its_results_folder_and_its_cell(tmp_path: Path) -> None:
@@ -462,7 +502,7 @@ def test_an_engine_that_goes_away_before_anything_is_made_ends_the_runner(folder
     ],
 )
 def test_every_engines_way_to_say_that_it_has_no_gpu_is_understood(tmp_path: Path, said: str) -> None:
-    spec = replace(container(tmp_path), gpu="0")
+    spec = replace(container(tmp_path), gpus=("0",))
     assert refusal(explained(said), spec).startswith(f"{NO_GPU}: the engine cannot give a container a GPU ({said})")
 
 

@@ -66,9 +66,9 @@ def test_a_folder_of_the_host_is_read_only_unless_it_is_to_be_written(client: AP
     assert found == [("/r/work/x", "/cell/work/x", "bind", False), ("/home/user/data", "/cell/datasets", "bind", True)]
 
 
-def test_a_container_gets_the_one_gpu_that_is_named_and_else_none(client: APIClient) -> None:
-    (request,) = host(client, replace(SPEC, gpu="5"))["DeviceRequests"]
-    assert (request["DeviceIDs"], request["Count"], request["Capabilities"]) == (["5"], 0, [["gpu"]])
+def test_a_container_gets_the_gpus_that_are_named_and_no_other(client: APIClient) -> None:
+    (request,) = host(client, replace(SPEC, gpus=("5", "GPU-8932f937")))["DeviceRequests"]
+    assert (request["DeviceIDs"], request["Count"], request["Capabilities"]) == (["5", "GPU-8932f937"], 0, [["gpu"]])
     assert host(client).get("DeviceRequests") is None
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from records import cpu_list, network
+from records import cpu_list, inherited, network
+from runner.cell.job import Job
 from runner.executors import environment
 from runner.executors.environment import allowed_cpus, cell_environment
 from runner.surroundings.tree import Tree
@@ -25,6 +28,50 @@ def test_a_cpu_cell_sees_no_gpu_and_its_own_threads() -> None:
 def test_a_gpu_cell_gets_one_gpu_for_itself(visible: dict[str, str], index: str) -> None:
     found = cell_environment(make_settings(device="gpu"), "m", visible)
     assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == (index, "PCI_BUS_ID")
+
+
+def test_an_fc_cell_gets_a_gpu_for_each_worker() -> None:
+    settings = make_settings(workload="fc", device="gpu", params={"mode": "fc_data", "workers": 2})
+    assert cell_environment(settings, "m", {"CUDA_VISIBLE_DEVICES": "3,1,0"})["CUDA_VISIBLE_DEVICES"] == "3,1"
+
+
+def test_variables_that_set_how_gpu_memory_is_allocated_are_not_passed_on() -> None:
+    names = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "TF_FORCE_GPU_ALLOW_GROWTH")
+    found = cell_environment(make_settings(device="gpu"), "m", dict.fromkeys(names, "false"))
+    assert set(names) & set(found) == set()
+
+
+def test_on_a_gpu_tensorflow_may_say_why_it_does_not_use_it() -> None:
+    levels = {
+        device: cell_environment(make_settings(device=device), "m", {})["TF_CPP_MIN_LOG_LEVEL"]
+        for device in ("cpu", "gpu")
+    }
+    assert levels == {"cpu": "2", "gpu": "0"}
+
+
+def test_what_is_passed_on_and_may_change_a_figure_is_recorded_without_its_value() -> None:
+    """The texts are equal where the values are, and name no folder."""
+    caller = {"LD_LIBRARY_PATH": "/home/user/cudnn", "PATH": "/bin", "CUDA_HOME": "", "TOKEN": "secret"}
+    passed_on = cell_environment(make_settings(device="gpu"), "m", caller)
+    digest = hashlib.sha256(b"/home/user/cudnn").hexdigest()[:16]
+    assert inherited.recorded(passed_on) == [f"LD_LIBRARY_PATH=sha256:{digest}"]
+    assert inherited.recorded({}) == []
+
+
+def test_every_variable_that_is_recorded_is_passed_on() -> None:
+    assert set(inherited.RECORDED) <= set(environment.ALLOWED)
+
+
+def test_the_gpu_cells_of_a_run_share_the_drivers_cache_of_compiled_kernels(tmp_path: Path) -> None:
+    job = Job("n", "c", 0, 0, make_settings(device="gpu"), 2, str(tmp_path), [], None, None)
+    assert environment.cuda_cache(job) == {}
+    variables = environment.cuda_cache(replace(job, cuda_cache_dir=str(tmp_path)))
+    assert variables == {"CUDA_CACHE_PATH": str(tmp_path), "CUDA_CACHE_MAXSIZE": "4294967296"}
+    assert inherited.cuda_cache_state(variables) == "empty"
+    (tmp_path / "index").touch()
+    assert inherited.cuda_cache_state(variables) == "filled"
+    assert inherited.cuda_cache_state({}) is None
+    assert inherited.cuda_cache_state({"CUDA_CACHE_PATH": str(tmp_path / "missing")}) is None
 
 
 def test_nothing_else_of_the_caller_reaches_a_cell() -> None:

@@ -129,8 +129,8 @@ def test_on_one_gpu_two_workers_are_unsupported_on_every_backend_and_the_exit_co
     assert {backend: (str(r.status), r.reason) for backend, r in refused.items()} == {
         backend: (
             "unsupported",
-            f"workers: must be at most the number of GPUs that {backend} finds in this cell (1), got 2; a cell gets "
-            "one GPU; set device: cpu to use more workers than devices",
+            f"workers: must be at most the number of GPUs that {backend} finds in this cell (1), got 2; name more in "
+            "CUDA_VISIBLE_DEVICES, or set device: cpu to use more workers than devices",
         )
         for backend in BACKENDS
     }

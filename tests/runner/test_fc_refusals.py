@@ -73,8 +73,8 @@ def test_too_few_devices_and_too_little_memory_are_unsupported_and_no_device_is_
     ]
     assert few == [
         "Unsupported",
-        f"workers: must be at most the number of GPUs that {backend} finds in this cell (3), got 4; a cell gets one "
-        "GPU; set device: cpu to use more workers than devices",
+        f"workers: must be at most the number of GPUs that {backend} finds in this cell (3), got 4; name more in "
+        "CUDA_VISIBLE_DEVICES, or set device: cpu to use more workers than devices",
     ]
     # Weights and gradients of two layers of 512 x 512 and one of 512, four times; three layers' inputs of 128 x 512.
     needed = (2 * 4 * (2 * 512**2 + 512) + 3 * 128 * 512) * 4

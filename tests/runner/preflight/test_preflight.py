@@ -110,6 +110,26 @@ def test_the_preflight_reads_the_gpus_of_the_cells_of_this_machine(
     assert set(found.gpus.gpus) == {"1"}
 
 
+@pytest.mark.parametrize(
+    ("visible", "workers", "name", "status"),
+    [
+        ("", 1, "gpu_missing", Status.DEVICE_MISMATCH),
+        ("7", 1, "gpu_missing", Status.DEVICE_MISMATCH),
+        ("0,1", 3, "too_few_gpus", Status.UNSUPPORTED),
+    ],
+)
+def test_a_cell_whose_gpus_are_not_visible_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str, workers: int, name: str, status: Status
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    write(tmp_path, DRIVER_FILES[0], "")
+    cell = make_settings(device="gpu", workload="fc", params={"workers": workers})
+    found = preflight_of([cell], tree=Tree(tmp_path), library=FakePynvml(FakeGpu(), FakeGpu(uuid="GPU-b")))
+    assert found is not None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [(one.name, one.status) for one in found.problems(cell) if one.status] == [(name, status)]
+
+
 @pytest.mark.parametrize(("tool", "expected"), [(None, [NO_TOOLKIT]), ("/usr/bin/nvidia-ctk", [])])
 def test_a_missing_container_toolkit_is_a_warning_for_cells_in_containers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str | None, expected: list[object]

@@ -15,6 +15,7 @@ from records.task import Task
 from runner.cell.job import Job
 from runner.executors.process import ProcessExecutor
 from runner.judge import Verdict
+from runner.surroundings.present_gpus import PresentGpus
 from runner.tasks.start import Command, NoDevice, NotStarted, command_of, contained
 from runner.tasks.verdict import judge_task
 from tests.conftest import make_settings
@@ -36,6 +37,7 @@ def job(tmp_path: Path) -> Job:
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Path("/dev") / name for name in ("nvidia0", "nvidia1", "nvidiactl", "null")]
     monkeypatch.setattr("runner.tasks.start.Path.iterdir", lambda self: iter(found))
+    monkeypatch.setattr("runner.tasks.start.present_gpus", lambda: None)
 
 
 def started(job: Job, caller: dict[str, str] | None = None, **task: Any) -> Command:
@@ -124,12 +126,26 @@ def test_more_gpus_than_can_be_had_are_refused_with_their_number(
         started(job, caller, gpus=gpus)
 
 
-def test_a_container_gets_one_gpu_as_its_first_and_no_more(job: Job, two_gpus: None) -> None:
+def test_a_container_gets_the_gpus_it_asks_for_and_numbers_them_from_0(job: Job, two_gpus: None) -> None:
     of_one = replace(job, task=replace(TASK, gpus=1, image="mine:1"))
     found, _ = contained(of_one, "mark", {"CUDA_VISIBLE_DEVICES": "1"})
     assert (found.gpus, found.environment["CUDA_VISIBLE_DEVICES"]) == (("1",), "0")
-    with pytest.raises(NoDevice, match="gets one GPU, and it asks for 2"):
-        contained(replace(job, task=replace(TASK, gpus=2)), "mark", {})
+    found, _ = contained(replace(job, task=replace(TASK, gpus=2)), "mark", {"CUDA_VISIBLE_DEVICES": "1,0"})
+    assert (found.gpus, found.environment["CUDA_VISIBLE_DEVICES"]) == (("1", "0"), "0,1")
+
+
+def test_a_command_is_not_started_where_the_driver_lists_no_gpu(
+    job: Job, two_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.tasks.start.present_gpus", lambda: PresentGpus(()))
+    with pytest.raises(NoDevice, match=r"asks for 1, and 0 can be had here .device: gpu was requested"):
+        started(job, gpus=1)
+
+
+@pytest.mark.parametrize("visible", ["-1", "NoDevFiles", "0;1"])
+def test_a_command_is_not_given_a_gpu_that_is_not_visible(job: Job, two_gpus: None, visible: str) -> None:
+    with pytest.raises(NoDevice, match=f"asks for 1, and 0 can be had here .CUDA_VISIBLE_DEVICES is '{visible}'"):
+        started(job, {"CUDA_VISIBLE_DEVICES": visible}, gpus=1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""The GPUs that the driver lists here, on a machine or in a container: UUIDs and models, in the order of the bus.
+
+Promise: asks NVML, which neither uses a GPU nor initialises CUDA. NVML does not read `CUDA_VISIBLE_DEVICES`, so the
+list is the same whatever the caller may use. Of a GPU that is divided by MIG the whole GPU is listed, not its slices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.surroundings.readings import Unread
+from runner.surroundings.nvml import loaded
+
+
+@dataclass(frozen=True, slots=True)
+class PresentGpus:
+    """The GPUs by their NVML index, which `nvidia-smi` shows too, and the version of the driver."""
+
+    uuids: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    driver: str | None = None
+
+
+def present_gpus(library: Any = None) -> PresentGpus | Unread:
+    """Return the GPUs that the driver lists; `library` is `pynvml`, or what stands for it in a test."""
+    library = loaded() if library is None else library
+    if isinstance(library, Unread):
+        return library
+    try:
+        library.nvmlInit()
+        handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
+        return PresentGpus(
+            tuple(library.nvmlDeviceGetUUID(one) for one in handles),
+            tuple(library.nvmlDeviceGetName(one) for one in handles),
+            library.nvmlSystemGetDriverVersion(),
+        )
+    except library.NVMLError as error:
+        return Unread(f"NVML: {error}")
