@@ -1,6 +1,7 @@
 """Writes docs/compatibility.md: which backend, CUDA, driver and Python each image has.
 
-Read from the locks and, what Python the images have, from the Dockerfile.
+Read from the locks, from the table of GPU builds (runner/preflight/builds.py) and, for the images' Python, from the
+Dockerfile.
 
 python ci/compatibility.py           print it
 python ci/compatibility.py --write   put it in its place; a test holds it current
@@ -11,17 +12,16 @@ from __future__ import annotations
 import argparse
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from runner.preflight.builds import BUILDS, MINIMUM_DRIVERS, Build, text
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "compatibility.md"
 SERVICES = ("tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu")
 BACKENDS = {"tf": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",)}
 RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
-# The least driver for any release of a major version of CUDA (minor version compatibility, from CUDA 11 on).
-# Source: NVIDIA, CUDA Compatibility, table 1 of "Minor Version Compatibility", and CUDA 12's release notes.
-DRIVERS = {"12": "525.60.13", "13": "580"}
 # Debian's releases and the Python that each has as `python3`; the tests of the images hold this to what they say.
 DEBIANS = {"bookworm": ("Debian 12", "3.11")}
 BASE = re.compile(r"^ARG BASE=debian:(\w+)", re.MULTILINE)
@@ -32,13 +32,20 @@ Written by `ci/compatibility.py` from `locks/` and `docker/Dockerfile`; a test h
 `compose.yaml` is an image of its own: the GPU builds of two frameworks bring CUDA and cuDNN in different versions, and
 in one environment the last one installed breaks the other.
 
-| service | backend | Keras | CUDA | cuDNN | NCCL | driver of the host |
-|---|---|---|---|---|---|---|
+| service | backend | Keras | CUDA | cuDNN | NCCL | driver of the host | compiled for | PTX for newer GPUs |
+|---|---|---|---|---|---|---|---|---|
 """
 TAIL = """
 CUDA, cuDNN and NCCL come with the wheels; of the host only the NVIDIA driver and the NVIDIA Container Toolkit are
-needed. The last column names the least driver for any release of that major version of CUDA; a newer one serves too,
-and a feature of a newer minor version may need it.
+needed. The driver is the lowest for any release of that major version of CUDA; a newer one works too, and a feature of
+a newer minor version may need it.
+
+"Compiled for" lists compute capabilities. The code runs on GPUs of the same major capability and the same or a higher
+minor one. On newer GPUs the driver compiles the build's PTX in the first epoch, if its CUDA version (top right in
+`nvidia-smi`) is at least the one named. So TensorFlow needs a driver for CUDA 12.5 (555 or newer) on Hopper (9.0) and
+newer; on 12.0 users report that it fails (tensorflow/tensorflow issue 97387). A GPU with neither is `unsupported`, a
+driver that is too old `device_mismatch`, both before anything is measured ([gpu.md](gpu.md)). The capabilities were
+read from the wheels of the locks with `ci/gpu_code.py`.
 
 Python in the images: {debian}'s {python}. Outside of them the locks hold for Python {pythons}, with one version
 of everything; the exception is PyTorch's CPU build, whose wheel is another file in each index and is locked without a
@@ -58,21 +65,51 @@ class Row:
     cuda: str | None
     cudnn: str | None
     nccl: str | None
+    build: Build | None = None
 
     @property
     def driver(self) -> str | None:
-        """The least driver of the host."""
-        return None if self.cuda is None else f">= {DRIVERS[self.cuda.partition('.')[0]]}"
+        """The lowest driver of the host."""
+        return None if self.cuda is None else f">= {MINIMUM_DRIVERS[int(self.cuda.partition('.')[0])]}"
 
     def text(self) -> str:
         """The row of the table."""
-        cells = (self.service, self.backend, self.keras, self.cuda, self.cudnn, self.nccl, self.driver)
+        compiled = None if self.build is None else ", ".join(map(text, self.build.compiled))
+        cells = (
+            self.service,
+            self.backend,
+            self.keras,
+            self.cuda,
+            self.cudnn,
+            self.nccl,
+            self.driver,
+            compiled,
+            self.ptx,
+        )
         return f"| {' | '.join(cell or '-' for cell in cells)} |"
 
+    @property
+    def ptx(self) -> str | None:
+        """The compute capability of the build's PTX, with the CUDA that the driver needs to compile it."""
+        if self.build is None or self.build.ptx is None or self.build.ptx_cuda is None:
+            return None
+        return f"from {text(self.build.ptx)} on, with a driver for CUDA {text(self.build.ptx_cuda)}"
 
-def pins(text: str) -> dict[str, str]:
+
+def pins(lock: str) -> dict[str, str]:
     """The versions that a lock pins, by name."""
-    return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)", text, re.MULTILINE))
+    return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)", lock, re.MULTILINE))
+
+
+def gpu_build(service: str, pinned: dict[str, str]) -> Build | None:
+    """The GPU build that a lock pins; None for a service without a GPU. Fails for one that is not in the table."""
+    if not service.endswith("-gpu"):
+        return None
+    found = [one for one in BUILDS if one.service == service and pinned.get(one.package) == one.version]
+    assert found, (
+        f"{service}: add the GPU build of its lock to runner/preflight/builds.py (python ci/gpu_code.py WHEEL)"
+    )
+    return found[0]
 
 
 def row(service: str, pinned: dict[str, str]) -> Row:
@@ -99,10 +136,11 @@ def document(root: Path = ROOT) -> str:
     """The whole document."""
     rows = []
     for service in SERVICES:
-        text = (root / "locks" / f"{service}.txt").read_text(encoding="utf-8")
+        lock = (root / "locks" / f"{service}.txt").read_text(encoding="utf-8")
         if service == "torch-cpu":
-            text += (root / "locks" / "torch-build-cpu.txt").read_text(encoding="utf-8")
-        rows.append(row(service, pins(text)).text())
+            lock += (root / "locks" / "torch-build-cpu.txt").read_text(encoding="utf-8")
+        found = row(service, pins(lock))
+        rows.append(replace(found, build=gpu_build(service, pins(lock))).text())
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
     told = f"{', '.join(pythons[:-1])} and {pythons[-1]}"

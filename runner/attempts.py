@@ -54,7 +54,7 @@ def build_record(
         attempt=job.attempt,
         status=verdict.status,
         reason=verdict.reason,
-        warnings=[*outcome.warnings, *verdict.warnings],
+        warnings=list(dict.fromkeys([*outcome.warnings, *verdict.warnings])),
         started_at=started_at.isoformat(timespec="seconds"),
         settings=job.settings,
         resolved=result.resolved if result else None,

@@ -83,7 +83,11 @@ def short(power: float) -> str:
         ("`cpu_pressure`", activity.CPU_PRESSURE),
         ("`memory_pressure`, `io_pressure`", activity.STALL),
         ("`memory_limit`", setting.MEMORY_USED),
-        ("`gpu`, `gpu_clocks`, `gpu_temperature`, `gpu_throttling`, `gpu_persistence`, `gpu_users`", gpu.TEMPERATURE_C),
+        (
+            "`gpu`, `gpu_clocks`, `gpu_temperature`, `gpu_throttling`, `gpu_persistence`, `gpu_users`, `gpu_mig`, "
+            "`gpu_ecc`",
+            gpu.TEMPERATURE_C,
+        ),
     ],
 )
 def test_a_check_is_doubtful_and_bad_from_where_its_row_says(name: str, limit: Limit) -> None:

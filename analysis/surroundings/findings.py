@@ -42,6 +42,9 @@ class Check(StrEnum):
     GPU_THROTTLING = "gpu_throttling"
     GPU_PERSISTENCE = "gpu_persistence"
     GPU_USERS = "gpu_users"
+    GPU_MIG = "gpu_mig"
+    GPU_ECC = "gpu_ecc"
+    GPU_BUILD = "gpu_build"
 
 
 class Verdict(StrEnum):

@@ -1,4 +1,4 @@
-"""What a GPU's driver tells, judged. Pure.
+"""What a GPU's driver reports, judged. Pure.
 
 Source of the bits: NVML's nvmlClocksEventReasons (nvml.h), the same numbers nvidia-smi prints.
 Not known here: whether clocks are locked, which the driver does not tell; GPUs of other makers.
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
-from analysis.surroundings.readings import Gpu, Unread
+from analysis.surroundings.readings import Gpu, GpuProcess, Unread
 
 MHZ = 1_000_000
+MIB = 1 << 20
 # Data-centre GPUs begin to slow down between 85 and 95 C; nvidia-smi's own limit is not told on every one.
 TEMPERATURE_C = Limit(75.0, 85.0)
 # 0x1 (idle), 0x2 (clocks set by the user) and 0x100 (display) are no throttling.
@@ -33,8 +34,8 @@ def gpu_findings(gpus: tuple[Gpu, ...] | Unread | None) -> Iterator[Finding]:
         yield Finding(Check.GPU, Verdict.FINE, "no NVIDIA driver is loaded; other makers' are not looked for")
         return
     for gpu in gpus:
-        yield Finding(Check.GPU, Verdict.FINE, f"GPU {gpu.index}: {gpu.name}")
-        yield from (rule(gpu) for rule in (_clocks, _temperature, _throttling, _persistence, _users))
+        yield Finding(Check.GPU, Verdict.FINE, f"GPU {gpu.index}: {gpu.name}{_capability(gpu)}")
+        yield from (rule(gpu) for rule in (_clocks, _temperature, _throttling, _persistence, _users, _mig, _ecc))
 
 
 def reasons_in_words(mask: int) -> list[str]:
@@ -79,10 +80,44 @@ def _persistence(gpu: Gpu) -> Finding:
     return Finding(Check.GPU_PERSISTENCE, Verdict.DOUBTFUL, seen, "nvidia-smi -pm 1")
 
 
+def process_text(process: GpuProcess) -> str:
+    """Return a process's name, id and GPU memory, as far as they are known."""
+    details = [f"process {process.pid}"] if process.name else []
+    if process.memory_bytes is not None:
+        details.append(f"{process.memory_bytes / MIB:.0f} MiB")
+    name = process.name or f"process {process.pid}"
+    return f"{name} ({', '.join(details)})" if details else name
+
+
+def _capability(gpu: Gpu) -> str:
+    return "" if isinstance(gpu.capability, Unread) else f", compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+
+
 def _users(gpu: Gpu) -> Finding:
     if isinstance(gpu.users, Unread):
         return unread(Check.GPU_USERS, gpu.users)
     if not gpu.users:
         return Finding(Check.GPU_USERS, Verdict.FINE, "no other process")
-    seen = f"other processes hold it: {', '.join(map(str, gpu.users))}"
-    return Finding(Check.GPU_USERS, Verdict.BAD, seen, "stop them, or measure on another GPU")
+    seen = f"other processes compute on it: {', '.join(process_text(one) for one in gpu.users)}"
+    return Finding(Check.GPU_USERS, Verdict.BAD, seen, "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES")
+
+
+def _mig(gpu: Gpu) -> Finding:
+    if isinstance(gpu.mig, Unread):
+        return unread(Check.GPU_MIG, gpu.mig)
+    seen = "divided by Multi-Instance GPU: a slice has part of the GPU, and its power is the whole GPU's"
+    return judged(
+        Check.GPU_MIG, Verdict.DOUBTFUL if gpu.mig else Verdict.FINE, seen if gpu.mig else "off", "nvidia-smi -mig 0"
+    )
+
+
+def _ecc(gpu: Gpu) -> Finding:
+    if isinstance(gpu.ecc, Unread) and gpu.ecc.absent:
+        return Finding(Check.GPU_ECC, Verdict.FINE, "this GPU has no ECC")
+    if gpu.ecc is False:
+        return Finding(Check.GPU_ECC, Verdict.FINE, "off: memory errors are not detected")
+    if isinstance(gpu.ecc_errors, Unread):
+        return unread(Check.GPU_ECC, gpu.ecc_errors)
+    seen = f"{gpu.ecc_errors} uncorrected memory errors since the driver was loaded"
+    verdict = Verdict.BAD if gpu.ecc_errors else Verdict.FINE
+    return judged(Check.GPU_ECC, verdict, seen, "reset the GPU: nvidia-smi --gpu-reset; replace it if they return")

@@ -92,9 +92,33 @@ class Process:
         return f"{self.name} (process {self.pid}, {self.cpu_share:.2f} CPUs)"
 
 
+NOT_READ = Unread("not read")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that computes on a GPU; its name and memory are None if the driver or the system hides them."""
+
+    pid: int
+    name: str | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The NVIDIA driver: its version ("535.104.05") and the newest CUDA that it runs."""
+
+    version: str | Unread
+    cuda: tuple[int, int] | Unread
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, as its driver reports it; `throttle_mask` has the bits of NVML's clocks event reasons."""
+    """One GPU, as its driver reports it; `throttle_mask` has the bits of NVML's clocks event reasons.
+
+    `capability` is the compute capability, `mig` whether it is divided by Multi-Instance GPU or is a part of such a
+    one, `ecc_errors` the uncorrected memory errors since the driver was loaded.
+    """
 
     index: int
     name: str
@@ -103,8 +127,13 @@ class Gpu:
     temperature_c: float | Unread
     throttle_mask: int | Unread
     persistence: bool | Unread
-    users: tuple[int, ...] | Unread
-    """Process ids that hold memory on it."""
+    users: tuple[GpuProcess, ...] | Unread
+    uuid: str = ""
+    capability: tuple[int, int] | Unread = NOT_READ
+    mig: bool | Unread = NOT_READ
+    ecc: bool | Unread = NOT_READ
+    ecc_errors: int | Unread = NOT_READ
+    memory_bytes: int | Unread = NOT_READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +157,5 @@ class Readings:
     load: float | Unread
     meanwhile: Meanwhile
     gpus: tuple[Gpu, ...] | Unread | None = None
+    driver: Driver | None = None
     pair_log_ratios: tuple[float, ...] = field(default=())

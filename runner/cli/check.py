@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         return _ratios(pairs)
 
     readings = look(Tree(Path("/")), cpus, measured)
-    found = examine(readings)
+    found = [*examine(readings), *_builds(readings)]
     verdict = worst(found)
     if args.json:
         from records.codec import dumps
@@ -62,6 +62,30 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join([*_lines(found), "", *_closing(pairs)]))
     return 1 if verdict is Verdict.BAD else 0
+
+
+def _builds(readings: Readings) -> list[Finding]:
+    """Return whether the installed backends' builds can use each GPU; nothing without a GPU that can be read."""
+    from analysis.surroundings.findings import Check, Finding, Verdict
+    from analysis.surroundings.readings import Unread
+    from records.settings import BACKENDS
+    from runner.preflight.builds import Build, build_of
+    from runner.preflight.cells import installed
+    from runner.preflight.rules import build_problems
+
+    if not readings.gpus or isinstance(readings.gpus, Unread) or readings.driver is None:
+        return []
+    versions, found = installed(), []
+    for build in (build_of(backend, versions) for backend in BACKENDS):
+        if not isinstance(build, Build):
+            continue
+        for gpu in readings.gpus:
+            problems = list(build_problems(readings.driver, gpu, build))
+            found += [
+                Finding(Check.GPU_BUILD, Verdict.DOUBTFUL if one.status is None else Verdict.BAD, str(one))
+                for one in problems
+            ] or [Finding(Check.GPU_BUILD, Verdict.FINE, f"{build} has code for GPU {gpu.index}")]
+    return found
 
 
 def _seconds(text: str) -> float:

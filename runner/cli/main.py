@@ -44,6 +44,7 @@ from runner.executors import Executor
 if TYPE_CHECKING:
     from runner.executors.engine import Engine
     from runner.executors.probe import Probe
+    from runner.preflight.cells import Preflight
 
 COMMANDS = (
     run,
@@ -82,6 +83,7 @@ class Seams:
     executor: Executor | None = None
     probe: Probe | None = None
     engine: Engine | None = None
+    preflight: Preflight | None = None
 
 
 def parser() -> argparse.ArgumentParser:

@@ -128,7 +128,7 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
     from runner import machine
     from runner.adaptive import Adaptive
     from runner.campaign import Workshop, measure, utc_now
-    from runner.cli import containers, options
+    from runner.cli import containers, options, preflight
     from runner.cli.plan import estimates
     from runner.cli.progress import progress
     from runner.executors.process_tree import end_leftovers
@@ -147,10 +147,14 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
     if log_dir is not None:
         for run in session.runs.values():
             run.keep(options.LOG_DIR_NAME, {"log_dir": str(log_dir)})
+    checked = preflight.before_measuring(args, session)
     adaptive = Adaptive(session, asked.cells, goal)
     with progress(args.json, session.steps, session.pending, estimates(args, asked.cells).within_limit_s) as observer:
         workshop = Workshop(
-            arms={name: _arm(args, session.runs[name], arm, mark) for name, arm in asked.arms.items()},
+            arms={
+                name: preflight.behind(checked, arm, _arm(args, session.runs[name], arm, mark))
+                for name, arm in asked.arms.items()
+            },
             observer=observer,
             machine=here,
             import_roots=[str(Path.cwd()), str(args.matrix.resolve().parent)],

@@ -9,7 +9,7 @@ from analysis.surroundings.disturbance import OwnUse
 from analysis.surroundings.readings import Limits, Meanwhile, Place, Readings, Unread
 from runner.surroundings.cgroups import memory_limit_bytes, memory_used_bytes, quota_cpus
 from runner.surroundings.counters import Sampler, since
-from runner.surroundings.gpu import gpus
+from runner.surroundings.gpu import gpus_and_driver
 from runner.surroundings.memory import swap
 from runner.surroundings.own import ended_cpu_s
 from runner.surroundings.pinning import most_cores
@@ -24,6 +24,7 @@ def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float
     """Read the machine, and watch it while `measure` runs, which returns a log ratio for each of its pairs."""
     load, started = _load(tree), heat(tree, cpus)
     meanwhile, ratios = watch(tree, cpus, measure)
+    gpus, driver = gpus_and_driver(tree)
     return Readings(
         clocks=clocks(tree, cpus),
         heat=started,
@@ -32,7 +33,8 @@ def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float
         swap=swap(tree),
         load=load,
         meanwhile=meanwhile,
-        gpus=gpus(tree),
+        gpus=gpus,
+        driver=driver,
         pair_log_ratios=tuple(ratios),
     )
 

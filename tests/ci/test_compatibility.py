@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +26,30 @@ def test_a_row_names_cuda_and_the_driver_it_needs(compatibility: ModuleType) -> 
     pinned = compatibility.pins("jax==0.10.2 \\\n    --hash=x\nkeras==3.15.1\nnvidia-cuda-runtime-cu12==12.9.79\n")
     row = compatibility.row("jax-gpu", pinned)
     assert (row.backend, row.cuda, row.cudnn, row.driver) == ("jax 0.10.2", "12.9.79", None, ">= 525.60.13")
+
+
+def test_a_row_names_the_compute_capabilities_of_its_build(compatibility: ModuleType) -> None:
+    lines = {line.split(" | ")[0]: line for line in compatibility.document().splitlines() if line.startswith("| ")}
+    expected = "| >= 525.60.13 | 6.0, 7.0, 8.0, 8.9 | from 9.0 on, with a driver for CUDA 12.5 |"
+    assert lines["| tf-gpu"].endswith(expected)
+    assert lines["| torch-gpu"].endswith("| >= 580 | 7.5, 8.0, 8.6, 9.0, 10.0, 12.0 | - |")
+    assert lines["| jax-cpu"].endswith("| - | - | - |")
+
+
+def test_a_lock_whose_build_is_not_in_the_table_is_an_error(compatibility: ModuleType) -> None:
+    with pytest.raises(AssertionError, match="torch-gpu: add the GPU build of its lock"):
+        compatibility.gpu_build("torch-gpu", {"torch": "9.9.9"})
+    assert compatibility.gpu_build("torch-cpu", {"torch": "9.9.9"}) is None
+
+
+def test_gpu_code_is_read_from_the_fat_binaries_of_a_library() -> None:
+    def entry(kind: int, capability: int) -> bytes:
+        return struct.pack("<HHIQ12xI32x", kind, 0, 64, 8, capability) + b"code...."
+
+    body = entry(2, 80) + entry(2, 90) + entry(1, 90)
+    library = b"ELF..." + struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body + b"rest" * 20
+    assert script("gpu_code").gpu_code(library) == {"sm_80": 1, "sm_90": 1, "compute_90": 1}
+    assert script("gpu_code").gpu_code(library[:9]) == {}
 
 
 def test_a_cuda_whose_drivers_are_unknown_is_an_error(compatibility: ModuleType) -> None:

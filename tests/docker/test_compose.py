@@ -86,6 +86,11 @@ def reserved(service: dict[str, Any]) -> list[tuple[str, int, list[str]]]:
     return [(one["driver"], one["count"], one["capabilities"]) for one in found]
 
 
+def test_root_is_kept_for_the_tpu_alone(services: dict[str, Any]) -> None:
+    kept = {name for name, one in services.items() if "KERAS_BENCHMARK_KEEP_ROOT" in (one.get("environment") or {})}
+    assert kept == {name for name, one in services.items() if one.get("privileged")} == {"jax-tpu"}
+
+
 @pytest.mark.parametrize("gpus", ["1", "0,1", "all", "GPU-8932f937,GPU-1f"])
 @pytest.mark.parametrize("name", ["tf-gpu", "jax-gpu", "torch-gpu"])
 def test_the_caller_says_which_gpus_a_service_uses(name: str, gpus: str) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from analysis.surroundings.disturbance import Cause, Disturbed
 from analysis.surroundings.findings import Check, Verdict
-from analysis.surroundings.readings import Process, Readings
+from analysis.surroundings.readings import Driver, Gpu, Process, Readings
 from runner.cli.main import main
+from runner.preflight import cells
 from runner.surroundings import look, turns
 from runner.surroundings.turns import Pair
 from tests.analysis.surroundings.test_examination import QUIET, STRETCH
@@ -70,6 +71,21 @@ def test_every_line_names_its_verdict_and_its_check(pretend: Any, capsys: pytest
     heads = [line.split()[:2] for line in capsys.readouterr().out.split("\n\n")[0].splitlines() if line[0] != " "]
     assert {verdict for verdict, _ in heads} == {"fine"}
     assert [name for _, name in heads] == [check.value for check in Check if not check.value.startswith("gpu_")]
+
+
+def test_the_installed_builds_are_judged_for_every_gpu(
+    pretend: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    v100 = Gpu(0, "Tesla V100", 1_380_000_000, 1_530_000_000, 40, 0, True, (), capability=(7, 0))
+    pretend(replace(QUIET, gpus=(v100,), driver=Driver("580.65.06", (13, 0))))
+    monkeypatch.setattr(cells, "installed", lambda: {"tensorflow": "2.21.0", "torch": "2.13.0", "jax": "0.10.2"})
+    assert main(["check", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    builds = {one["seen"][:40]: one["verdict"] for one in found if one["check"] == "gpu_build"}
+    assert builds == {
+        "tensorflow 2.21.0 has code for GPU 0": "fine",
+        "no_gpu_code: torch 2.13.0 has no code for this GPU"[:40]: "bad",
+    }
 
 
 def test_json_holds_the_findings_the_pairs_and_what_was_read(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:

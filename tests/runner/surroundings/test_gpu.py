@@ -1,4 +1,4 @@
-"""What nvidia-smi tells, from recorded and broken answers."""
+"""What NVML reports of GPUs, read from a stand-in for its Python module."""
 
 from __future__ import annotations
 
@@ -6,56 +6,90 @@ from pathlib import Path
 
 import pytest
 
-from analysis.surroundings.readings import Gpu, Unread
-from runner.surroundings.gpu import DRIVER, Ask, gpus, nvidia_smi
+from analysis.surroundings.readings import Gpu, GpuProcess, Unread
+from runner.surroundings.gpu import DRIVER_FILES, gpus
 from runner.surroundings.tree import Tree
+from tests.runner.preflight.fake_pynvml import NO_PERMISSION, NOT_SUPPORTED, FakeGpu, FakePynvml, used_by
 from tests.runner.surroundings.made_up import write
 
-TWO = """\
-0, GPU-aa, NVIDIA A100, 210, 1410, 31, Enabled, 0x0000000000000001
-1, GPU-bb, NVIDIA A100, 1410, 1410, 84, Disabled, 0x0000000000000024
-"""
+FUNCTION_NOT_FOUND = 6
+READ_FUNCTIONS = (
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetMaxClockInfo",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+    "nvmlDeviceGetPersistenceMode",
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetEccMode",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetMemoryInfo",
+)
 
 
-def with_driver(tmp_path: Path) -> Tree:
-    write(tmp_path, DRIVER, "NVRM version: made up\n")
+def with_driver(tmp_path: Path, path: str = DRIVER_FILES[0]) -> Tree:
+    write(tmp_path, path, "")
     return Tree(tmp_path)
 
 
-def asking(told: str | Unread, users: str | Unread = "", old: bool = False) -> Ask:
-    def ask(arguments: list[str]) -> str | Unread:
-        if arguments[0].startswith("--query-compute-apps"):
-            return users
-        return Unread("no such field") if old and "clocks_event_reasons" in arguments[0] else told
-
-    return ask
+def test_without_a_driver_nothing_is_read(tmp_path: Path) -> None:
+    library = FakePynvml(FakeGpu(), init_error=NO_PERMISSION)
+    assert gpus(Tree(tmp_path), library) is None
 
 
-def test_without_a_driver_nothing_is_asked(tmp_path: Path) -> None:
-    assert gpus(Tree(tmp_path), asking(TWO)) is None
+@pytest.mark.parametrize("path", DRIVER_FILES)
+def test_a_driver_is_recognised_by_each_of_its_files(tmp_path: Path, path: str) -> None:
+    assert isinstance(gpus(with_driver(tmp_path, path), FakePynvml(FakeGpu())), tuple)
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_every_gpu_is_read_by_new_and_old_drivers(tmp_path: Path, old: bool) -> None:
-    assert gpus(with_driver(tmp_path), asking(TWO, "GPU-bb, 41\nGPU-bb, 7\nGPU-cc, 9\n", old)) == (
-        Gpu(0, "NVIDIA A100", 210_000_000, 1_410_000_000, 31, 1, True, ()),
-        Gpu(1, "NVIDIA A100", 1_410_000_000, 1_410_000_000, 84, 0x24, False, (7, 41)),
+def test_every_gpu_is_read_in_full(tmp_path: Path) -> None:
+    write(tmp_path, "/proc/41/comm", "python3\n")
+    second = FakeGpu(uuid="GPU-b", persistence=0, throttle_mask=0x24, users=[used_by(41), used_by(7, None)])
+    library = FakePynvml(FakeGpu(uuid="GPU-a"), second)
+    same = {"capability": (8, 0), "mig": False, "ecc": True, "ecc_errors": 0, "memory_bytes": 80 << 30}
+    name = "NVIDIA A100-SXM4-80GB"
+    assert gpus(with_driver(tmp_path), library) == (
+        Gpu(0, name, 210_000_000, 1_410_000_000, 31, 1, True, (), "GPU-a", **same),  # type: ignore[arg-type]
+        Gpu(
+            *(1, name, 210_000_000, 1_410_000_000, 31, 0x24, False),  # type: ignore[arg-type]
+            users=(GpuProcess(7), GpuProcess(41, "python3", 512 << 20)),
+            uuid="GPU-b",
+            **same,  # type: ignore[arg-type]
+        ),
     )
+    assert library.open == 0
 
 
-def test_what_the_tool_does_not_tell_is_unread_in_its_own_words(tmp_path: Path) -> None:
-    row = "0, GPU-aa, a GPU, [N/A], [N/A], [N/A], [N/A], [N/A]\n"
-    found = gpus(with_driver(tmp_path), asking(row, Unread("not allowed")))
+def test_processes_are_not_named_in_a_container_whose_process_ids_differ(tmp_path: Path) -> None:
+    write(tmp_path, "/.dockerenv", "")
+    write(tmp_path, "/proc/41/comm", "another\n")
+    found = gpus(with_driver(tmp_path), FakePynvml(FakeGpu(users=[used_by(41)])))
     assert isinstance(found, tuple)
-    unread = Unread("nvidia-smi tells '[N/A]'")
-    assert found == (Gpu(0, "a GPU", unread, unread, unread, unread, unread, Unread("not allowed")),)
+    assert found[0].users == (GpuProcess(41, None, 512 << 20),)
 
 
-@pytest.mark.parametrize("told", ["", "No devices were found\n", "0, GPU-aa\n", Unread("it broke")])
-def test_an_answer_without_a_gpu_is_unread(tmp_path: Path, told: str | Unread) -> None:
-    assert isinstance(gpus(with_driver(tmp_path), asking(told)), Unread)
+def test_a_value_that_nvml_refuses_is_unread_with_its_message(tmp_path: Path) -> None:
+    refused = FakeGpu(errors=dict.fromkeys(READ_FUNCTIONS, NO_PERMISSION))
+    found = gpus(with_driver(tmp_path), FakePynvml(refused))
+    unread = Unread("NVML: Insufficient Permissions")
+    assert found == (Gpu(0, refused.name, *[unread] * 6, refused.uuid, *[unread] * 5),)  # type: ignore[arg-type]
 
 
-def test_a_missing_tool_is_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert nvidia_smi(["-L"]) == Unread("nvidia-smi is not installed")
+def test_a_gpu_that_cannot_be_divided_is_not_divided(tmp_path: Path) -> None:
+    found = gpus(with_driver(tmp_path), FakePynvml(FakeGpu(errors={"nvmlDeviceGetMigMode": NOT_SUPPORTED})))
+    assert isinstance(found, tuple)
+    assert found[0].mig is False
+
+
+def test_clock_reasons_of_drivers_before_535_are_read_by_their_old_name(tmp_path: Path) -> None:
+    old = FakeGpu(throttle_mask=4, errors={"nvmlDeviceGetCurrentClocksEventReasons": FUNCTION_NOT_FOUND})
+    found = gpus(with_driver(tmp_path), FakePynvml(old))
+    assert isinstance(found, tuple)
+    assert found[0].throttle_mask == 4
+
+
+@pytest.mark.parametrize("library", [FakePynvml(), FakePynvml(FakeGpu(), init_error=NO_PERMISSION)])
+def test_a_driver_that_shows_no_gpu_is_unread(tmp_path: Path, library: FakePynvml) -> None:
+    assert isinstance(gpus(with_driver(tmp_path), library), Unread)

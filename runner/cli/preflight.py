@@ -1,0 +1,41 @@
+"""The preflight of a run: the problems of its GPU and TPU cells, printed once before anything is measured."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.campaign import Arm
+    from runner.preflight.cells import Preflight
+    from runner.session import ArmAsked, Session
+
+
+def before_measuring(args: argparse.Namespace, session: Session) -> Preflight | None:
+    """Return the preflight of what is pending, its problems printed; None if no cell needs one.
+
+    A test's executor stands for another machine: this one is then not examined.
+    """
+    cells = [(step.cell.settings, step.cell.task) for step in session.pending]
+    if all(settings.device == "cpu" for settings, _ in cells):
+        return None
+    found: Preflight | None = args.seams.preflight
+    if found is None and args.seams.executor is None:
+        from runner.preflight.cells import preflight_of
+
+        found = preflight_of([settings for settings, _ in cells], in_containers=args.executor == "docker")
+    for line in found.lines(cells) if found else ():
+        print(f"preflight: {line}", file=sys.stderr)
+    return found
+
+
+def behind(preflight: Preflight | None, asked: ArmAsked, arm: Arm) -> Arm:
+    """Return an arm that starts no cell which the preflight refuses; another Python's builds are not judged."""
+    if preflight is None:
+        return arm
+    from runner.preflight.executor import CheckedExecutor
+
+    own = preflight if asked.python is None else replace(preflight, versions={})
+    return replace(arm, executor=CheckedExecutor(arm.executor, own))

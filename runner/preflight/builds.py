@@ -1,0 +1,147 @@
+"""What each backend's GPU build was compiled for: the one table, also behind docs/compatibility.md. Data and look-up.
+
+Sources:
+- Code in the wheels: read from the files of the locks with `python ci/gpu_code.py WHEEL`. TensorFlow states the same in
+  `tensorflow/python/platform/build_info.py`, PyTorch in `torch.cuda.get_arch_list()`.
+- Minimum drivers: NVIDIA, CUDA Compatibility (docs.nvidia.com/deploy/cuda-compatibility), "Minor Version
+  Compatibility", and the CUDA 13.0 release notes. JAX's installation page has the same two numbers.
+- A driver compiles PTX only up to its own CUDA version: CUDA Compatibility, "Application Considerations". The CUDA that
+  wrote the PTX: TensorFlow's `build_info.py`; for JAX the PTX's own `.version 8.8`, which is CUDA 12.9's.
+
+A version that is not in the table is not judged: an entry is added with the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Capability = tuple[int, int]
+
+# CUDA's major version: the lowest driver that runs it.
+MINIMUM_DRIVERS = {12: "525.60.13", 13: "580"}
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A GPU build of a backend.
+
+    `compiled` are the compute capabilities it has machine code for (sm_80: 8.0), `ptx` the one of its PTX, which the
+    driver compiles for newer GPUs; `ptx_cuda` the CUDA version that wrote that PTX. `reported_failing` names the lowest
+    compute capability at which users report failures despite the PTX, with the source.
+    """
+
+    package: str
+    version: str
+    service: str
+    cuda_major: int
+    compiled: tuple[Capability, ...]
+    ptx: Capability | None = None
+    ptx_cuda: tuple[int, int] | None = None
+    reported_failing: tuple[Capability, str] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}"
+
+    @property
+    def minimum_driver(self) -> str:
+        """The lowest driver for this build's CUDA."""
+        return MINIMUM_DRIVERS[self.cuda_major]
+
+    def has_machine_code(self, gpu: Capability) -> bool:
+        """Return whether compiled code runs on a GPU: that of the same major version and the same or a lower minor."""
+        return any(major == gpu[0] and minor <= gpu[1] for major, minor in self.compiled)
+
+    def has_ptx(self, gpu: Capability) -> bool:
+        """Return whether the driver can compile this build's PTX for a GPU: that of the same or a lower capability."""
+        return self.ptx is not None and self.ptx <= gpu
+
+    def supported(self) -> str:
+        """Return the supported compute capabilities in words."""
+        listed = ", ".join(text(one) for one in self.compiled)
+        return listed if self.ptx is None else f"{listed}; PTX from {text(self.ptx)} on"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuBuild:
+    """An installed backend without any GPU code, and how to get one with it."""
+
+    package: str
+    version: str
+    service: str
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}"
+
+
+BUILDS = (
+    Build(
+        package="tensorflow",
+        version="2.21.0",
+        service="tf-gpu",
+        cuda_major=12,
+        compiled=((6, 0), (7, 0), (8, 0), (8, 9)),
+        ptx=(9, 0),
+        ptx_cuda=(12, 5),
+        reported_failing=((12, 0), "https://github.com/tensorflow/tensorflow/issues/97387"),
+    ),
+    Build(
+        package="jax-cuda12-plugin",
+        version="0.10.2",
+        service="jax-gpu",
+        cuda_major=12,
+        compiled=((5, 0), (6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (10, 1), (12, 0)),
+        ptx=(12, 0),
+        ptx_cuda=(12, 9),
+    ),
+    Build(
+        package="torch",
+        version="2.13.0",
+        service="torch-gpu",
+        cuda_major=13,
+        compiled=((7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0)),
+    ),
+)
+# The distributions whose versions decide which build a backend has.
+DISTRIBUTIONS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    "jax": ("jax", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "jax-rocm60-plugin"),
+    "torch": ("torch",),
+}
+_CPU_PACKAGES = {"tensorflow": "tensorflow-cpu", "jax": "jax", "torch": "torch"}
+_SERVICES = {"tensorflow": "tf-gpu", "jax": "jax-gpu", "torch": "torch-gpu"}
+
+
+def build_of(backend: str, versions: Mapping[str, str]) -> Build | CpuBuild | None:
+    """Return the build of a backend, from the versions of what is installed; None if it is not in the table."""
+    found = {name: versions[name] for name in DISTRIBUTIONS[backend] if name in versions}
+    for build in BUILDS:
+        if build.package in found and _public(found[build.package], build) == build.version:
+            return build
+    cpu = _CPU_PACKAGES[backend]
+    only_cpu = {"tensorflow": set(found) == {cpu}, "jax": set(found) == {cpu}, "torch": _is_cpu_torch(found)}
+    return CpuBuild(cpu, found[cpu], _SERVICES[backend]) if only_cpu[backend] else None
+
+
+def _public(version: str, build: Build) -> str:
+    """Return a version without the label of the CUDA that this build has; another label is another build."""
+    return version.removesuffix(f"+cu{build.cuda_major}0")
+
+
+def _is_cpu_torch(found: Mapping[str, str]) -> bool:
+    return found.get("torch", "").endswith("+cpu")
+
+
+def text(capability: Capability) -> str:
+    """Return a compute capability as NVIDIA writes it."""
+    return f"{capability[0]}.{capability[1]}"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a driver's version ("535.104.05"); what is no number ends it."""
+    found = []
+    for part in version.split("."):
+        if not (part.isascii() and part.isdigit()):
+            break
+        found.append(int(part))
+    return tuple(found)
