@@ -21,7 +21,7 @@ WORKS: dict[str, Work] = {work_key("mnist_mlp", {}): WORK}
 
 def image(backend: str, tera: float, uuid: str | None = "GPU-1", **changes: Any) -> Peaks:
     """Return the peaks that one GPU image measured: its own backend only."""
-    given = {
+    given: dict[str, Any] = {
         "gemms": [gemm(backend, "bfloat16", tera * 1000, device="gpu"), gemm(backend, "float32", 100.0)],
         "streams": [stream(backend, "triad", 2000.0 + tera, device="gpu")],
         "devices": H100,

@@ -18,6 +18,7 @@ from dashboards.roofline_page import Heading, cell_table, own_table, render_page
 from records.schema import Resolved
 from records.settings import BACKENDS
 from records.work import Work, work_key
+from runner.cli.roofline_text import lines
 from tests.conftest import make_record, make_settings
 from tests.peaks_made_up import make_peaks
 
@@ -152,3 +153,10 @@ def test_a_word_takes_its_first_free_spot_and_none_when_all_are_taken() -> None:
     assert place([("one", spots), ("two", spots), ("three", spots)], [], frame) == [*spots, None]
     assert place([("one", spots)], [Box(0, 0, 200, 30)], frame) == [spots[1]]
     assert place([("longer than the frame is wide", spots)], [], Box(0, 0, 50, 100)) == [None]
+
+
+def test_the_tables_say_of_which_backend_a_gpus_peak_is() -> None:
+    one = replace(found(1).shares[0], peak_of="jax, best of 3 backends")
+    assert cell_table([one]).rows[0][4] == f"{pictures.rate(one.peak_flop_per_s)} (jax, best of 3 backends)"
+    text = "\n".join(lines(Roofline((one,), (), (), (), ()), None))
+    assert "(jax, best of 3 backends)" in text
