@@ -74,8 +74,8 @@ class Ranks:
 
     def __init__(self, order: Order, timeout_s: float = MEETING_LIMIT_S, method: StartMethod | None = None) -> None:
         """Start the workers and wait until all have met. Raises `WorkerDied` or `WorkerFailed`."""
-        context = multiprocessing.get_context(method or start_method(order.device))
-        copied = context.get_start_method() == "fork"
+        copied = (method or start_method(order.device)) == "fork"
+        context = multiprocessing.get_context("fork") if copied else multiprocessing.get_context("spawn")
         self._partition = order.task.partition
         self._folder = tempfile.mkdtemp(prefix="ranks-")
         self._pipes: list[Connection] = []
