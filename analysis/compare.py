@@ -78,6 +78,7 @@ class CellSummary:
     figure: Figure = STEP_TIME
     peak_anonymous_memory_bytes: int | None = None
     samples_per_j: float | None = None
+    device_average_power_w: float | None = None
 
     @property
     def measured(self) -> tuple[Record, ...]:
@@ -205,6 +206,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         figure=figure_of(kept),
         peak_anonymous_memory_bytes=_maximum(one.host_anonymous.peak_bytes for one in used if one.host_anonymous),
         samples_per_j=_median(one.samples_per_j for one in used),
+        device_average_power_w=_median(one.device_average_power_w for one in used),
     )
 
 

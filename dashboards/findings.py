@@ -218,6 +218,8 @@ def _lines(row: Row, columns: Sequence[Column], beside: Beside, parallel: Mappin
         Line("fixed per epoch", "ms", _plain(columns, lambda c: c.fixed_time_per_epoch_s, MILLISECOND)),
         Line("seed’s total", "s", _plain(columns, lambda c: c.seed_total_time_s)),
         Line("share of peak", "%", [_share_value(cell, beside) for _, cell in columns]),
+        Line("peak device memory", "MiB", _plain(columns, lambda c: c.peak_device_memory_bytes, Unit("MiB", 1 << 20))),
+        Line("device power", "W", _plain(columns, lambda c: c.device_average_power_w)),
         Line("samples per joule", "samples/J", _plain(columns, lambda c: c.samples_per_j)),
         *_parallel_lines([(cell, parallel.get(cell.cell_id) if cell else None) for _, cell in columns]),
         Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),

@@ -10,7 +10,8 @@ import pytest
 from analysis.beside import Beside
 from analysis.compare import Row, table
 from dashboards import report, usage
-from records.schema import Record
+from dashboards.findings import table as figures_table
+from records.schema import Memory, Record
 from records.usage import Course, MemoryUse, PowerUse, ShareUse, Usage
 from tests.conftest import make_record, make_settings
 
@@ -81,6 +82,13 @@ def test_power_is_first_the_energy_over_time_and_then_the_samples_with_their_sou
     pictures = usage.pictures(found, {record.key: DEVICE_COURSE for record in records})
     assert pictures[3].lanes[0].notes == ["energy over time of 2 GPUs 640\u00a0W", words, "12.5 samples/J"]
     assert pictures[1].lanes[0].notes[-1] == "2 GPUs together 500\u00a0MiB"
+
+
+def test_the_figures_of_a_device_are_the_allocator_s_peak_and_energy_over_time() -> None:
+    used = replace(DEVICE, device_average_power_w=640.0)
+    records = [make_record(0.01, usage=used, memory=Memory(None, 300 << 20))]
+    shown = {line.name: line.values[0].text for line in figures_table(table(records))[0].lines}
+    assert (shown["peak device memory"], shown["device power"]) == ("300", "640")
 
 
 def test_a_value_that_is_missing_breaks_the_curve_and_is_not_drawn_as_zero() -> None:
