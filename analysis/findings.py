@@ -52,12 +52,14 @@ FIGURES: Mapping[str, tuple[str, str, Callable[[CellSummary], float | None]]] = 
     "memory.peak_host_memory_bytes": ("B", "largest of the processes", lambda c: c.peak_host_memory_bytes),
     "memory.peak_device_memory_bytes": ("B", "largest of the processes", lambda c: c.peak_device_memory_bytes),
     "usage.host_anonymous.peak_bytes": ("B", "largest of the processes", lambda c: c.peak_anonymous_memory_bytes),
+    "usage.device_average_power_w": ("W", "median over processes", lambda c: c.device_average_power_w),
     "usage.samples_per_j": ("samples/J", "median over processes", lambda c: c.samples_per_j),
 }
 PEAKS: Mapping[str, tuple[str, Callable[[Share], float | None]]] = {
     "achieved_flop_per_s": ("FLOP/s", lambda s: s.achieved_flop_per_s),
     "peak_flop_per_s": ("FLOP/s", lambda s: s.peak_flop_per_s),
     "roof_flop_per_s": ("FLOP/s", lambda s: s.roof_flop_per_s),
+    "mfu": ("1", lambda s: s.mfu),
     "intensity_flop_per_byte": ("FLOP/B", lambda s: s.intensity_flop_per_byte),
 }
 MACHINE_FACTS = frozenset(

@@ -157,7 +157,10 @@ def _line(row: Row) -> tuple[str, str, str, int]:
 
 
 def _of_peak(row: Row) -> str:
-    return f"{share(row['share_of_peak'])} of the peak" if row["share_of_peak"] is not None else "peak not known"
+    if row["share_of_peak"] is None:
+        return "peak not known"
+    mfu = "" if row["mfu"] is None else f", MFU {share(row['mfu'])}"
+    return f"{share(row['share_of_peak'])} of the peak{mfu}"
 
 
 def _add_point(found: Field, row: Row, across: Axis, up: Axis) -> None:

@@ -13,6 +13,7 @@ from analysis.beside import NOTHING, Beside, SameWork, Standing, cell_doubts, sa
 from analysis.compare import CellSummary, Row, cost_of, in_order
 from analysis.parallel import Figure, figures
 from analysis.primary import STEP_TIME, MetricSummary, completed, metrics_over, shown
+from analysis.roofline import Share
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.format import (
@@ -26,12 +27,12 @@ from dashboards.format import (
     share,
 )
 from dashboards.pictures import Mark, Stroke, Word, slot_of, work_details
+from dashboards.shares import Words, of_measured_peak, of_stated_peak
 from records.communication import Method
 from records.schema import HARMLESS, Record, Status
 from records.store import latest_attempts
 
 RATIO = Unit("×", 1.0)
-GIGA = 1e9
 MEBI = 2.0**20
 PERCENT = 0.01
 HOW_WATCHED = {
@@ -217,8 +218,9 @@ def _lines(row: Row, columns: Sequence[Column], beside: Beside, parallel: Mappin
         Line("call, p99", "ms", _plain(columns, lambda c: c.call_time_p99_s, MILLISECOND)),
         Line("fixed per epoch", "ms", _plain(columns, lambda c: c.fixed_time_per_epoch_s, MILLISECOND)),
         Line("seed’s total", "s", _plain(columns, lambda c: c.seed_total_time_s)),
-        Line("share of peak", "%", [_share_value(cell, beside) for _, cell in columns]),
-        Line("peak device memory", "MiB", _plain(columns, lambda c: c.peak_device_memory_bytes, Unit("MiB", 1 << 20))),
+        Line("share of peak", "%", [_share_value(cell, beside, of_measured_peak) for _, cell in columns]),
+        Line("share of stated peak (MFU)", "%", [_share_value(cell, beside, of_stated_peak) for _, cell in columns]),
+        Line("peak device memory", "MiB", _plain(columns, lambda c: c.peak_device_memory_bytes, Unit("MiB", MEBI))),
         Line("device power", "W", _plain(columns, lambda c: c.device_average_power_w)),
         Line("samples per joule", "samples/J", _plain(columns, lambda c: c.samples_per_j)),
         *_parallel_lines([(cell, parallel.get(cell.cell_id) if cell else None) for _, cell in columns]),
@@ -360,14 +362,9 @@ def _plain(
     return [NOT_MEASURED if value is None else Value(number(value, unit.size)) for value in found]
 
 
-def _share_value(cell: CellSummary | None, beside: Beside) -> Value:
-    """Return the share of the machine's best measured peak, with what was reached beside it."""
-    share = beside.shares.get(cell.cell_id) if cell else None
-    if share is None or share.share_of_peak is None or share.achieved_flop_per_s is None:
-        return Value(DASH, hint=(share.note if share else None) or "")
-    hint = f"of {number(share.peak_flop_per_s, GIGA)} GFLOP/s, the machine's best measured product"
-    hint += f" ({share.peak_of})" if share.peak_of else ""
-    return Value(number(share.share_of_peak * 100), f"{number(share.achieved_flop_per_s, GIGA)} GFLOP/s", hint=hint)
+def _share_value(cell: CellSummary | None, beside: Beside, words: Callable[[Share | None], Words]) -> Value:
+    text, aside, hint = words(beside.shares.get(cell.cell_id) if cell else None)
+    return Value(text, aside, hint=hint)
 
 
 def _same_work_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:

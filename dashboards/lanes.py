@@ -83,7 +83,7 @@ def _comparison(rows: Sequence[Row], axis: Axis) -> Picture:
     first = rows[0]
     quickest = str(first["against"])
     lanes = [_quickest(quickest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
-    details = " · ".join(str(part) for part in (first["verdict"], first["same_work"]) if part)
+    details = " · ".join(str(part) for part in (first["verdict"], first["same_work"], first["caveats"]) if part)
     return Picture(str(first["work"]), details, str(first["verdict"]), axis, lanes)
 
 
@@ -128,6 +128,8 @@ def _memory(row: Row, axis: Axis) -> Lane:
     notes = [told]
     if row["anonymous_bytes"] is not None:
         notes.append(f"anonymous {memory(row['anonymous_bytes'])}")
+    if row["device_power_w"] is not None:
+        notes.append(f"{number(row['device_power_w'])} W")
     if row["samples_per_j"] is not None:
         notes.append(f"{number(row['samples_per_j'])} samples/J")
     lane = Lane(backend, slot, None, memory(host), notes, f"{backend}: host {memory(host)}, {', '.join(notes)}")

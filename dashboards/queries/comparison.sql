@@ -18,7 +18,8 @@ SELECT
   r.verdict AS standing,
   v.backend AS fastest,
   v.said AS verdict,
-  JSON_VALUE(v.facts, '$."same work"') AS same_work
+  JSON_VALUE(v.facts, '$."same work"') AS same_work,
+  JSON_VALUE(v.facts, '$.caveats') AS caveats
 FROM newest_cells AS n
 JOIN latest_findings AS r
   ON r.run_id = n.run_id AND r.cell_id = n.cell_id AND r.kind = 'ratio'

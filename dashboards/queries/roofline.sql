@@ -13,7 +13,8 @@ SELECT
   MAX(IF(f.metric = 'peak_flop_per_s', f.estimate, NULL)) AS peak_flop_per_s,
   MAX(IF(f.metric = 'share_of_peak', f.estimate, NULL)) AS share_of_peak,
   MAX(IF(f.metric = 'share_of_peak', f.low, NULL)) AS low,
-  MAX(IF(f.metric = 'share_of_peak', f.high, NULL)) AS high
+  MAX(IF(f.metric = 'share_of_peak', f.high, NULL)) AS high,
+  MAX(IF(f.metric = 'mfu', f.estimate, NULL)) AS mfu
 FROM newest_cells AS n
 JOIN latest_findings AS f
   ON f.run_id = n.run_id AND f.cell_id = n.cell_id AND f.kind = 'peak'

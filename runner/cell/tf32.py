@@ -60,7 +60,9 @@ def operations_of(model: Any) -> list[str]:
     import keras
 
     found = set()
-    for layer in model._flatten_layers(include_self=False):
+    # Not of Keras's public interface: where it is missing, the operations are not known.
+    layers: Callable[..., Any] = getattr(model, "_flatten_layers", lambda include_self: [])
+    for layer in layers(include_self=False):
         if not type(layer).__module__.startswith("keras."):
             return []
         if isinstance(layer, _classes(_CONVOLUTIONS)):

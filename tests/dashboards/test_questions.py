@@ -48,6 +48,7 @@ SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
             "anonymous_bytes": ("usage.host_anonymous.peak_bytes", "estimate"),
             "device_bytes": ("memory.peak_device_memory_bytes", "estimate"),
             "samples_per_j": ("usage.samples_per_j", "estimate"),
+            "device_power_w": ("usage.device_average_power_w", "estimate"),
         },
     ),
     "roofline": (
@@ -60,6 +61,7 @@ SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
             "share_of_peak": ("share_of_peak", "estimate"),
             "low": ("share_of_peak", "low"),
             "high": ("share_of_peak", "high"),
+            "mfu": ("mfu", "estimate"),
         },
     ),
     "fc_scaling": (
