@@ -28,6 +28,9 @@ from records.schema import (
 )
 from records.settings import Settings
 from runner import machine_type
+from runner.preflight.cells import installed
+from runner.surroundings.tree import Tree
+from tests import gpu_tier
 
 SETTINGS = Settings(
     backend="jax",
@@ -105,7 +108,15 @@ def pytest_sessionfinish() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Have `os.fsync` return at once outside the process tier, where no power fails: it took a third of many tests."""
+    if item.get_closest_marker("gpu") and (why := why_not_on_gpu(item)):
+        pytest.skip(why)
     os.fsync = REAL_FSYNC if item.get_closest_marker("process") else os.fstat
+
+
+def why_not_on_gpu(item: pytest.Item) -> str | None:
+    """Return why a test marked `gpu` cannot run here; its parameter `backend`, if any, names the build it needs."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return gpu_tier.why_not(params.get("backend"), installed(), Tree())
 
 
 def make_settings(**changes: Any) -> Settings:

@@ -108,11 +108,7 @@ def test_the_installed_inductor_knows_its_variable() -> None:
 @pytest.mark.parametrize("settings", [{"autotune": "off"}, {"autotune": "pinned", "jit": True}, {"clocks": "locked"}])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_gpu_cell_is_measured_and_its_gpu_is_read(tmp_path: Path, backend: str, settings: dict[str, Any]) -> None:
-    if not Path("/dev/nvidia0").exists():
-        pytest.skip("there is no NVIDIA GPU here")
     executor = ProcessExecutor()
-    if why := executor.missing(backend):
-        pytest.skip(why)
     job = make_job(tmp_path, backend, **({"autotune": "fresh"} | settings), samples=64, steps_per_epoch=2)
     try:
         outcome = executor.start(replace(job, steps=2), 300).finish()

@@ -1,0 +1,23 @@
+"""Which tests marked `gpu` can run in an environment: those of the backend whose GPU build is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.preflight.builds import DISTRIBUTIONS, CpuBuild, build_of
+from runner.surroundings.gpu import has_driver
+from runner.surroundings.tree import Tree
+
+
+def why_not(backend: str | None, versions: Mapping[str, str], tree: Tree) -> str | None:
+    """Return why a test of a backend, or of none, cannot run with these distributions; None if it can."""
+    if not has_driver(tree):
+        return "no NVIDIA driver is loaded here"
+    if backend is None:
+        return None
+    if not any(name in versions for name in DISTRIBUTIONS[backend]):
+        return f"{backend} is not installed here: ci/gpu-tier runs this test in its own environment"
+    build = build_of(backend, versions)
+    if isinstance(build, CpuBuild):
+        return f"{build} is a CPU build: ci/gpu-tier runs this test with that of {build.service}"
+    return None
