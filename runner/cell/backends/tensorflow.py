@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ import tensorflow as tf
 from records.schema import DeviceProof
 from records.settings import Settings
 from runner.cell.backends import COMPILED_NOWHERE, LOOKAHEAD, Batch, CompileEvents, Feed, Feeder, Unsupported
+from runner.cell.backends.tensorflow_resident import HOST, resident_dataset
 
 # Where tf.function makes a graph. Not of the public interface: where it is missing, traces are not counted. The public
 # count of one function's traces (`experimental_get_tracing_count`) would not see that the function was made anew.
@@ -64,19 +65,29 @@ class Plug:
     def endless(self, batches: Sequence[Batch]) -> Any:
         # A Python generator would be wrapped in from_generator, which copies every batch through NumPy; a data set of
         # tensors hands out the tensors themselves.
-        return _on_device(_repeated(batches))
+        repeated, place = self._placed(batches)
+        return place(repeated)
 
     def feeder(self, batches: Sequence[Batch]) -> Feeder:
-        endless = _repeated(batches)
+        endless, place = self._placed(batches)
 
         def feed(needed: int) -> Feed:
             # A counter in the data set would cost 80 us a batch. What is left of a finite one says the same for free.
             length = needed + SPARE_BATCHES
-            dataset = _on_device(endless.take(length))
+            dataset = place(endless.take(length))
             begun = _iterators_of(dataset)
             return Feed(dataset, lambda: _taken(begun, length), LOOKAHEAD)
 
         return feed
+
+    def _placed(self, batches: Sequence[Batch]) -> tuple[Any, Callable[[Any], Any]]:
+        """Return an endless data set of the batches, and what to make of it so that they come from the device."""
+        device = accelerator()
+        if device is None:
+            return _repeated([self.resident(batch) for batch in batches]), lambda dataset: dataset
+        with tf.device(HOST):
+            repeated = _repeated(batches)
+        return repeated, resident_dataset(batches, device)
 
     def platforms(self, tensors: Any) -> set[str]:
         values = [getattr(one, "value", one) for one in tensors]
@@ -135,10 +146,9 @@ def _repeated(batches: Sequence[Batch]) -> Any:
     return dataset.with_options(options)
 
 
-def _on_device(dataset: Any) -> Any:
-    if tf.config.list_physical_devices("GPU"):
-        return dataset.apply(tf.data.experimental.prefetch_to_device("/gpu:0"))
-    return dataset
+def accelerator() -> str | None:
+    """Return the device with its own memory that batches are placed on; None where the CPU computes."""
+    return "/device:GPU:0" if tf.config.list_physical_devices("GPU") else None
 
 
 def _iterators_of(dataset: Any) -> list[Any]:
