@@ -30,8 +30,11 @@ class Plug:
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         if compile_cache_dir is not None:
             raise Unsupported("compile_cache: warm: TensorFlow keeps no compiled programs between processes")
-        if settings.autotune == "pinned" and not (settings.jit is True or settings.league == "matched"):
-            raise Unsupported("autotune: pinned: of TensorFlow only what XLA tunes can be kept; set jit to true")
+        if settings.autotune == "pinned" and not _uses_xla(settings):
+            raise Unsupported(
+                "autotune: pinned: of TensorFlow only what XLA tunes can be kept; "
+                "set jit to auto or true, and eager to false"
+            )
         if settings.threads != "all":
             tf.config.threading.set_intra_op_parallelism_threads(int(settings.threads))
             tf.config.threading.set_inter_op_parallelism_threads(int(settings.threads))
@@ -135,6 +138,19 @@ class Plug:
             return plain(*arguments, **named)
 
         setattr(module, TRACE, counting)
+
+
+def _uses_xla(settings: Settings) -> bool:
+    """Return whether XLA compiles the step, as far as the settings say.
+
+    With `jit_compile="auto"` Keras does so wherever there is another device than a CPU, unless a layer does not support
+    it (`keras.Model._resolve_auto_jit_compile` of Keras 3.15.1).
+    """
+    if settings.eager:
+        return False
+    if settings.jit == "auto" and settings.league != "matched":
+        return settings.device != "cpu"
+    return settings.jit is not False
 
 
 def _repeated(batches: Sequence[Batch]) -> Any:
