@@ -171,7 +171,8 @@ class ResidentIteratorSpec(tf.TypeSpec):  # type: ignore[misc]
         return value.numbers, value.arrays
 
     def _from_components(self, components: Any) -> ResidentIterator:
-        return ResidentIterator(*components, self._structure, self._device)
+        numbers, arrays = components
+        return ResidentIterator(numbers, arrays, self._structure, self._device)
 
     def _serialize(self) -> Any:
         return (*self._parts, self._structure, self._device)
