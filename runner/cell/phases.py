@@ -136,7 +136,7 @@ class Training:
     def _feeder(self, batches: Sequence[Batch]) -> Feeder:
         """Return what `fit` draws from: resident on the device, or fed from host memory at each step."""
         if self._job.settings.feed == "device_resident":
-            return self._plug.feeder([self._plug.resident(batch) for batch in batches])
+            return self._plug.feeder(batches)
         lookahead = None if self._job.settings.backend == "tensorflow" else backends.LOOKAHEAD  # its thread prefetches
         return lambda needed: backends.counting(batches, lookahead)
 

@@ -72,6 +72,35 @@ def test_of_pytorch_the_compilers_folder_is_shared(tmp_path: Path) -> None:
     assert autotuning(make_job(tmp_path, "torch", "pinned")) == {"TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/kept/inductor"}
 
 
+USES_XLA = """
+import sys
+from records.settings import Settings
+from runner.cell.backends import Unsupported
+from runner.cell.backends.tensorflow import Plug
+from tests.conftest import make_settings
+
+def refused(**changes):
+    try:
+        Plug().configure(make_settings(backend="tensorflow", autotune="pinned", device="gpu", **changes), None)
+    except Unsupported:
+        return True
+    return False
+
+found = [refused(jit="auto"), refused(jit=True), refused(jit=False), refused(jit="auto", eager=True)]
+assert found == [False, False, True, True], found
+"""
+
+
+@pytest.mark.process
+def test_pinned_autotuning_of_tensorflow_needs_xla_which_keras_enables_on_a_gpu() -> None:
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, "-c", USES_XLA], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("autotune", ["off", "pinned"])
 @pytest.mark.parametrize("kept", [False, True])

@@ -81,10 +81,10 @@ class Plug(Protocol):
         """Return the batch with its arrays on the device."""
 
     def endless(self, batches: Sequence[Batch]) -> Any:
-        """Return what `fit` takes: these device-resident batches, round and round, with no copy."""
+        """Return what `fit` takes: these batches, placed on the device, round and round, with no copy in a step."""
 
     def feeder(self, batches: Sequence[Batch]) -> Feeder:
-        """Return what feeds `fit` with these device-resident batches, round and round, and counts them."""
+        """Place these batches on the device; return what feeds `fit` with them, round and round, and counts them."""
 
     def platforms(self, tensors: Any) -> set[str]:
         """Return the platforms (cpu, gpu, tpu, ...) that a nested structure of variables or tensors is on."""

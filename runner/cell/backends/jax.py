@@ -75,7 +75,8 @@ class Plug:
         return round_and_round(batches)
 
     def feeder(self, batches: Sequence[Batch]) -> Feeder:
-        return lambda needed: counting(batches)
+        placed = [self.resident(batch) for batch in batches]
+        return lambda needed: counting(placed)
 
     def platforms(self, tensors: Any) -> set[str]:
         values = [getattr(one, "value", one) for one in tensors]

@@ -11,6 +11,7 @@ import tensorflow as tf
 from records.schema import DeviceProof
 from records.settings import Settings
 from runner.cell.backends import COMPILED_NOWHERE, LOOKAHEAD, Batch, CompileEvents, Feed, Feeder, Unsupported
+from runner.cell.backends.tensorflow_resident import HOST, resident_dataset
 
 # Where tf.function makes a graph. Not of the public interface: where it is missing, traces are not counted. The public
 # count of one function's traces (`experimental_get_tracing_count`) would not see that the function was made anew.
@@ -29,8 +30,11 @@ class Plug:
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         if compile_cache_dir is not None:
             raise Unsupported("compile_cache: warm: TensorFlow keeps no compiled programs between processes")
-        if settings.autotune == "pinned" and not (settings.jit is True or settings.league == "matched"):
-            raise Unsupported("autotune: pinned: of TensorFlow only what XLA tunes can be kept; set jit to true")
+        if settings.autotune == "pinned" and not _uses_xla(settings):
+            raise Unsupported(
+                "autotune: pinned: of TensorFlow only what XLA tunes can be kept; "
+                "set jit to auto or true, and eager to false"
+            )
         if settings.threads != "all":
             tf.config.threading.set_intra_op_parallelism_threads(int(settings.threads))
             tf.config.threading.set_inter_op_parallelism_threads(int(settings.threads))
@@ -64,19 +68,29 @@ class Plug:
     def endless(self, batches: Sequence[Batch]) -> Any:
         # A Python generator would be wrapped in from_generator, which copies every batch through NumPy; a data set of
         # tensors hands out the tensors themselves.
-        return _on_device(_repeated(batches))
+        repeated, place = self._placed(batches)
+        return place(repeated)
 
     def feeder(self, batches: Sequence[Batch]) -> Feeder:
-        endless = _repeated(batches)
+        endless, place = self._placed(batches)
 
         def feed(needed: int) -> Feed:
             # A counter in the data set would cost 80 us a batch. What is left of a finite one says the same for free.
             length = needed + SPARE_BATCHES
-            dataset = _on_device(endless.take(length))
+            dataset = place(endless.take(length))
             begun = _iterators_of(dataset)
             return Feed(dataset, lambda: _taken(begun, length), LOOKAHEAD)
 
         return feed
+
+    def _placed(self, batches: Sequence[Batch]) -> tuple[Any, Callable[[Any], Any]]:
+        """Return an endless data set of the batches, and what to make of it so that they come from the device."""
+        device = accelerator()
+        if device is None:
+            return _repeated([self.resident(batch) for batch in batches]), lambda dataset: dataset
+        with tf.device(HOST):
+            repeated = _repeated(batches)
+        return repeated, resident_dataset(batches, device)
 
     def platforms(self, tensors: Any) -> set[str]:
         values = [getattr(one, "value", one) for one in tensors]
@@ -140,6 +154,19 @@ class Plug:
         setattr(module, TRACE, counting)
 
 
+def _uses_xla(settings: Settings) -> bool:
+    """Return whether XLA compiles the step, as far as the settings say.
+
+    With `jit_compile="auto"` Keras does so wherever there is another device than a CPU, unless a layer does not support
+    it (`keras.Model._resolve_auto_jit_compile` of Keras 3.15.1).
+    """
+    if settings.eager:
+        return False
+    if settings.jit == "auto" and settings.league != "matched":
+        return settings.device != "cpu"
+    return settings.jit is not False
+
+
 def _repeated(batches: Sequence[Batch]) -> Any:
     """Return a data set of these tensors, round and round."""
     dataset = _chain([tf.data.Dataset.from_tensors(batch) for batch in batches]).repeat()
@@ -149,10 +176,9 @@ def _repeated(batches: Sequence[Batch]) -> Any:
     return dataset.with_options(options)
 
 
-def _on_device(dataset: Any) -> Any:
-    if tf.config.list_physical_devices("GPU"):
-        return dataset.apply(tf.data.experimental.prefetch_to_device("/gpu:0"))
-    return dataset
+def accelerator() -> str | None:
+    """Return the device with its own memory that batches are placed on; None where the CPU computes."""
+    return "/device:GPU:0" if tf.config.list_physical_devices("GPU") else None
 
 
 def _iterators_of(dataset: Any) -> list[Any]:

@@ -1,0 +1,35 @@
+"""JAX: measured epochs of a resident feed with every implicit transfer between host and device forbidden."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import keras
+import numpy as np
+
+from runner.cell import backends
+from runner.cell.loop import Stretch, fit_epochs
+
+
+def main(feed: str) -> None:
+    """Train, with transfers forbidden within each step of the second call of fit."""
+    plug = backends.load("jax")
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    model.compile("adam", "mse", metrics=["mae"])
+    given = [(np.full((16, 8), i, "float32"), np.full((16, 4), i, "float32")) for i in range(3)]
+    feeder = plug.feeder(given) if feed == "device_resident" else lambda needed: backends.counting(given)
+    fit_epochs(model, feeder(2).source, plug, Stretch(2, 1))
+    step = model.train_function
+
+    def guarded(*arguments: object) -> object:
+        with jax.transfer_guard("disallow"):
+            return step(*arguments)
+
+    model.train_function = guarded
+    log = fit_epochs(model, feeder(8).source, plug, Stretch(4, 2))
+    print(len(log.times_s))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
