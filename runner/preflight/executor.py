@@ -86,4 +86,4 @@ def _refused(problem: Problem) -> Outcome:
     text = str(problem)
     if problem.status is Status.UNSUPPORTED:
         return Outcome(refused=text)
-    return Outcome(infrastructure=text) if problem.status is Status.INFRA else Outcome(no_device=text)
+    return Outcome(infrastructure=text) if problem.status is Status.INFRA else Outcome(missing_device=text)
