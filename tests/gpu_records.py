@@ -197,6 +197,7 @@ def _usage(settings: Settings, figures: tuple[float, float, int]) -> Usage:
         device_memory=MemoryUse(float(reserved), 0.0, reserved, 30, reserved),
         device_utilisation=ShareUse(0.9, 0.05, 0.97, 30),
         device_power=PowerUse(power_w, 5.0, power_w + 12, 30),
+        device_average_power_w=power_w,
         device_energy_j=energy_j,
         samples_per_j=settings.batch_size * STEPS * EPOCHS / energy_j,
     )

@@ -25,6 +25,7 @@ _TAPE = "gradient_tape"
 _LAYER, _PHASE = scope_of(LAYER), scope_of(PHASE)
 
 _COPY = re.compile(r"^Memcpy ?(?:([HDAP])(?:to|2)([HDAP])\b|Peer|PtoP|P2P|Other)?")
+TO_DEVICE = "copy host to device"
 _PLACES = {"H": "host", "D": "device", "A": "device"}
 _COLLECTIVE = re.compile(r"^(?:nccl|rccl)(?:Dev)?(?:Kernel|Func)?[A-Z_]")
 # Events of CUPTI that stand on a stream's line and are no work of the device: memory that is allocated or freed, for

@@ -6,8 +6,7 @@ of its own.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,7 @@ from records.codec import decode
 from records.first_hour import ProbeAnswer, ProbeOrder
 from records.peaks import PeakAnswer
 from records.schema import Record, Status
-from records.traces import neutral
+from records.traces import names, neutral
 from runner.executors.probe import Probe, ProbeFailed
 from runner.first_hour import judgements
 from runner.first_hour.measured import WORKLOADS, Measured, NotMeasured, Place
@@ -35,7 +34,6 @@ STEPS = {"cpu": 15, "gpu": 30}
 BALLAST_MIB = {"cpu": 512, "gpu": 1024}
 TRACED_STEPS = 5
 TOO_LARGE_MIB = 1 << 20  # 1 TiB: more than any device has
-COPY_TO_DEVICE = re.compile(r"memcpy.*(h2d|htod|host.*to.*device)", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -128,8 +126,12 @@ def resident_feed(hour: Hour) -> Found:
     if hour.device == "cpu":
         return _only_on_a_gpu("a CPU's batches lie in its own memory")
     _, path = _traced(hour)
-    copies = [(one.name, None) for one in neutral.spans(path) if COPY_TO_DEVICE.search(one.name)]
-    return judgements.resident(copies, hour.of(BATCH) * hour.of(ROWS) * 4)
+    return judgements.resident(list(copies_to_device(neutral.spans(path))), hour.of(BATCH) * hour.of(ROWS) * 4)
+
+
+def copies_to_device(spans: Iterable[neutral.Span]) -> Iterator[tuple[str, int | None]]:
+    """Yield name and bytes of each copy from the host to a device within a step."""
+    return ((one.name, one.size_bytes) for one in spans if one.op == names.TO_DEVICE and one.step is not None)
 
 
 def precision(hour: Hour) -> Found:

@@ -32,7 +32,8 @@ def tier(
     programs, log = folder / "bin", folder / "log"
     for path in ("ci", "locks", "bin", "tests"):
         (folder / path).mkdir()
-    shutil.copy(ROOT / "ci" / "gpu-tier", folder / "ci")
+    for name in ("gpu-tier", "gpu-environment"):
+        shutil.copy(ROOT / "ci" / name, folder / "ci")
     for name in ("tf-gpu", "jax-gpu", "torch-gpu", "cpu"):
         shutil.copy(ROOT / "locks" / f"{name}.txt", folder / "locks")
     (folder / "tests" / "test_one.py").write_text("@pytest.mark.gpu\n")

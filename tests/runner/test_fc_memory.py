@@ -11,9 +11,10 @@ import pytest
 from models.fc.device_memory import device_peaks_bytes
 from records.fc import Place
 from runner.cell import fc
+from runner.cell.kept import MEASURED_EPOCHS, PROCESS
 
 PLUG: Any = SimpleNamespace(peak_device_memory_bytes=lambda: 7)
-KEPT: Any = SimpleNamespace(allocated=SimpleNamespace(sizes_bytes=[5, 6]))
+KEPT: Any = SimpleNamespace(allocated=SimpleNamespace(sizes_bytes=[5, 6], peak_span=MEASURED_EPOCHS))
 
 
 def places(process: int | None) -> list[Place]:
@@ -24,6 +25,7 @@ def test_the_peak_of_worker_processes_on_gpus_is_that_of_the_worker_with_most() 
     found = fc._held(PLUG, KEPT, [100, 300], places(process=1))
     # What the allocator of this process holds between epochs says nothing of the workers.
     assert (found.peak_device_memory_bytes, found.epoch_device_memory_bytes) == (300, [])
+    assert found.peak_device_memory_span == PROCESS
 
 
 @pytest.mark.parametrize(("peaks", "peak"), [([100, 300], 300), (None, 7)])
@@ -32,6 +34,7 @@ def test_the_peak_of_workers_in_this_process_is_that_of_the_device_with_most(
 ) -> None:
     found = fc._held(PLUG, KEPT, peaks, places(process=os.getpid()))
     assert (found.peak_device_memory_bytes, found.epoch_device_memory_bytes) == (peak, [5, 6])
+    assert found.peak_device_memory_span == MEASURED_EPOCHS
 
 
 def device(statistics: dict[str, int] | None) -> Any:

@@ -15,9 +15,12 @@ from analysis.datasheet import datasheet
 from records.first_hour import ProbeAnswer
 from records.peaks import Gemm, Stream, Timed
 from records.schema import DeviceProof
+from records.traces.names import copy_of
+from records.traces.neutral import Kind, Span, Track
 from runner.cli.first_hour import _all_done
 from runner.cli.main import Seams, main
 from runner.first_hour import judgements, report
+from runner.first_hour.checks import copies_to_device
 from runner.first_hour.steps import Done, Found, Outcome, Step
 
 OK, FAILED, NOT_RUN = Outcome.OK, Outcome.FAILED, Outcome.NOT_RUN
@@ -116,6 +119,19 @@ def test_the_limit_of_errors_lies_between_float32_and_tf32() -> None:
 
     assert error(a @ b) < judgements.TF32_ERROR / 10
     assert error(tf32(a) @ tf32(b)) > judgements.TF32_ERROR * 5
+
+
+def test_copies_of_batches_to_the_device_within_steps_count() -> None:
+    track = Track(0, Kind.COPY)
+    spans = [
+        Span(track, "MemcpyH2D", copy_of("MemcpyH2D") or "", 0, 9, step=1, size_bytes=4096),
+        Span(track, "Memcpy HtoD (Pinned -> Device)", copy_of("Memcpy HtoD (Pinned -> Device)") or "", 9, 9, step=2),
+        Span(track, "MemcpyH2D", copy_of("MemcpyH2D") or "", 0, 9, size_bytes=1 << 30),  # before the first step
+        Span(track, "MemcpyD2H", copy_of("MemcpyD2H") or "", 0, 9, step=1, size_bytes=4),
+        Span(Track(0, Kind.COMPUTE), "gemm", "MatMul", 0, 9, step=1),
+    ]
+    found = list(copies_to_device(spans))
+    assert found == [("MemcpyH2D", 4096), ("Memcpy HtoD (Pinned -> Device)", None)]
 
 
 def step(outcome: Outcome, *, essential: bool = False) -> Step:
