@@ -31,10 +31,10 @@ from runner.cell.job import Job
 from runner.executors import WaitingCell, process_tree
 from runner.executors.environment import allowed_cpus
 from runner.executors.visible import gpus_of
-from runner.surroundings.cell_gpus import CellGpus
 from runner.surroundings.counters import Counters, Sampler, since
+from runner.surroundings.gpus.cell import CellGpus
+from runner.surroundings.gpus.readings import ReadableGpu, Unreadable
 from runner.surroundings.memory import usable_bytes
-from runner.surroundings.nvml import Nvml, Unreadable
 from runner.surroundings.own import cpu_now, own_now, own_since
 from runner.surroundings.processes import Line, others, processes, read_line
 from runner.surroundings.tree import Tree
@@ -105,7 +105,7 @@ class Epochs:
         self._scans.end(begun.alive.roots, last=self._left <= 0)
 
     @property
-    def gpus(self) -> tuple[Nvml | Unreadable, ...]:
+    def gpus(self) -> tuple[ReadableGpu | Unreadable, ...]:
         """The GPUs of the process to sample: nothing if none can be read."""
         return self._gpus.sampled
 
