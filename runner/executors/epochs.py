@@ -30,7 +30,7 @@ from records.schema import Surroundings
 from runner.cell.job import Job
 from runner.executors import WaitingCell, process_tree
 from runner.executors.environment import allowed_cpus
-from runner.executors.visible import gpus_of
+from runner.executors.visible import gpus_if_visible
 from runner.surroundings.counters import Counters, Sampler, since
 from runner.surroundings.gpus.cell import CellGpus
 from runner.surroundings.gpus.readings import ReadableGpu, Unreadable
@@ -75,7 +75,7 @@ class Epochs:
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
         self._usable_bytes = usable_bytes(self._tree)
-        self._gpus = CellGpus(gpus_of(job.settings))
+        self._gpus = CellGpus(gpus_if_visible(job.settings))
         self._begun: _Begun | None = None
         self._scans = _Scans(self._tree)
         self.watched: list[Watched] = []
