@@ -1,9 +1,8 @@
 """GPUs through NVML, the driver's own library: read at the boundaries of epochs, and locked to one clock.
 
 Promise: a reading uses no part of the GPU, is taken while the cell rests, and is None where the driver has no value.
-Counters of the driver (energy, time the clock was held back by heat or power)
-are read at both ends of an epoch, since what holds the clock back ends with the work: the reasons that are active at a
-boundary say less.
+Counters of the driver (energy, time the clock was held back by heat or power) are read at both ends of an epoch, since
+what holds the clock back ends with the work: the reasons that are active at a boundary say less.
 
 Power is energy over time wherever the driver counts energy. `nvmlDeviceGetPowerUsage` is an average over one second on
 Ampere and later (but GA100), so that samples are `NVML_FI_DEV_POWER_INSTANT` where the driver offers it. A MIG device

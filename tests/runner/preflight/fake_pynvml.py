@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, DRIVER_NOT_LOADED, LOST, MISMATCH = 2, 3, 4, 6, 9, 15, 18
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 2, 3, 4, 6
+DRIVER_NOT_LOADED, LOST, RESET, MISMATCH = 9, 15, 16, 18
 MESSAGES = {
     2: "Invalid Argument",
     3: "Not Supported",
@@ -15,6 +16,7 @@ MESSAGES = {
     6: "Not Found",
     9: "Driver Not Loaded",
     15: "GPU is lost",
+    16: "GPU requires reset",
     18: "RM has detected an NVML/RM version mismatch.",
 }
 
