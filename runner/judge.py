@@ -214,19 +214,22 @@ def doubts_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]
     if (held_back := _gpu_throttled_share(around, epoch_times_s)) > STALL_LIMIT:
         told = f"heat or power held the GPU's clock back {held_back:.1%} of the time"
         found.append(f"gpu_throttled: {told}; cool it, raise its power limit, or set clocks to locked")
-    return [*found, *_gpu_caveats(around)]
+    return [*found, *_gpu_caveats(around, outcome.warnings)]
 
 
-def _gpu_caveats(around: Surroundings) -> Iterator[str]:
-    """Yield why figures of the GPUs are missing, or are not those of the cell alone."""
-    if around.gpu_unread is not None:
+def _gpu_caveats(around: Surroundings, preflight: Sequence[str]) -> Iterator[str]:
+    """Yield why figures of the GPUs are missing, or are not the cell's alone, except what the preflight warned of."""
+    without_nvml = [one for one in preflight if one.startswith("nvml_unavailable:")]
+    each = [one for one in (around.gpu_unread or "").split("; ") if one]
+    unread = [one for one in each if not any(f": {one.partition(': ')[2]};" in known for known in without_nvml)]
+    if unread:
         yield (
-            f"gpu_unread: power, memory or throttling is missing: {around.gpu_unread}; run as a user who may read "
+            f"gpu_unread: power, memory or throttling is missing: {'; '.join(unread)}; run as a user who may read "
             "NVML, in a container with NVIDIA_DRIVER_CAPABILITIES=utility,compute"
         )
-    if any(gpu.mig for gpu in _gpus(around)):
+    if any(gpu.mig for gpu in _gpus(around)) and not any(one.startswith("gpu_mig:") for one in preflight):
         yield (
-            "mig_slice: the cell ran on a MIG device: power, energy, clocks and temperature are the whole card's, so "
+            "gpu_mig: the cell ran on a MIG device: power, energy, clocks and temperature are the whole card's, so "
             "that other users of the card are included; measure on a card with MIG off to get its own"
         )
 

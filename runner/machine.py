@@ -118,7 +118,7 @@ def _gpus() -> tuple[list[str], str | None]:
 
 
 def _gpus_by_nvml() -> tuple[list[str], str | None]:
-    from runner.surroundings.present_gpus import PresentGpus, present_gpus
+    from runner.surroundings.gpus.present import PresentGpus, present_gpus
 
     found = present_gpus()
     return (list(found.models), found.driver) if isinstance(found, PresentGpus) else ([], None)

@@ -24,7 +24,7 @@ from runner.executors.environment import allowed_cpus
 from runner.executors.probe import Probe, ProbeFailed
 from runner.grammar import SETTINGS
 from runner.surroundings.counters import Sampler, since
-from runner.surroundings.gpu_identity import GpuIdentity
+from runner.surroundings.gpus.identity import GpuIdentity
 from runner.surroundings.own import ended_cpu_s
 
 MODULE = "runner.cell.peaks"

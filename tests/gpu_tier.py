@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runner.preflight.builds import DISTRIBUTIONS, CpuBuild, build_of
-from runner.surroundings.gpu import has_driver
+from runner.surroundings.gpus.state import has_driver
 from runner.surroundings.tree import Tree
 
 

@@ -12,6 +12,7 @@ from records.fc import LOCAL, MODES, Task
 from records.fc_rules import PARAMETERS, backend_faults, memory_fault, parameter_faults
 from records.settings import BACKENDS
 from runner.cli.fc_flags import as_flags, check_values, task_given
+from runner.cli.options import count_gpus
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +79,6 @@ def proof_request(args: argparse.Namespace) -> ProofRequest:
 
     Raises `UsageError` for a flag that a proof has no use for, and where nothing is left to prove.
     """
-    from runner.executors.visible import visible_gpus
     from runner.fc import PRECISIONS, ProofRequest, workers_on
 
     _refuse_unused(args)
@@ -94,9 +94,10 @@ def proof_request(args: argparse.Namespace) -> ProofRequest:
     for workers in given.pop("workers", [1]):
         check_values({**given, "workers": workers})
     fixed = {key: value for key, value in given.items() if key in FIXED}
+    device = args.device or "cpu"
     request = ProofRequest(
         modes=[args.mode] if args.mode else _modes_with(fixed),
-        workers=list(dict.fromkeys(args.num_workers or workers_on(args.device or "cpu", len(visible_gpus())))),
+        workers=list(dict.fromkeys(args.num_workers or workers_on(device, count_gpus(device)))),
         precisions=[args.dtype] if args.dtype else PRECISIONS,
         fixed=fixed,
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.options import add_results_option, check_output
+from runner.cli.options import add_results_option, check_output, count_gpus
 from runner.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -85,13 +85,12 @@ def _checked(args: argparse.Namespace) -> Report:
 
 
 def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[Step]:
-    from runner.executors.visible import visible_gpus
     from runner.first_hour.checks import Hour, steps
     from runner.first_hour.measured import Place
 
     own = folder / backend
     own.mkdir()
-    workers = (1, 2) if device == "cpu" or len(visible_gpus()) > 1 else (1,)
+    workers = (1, 2) if device == "cpu" or count_gpus(device) > 1 else (1,)
     return steps(Hour(Place(backend, device, own), probe, workers=workers))
 
 

@@ -28,6 +28,16 @@ def check_output(flag: str, path: Path) -> None:
         raise UsageError(f"{flag}: must be a file in a folder that is there, got {path}")
 
 
+def count_gpus(device: str) -> int:
+    """Return how many GPUs the caller may use, 0 for another device. Raises `UsageError` if none is visible."""
+    from runner.executors.visible import NoGpu, visible_gpus
+
+    try:
+        return len(visible_gpus()) if device == "gpu" else 0
+    except NoGpu as error:
+        raise UsageError(str(error)) from error
+
+
 def add_matrix_options(parser: argparse.ArgumentParser) -> None:
     """Add what chooses the cells."""
     group = parser.add_argument_group("which cells")

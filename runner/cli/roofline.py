@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from records.schema import Machine
     from records.store import Run
     from runner.executors.probe import Probe
-    from runner.surroundings.gpu_identity import GpuIdentity
+    from runner.surroundings.gpus.identity import GpuIdentity
 
 NAME = "roofline"
 HELP = "set a run's cells against the machine's measured peak"
@@ -155,12 +155,13 @@ def _measured(args: argparse.Namespace, stage: Stage) -> Peaks | None:
 
 
 def _gpu(machine: Machine) -> GpuIdentity | None:
-    """Return the GPU that the peaks are measured on, the first that cells get."""
-    from runner.executors.visible import gpus_of
+    """Return the GPU that the peaks are measured on, the first that cells get; None if no GPU is visible."""
+    from runner.executors.visible import gpus_if_visible
     from runner.peaks import probe_settings
-    from runner.surroundings.gpu_identity import gpu_identity
+    from runner.surroundings.gpus.identity import gpu_identity
 
-    return gpu_identity(gpus_of(probe_settings("torch", "gpu"))[0]) if machine.gpus else None
+    visible = gpus_if_visible(probe_settings("torch", "gpu")) if machine.gpus else ()
+    return gpu_identity(visible[0]) if visible else None
 
 
 def _probe(args: argparse.Namespace) -> Probe:

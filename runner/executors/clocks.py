@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from records.settings import Settings
-from runner.surroundings.nvml import HeldClocks, opened
+from runner.surroundings.gpus.readings import HeldClocks, open_gpu
 
 
 class CellClocks:
     """One `HeldClocks` for each GPU that a cell had so far; `held_clocks` makes it from the GPU's index or UUID."""
 
-    def __init__(self, held_clocks: Callable[[str], HeldClocks] = lambda gpu: HeldClocks(partial(opened, gpu))) -> None:
+    def __init__(
+        self, held_clocks: Callable[[str], HeldClocks] = lambda gpu: HeldClocks(partial(open_gpu, gpu))
+    ) -> None:
         self._held_clocks = held_clocks
         self._of_gpu: dict[str, HeldClocks] = {}
 

@@ -30,11 +30,11 @@ from records.schema import Surroundings
 from runner.cell.job import Job
 from runner.executors import WaitingCell, process_tree
 from runner.executors.environment import allowed_cpus
-from runner.executors.visible import gpus_of
-from runner.surroundings.cell_gpus import CellGpus
+from runner.executors.visible import gpus_if_visible
 from runner.surroundings.counters import Counters, Sampler, since
+from runner.surroundings.gpus.cell import CellGpus
+from runner.surroundings.gpus.readings import ReadableGpu, Unreadable
 from runner.surroundings.memory import usable_bytes
-from runner.surroundings.nvml import Nvml, Unreadable
 from runner.surroundings.own import cpu_now, own_now, own_since
 from runner.surroundings.processes import Line, others, processes, read_line
 from runner.surroundings.tree import Tree
@@ -75,7 +75,7 @@ class Epochs:
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
         self._usable_bytes = usable_bytes(self._tree)
-        self._gpus = CellGpus(gpus_of(job.settings))
+        self._gpus = CellGpus(gpus_if_visible(job.settings))
         self._begun: _Begun | None = None
         self._scans = _Scans(self._tree)
         self.watched: list[Watched] = []
@@ -105,7 +105,7 @@ class Epochs:
         self._scans.end(begun.alive.roots, last=self._left <= 0)
 
     @property
-    def gpus(self) -> tuple[Nvml | Unreadable, ...]:
+    def gpus(self) -> tuple[ReadableGpu | Unreadable, ...]:
         """The GPUs of the process to sample: nothing if none can be read."""
         return self._gpus.sampled
 

@@ -22,7 +22,7 @@ from dataclasses import astuple, dataclass, fields
 
 from records.usage import MOST_POINTS, Course, MemoryUse, PowerUse, ShareUse, Usage
 from runner.executors.tree_memory import GroupMemory, TreeMemory
-from runner.surroundings.nvml import GpuUse, Nvml, Unreadable
+from runner.surroundings.gpus.readings import GpuUse, ReadableGpu, Unreadable
 
 SAMPLE_S = 0.1
 PSS_SHARE = 0.005
@@ -172,7 +172,7 @@ class Sampling:
     def __init__(
         self,
         root: int,
-        gpus: Sequence[Nvml | Unreadable] = (),
+        gpus: Sequence[ReadableGpu | Unreadable] = (),
         group: GroupMemory | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

@@ -22,7 +22,7 @@ from analysis.surroundings.readings import Unread
 from records import fc
 from records.settings import Settings
 from runner.executors import Outcome
-from runner.surroundings.present_gpus import PresentGpus, present_gpus
+from runner.surroundings.gpus.present import PresentGpus, present_gpus
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ORDER_VARIABLE, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"

@@ -24,7 +24,7 @@ from runner.executors.epochs import Alive, Epochs, surroundings
 from runner.executors.output import CappedOutput
 from runner.executors.sampling import Pace, Sampling
 from runner.executors.tree_memory import group_of
-from runner.surroundings.nvml import Nvml, Unreadable
+from runner.surroundings.gpus.readings import ReadableGpu, Unreadable
 
 MESSAGE_BYTES = 1 << 16
 
@@ -129,7 +129,7 @@ class Reins:
         os.close(self.descriptor)
 
 
-def sampling_of(parent: Parent, pid: int, gpus: Sequence[Nvml | Unreadable]) -> Sampling:
+def sampling_of(parent: Parent, pid: int, gpus: Sequence[ReadableGpu | Unreadable]) -> Sampling:
     """Return what samples a process that was started: in a container of its own, its control group."""
     return Sampling(pid, gpus, group_of(pid) if parent.alone else None)
 

@@ -18,8 +18,8 @@ from runner.executors.visible import NoGpu, TooFewGpus, gpus_of
 from runner.preflight.builds import DISTRIBUTIONS, build_of
 from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
 from runner.preflight.rules import Problem, gpu_problems, tpu_problems
-from runner.surroundings.gpu import has_driver
-from runner.surroundings.present_gpus import PresentGpus, present_gpus
+from runner.surroundings.gpus.present import PresentGpus, present_gpus
+from runner.surroundings.gpus.state import has_driver
 from runner.surroundings.tree import Tree
 
 TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk", "nvidia-container-cli")

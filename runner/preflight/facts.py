@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.surroundings.readings import Driver, Gpu, Unread
-from runner.surroundings.gpu import driver, handles, has_driver, opened, read_gpu
-from runner.surroundings.nvml import loaded
+from runner.surroundings.gpus.nvml import open_nvml
+from runner.surroundings.gpus.state import driver, has_driver, read_gpu
 from runner.surroundings.tree import Tree
 
 # AMD's compute device: its GPUs are not judged.
@@ -46,13 +46,12 @@ def read_gpus(names: Iterable[str], tree: Tree | None = None, library: Any = Non
     tree = tree or Tree()
     if not has_driver(tree):
         return GpuFacts(None, other_maker=tree.at(AMD_DEVICE).exists())
-    library = loaded() if library is None else library
-    if isinstance(library, Unread):
-        return GpuFacts(library)
-    with opened(library) as problem:
-        if problem is not None:
-            return GpuFacts(problem)
-        return GpuFacts(driver(library), {name: _named(tree, library, name) for name in names})
+    nvml = open_nvml(library)
+    if isinstance(nvml, Unread):
+        return GpuFacts(nvml)
+    handles = {name: nvml.gpu(name) for name in names}
+    found = {name: one if isinstance(one, Unread) else read_gpu(tree, nvml, one) for name, one in handles.items()}
+    return GpuFacts(driver(nvml), found)
 
 
 def read_tpus(tree: Tree | None = None) -> TpuFacts:
@@ -60,32 +59,3 @@ def read_tpus(tree: Tree | None = None) -> TpuFacts:
     tree = tree or Tree()
     found = [f"{folder}/{name}" for folder, pattern in TPU_FOLDERS for name in tree.names(folder, pattern)]
     return TpuFacts(tuple(found), importlib.util.find_spec("libtpu") is not None)
-
-
-def _named(tree: Tree, library: Any, name: str) -> Gpu | Unread:
-    found = _handle(library, name)
-    return found if isinstance(found, Unread) else read_gpu(tree, library, found)
-
-
-def _handle(library: Any, name: str) -> Any | Unread:
-    """Return the handle of a GPU by its index in bus order, its UUID or the beginning of it, or a MIG slice's UUID."""
-    if name.startswith("MIG-"):
-        try:
-            return library.nvmlDeviceGetHandleByUUID(name)
-        except library.NVMLError as error:
-            return Unread(f"NVML: {error}", absent=True)
-    known = handles(library)
-    if name.isascii() and name.isdigit():
-        return known[int(name)] if int(name) < len(known) else _absent(len(known))
-    for handle in known if name.startswith("GPU-") else []:
-        try:
-            uuid = library.nvmlDeviceGetUUID(handle)
-        except library.NVMLError:
-            continue
-        if (uuid.decode() if isinstance(uuid, bytes) else uuid).startswith(name):
-            return handle
-    return _absent(len(known))
-
-
-def _absent(count: int) -> Unread:
-    return Unread(f"the driver reports {count} GPU{'' if count == 1 else 's'}", absent=True)

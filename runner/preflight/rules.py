@@ -14,6 +14,7 @@ from analysis.surroundings.readings import Driver, Gpu, Unread
 from records.schema import Status
 from runner.preflight.builds import BUILDS, Build, Capability, CpuBuild, numbers, text
 from runner.preflight.facts import GpuFacts, TpuFacts
+from runner.surroundings.gpus.nvml import GpuLost
 
 NO_DRIVER = (
     "no NVIDIA driver is loaded; install it. In a container, install the NVIDIA Container Toolkit on the host and "
@@ -24,8 +25,6 @@ NO_TPU = (
     "jax-tpu"
 )
 NO_LIBTPU = "the package libtpu is not installed; install keras-benchmark-matrix[jax-tpu], or use the service jax-tpu"
-# In NVML's message for NVML_ERROR_GPU_IS_LOST.
-_LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +166,7 @@ def _unread_driver(reason: Unread) -> Problem:
 
 
 def _unread_gpu(name: str, reason: Unread) -> Problem:
-    if _LOST in reason.why.lower():
+    if isinstance(reason, GpuLost):
         advice = "see the Xid in dmesg, and reset the GPU (nvidia-smi --gpu-reset) or restart the machine"
         return Problem("gpu_lost", f"GPU {name}: {reason.why}; {advice}", Status.INFRA)
     if reason.absent:

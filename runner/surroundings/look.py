@@ -9,7 +9,7 @@ from analysis.surroundings.disturbance import OwnUse
 from analysis.surroundings.readings import Limits, Meanwhile, Place, Readings, Unread
 from runner.surroundings.cgroups import memory_limit_bytes, memory_used_bytes, quota_cpus
 from runner.surroundings.counters import Sampler, since
-from runner.surroundings.gpu import gpus_and_driver
+from runner.surroundings.gpus.state import gpus_and_driver
 from runner.surroundings.memory import swap
 from runner.surroundings.own import ended_cpu_s
 from runner.surroundings.pinning import most_cores

@@ -15,7 +15,7 @@ from runner.cell.job import Job, make_home
 from runner.executors.environment import ALLOWED, MARK, THREAD_VARIABLES, device_environment
 from runner.executors.inside import ROOT, WORK, Mount, variables_inside
 from runner.executors.visible import VARIABLE, NoGpu, visible_gpus
-from runner.surroundings.present_gpus import PresentGpus, present_gpus
+from runner.surroundings.gpus.present import PresentGpus, present_gpus
 from runner.tasks.asked import filled
 
 SHELL = "/bin/sh"

@@ -25,7 +25,7 @@ from runner.executors.epochs import Alive, Epochs, surroundings
 from runner.executors.output import HEAD_BYTES, TAIL_BYTES, CappedOutput
 from runner.executors.sampling import Pace
 from runner.executors.watch import MESSAGE_BYTES, Meter, Parent, ServerGone, sampling_of
-from runner.surroundings.nvml import opened, readable
+from runner.surroundings.gpus.readings import open_gpu, readable
 from runner.tasks.metrics import Written, metrics_of
 from runner.tasks.seen import TaskSeen
 from runner.tasks.start import Command, NoDevice, NotStarted
@@ -44,7 +44,7 @@ class TaskWatch:
         """Have its parent start it. Raises `ServerGone`."""
         self._parent, self._job, self._command, self._left_s = parent, job, command, timeout_s
         self.pace = Pace()
-        gpus = readable([opened(name) for name in command.gpus])
+        gpus = readable([open_gpu(name) for name in command.gpus])
         self._deadline_exceeded = False
         self._stopped: str | None = None
         self._kill_at_s: float | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.surroundings.gpu import DRIVER_FILES
+from runner.surroundings.gpus.state import DRIVER_FILES
 from runner.surroundings.tree import Tree
 from tests.gpu_tier import why_not
 from tests.runner.surroundings.made_up import write

@@ -1,4 +1,4 @@
-"""`runner --matrix` with GPU cells over the fake driver library: what NVML says reaches record and report.
+"""`runner --matrix` with GPU cells over the fake driver library: the preflight, and what reaches record and report.
 
 The cells compute on the CPU and claim a GPU (tests/workloads/gpu_stand_in.py); everything outside them is real.
 """
@@ -17,7 +17,8 @@ from records.schema import MEASURED, Record, Status
 from records.store import Results, latest_attempts
 from runner.cli.main import main
 from runner.executors import epochs
-from tests.gpu.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, FakeDriver
+from runner.executors.process import ProcessExecutor
+from tests.gpu.fake_nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, FakeDriver
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("pynvml", "claiming_cells")]
 
@@ -36,7 +37,12 @@ cells:
 
 @pytest.fixture
 def claiming_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have cells claim to be on a GPU: the runner starts them by a script in place of Python."""
+    """Have cells claim to be on a GPU: the runner starts them by a script in place of Python.
+
+    The preflight finds a driver, and the GPU build of PyTorch.
+    """
+    monkeypatch.setattr("runner.surroundings.gpus.state.DRIVER_FILES", ("/proc/version",))
+    monkeypatch.setattr("runner.preflight.cells.installed", lambda: {"torch": "2.13.0"})
     script = tmp_path / "python"
     script.write_text(
         "#!/bin/sh\n"
@@ -48,10 +54,24 @@ def claiming_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
 
 
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if a cell's process is started."""
+
+    def start(*_: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(ProcessExecutor, "start", start)
+
+
 def run(tmp_path: Path, workload: str = "well", params: str = "{}") -> tuple[int, Record, Path]:
     """Return the exit code, the record of the last attempt and the results folder."""
+    return run_matrix(tmp_path, MATRIX.format(workload=workload, params=params))
+
+
+def run_matrix(tmp_path: Path, text: str) -> tuple[int, Record, Path]:
     matrix, results = tmp_path / "matrix.yaml", tmp_path / "results"
-    matrix.write_text(MATRIX.format(workload=workload, params=params))
+    matrix.write_text(text)
     code = main(["--matrix", str(matrix), "--results", str(results)])
     (record,) = latest_attempts(Results(results).runs()[-1].load()[0])
     return code, record, results
@@ -97,7 +117,7 @@ def test_power_memory_and_throttling_are_in_the_record_and_in_the_report(tmp_pat
 def test_two_gpus_add_up_and_each_is_recorded(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(epochs, "gpus_of", lambda settings: ("0", "1"))
+    monkeypatch.setattr(epochs, "gpus_if_visible", lambda settings: ("0", "1"))
     driver.set(gpu0={"power_w": 300}, gpu1={"power_w": 100, "memory_used": 20 << 30})
     code, record, _ = run(tmp_path)
     assert (code, record.status in MEASURED) == (0, True), record.reason
@@ -127,7 +147,10 @@ def test_a_mig_device_with_functions_refused_or_missing_is_measured_with_warning
     assert used is not None
     assert (gpu.uuid, gpu.mig, gpu.temperatures_c, gpu.average_powers_w) == ("MIG-b", True, [None] * 3, [None] * 2)
     assert (used.device_energy_j, used.device_average_power_w) == (None, None)
-    assert {one.partition(":")[0] for one in record.warnings} >= {"gpu_unread", "mig_slice"}
+    assert sorted(one.partition(":")[0] for one in record.warnings if one.startswith("gpu")) == [
+        "gpu_mig",
+        "gpu_unread",
+    ]
     assert "nvmlDeviceGetTotalEnergyConsumption" in report_of(results)
 
 
@@ -137,3 +160,81 @@ def test_a_gpu_that_is_lost_in_the_middle_is_infra(tmp_path: Path, driver: FakeD
     assert (code, record.status) == (3, Status.INFRA)
     assert (record.reason or "").startswith("GPU lost: NVML says GPU 0: ")
     assert "GPU is lost; look for Xid in the kernel's log (dmesg)" in (record.reason or "")
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize(
+    ("reported", "status", "reason"),
+    [
+        (
+            {"driver": "525.60.13", "cuda": 12000},
+            Status.DEVICE_MISMATCH,
+            "driver_too_old: torch 2.13.0 needs NVIDIA driver 580 or newer for its CUDA 13, got 525.60.13; update",
+        ),
+        (
+            {"compute_capability": "7.0"},
+            Status.UNSUPPORTED,
+            "no_gpu_code: torch 2.13.0 has no code for this GPU: GPU 0 (NVIDIA H100 80GB HBM3) has compute",
+        ),
+        ({"error.nvmlDeviceGetHandleByIndex_v2": GPU_IS_LOST}, Status.INFRA, "gpu_lost: GPU 0: NVML: GPU is lost; see"),
+    ],
+)
+def test_a_gpu_that_cannot_run_the_build_is_refused_without_a_process(
+    tmp_path: Path, driver: FakeDriver, reported: dict[str, Any], status: Status, reason: str
+) -> None:
+    driver.set(**reported)
+    code, record, _ = run(tmp_path)
+    assert (code, record.status) == ({Status.UNSUPPORTED: 0, Status.INFRA: 3}.get(status, 1), status)
+    assert (record.reason or "").startswith(reason)
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize(
+    ("visible", "reason"),
+    [
+        ("", "gpu_missing: CUDA_VISIBLE_DEVICES is '': no GPU is visible; unset it or name one"),
+        ("7", "gpu_missing: CUDA_VISIBLE_DEVICES is '7': index 7 is out of range: the driver lists 2 GPUs"),
+        ("GPU-5", "gpu_missing: CUDA_VISIBLE_DEVICES: 'GPU-5' is the UUID of no GPU here; name one of GPU-0"),
+        ("MIG-x", "gpu_missing: CUDA_VISIBLE_DEVICES names GPU 'MIG-x': the driver reports 2 GPUs; set"),
+    ],
+)
+def test_a_gpu_that_is_not_visible_is_a_device_mismatch_without_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str, reason: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    code, record, _ = run(tmp_path)
+    assert (code, record.status) == (1, Status.DEVICE_MISMATCH)
+    assert (record.reason or "").startswith(reason)
+
+
+@pytest.mark.usefixtures("no_process")
+def test_more_workers_than_visible_gpus_is_unsupported_without_a_process(tmp_path: Path) -> None:
+    code, record, _ = run_matrix(
+        tmp_path,
+        "version: 1\nbackends: [torch]\ndefaults: {device: gpu, repeats: 1}\n"
+        "cells:\n  - {workload: fc, mode: fc_data, workers: 2}\n",
+    )
+    assert (code, record.status) == (0, Status.UNSUPPORTED)
+    assert (record.reason or "").startswith("too_few_gpus: workers: must be at most the number of visible GPUs (1: ")
+
+
+def test_a_busy_gpu_named_by_the_beginning_of_its_uuid_is_measured_with_a_warning(
+    tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = "GPU-5b7e0000-0000-0000-0000-000000000001"
+    driver.set(gpu1={"uuid": uuid, "processes": f"1:{4 << 30}"})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5b7e")
+    code, record, _ = run(tmp_path)
+    assert (code, record.status in MEASURED) == (0, True), record.reason
+    assert record.surroundings.gpu is not None
+    assert record.surroundings.gpu.uuid == uuid
+    (busy,) = [one for one in record.warnings if one.startswith("gpu_busy")]
+    assert busy.startswith("gpu_busy: GPU 1 (NVIDIA H100 80GB HBM3) is in use by ")
+    assert busy.endswith("stop it, or choose another GPU with CUDA_VISIBLE_DEVICES")
+
+
+def test_a_gpu_that_nvml_does_not_open_is_measured_with_one_warning(tmp_path: Path, driver: FakeDriver) -> None:
+    driver.refuse("nvmlDeviceGetHandleByIndex_v2", NO_PERMISSION)
+    code, record, _ = run(tmp_path)
+    assert (code, record.status in MEASURED) == (0, True), record.reason
+    assert [one.partition(":")[0] for one in record.warnings if "NVML" in one] == ["nvml_unavailable"]

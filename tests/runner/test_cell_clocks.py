@@ -6,7 +6,7 @@ import pytest
 
 from records.settings import Settings
 from runner.executors.clocks import CellClocks
-from runner.surroundings.nvml import HeldClocks
+from runner.surroundings.gpus.readings import HeldClocks
 from tests.conftest import make_settings
 
 LOCKED = make_settings(device="gpu", clocks="locked")

@@ -424,6 +424,17 @@ def test_a_flag_that_a_proof_cannot_use_is_refused(
     assert (message in capsys.readouterr().err, probe.orders) == (True, {})
 
 
+def test_a_proof_on_gpus_without_a_visible_one_is_bad_input_and_on_the_cpu_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    probe = FakeProbe()
+    assert runner("--prove", "--mode", "fc_data", "--device", "gpu", probe=probe) == 2
+    assert "CUDA_VISIBLE_DEVICES is '': no GPU is visible; unset it or name one" in capsys.readouterr().err
+    assert probe.orders == {}
+    assert runner("--prove", "--mode", "fc_data", "--device", "cpu", probe=probe) == 0
+
+
 @pytest.mark.parametrize(
     ("visible", "arguments", "workers"),
     [

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -205,6 +207,28 @@ def test_bad_input_is_refused(
     probe = NoBackends()
     assert main(["first-hour", *arguments], Seams(probe=probe)) == 2  # type: ignore[arg-type]
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("", "CUDA_VISIBLE_DEVICES is '': no GPU is visible"),
+        ("0,0", "CUDA_VISIBLE_DEVICES is '0,0': 0 is listed twice"),
+    ],
+)
+def test_without_a_visible_gpu_the_checks_of_a_gpu_end_with_one_message(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    visible: str,
+    expected: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    probe: Any = SimpleNamespace(missing=lambda backend: None)
+    assert main(["first-hour", "--device", "gpu"], Seams(probe=probe)) == 2
+    assert expected in capsys.readouterr().err
+    assert not Path("results/first-hour.md").exists()
 
 
 @pytest.mark.process

@@ -286,7 +286,42 @@ def test_figures_that_nvml_did_not_give_are_a_warning() -> None:
 def test_a_mig_device_is_a_warning() -> None:
     around = Surroundings(gpu=GpuEpochs([], [], [], [], [], [], [], [], mig=True))
     found, *_ = judge(GPU_JOB, replace(ENDED_WELL, surroundings=around), GPU_GOOD, None).warnings
-    assert found.startswith("mig_slice: the cell ran on a MIG device: power, energy, clocks and temperature are the ")
+    assert found.startswith("gpu_mig: the cell ran on a MIG device: power, energy, clocks and temperature are the ")
+
+
+@pytest.mark.parametrize(
+    ("preflight", "unread", "expected"),
+    [
+        ("nvml_unavailable: nothing is recorded: NVML: Unknown Error; install it", "GPU 0: NVML: Unknown Error", []),
+        ("nvml_unavailable: GPU 0 cannot be checked: NVML: Unknown Error; ask", "GPU 0: NVML: Unknown Error", []),
+        (
+            "nvml_unavailable: GPU 0 cannot be checked: NVML: Unknown Error; ask",
+            "GPU 0: NVML: Unknown Error; GPU 1: NVML: Insufficient Permissions: nvmlDeviceGetPowerUsage",
+            [
+                "gpu_unread: power, memory or throttling is missing: GPU 1: NVML: Insufficient Permissions: "
+                "nvmlDeviceGetPowerUsage"
+            ],
+        ),
+        (
+            "gpu_persistence: off; a",
+            "GPU 0: NVML: x",
+            ["gpu_unread: power, memory or throttling is missing: GPU 0: NVML: x"],
+        ),
+    ],
+)
+def test_what_the_preflight_warned_of_is_not_a_second_warning_of_the_readings(
+    preflight: str, unread: str, expected: list[str]
+) -> None:
+    outcome = replace(ENDED_WELL, warnings=(preflight,), surroundings=Surroundings(gpu_unread=unread))
+    warnings = judge(GPU_JOB, outcome, GPU_GOOD, None).warnings
+    assert [one.partition("; run as")[0] for one in warnings if one.startswith("gpu_")] == expected
+
+
+def test_a_mig_device_that_the_preflight_named_is_one_warning() -> None:
+    around = Surroundings(gpu=GpuEpochs([], [], [], [], [], [], [], [], mig=True))
+    outcome = replace(ENDED_WELL, warnings=("gpu_mig: GPU 0 is divided",), surroundings=around)
+    warnings = judge(GPU_JOB, outcome, GPU_GOOD, None).warnings
+    assert [one for one in warnings if one.startswith(("gpu_mig", "mig_slice"))] == []
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from runner.errors import InfrastructureError
 from runner.executors.probe import ProbeFailed
 from runner.peaks import Effort, Subject, measure, probe_settings
 from runner.surroundings.counters import Counters
-from runner.surroundings.gpu_identity import GpuIdentity
+from runner.surroundings.gpus.identity import GpuIdentity
 from tests.conftest import MACHINE
 
 SUBJECT = Subject(MACHINE, {"jax": "1"}, (1, 2), datetime(2026, 1, 1, tzinfo=UTC))

@@ -12,7 +12,7 @@ import pytest
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.executors import Outcome, visible
-from runner.surroundings.present_gpus import PresentGpus
+from runner.surroundings.gpus.present import PresentGpus
 from runner.testing import FakeExecutor
 
 MATRIX = """\

@@ -148,6 +148,14 @@ def test_before_the_first_run_the_machine_alone_is_measured(folder: Path, capsys
     assert (folder / "machine.html").is_file()
 
 
+def test_peaks_are_measured_where_the_machine_has_a_gpu_and_none_is_visible(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("runner.machine._gpus", lambda: (["NVIDIA H100 80GB HBM3"], "580.65.06"))
+    assert document(capsys, "--out", "machine.html")["peaks"]["gpu_uuid"] is None
+
+
 def test_stored_knows_what_was_measured_and_measures_nothing(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ from runner.cell.job import Job
 from runner.executors import Outcome
 from runner.executors.sampling import Pace, Sampling, Thinned
 from runner.judge import judge
-from runner.surroundings.nvml import GpuUse, Unreadable
+from runner.surroundings.gpus.readings import GpuUse, Unreadable
 from runner.testing import PRETENDED, FakeExecutor
 from tests.conftest import MACHINE, make_settings
 

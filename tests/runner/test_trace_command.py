@@ -19,6 +19,8 @@ from runner.cell.job import Job, write_result
 from runner.cli.format import seconds
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
+from runner.preflight.cells import Preflight
+from runner.preflight.facts import GpuFacts
 from runner.testing import Behaviour, FakeExecutor
 from runner.traces import with_trace_kept
 from tests.records.traces.made_up import chrome, damaged, step_of_torch
@@ -68,6 +70,19 @@ def test_a_traced_cell_has_its_trace_of_the_first_process_in_the_runs_folder(fol
         assert neutral.head_of(place / TRACE_NAME).steps == 4
         assert json.loads((place / TABLE_NAME).read_text())["by_phase"][0]["name"] == "forward"
     assert [job.trace is not None for job in executor.jobs].count(True) == 2
+
+
+def test_a_cell_that_the_preflight_refuses_is_not_traced_and_the_reason_is_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (folder / "matrix.yaml").write_text(MATRIX.replace("{repeats: 2}", "{device: gpu}"))
+    executor = FakeExecutor()
+    seams = Seams(executor=executor, preflight=Preflight(gpus=GpuFacts(driver=None)))
+    assert main(["trace", "jax:gru"], seams) == 1
+    assert "no trace of jax gru" in (printed := capsys.readouterr().out)
+    assert "device_mismatch: gpu_missing: no NVIDIA driver is loaded" in printed
+    assert executor.jobs == []
 
 
 def test_what_a_runner_left_that_ended_before_its_record_is_replaced(folder: Path) -> None:

@@ -25,7 +25,7 @@ from runner.executors.visible import (
     order_warnings,
     visible_gpus,
 )
-from runner.surroundings.present_gpus import PresentGpus
+from runner.surroundings.gpus.present import PresentGpus
 from tests.conftest import MACHINE, make_settings
 
 UUIDS = ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-89aa0000-0000-0000-0000-000000000000", "GPU-1f-2", "GPU-2")

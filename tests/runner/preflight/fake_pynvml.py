@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, LOST, MISMATCH = 3, 4, 9, 15, 18
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 2, 3, 4, 6
+DRIVER_NOT_LOADED, LOST, RESET, MISMATCH = 9, 15, 16, 18
 MESSAGES = {
+    2: "Invalid Argument",
     3: "Not Supported",
     4: "Insufficient Permissions",
     6: "Not Found",
     9: "Driver Not Loaded",
     15: "GPU is lost",
+    16: "GPU requires reset",
     18: "RM has detected an NVML/RM version mismatch.",
 }
 
@@ -52,7 +55,6 @@ class FakePynvml:
     """The functions of `pynvml` that the product calls."""
 
     NVMLError = NVMLError
-    NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIB_RM_VERSION_MISMATCH = 3, 9, 18
     NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0, 1, 0
 
     def __init__(
@@ -62,22 +64,20 @@ class FakePynvml:
         cuda: int = 13000,
         init_error: int | None = None,
     ) -> None:
-        self.gpus, self.init_error, self.open = gpus, init_error, 0
+        self.gpus, self.init_error = gpus, init_error
         self.nvmlSystemGetDriverVersion = lambda: driver
         self.nvmlSystemGetCudaDriverVersion_v2 = lambda: cuda
 
     def nvmlInit(self) -> None:
         if self.init_error is not None:
             raise NVMLError(self.init_error)
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:
-        self.open -= 1
 
     def nvmlDeviceGetCount(self) -> int:
         return len([gpu for gpu in self.gpus if gpu.slice_of is None])
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        if index >= self.nvmlDeviceGetCount():
+            raise NVMLError(INVALID_ARGUMENT)
         gpu = self.gpus[index]
         if "nvmlDeviceGetHandleByIndex" in gpu.errors:
             raise NVMLError(gpu.errors["nvmlDeviceGetHandleByIndex"])
@@ -87,7 +87,7 @@ class FakePynvml:
         for gpu in self.gpus:
             if gpu.uuid == uuid:
                 return gpu
-        raise NVMLError(6)
+        raise NVMLError(NOT_FOUND)
 
     def __getattr__(self, name: str) -> Any:
         answers = {

@@ -13,7 +13,7 @@ from runner.preflight import cells
 from runner.preflight.cells import NO_TOOLKIT, Preflight, preflight_of
 from runner.preflight.executor import WithWarnings
 from runner.preflight.facts import TpuFacts, read_gpus
-from runner.surroundings.gpu import DRIVER_FILES
+from runner.surroundings.gpus.state import DRIVER_FILES
 from runner.surroundings.tree import Tree
 from runner.testing import FakeExecutor
 from tests.conftest import make_settings

@@ -13,13 +13,14 @@ from records.schema import Status
 from runner.preflight.builds import BUILDS, Build, CpuBuild, build_of, numbers
 from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
 from runner.preflight.rules import Problem, gpu_problems, tpu_problems
-from runner.surroundings.gpu import DRIVER_FILES
+from runner.surroundings.gpus.state import DRIVER_FILES
 from runner.surroundings.tree import Tree
 from tests.runner.preflight.fake_pynvml import (
     DRIVER_NOT_LOADED,
     LOST,
     MISMATCH,
     NO_PERMISSION,
+    RESET,
     FakeGpu,
     FakePynvml,
     used_by,
@@ -227,8 +228,9 @@ def test_a_gpu_is_found_by_the_beginning_of_its_uuid_as_cuda_finds_it(tmp_path: 
     assert gpu_problems(facts(tmp_path, FakePynvml(V100, FakeGpu(uuid="GPU-b")), "GPU-8932"), ["GPU-8932"], None) == []
 
 
-def test_a_lost_gpu_is_infrastructure_with_the_advice_to_reset_it(tmp_path: Path) -> None:
-    lost = FakeGpu(errors={"nvmlDeviceGetHandleByIndex": LOST})
+@pytest.mark.parametrize("code", [LOST, RESET])
+def test_a_lost_gpu_is_infrastructure_with_the_advice_to_reset_it(tmp_path: Path, code: int) -> None:
+    lost = FakeGpu(errors={"nvmlDeviceGetHandleByIndex": code})
     name, status, message = only(problems(tmp_path, FakePynvml(lost)))
     assert (name, status) == ("gpu_lost", Status.INFRA)
     assert "see the Xid in dmesg" in message

@@ -15,7 +15,7 @@ from records.task import Task
 from runner.cell.job import Job
 from runner.executors.process import ProcessExecutor
 from runner.judge import Verdict
-from runner.surroundings.present_gpus import PresentGpus
+from runner.surroundings.gpus.present import PresentGpus
 from runner.tasks.start import Command, NoDevice, NotStarted, command_of, contained
 from runner.tasks.verdict import judge_task
 from tests.conftest import make_settings

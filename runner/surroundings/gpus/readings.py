@@ -1,9 +1,8 @@
 """GPUs through NVML, the driver's own library: read at the boundaries of epochs, and locked to one clock.
 
 Promise: a reading uses no part of the GPU, is taken while the cell rests, and is None where the driver has no value.
-NVML is imported only for a GPU cell. Counters of the driver (energy, time the clock was held back by heat or power)
-are read at both ends of an epoch, since what holds the clock back ends with the work: the reasons that are active at a
-boundary say less.
+Counters of the driver (energy, time the clock was held back by heat or power) are read at both ends of an epoch, since
+what holds the clock back ends with the work: the reasons that are active at a boundary say less.
 
 Power is energy over time wherever the driver counts energy. `nvmlDeviceGetPowerUsage` is an average over one second on
 Ampere and later (but GA100), so that samples are `NVML_FI_DEV_POWER_INSTANT` where the driver offers it. A MIG device
@@ -15,8 +14,6 @@ Written from NVML's documentation (nvml.h; docs.nvidia.com/deploy/nvml-api) and 
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -26,13 +23,11 @@ from analysis.surroundings.gpu import MHZ, reasons_in_words
 from analysis.surroundings.readings import Unread
 from records.schema import GpuEpochs
 from records.settings import Settings
+from runner.surroundings.gpus.nvml import GpuLost, NotPermitted, Nvml, open_nvml
 
 MILLI = 1e-3
 PERCENT = 0.01
 NANO = 1e-9
-# nvml.h, nvmlReturn_t: NVML_ERROR_GPU_IS_LOST and NVML_ERROR_RESET_REQUIRED; NVML_ERROR_NO_PERMISSION.
-LOST = (15, 16)
-NO_PERMISSION = 4
 # Where power samples come from: NVML_FI_DEV_POWER_INSTANT, or nvmlDeviceGetPowerUsage.
 INSTANT, POWER_USAGE = "instant", "power_usage"
 
@@ -74,11 +69,6 @@ class GpuIdentity:
     mig: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLost(Unread):
-    """NVML says that the GPU is lost or needs a reset."""
-
-
 class Unreadable:
     """Takes the place of a GPU that cannot be read, so that no sum over several GPUs leaves one out."""
 
@@ -93,26 +83,22 @@ class Unreadable:
         return None
 
 
-class Nvml:
-    """One GPU. `library` is `pynvml`, or its stand-in in a test; of a MIG device `card` is the GPU it is part of.
+class ReadableGpu:
+    """One GPU. `card` is the whole GPU: another handle than `handle` if that is a MIG device.
 
     `lost` is what NVML said when the GPU was lost, `not_permitted` the functions that this user may not call,
     `power_source` where samples of power come from, once one was taken.
     """
 
-    def __init__(
-        self, library: Any, handle: Any, card: Any = None, *, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._library, self._handle, self._clock = library, handle, clock
-        self._card = handle if card is None else card
-        self.is_slice = card is not None
+    def __init__(self, nvml: Nvml, handle: Any, card: Any, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._nvml, self._handle, self._card, self._clock = nvml, handle, card, clock
         self.lost: str | None = None
         self.not_permitted: list[str] = []
         self.power_source: str | None = None
 
     def read(self) -> GpuReading:
         """Return what the driver says now."""
-        lib = self._library
+        lib = self._nvml.library
         return GpuReading(
             at_s=self._clock(),
             energy_j=self.energy_j(),
@@ -146,7 +132,7 @@ class Nvml:
         return GpuIdentity(
             uuid=self._ask_own("nvmlDeviceGetUUID"),
             compute_capability=None if capability is None else ".".join(map(str, capability)),
-            mig=self.is_slice or (None if mode is None else bool(mode[0])),
+            mig=self._handle is not self._card or (None if mode is None else bool(mode[0])),
         )
 
     def energy_j(self) -> float | None:
@@ -168,17 +154,13 @@ class Nvml:
 
     def lock(self) -> str | None:
         """Hold the clock to the one the GPU is rated for, which it keeps under any load; return why it cannot be."""
-        rated = self._library.NVML_CLOCK_LIMIT_ID_TDP
-        try:
-            self._library.nvmlDeviceSetGpuLockedClocks(self._card, rated, rated)
-        except self._library.NVMLError as error:
-            return str(error)
-        return None
+        rated = self._nvml.library.NVML_CLOCK_LIMIT_ID_TDP
+        refused = self._nvml.ask("nvmlDeviceSetGpuLockedClocks", self._card, rated, rated)
+        return refused.why.removeprefix("NVML: ") if isinstance(refused, Unread) else None
 
     def unlock(self) -> None:
         """Give the clock back to the driver; if it refuses there is nothing to do."""
-        with contextlib.suppress(self._library.NVMLError):
-            self._library.nvmlDeviceResetGpuLockedClocks(self._card)
+        self._nvml.ask("nvmlDeviceResetGpuLockedClocks", self._card)
 
     def _ask(self, name: str, *arguments: Any, scale: float | None = None) -> Any:
         """Return what a function says of the whole card, None for an error."""
@@ -189,21 +171,17 @@ class Nvml:
         return self._call(name, self._handle)
 
     def _call(self, name: str, *arguments: Any, scale: float | None = None) -> Any:
-        try:
-            found = getattr(self._library, name)(*arguments)
-        except self._library.NVMLError as error:
-            self._note(name, getattr(error, "value", None), str(error))
+        found = self._nvml.ask(name, *arguments)
+        if isinstance(found, GpuLost):
+            self.lost = self.lost or found.why
+        elif isinstance(found, NotPermitted) and name not in self.not_permitted:
+            self.not_permitted.append(name)
+        if isinstance(found, Unread):
             return None
         return found if scale is None else found * scale
 
-    def _note(self, name: str, code: int | None, text: str) -> None:
-        if code in LOST:
-            self.lost = self.lost or text
-        elif code == NO_PERMISSION and name not in self.not_permitted:
-            self.not_permitted.append(name)
-
     def _instant_power_w(self) -> float | None:
-        values = self._ask("nvmlDeviceGetFieldValues", [self._library.NVML_FI_DEV_POWER_INSTANT])
+        values = self._ask("nvmlDeviceGetFieldValues", [self._nvml.library.NVML_FI_DEV_POWER_INSTANT])
         return values[0].value.uiVal * MILLI if values and values[0].nvmlReturn == 0 else None
 
     def _used_by(self, pids: Collection[int]) -> int | None:
@@ -221,65 +199,33 @@ class Nvml:
         return None if status is None else float(status.violationTime) * NANO
 
 
-def loaded() -> Any | Unread:
-    """Return the module `pynvml`, imported only now."""
-    try:
-        return importlib.import_module("pynvml")
-    except ImportError:
-        return Unread("nvidia-ml-py is not installed")
+def open_gpu(visible: str, library: Any = None) -> ReadableGpu | Unread:
+    """Return the GPU that `CUDA_VISIBLE_DEVICES` names so; of one in MIG mode its first MIG device, as CUDA does."""
+    nvml = open_nvml(library)
+    if isinstance(nvml, Unread):
+        return nvml
+    handle = nvml.gpu(visible)
+    if isinstance(handle, Unread):
+        return handle
+    card = nvml.card(handle)
+    if handle is card and (nvml.value("nvmlDeviceGetMigMode", card) or (0, 0))[0]:
+        handle = nvml.value("nvmlDeviceGetMigDeviceHandleByIndex", card, 0) or card
+    return ReadableGpu(nvml, handle, card)
 
 
-def opened(visible: str, library: Any = None) -> Nvml | Unread:
-    """Return the GPU that `CUDA_VISIBLE_DEVICES` names: by index in bus order, by UUID or its beginning, or a MIG UUID.
-
-    `GpuLost` where NVML says so.
-    """
-    library = loaded() if library is None else library
-    if isinstance(library, Unread):
-        return library
-    try:
-        library.nvmlInit()
-        if visible.isdigit():
-            return _first_part(library, library.nvmlDeviceGetHandleByIndex(int(visible)))
-        handle = library.nvmlDeviceGetHandleByUUID(_full_uuid(library, visible))
-        if visible.startswith("MIG-"):
-            return Nvml(library, handle, library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
-        return _first_part(library, handle)
-    except library.NVMLError as error:
-        kind = GpuLost if getattr(error, "value", None) in LOST else Unread
-        return kind(f"NVML: {error}")
-
-
-def readable(found: Sequence[Nvml | Unread]) -> tuple[Nvml | Unreadable, ...]:
+def readable(found: Sequence[ReadableGpu | Unread]) -> tuple[ReadableGpu | Unreadable, ...]:
     """Return what to sample of these GPUs: nothing if none can be read, else one for each."""
-    if not any(isinstance(one, Nvml) for one in found):
+    if not any(isinstance(one, ReadableGpu) for one in found):
         return ()
-    return tuple(one if isinstance(one, Nvml) else Unreadable() for one in found)
-
-
-def _first_part(library: Any, card: Any) -> Nvml:
-    """Return the GPU; of one in MIG mode its first MIG device, which is the one that CUDA shows."""
-    with contextlib.suppress(library.NVMLError):
-        if library.nvmlDeviceGetMigMode(card)[0]:
-            return Nvml(library, library.nvmlDeviceGetMigDeviceHandleByIndex(card, 0), card)
-    return Nvml(library, card)
-
-
-def _full_uuid(library: Any, visible: str) -> str:
-    """Return the only UUID of a GPU that begins so: CUDA takes a shortened one, NVML does not."""
-    if not visible.startswith("GPU-"):
-        return visible
-    handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
-    found = [uuid for one in handles if (uuid := library.nvmlDeviceGetUUID(one)).startswith(visible)]
-    return found[0] if len(found) == 1 else visible
+    return tuple(one if isinstance(one, ReadableGpu) else Unreadable() for one in found)
 
 
 class HeldClocks:
     """The clocks of the GPU that cells run on, held for those that ask for it and given back before any other runs."""
 
-    def __init__(self, open_gpu: Callable[[], Nvml | Unread]) -> None:
+    def __init__(self, open_gpu: Callable[[], ReadableGpu | Unread]) -> None:
         self._open = open_gpu
-        self._held: Nvml | None = None
+        self._held: ReadableGpu | None = None
 
     def suit(self, settings: Settings) -> str | None:
         """Lock or release as this cell asks; return why that is refused."""
@@ -290,7 +236,7 @@ class HeldClocks:
             return None
         gpu = self._open()
         refused = gpu.why if isinstance(gpu, Unread) else gpu.lock()
-        if refused is None and isinstance(gpu, Nvml):
+        if refused is None and isinstance(gpu, ReadableGpu):
             self._held = gpu
             return None
         return (

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from analysis.surroundings.readings import Unread
-from runner.surroundings.cell_gpus import CellGpus
-from runner.surroundings.nvml import GpuIdentity, GpuLost, GpuReading, Nvml, Unreadable
+from runner.surroundings.gpus.cell import CellGpus
+from runner.surroundings.gpus.nvml import GpuLost, Nvml
+from runner.surroundings.gpus.readings import GpuIdentity, GpuReading, ReadableGpu, Unreadable
 
 
-class Gpu(Nvml):
+class Gpu(ReadableGpu):
     """A GPU that draws 100 W times its number, by a clock that moves a second at each reading."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(None, None)
+        super().__init__(Nvml(None), None, None)
         self.number, self.now_s = number, 0.0
 
     def energy_j(self) -> float | None:
@@ -80,7 +81,7 @@ def test_a_gpu_is_lost_when_opened_or_later() -> None:
     gpus = CellGpus(("0",), opening(gpu0=gpu))
     assert gpus.lost is None
     gpu.lost = "GPU is lost"
-    assert (opened_late.lost, gpus.lost) == ("GPU 0: NVML: GPU is lost", "GPU 0: GPU is lost")
+    assert (opened_late.lost, gpus.lost) == ("GPU 0: GPU is lost", "GPU 0: GPU is lost")
 
 
 def test_a_cell_without_gpus_reads_nothing() -> None:

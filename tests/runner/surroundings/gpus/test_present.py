@@ -11,10 +11,10 @@ import pytest
 
 from analysis.surroundings.readings import Unread
 from runner import machine
-from runner.surroundings import present_gpus as module
-from runner.surroundings.present_gpus import PresentGpus, present_gpus
+from runner.surroundings.gpus import nvml as module
+from runner.surroundings.gpus.present import PresentGpus, present_gpus
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FOUND = PresentGpus(("GPU-aa", "GPU-bb"), ("NVIDIA H100", "NVIDIA T4"), "580.95.05")
 
 

@@ -12,7 +12,15 @@ import pytest
 from analysis.surroundings.readings import Unread
 from records.codec import decode, to_json
 from records.schema import GpuEpochs
-from runner.surroundings.nvml import GpuIdentity, GpuReading, GpuUse, HeldClocks, Nvml, opened, over_epochs
+from runner.surroundings.gpus.readings import (
+    GpuIdentity,
+    GpuReading,
+    GpuUse,
+    HeldClocks,
+    ReadableGpu,
+    open_gpu,
+    over_epochs,
+)
 from tests.conftest import make_settings
 
 LOCKED = make_settings(device="gpu", clocks="locked")
@@ -78,8 +86,8 @@ class Driver:
     def nvmlDeviceGetMigMode(self, handle: Any) -> list[int]:
         return [0, 0]
 
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
+    def nvmlDeviceIsMigDeviceHandle(self, handle: Any) -> int:
+        return 0
 
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:
         return 312_500
@@ -121,9 +129,9 @@ READ = GpuReading(
 )
 
 
-def gpu(driver: Driver) -> Nvml:
-    found = opened("0", driver)
-    assert isinstance(found, Nvml)
+def gpu(driver: Driver) -> ReadableGpu:
+    found = open_gpu("0", driver)
+    assert isinstance(found, ReadableGpu)
     return found
 
 
@@ -159,24 +167,24 @@ def test_a_driver_that_refuses_everything_leaves_a_use_unmeasured() -> None:
 @pytest.mark.parametrize(("visible", "handle"), [("3", "index 3"), ("GPU-ab", "uuid GPU-ab")])
 def test_the_gpu_is_the_one_that_the_cell_sees(visible: str, handle: str) -> None:
     driver = Driver()
-    found = opened(visible, driver)
-    assert isinstance(found, Nvml)
+    found = open_gpu(visible, driver)
+    assert isinstance(found, ReadableGpu)
     found.unlock()
     assert driver.calls == [("reset", handle)]
 
 
 def test_a_driver_that_is_not_loaded_is_told() -> None:
-    assert opened("0", Driver("nvmlInit")) == Unread("NVML: Insufficient Permissions")
+    assert open_gpu("0", Driver("nvmlInit")) == Unread("NVML: Insufficient Permissions")
 
 
 def test_without_the_library_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert opened("0") == Unread("nvidia-ml-py is not installed")
+    assert open_gpu("0") == Unread("nvidia-ml-py is not installed")
 
 
 def test_clocks_are_locked_at_the_rated_one_once_and_given_back_before_a_free_cell() -> None:
     driver = Driver()
-    held = HeldClocks(lambda: opened("0", driver))
+    held = HeldClocks(lambda: open_gpu("0", driver))
     assert [held.suit(one) for one in (FREE, LOCKED, LOCKED, FREE, FREE, LOCKED)] == [None] * 6
     held.release()
     held.release()
@@ -193,7 +201,7 @@ def test_clocks_are_locked_at_the_rated_one_once_and_given_back_before_a_free_ce
     ],
 )
 def test_clocks_that_cannot_be_held_are_refused_with_the_reason_and_what_to_do(driver: Driver, why: str) -> None:
-    held = HeldClocks(lambda: opened("0", driver))
+    held = HeldClocks(lambda: open_gpu("0", driver))
     refused = held.suit(LOCKED)
     assert refused is not None
     assert refused.startswith(f"clocks: locked: the GPU's clocks cannot be held here: {why}; it takes root")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.surroundings.readings import Unread
-from runner.surroundings.nvml import loaded
+from runner.surroundings.gpus.nvml import open_nvml
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,15 @@ class PresentGpus:
 
 def present_gpus(library: Any = None) -> PresentGpus | Unread:
     """Return the GPUs that the driver lists; `library` is `pynvml`, or what stands for it in a test."""
-    library = loaded() if library is None else library
-    if isinstance(library, Unread):
-        return library
-    try:
-        library.nvmlInit()
-        handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
-        return PresentGpus(
-            tuple(library.nvmlDeviceGetUUID(one) for one in handles),
-            tuple(library.nvmlDeviceGetName(one) for one in handles),
-            library.nvmlSystemGetDriverVersion(),
-        )
-    except library.NVMLError as error:
-        return Unread(f"NVML: {error}")
+    nvml = open_nvml(library)
+    if isinstance(nvml, Unread):
+        return nvml
+    count = nvml.ask("nvmlDeviceGetCount")
+    handles = [count] if isinstance(count, Unread) else nvml.gpus()
+    driver = nvml.text("nvmlSystemGetDriverVersion")
+    uuids = [one if isinstance(one, Unread) else nvml.text("nvmlDeviceGetUUID", one) for one in handles]
+    models = [one if isinstance(one, Unread) else nvml.text("nvmlDeviceGetName", one) for one in handles]
+    for found in (*uuids, *models, driver):
+        if isinstance(found, Unread):
+            return found
+    return PresentGpus(tuple(map(str, uuids)), tuple(map(str, models)), str(driver))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis.surroundings.readings import Unread
-from runner.surroundings.gpu_identity import GpuIdentity, gpu_identity
+from runner.surroundings.gpus.identity import GpuIdentity, gpu_identity
 
 UUID = "GPU-8a6f2d3e-0000-0000-0000-000000000001"
 
