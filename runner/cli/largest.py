@@ -88,7 +88,7 @@ def line(name: str, found: Found) -> str:
     if found.stopped:
         return f"{name}  stopped at batch {found.batch_size}: {found.stopped}"
     if found.largest is None:
-        return f"{name}  batch 1 does not fit; use a smaller model or more memory"
+        return f"{name}  batch 1 does not fit; use fewer samples, a smaller model or more memory"
     beyond = found.smallest_too_large or "none tried"
     memory = size(found.peak_memory_bytes)
     return f"{name}  fits {found.largest}  too large {beyond}  peak memory {memory}  tries {found.tries}"

@@ -12,5 +12,6 @@ def wide_samples(megabytes: int = 64, samples: int = 1, **_: Any) -> Any:
 
     width = megabytes * (1 << 18)
     model = keras.Sequential([keras.Input((width,)), keras.layers.Dense(1)])
-    model.compile(optimizer=keras.optimizers.SGD(1e-9), loss="mse")
-    return model, np.ones((samples, width), "float32"), np.zeros((samples, 1), "float32")
+    model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+    # Zeros take no memory before they are copied into batches.
+    return model, np.zeros((samples, width), "float32"), np.ones((samples, 1), "float32")
