@@ -376,6 +376,7 @@ class _Campaign:
             fault=arm.fault,
             autotune_dir=_autotuned(arm.run, step.cell),
             cuda_cache_dir=_cuda_cache(arm.run, step.cell),
+            steps_held=step.cell.steps_held,
             task=step.cell.task,
             outputs_dir=_made(arm.run.folder / "outputs" / name) if step.cell.task else None,
             trace=step.cell.trace if step.repeat == TRACED_REPEAT else None,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from records import fc
 from records.settings import Scalar
 from runner.catalog import Workload
-from runner.grammar import SETTINGS, Axes
+from runner.grammar import LARGEST, SETTINGS, Axes
 from runner.yaml_strict import say
 
 GPU_ONLY = ("clocks", "autotune")  # beyond their default
@@ -36,6 +37,9 @@ def conflicts(axes: Axes, workload: Workload) -> list[Conflict]:
         if elsewhere and (other := next((value for value in axes[key] if value != usual), None)):
             text = f"must be {usual} on device {elsewhere[0]}, got {say(other)}; give GPU cells an entry of their own"
             found.append(Conflict(key, "device", text))
+    if workload.name == fc.WORKLOAD and LARGEST in axes["batch_size"]:
+        text = f"must be a whole number for {workload.name}, got {say(LARGEST)}"
+        found.append(Conflict("batch_size", "workload", text))
     for source in axes["data"]:
         if source not in workload.data:
             text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"

@@ -34,6 +34,7 @@ Axes = dict[str, tuple[Scalar, ...]]
 
 VERSION = 1
 MAX_TEXT = 200
+LARGEST = "largest"
 # What becomes a path, a label or an SQL identifier.
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 # A user's workload; the JSON Schema uses the same pattern.
@@ -127,7 +128,13 @@ def _is_kind(kind: str, value: Scalar) -> bool:
 
 # Each of these may be a list, which makes it an axis. No default: the workload's own, from the catalog.
 SETTINGS: dict[str, Rule] = {
-    "batch_size": Rule("int", 1, 1_000_000, meaning="samples in one step; by default the workload's own"),
+    "batch_size": Rule(
+        "int",
+        1,
+        1_000_000,
+        choices=(LARGEST,),
+        meaning="samples in one step; by default the workload's own; largest: the most that fit the device's memory",
+    ),
     "samples": Rule("int", 1, 10_000_000, meaning="samples held in memory; by default the workload's own"),
     "phase": Rule(choices=PHASES, default="fit", meaning="train, or predict only"),
     "epochs": Rule("int", 1, 10_000, default=4, meaning="epochs run, the discarded ones included"),

@@ -32,11 +32,12 @@ from runner import yaml_strict
 from runner.catalog import Catalog
 from runner.entries import Entry, read
 from runner.errors import MatrixError
-from runner.grammar import SETTINGS, Axes
+from runner.grammar import LARGEST, SETTINGS, Axes
 from runner.overrides import Overrides, overridden
 from runner.yaml_strict import path_text, printable
 
 MAX_CELLS = 100_000
+TO_BE_FOUND = 0  # the batch size of a planned cell that asks for the largest; no record has it
 FIRST_LOOK = 5  # the fewest repeats that give an interval
 MAX_REPEATS = 1_000_000  # of all cells together; a step of the plan takes about 50 bytes
 
@@ -46,7 +47,8 @@ class Cell:
     """One point of the matrix; `line` is that of its entry.
 
     `precision_target` is None for a fixed number of repeats; else `repeats` is where the first look is taken. `task` is
-    the external command that it runs in place of a workload; `trace` what its first process traces.
+    the external command that it runs in place of a workload; `trace` what its first process traces. `steps_held` is
+    that of `runner.cell.job.Job`.
     """
 
     settings: Settings
@@ -57,11 +59,17 @@ class Cell:
     precision_target: float | None = None
     task: Task | None = None
     trace: Trace | None = None
+    steps_held: int = 0
 
     @property
     def auto(self) -> bool:
         """Whether repeats are added until the intervals are narrow enough."""
         return self.precision_target is not None
+
+    @property
+    def asks_largest(self) -> bool:
+        """Whether its batch size is the largest that fits, which is found before it is measured."""
+        return self.settings.batch_size == TO_BE_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +215,8 @@ def _repeats(entry: Entry) -> tuple[int, float | None]:
 
 
 def _label(cell: Cell) -> str:
-    return f"{cell.settings.workload} on {cell.settings.backend} at batch {cell.settings.batch_size}"
+    size = LARGEST if cell.asks_largest else cell.settings.batch_size
+    return f"{cell.settings.workload} on {cell.settings.backend} at batch {size}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +229,7 @@ class _Axis:
 
     def matching(self, exclude: Axes) -> set[int]:
         """Return the numbers of the values that have everything the exclude says of this field."""
-        asked = {key: {repr(v) for v in allowed} for key, allowed in exclude.items()}
+        asked = {key: {repr(_setting(key, v)) for v in allowed} for key, allowed in exclude.items()}
         if self.name == "params":
             own = {key: allowed for key, allowed in asked.items() if key != "backend" and key not in SETTINGS}
             return {i for i, v in enumerate(self.values) if all(repr(v[key]) in ok for key, ok in own.items())}
@@ -258,7 +267,10 @@ def _cells(entry: Entry) -> Iterator[Cell]:
 def _axes(entry: Entry) -> list[_Axis]:
     """Return one axis for each field of `Settings`, in the order they change: the backend fastest."""
     listed = {"workload": (entry.workload.name,), "set_by_matrix": (entry.set_by_matrix,), **entry.axes}
-    axes = [_Axis(name, list(values), [_text(name, v) for v in values]) for name, values in listed.items()]
+    axes = [
+        _Axis(name, [_setting(name, v) for v in values], [_text(name, v) for v in values])
+        for name, values in listed.items()
+    ]
     names = list(entry.params)
     written = [[f"{_canonical(name)}:{_canonical(v)}" for v in entry.params[name]] for name in sorted(names)]
     ordered = sorted(names)
@@ -266,6 +278,11 @@ def _axes(entry: Entry) -> list[_Axis]:
     texts = ["{" + ",".join(point) + "}" for point in product(*written)]
     backend = _Axis("backend", list(entry.backends), [_canonical(b) for b in entry.backends])
     return [*axes, _Axis("params", points, texts), backend]
+
+
+def _setting(name: str, value: Scalar) -> Scalar:
+    """Return a value as `Settings` has it."""
+    return TO_BE_FOUND if name == "batch_size" and value == LARGEST else value
 
 
 def _excludes(entry: Entry, axes: list[_Axis], moving: list[_Axis]) -> list[list[tuple[int, set[int]]]] | None:

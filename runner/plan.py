@@ -115,7 +115,7 @@ def estimate_s(cell: Cell, catalog: Catalog, earlier: Mapping[str, float]) -> fl
     elif isinstance(settings.steps_per_epoch, int):
         epoch_s = settings.steps_per_epoch * step_s
     else:
-        epoch_s = -(-settings.samples // settings.batch_size) * step_s
+        epoch_s = -(-settings.samples // max(1, settings.batch_size)) * step_s
     modelled_s = START_TIME_S + FIRST_EPOCH_EXTRA_TIME_S + settings.epochs * epoch_s
     return min(cell.timeout_s, modelled_s) if cell.task else modelled_s
 

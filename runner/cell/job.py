@@ -49,7 +49,8 @@ class Job:
     was tuned, None where each tunes for itself. `cuda_cache_dir` is where the GPU cells of a run keep the kernels
     that the driver compiled, None on another device. `task` is the external command to run in place of a workload, and
     `outputs_dir` where what it leaves is kept. With `board` the process leaves, after everything measured, what
-    TensorBoard is to show of it, and `trace` is what to trace then.
+    TensorBoard is to show of it, and `trace` is what to trace then. `steps_held` is for how many steps it holds batches
+    where its epochs use fewer, never more than one pass over the samples.
     """
 
     nonce: str
@@ -70,6 +71,7 @@ class Job:
     trace: Trace | None = None
     board: bool = False
     cuda_cache_dir: str | None = None
+    steps_held: int = 0
 
     @property
     def goes_on(self) -> bool:

@@ -89,7 +89,7 @@ class Training:
             self._kept.turns,
             lambda count: min(self._fit("calibration", feeder, Stretch(count * chunk, 2)).times_s) / chunk,
         )
-        self._fed = feeder = self._feeder(make_batches(self._built, settings, steps))
+        self._fed = feeder = self._feeder(make_batches(self._built, settings, max(steps, self._job.steps_held)))
         self.ledger.before = Weights.of(self.model)
         log = self._fit("epochs", feeder, self._kept.stretch(settings, steps))
         self._kept.end()
@@ -160,7 +160,7 @@ class Predicting:
             self._kept.turns,
             lambda count: min(self._predict("calibration", placed, Stretch(count, 2)).epoch_times_s),
         )
-        self._fed = placed = self._placed(make_batches(self._built, settings, calls))
+        self._fed = placed = self._placed(make_batches(self._built, settings, max(calls, self._job.steps_held)))
         log = self._predict("epochs", placed, self._kept.stretch(settings, calls))
         self._kept.end()
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)

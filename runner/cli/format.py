@@ -61,7 +61,8 @@ def size(value: int | None) -> str:
 
 def asked(settings: Settings) -> str:
     """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case."""
-    from runner.grammar import SETTINGS
+    from runner.grammar import LARGEST, SETTINGS
+    from runner.matrix import TO_BE_FOUND
 
     usual = _default_params().get(settings.workload, {})
     told = [
@@ -73,6 +74,8 @@ def asked(settings: Settings) -> str:
         return printable(" ".join([settings.workload, *told]))
     for name, rule in SETTINGS.items():
         value = getattr(settings, name)
+        if name == "batch_size" and value == TO_BE_FOUND:
+            value = LARGEST
         if name != "samples" and (rule.default is None or value != rule.default):
             told.append(f"{name}={value}")
     return printable(" ".join([settings.workload, *told]))

@@ -199,11 +199,18 @@ def log_dir(args: argparse.Namespace) -> Path | None:
     return found
 
 
-def chosen_matrix(args: argparse.Namespace) -> tuple[Matrix, list[Cell]]:
-    """Return the matrix and the cells that it and the flags ask for. Raises `InputError`."""
+def chosen_matrix(args: argparse.Namespace, *, largest: bool = False) -> tuple[Matrix, list[Cell]]:
+    """Return the matrix and the cells that it and the flags ask for; `batch_size: largest` only for who asks for it.
+
+    Raises `InputError`.
+    """
+    from runner.largest_cells import refuse
     from runner.matrix import load
 
-    return chosen_of(args, load(args.matrix), overrides(args))
+    matrix, cells = chosen_of(args, load(args.matrix), overrides(args))
+    if not largest:
+        refuse(cells)
+    return matrix, cells
 
 
 def chosen_of(args: argparse.Namespace, matrix: Matrix, wanted: Overrides) -> tuple[Matrix, list[Cell]]:

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     from runner.plan import order, plan_id
 
     gc.disable()  # nothing here forms cycles, and on 100,000 cells the collector takes a sixth of the time
-    matrix, cells = chosen_matrix(args)
+    matrix, cells = chosen_matrix(args, largest=True)
     estimated = estimates(args, cells)
     steps = order(cells, args.order_seed)
     problems = gpu_problems(cell.settings for cell in cells)
@@ -138,6 +138,9 @@ def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) ->
     head = f"{len(cells)} cells, {len(steps)} processes, about {duration(estimated.total_s(steps))}"
     if any(cell.auto for cell in cells):
         head += " at least: repeats are added to auto cells"
+    if count := sum(cell.asks_largest for cell in cells):
+        found = "1 cell has" if count == 1 else f"{count} cells have"
+        head += f"\n{found} batch_size largest: found when the run begins, which takes more time"
     if not (capped := len(estimated.over_limit_s)):
         return head
     unlimited = duration(sum(estimated.without_limit_s(step.cell.cell_id) for step in steps))
@@ -150,6 +153,7 @@ def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) ->
 
 def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[str, Any]:
     from records.codec import to_json
+    from runner.grammar import LARGEST
 
     cells = {step.cell.cell_id: step.cell for step in steps}
     return {
@@ -163,7 +167,7 @@ def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[st
                 "timeout_s": c.timeout_s,
                 "estimated_s": estimated.within_limit_s[c.cell_id],
                 "estimated_without_limit_s": estimated.without_limit_s(c.cell_id),
-                "settings": to_json(c.settings),
+                "settings": to_json(c.settings) | ({"batch_size": LARGEST} if c.asks_largest else {}),
             }
             for c in cells.values()
         ],

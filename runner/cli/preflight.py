@@ -26,8 +26,11 @@ def before_measuring(args: argparse.Namespace, session: Session) -> Preflight | 
         from runner.preflight.cells import preflight_of
 
         found = preflight_of([settings for settings, _ in cells], in_containers=args.executor == "docker")
+    printed: set[str] = vars(args).setdefault("preflight_printed", set())
     for line in found.lines(cells) if found else ():
-        print(f"preflight: {line}", file=sys.stderr)
+        if line not in printed:
+            print(f"preflight: {line}", file=sys.stderr)
+        printed.add(line)
     return found
 
 

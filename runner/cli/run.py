@@ -45,12 +45,13 @@ def run(args: argparse.Namespace) -> int:
     """Measure, publish, show. Returns the exit code."""
     from records.store import Results
     from runner.adaptive import Goal
+    from runner.cli.largest import with_largest
 
-    matrix, cells = chosen_matrix(args)
+    matrix, cells = chosen_matrix(args, largest=True)
     upload = sending.asked(args)
     results = Results(args.results)
     arms = {"": own_arm(args, cells)}
-    asked = request(args, cells, arms, left_out=matrix.left_out)
+    asked = with_largest(args, results, request(args, cells, arms, left_out=matrix.left_out))
     session = measure_session(args, results, asked, Goal(budget_s(args, matrix)))
     code = conclude(args, session.runs[""], session)
     if upload is not None:

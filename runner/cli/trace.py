@@ -126,10 +126,12 @@ def _recorded(args: argparse.Namespace, wanted: Trace) -> int:
     from runner.adaptive import Goal
     from runner.cli.run import exit_code, measure_session, own_arm, started
     from runner.cli.stored import write_report
+    from runner.largest_cells import refuse
     from runner.session import Request
     from runner.stopping import stopping
 
     cell = replace(_cell(args), repeats=1, precision_target=None, trace=wanted)
+    refuse([cell])
     args.matrix = args.matrix or MATRIX
     arms = {"": own_arm(args, [cell])}
     about = {"command": ["runner", *args.given], "matrix_path": "runner trace", "matrix_text": _text(cell)}

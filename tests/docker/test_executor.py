@@ -115,6 +115,35 @@ def test_sizes_that_exceed_what_a_container_may_take_are_refused_before_they_are
     assert (record.reason or "").startswith("weight_size: 4096 at level 10")
 
 
+GROWING = "tests.workloads.growing:wide_samples"
+
+
+def test_a_cell_with_the_largest_batch_is_measured_with_what_fits_the_container(tmp_path: Path) -> None:
+    matrix(tmp_path, [SERVICE], f"{GROWING}\n    batch_size: largest")
+    done = run(tmp_path, "--memory", "1g")
+    (record,) = counted_records(tmp_path)
+    (found,) = json.loads(next((tmp_path / "results").glob("2*/run.json")).read_text())["largest_batch"]["cells"]
+    tries = [r for run in Results(tmp_path / "results" / "fit-batch").runs() for r in run.load()[0]]
+    assert left(tmp_path / "results" / "fit-batch") == []
+    assert found["largest"] == record.settings.batch_size, done.stdout + done.stderr
+    assert found["tries"] == len(tries)
+    assert found["largest"] < found["smallest_too_large"]
+    assert {(r.settings.batch_size, r.status) for r in tries if r.status not in MEASURED} >= {
+        (found["smallest_too_large"], Status.OOM_HOST)
+    }
+
+
+def test_a_try_holds_as_many_samples_as_the_measured_cell(tmp_path: Path) -> None:
+    matrix(tmp_path, [SERVICE], f"{GROWING}\n    params: {{samples: 8}}", samples=8, steps_per_epoch="seed")
+    text = (tmp_path / "matrix.yaml").read_text().replace("samples: 8, batch_size", "batch_size")
+    (tmp_path / "matrix.yaml").write_text(text)
+    python, *flags = command(tmp_path, "--memory", "1g")
+    asked = [python, *flags[:2], "fit-batch", GROWING, *flags[2:]]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "batch 1 does not fit" in done.stdout
+
+
 def test_a_child_that_takes_too_much_memory_is_a_warning(tmp_path: Path) -> None:
     record = one(tmp_path, "child_hoarding", "--memory", "1200m")
     assert record.status in MEASURED, record

@@ -49,12 +49,12 @@ def test_every_default_obeys_its_own_rule() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
-        ("batch_size", 0, "a whole number from 1 to 1000000"),
-        ("batch_size", -4, "a whole number from 1 to 1000000"),
-        ("batch_size", True, "a whole number from 1 to 1000000"),
-        ("batch_size", 32.0, "a whole number from 1 to 1000000"),
-        ("batch_size", "32", "a whole number from 1 to 1000000"),
-        ("batch_size", 1_000_001, "a whole number from 1 to 1000000"),
+        ("batch_size", 0, "largest or a whole number from 1 to 1000000"),
+        ("batch_size", -4, "largest or a whole number from 1 to 1000000"),
+        ("batch_size", True, "largest or a whole number from 1 to 1000000"),
+        ("batch_size", 32.0, "largest or a whole number from 1 to 1000000"),
+        ("batch_size", "32", "largest or a whole number from 1 to 1000000"),
+        ("batch_size", 1_000_001, "largest or a whole number from 1 to 1000000"),
         ("epochs", 10_001, "a whole number from 1 to 10000"),
         ("discard", -1, "a whole number from 0 to 9999"),
         ("steps_per_epoch", "full", "auto, seed or a whole number from 1 to 1000000"),

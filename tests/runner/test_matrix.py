@@ -197,16 +197,19 @@ def test_include_adds_after_exclude_has_left_out(cells_of: Expand) -> None:
 REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "batch 0": (
         ("batch_size: 0",),
-        ["5: cells[0].batch_size: must be a whole number from 1 to 1000000, got 0"],
+        ["5: cells[0].batch_size: must be largest or a whole number from 1 to 1000000, got 0"],
     ),
     "a bad value in an axis": (
         ("batch_size:", "  - 1", "  - -4", "  - true"),
         [
-            "7: cells[0].batch_size[1]: must be a whole number from 1 to 1000000, got -4",
-            "8: cells[0].batch_size[2]: must be a whole number from 1 to 1000000, got true",
+            "7: cells[0].batch_size[1]: must be largest or a whole number from 1 to 1000000, got -4",
+            "8: cells[0].batch_size[2]: must be largest or a whole number from 1 to 1000000, got true",
         ],
     ),
-    "octal": (("batch_size: 012",), ["5: cells[0].batch_size: must be a whole number from 1 to 1000000, got '012'"]),
+    "octal": (
+        ("batch_size: 012",),
+        ["5: cells[0].batch_size: must be largest or a whole number from 1 to 1000000, got '012'"],
+    ),
     "sexagesimal": (("timeout_s: 16:30",), ["5: cells[0].timeout_s: must be a number from 1 to 86400, got '16:30'"]),
     "no": (("eager: no",), ["5: cells[0].eager: must be true or false, got 'no'"]),
     "nothing": (("seed:",), ["5: cells[0].seed: must be a whole number from 0 to 2147483647, got nothing"]),
@@ -517,7 +520,10 @@ def test_exclude_looks_at_what_set_has_made(cells_of: Expand) -> None:
             "--set batchsize=3: must be a setting or a parameter of a workload of the matrix, "
             "got 'batchsize'; did you mean batch_size?",
         ),
-        ({"assignments": {"batch_size": 0}}, "--set batch_size=0: must be a whole number from 1 to 1000000, got 0"),
+        (
+            {"assignments": {"batch_size": 0}},
+            "--set batch_size=0: must be largest or a whole number from 1 to 1000000, got 0",
+        ),
         ({"assignments": {"epochs": 1}}, "--set epochs=1: cells[0]: discard must be less than epochs (1), got 1"),
         (
             {"assignments": {"data": "keras:mnist"}},
