@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.options import add_results_option, check_output, count_gpus
-from runner.errors import InputError, UsageError
+from runner.errors import InfrastructureError, InputError, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from runner.executors.probe import Probe
@@ -55,17 +55,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the checks and write the report; exit code 1 where one failed."""
+    """Run the checks and write the report; exit code 1 where one failed, 130 after an interruption."""
     path = _report_path(args)
     if args.merge:
-        from runner.first_hour.report import merged
+        return _write(_merged(args), path)
+    report, interrupted = _checked(args)
+    code = _write(report, path)
+    return Interrupted.exit_code if interrupted else code
 
-        return _write(merged({file.stem: _read(file) for file in args.merge}), path)
-    return _write(_checked(args), path)
+
+def _merged(args: argparse.Namespace) -> Report:
+    from runner.first_hour.report import merged
+
+    if args.only or args.backend:
+        raise UsageError("--merge: takes whole reports; leave out --only and --backend")
+    return merged({file.stem: _read(file) for file in args.merge})
 
 
-def _checked(args: argparse.Namespace) -> Report:
-    """Run the checks of every backend that is asked for."""
+def _checked(args: argparse.Namespace) -> tuple[Report, bool]:
+    """Run the checks of every backend that is asked for; return also whether a signal ended them."""
     from runner.campaign import utc_now
     from runner.executors.probe import ProcessProbe
     from runner.first_hour.report import Report
@@ -74,40 +82,60 @@ def _checked(args: argparse.Namespace) -> Report:
     device = args.device or "gpu"
     probe = args.seams.probe or ProcessProbe()
     backends = _backends(args.backend, probe)
+    count_gpus(device)  # refuses what CUDA_VISIBLE_DEVICES says before anything is asked of the driver
+    _refuse_without_device(backends, device)
     about = {"date": f"{utc_now():%Y-%m-%d %H:%M} UTC", **_about(device, backends)}
+    args.results.mkdir(parents=True, exist_ok=True)
     done: list[Done] = []
-    with interruptible(), tempfile.TemporaryDirectory(prefix="first-hour-") as folder:
-        for backend in backends:
-            done += _all_done(_chosen(_steps(probe, backend, device, Path(folder)), args.only))
-    if not done:
+    interrupted = False
+    try:
+        # In the results folder, since a container's /tmp is small, and no library can be loaded from it.
+        with interruptible(), tempfile.TemporaryDirectory(prefix=".first-hour-", dir=args.results) as folder:
+            for backend in backends:
+                own = Path(folder).resolve() / backend
+                _run_all(_chosen(_steps(probe, backend, device, own), args.only), done)
+    except Interrupted:
+        interrupted = True
+    if not done and not interrupted:
         raise UsageError(f"--only: no check has {' or '.join(map(repr, args.only))} in its name")
-    return Report(f"a {device.upper()}", about, done)
+    return Report(f"a {device.upper()}", about, done), interrupted
+
+
+def _refuse_without_device(backends: Sequence[str], device: str) -> None:
+    """Raise `InfrastructureError` where no backend can use the device: its first check would say no more."""
+    from runner.peaks import probe_settings
+    from runner.preflight.cells import preflight_of
+
+    cells = [probe_settings(backend, device) for backend in backends]
+    preflight = preflight_of(cells)
+    if preflight is None:
+        return
+    found = [[one for one in preflight.problems(cell) if one.status is not None] for cell in cells]
+    if all(found):
+        raise InfrastructureError("\n".join(dict.fromkeys(str(problems[0]) for problems in found)))
 
 
 def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[Step]:
     from runner.first_hour.checks import Hour, steps
     from runner.first_hour.measured import Place
 
-    own = folder / backend
-    own.mkdir()
+    folder.mkdir()
     workers = (1, 2) if device == "cpu" or count_gpus(device) > 1 else (1,)
-    return steps(Hour(Place(backend, device, own), probe, workers=workers))
+    return steps(Hour(Place(backend, device, folder), probe, workers=workers))
 
 
 def _chosen(every: Iterator[Step], only: Sequence[str]) -> Iterator[Step]:
     return (step for step in every if not only or any(text in step.name for text in only))
 
 
-def _all_done(every: Iterator[Step]) -> list[Done]:
-    """Run the steps in order; where an essential one fails none follows."""
+def _run_all(every: Iterator[Step], done: list[Done]) -> None:
+    """Run the steps in order and add them to those that are done; where an essential one fails none follows."""
     from runner.first_hour.steps import Outcome
 
-    done: list[Done] = []
     for step in every:
         done.append(_done(step))
         if step.essential and done[-1].found.outcome is Outcome.FAILED:
             break
-    return done
 
 
 def _done(step: Step) -> Done:
@@ -118,6 +146,9 @@ def _done(step: Step) -> Done:
     began_s = time.monotonic()
     try:
         found = step.run()
+    except Interrupted:
+        print(" interrupted", flush=True)
+        raise
     except Exception as error:  # noqa: BLE001 - the other steps are to run and the report to be written
         found = Found(Outcome.FAILED, f"{type(error).__name__}: {error}")
     done = Done(step.name, step.expected, found, time.monotonic() - began_s)
@@ -163,7 +194,7 @@ def _report_path(args: argparse.Namespace) -> Path:
     if args.report is None:
         args.results.mkdir(parents=True, exist_ok=True)
         return Path(args.results) / REPORT
-    if args.report.suffix == ".json":
+    if args.report.suffix != ".md":
         raise UsageError(f"--report: must be a file such as report.md, got {args.report}; the .json is named after it")
     check_output("--report", args.report)
     return Path(args.report)
@@ -174,7 +205,9 @@ def _read(path: Path) -> Report:
 
     try:
         return read(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise InputError(f"--merge: {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"--merge: {path}: must be a JSON report of this command: {error}") from error
 
 

@@ -32,7 +32,7 @@ BATCH = {"cpu": 256, "gpu": 2048}
 PRODUCTS = {"cpu": 60, "gpu": 40}
 STEPS = {"cpu": 15, "gpu": 30}
 BALLAST_MIB = {"cpu": 512, "gpu": 1024}
-TRACED_STEPS = 5
+LEAST_IN_STEPS = 0.5  # of the operations in a trace; those before the first and after the last traced step have none
 TOO_LARGE_MIB = 1 << 20  # 1 TiB: more than any device has
 
 
@@ -117,8 +117,10 @@ def trace(hour: Hour) -> Found:
     table = tabled(path)
     if table.busy_share is None or not table.steps:
         return Found(Outcome.FAILED, "the trace has no operation, or no step")
+    if record.times.step_time_s is None:
+        return Found(Outcome.FAILED, f"the cell of the trace has no step time: {record.status}: {record.reason}")
     busy_s = table.busy_share * table.window_s / table.steps
-    return judgements.traced(busy_s, record.times.step_time_s or float("nan"), hour.device)
+    return judgements.traced(busy_s, record.times.step_time_s, hour.device)
 
 
 def resident_feed(hour: Hour) -> Found:
@@ -126,7 +128,15 @@ def resident_feed(hour: Hour) -> Found:
     if hour.device == "cpu":
         return _only_on_a_gpu("a CPU's batches lie in its own memory")
     _, path = _traced(hour)
+    if (share := share_in_steps(neutral.spans(path))) < LEAST_IN_STEPS:
+        return Found(Outcome.FAILED, f"only {share:.0%} of the operations in the trace have a step".replace("%", " %"))
     return judgements.resident(list(copies_to_device(neutral.spans(path))), hour.of(BATCH) * hour.of(ROWS) * 4)
+
+
+def share_in_steps(spans: Iterable[neutral.Span]) -> float:
+    """Return the share of a device's operations that are assigned to a step; 0 without any."""
+    steps = [one.step is not None for one in spans if one.track.kind is neutral.Kind.COMPUTE]
+    return sum(steps) / len(steps) if steps else 0.0
 
 
 def copies_to_device(spans: Iterable[neutral.Span]) -> Iterator[tuple[str, int | None]]:

@@ -80,7 +80,9 @@ def resident(copies: Sequence[tuple[str, int | None]], batch_bytes: int) -> Foun
 def precise(errors: Mapping[str, float], recorded: Mapping[str, bool | None], device: str) -> Found:
     """Judge what a record says of TF32 by the errors of a product, a convolution and a recurrent layer."""
     seen = {name: errors[name] > TF32_ERROR for name in PRECISIONS}
-    lines = [f"{name}: error {errors[name]:.1e}, recorded TF32: {_word(recorded.get(name))}" for name in PRECISIONS]
+    lines = [
+        f"{name}: error {errors[name]:.1e}, TF32 by the record: {_word(recorded.get(name))}" for name in PRECISIONS
+    ]
     wrong = [name for name in PRECISIONS if bool(recorded.get(name)) != seen[name]]
     unknown = [name for name in PRECISIONS if recorded.get(name) is None and device == "gpu"]
     outcome = Outcome.FAILED if wrong or unknown else Outcome.OK
@@ -150,4 +152,4 @@ def ended_with(status: str, wanted: str, reason: str | None) -> Found:
 
 
 def _word(value: bool | None) -> str:
-    return "not recorded" if value is None else "yes" if value else "no"
+    return "not probed" if value is None else "yes" if value else "no"

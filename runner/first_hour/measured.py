@@ -80,8 +80,9 @@ class Place:
 
     def command(self, *arguments: str, **changes: str) -> Ended:
         """Run a command of `runner` to its end."""
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "runner.cli.main", *arguments],
+        command = [sys.executable, "-P", "-m", "runner.cli.main", *arguments]
+        with subprocess.Popen(
+            command,
             cwd=self.folder,
             env={**self.environment, **changes},
             stdin=subprocess.DEVNULL,
@@ -89,10 +90,14 @@ class Place:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=LIMIT_S,
-            check=False,
-        )
-        return Ended(done.returncode, [line for line in done.stdout.splitlines() if line.strip()])
+        ) as child:
+            try:
+                printed, _ = child.communicate(timeout=LIMIT_S)
+            except BaseException:
+                child.terminate()  # it ends its own processes
+                child.wait()
+                raise
+        return Ended(child.returncode, [line for line in printed.splitlines() if line.strip()])
 
     def _matrix(self, cell: Mapping[str, Any]) -> dict[str, Any]:
         defaults = {"device": self.device, "repeats": 1, "epochs": 4}

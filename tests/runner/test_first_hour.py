@@ -19,10 +19,11 @@ from records.peaks import Gemm, Stream, Timed
 from records.schema import DeviceProof
 from records.traces.names import copy_of
 from records.traces.neutral import Kind, Span, Track
-from runner.cli.first_hour import _all_done
+from runner.cli.first_hour import _run_all
 from runner.cli.main import Seams, main
+from runner.errors import Interrupted
 from runner.first_hour import judgements, report
-from runner.first_hour.checks import copies_to_device
+from runner.first_hour.checks import copies_to_device, share_in_steps
 from runner.first_hour.steps import Done, Found, Outcome, Step
 
 OK, FAILED, NOT_RUN = Outcome.OK, Outcome.FAILED, Outcome.NOT_RUN
@@ -140,9 +141,32 @@ def step(outcome: Outcome, *, essential: bool = False) -> Step:
     return Step(str(outcome), "something", lambda: Found(outcome, "found"), essential)
 
 
+def run_all(*steps: Step) -> list[Done]:
+    done: list[Done] = []
+    _run_all(iter(steps), done)
+    return done
+
+
+def test_an_interruption_ends_the_steps_and_keeps_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> Found:
+        raise Interrupted("stopped by SIGINT")
+
+    done: list[Done] = []
+    with pytest.raises(Interrupted):
+        _run_all(iter([step(OK), Step("two", "something", interrupted), step(OK)]), done)
+    assert [one.found.outcome for one in done] == [OK]
+    assert "two ... interrupted" in capsys.readouterr().out
+
+
+def test_a_trace_whose_operations_have_no_step_says_nothing_of_copies() -> None:
+    track = Track(0, Kind.COMPUTE)
+    assert share_in_steps([]) == 0
+    assert share_in_steps([Span(track, "gemm", "MatMul", 0, 9), Span(track, "gemm", "MatMul", 9, 9, step=1)]) == 0.5
+
+
 def test_no_step_follows_an_essential_one_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(_all_done(iter([step(OK, essential=True), step(FAILED), step(OK)]))) == 3
-    assert len(_all_done(iter([step(FAILED, essential=True), step(OK)]))) == 1
+    assert len(run_all(step(OK, essential=True), step(FAILED), step(OK))) == 3
+    assert len(run_all(step(FAILED, essential=True), step(OK))) == 1
     assert "failed, 0.0 s: found" in capsys.readouterr().out
 
 
@@ -150,7 +174,7 @@ def test_a_step_that_raises_has_failed_and_the_next_one_runs() -> None:
     def broken() -> Found:
         raise ZeroDivisionError("x")
 
-    done = _all_done(iter([Step("one", "something", broken), step(OK)]))
+    done = run_all(Step("one", "something", broken), step(OK))
     assert [one.found.outcome for one in done] == [FAILED, OK]
     assert done[0].found.summary == "ZeroDivisionError: x"
 
@@ -191,7 +215,9 @@ class NoBackends:
         ([], "--backend: no backend is installed here"),
         (["--report", "x.json"], "--report: must be a file such as report.md, got x.json"),
         (["--report", "nowhere/x.md"], "--report: must be a file in a folder that is there, got nowhere/x.md"),
-        (["--merge", "missing.json"], "--merge: missing.json: must be a JSON report of this command"),
+        (["--report", "x.txt"], "--report: must be a file such as report.md, got x.txt"),
+        (["--merge", "missing.json"], "--merge: missing.json: No such file or directory"),
+        (["--merge", "other.json", "--only", "x"], "--merge: takes whole reports; leave out --only and --backend"),
         (["--merge", "other.json"], "--merge: other.json: must be a JSON report of this command"),
     ],
 )
@@ -229,6 +255,28 @@ def test_without_a_visible_gpu_the_checks_of_a_gpu_end_with_one_message(
     assert main(["first-hour", "--device", "gpu"], Seams(probe=probe)) == 2
     assert expected in capsys.readouterr().err
     assert not Path("results/first-hour.md").exists()
+
+
+class JaxAlone(NoBackends):
+    """A probe on a machine with JAX."""
+
+    def missing(self, backend: str) -> str | None:
+        return None if backend == "jax" else super().missing(backend)
+
+
+@pytest.mark.parametrize("device", ["gpu", "tpu"])
+def test_without_the_device_the_command_says_so_once_and_checks_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("runner.surroundings.gpus.state.DRIVER_FILES", ())
+    monkeypatch.setattr("runner.preflight.facts.TPU_FILES", (), raising=False)
+    code = main(["first-hour", f"--device={device}"], Seams(probe=JaxAlone()))  # type: ignore[arg-type]
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (3, "")
+    assert len(printed.err.strip().splitlines()) == 1
+    assert device in printed.err
 
 
 @pytest.mark.process
