@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from analysis.compare import Row, table
-from dashboards import findings, pictures
+from dashboards import findings, panels, pictures
 from dashboards.questions import Choice, answer, questions
 from records.settings import BACKENDS
 from records.store import Results, Run
@@ -193,6 +193,14 @@ def test_the_dashboards_answer_with_verdicts_caveats_memory_power_and_mfu(wareho
     shares = answered(warehouse, "roofline")
     assert len(shares) == 3 * 6
     assert [row for row in shares if not 0 < row["mfu"] < 1] == []
+
+
+def test_the_latest_matrix_marks_the_rows_with_a_tf32_caveat(warehouse: LocalWarehouse) -> None:
+    shown = panels.panel(questions()["matrix"], answered(warehouse, "matrix")).heat
+    marked = {row.title: row.caveat for row in shown if row.caveat}
+    assert set(marked.values()) == {CAVEAT}
+    assert [title for title in marked if "mixed_bfloat16" in title or "workers=2" in title] == []
+    assert len(marked) == 6
 
 
 def test_the_uploader_sends_precisions_and_gpu_figures(warehouse: LocalWarehouse) -> None:
