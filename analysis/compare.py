@@ -85,6 +85,12 @@ class CellSummary:
         """The records that hold figures."""
         return tuple(record for record in self.records if record.status in MEASURED)
 
+    @property
+    def device_memory_span(self) -> str | None:
+        """What the peak of device memory covers, the longest of the processes; None where none says so."""
+        spans = {record.memory.peak_device_memory_span for record in self.measured} - {None}
+        return next((span for span in ("process", "measured_epochs") if span in spans), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Ratio:

@@ -60,8 +60,12 @@ def difference(cells: Cells) -> str | None:
 
 
 def of_step(resolved: Resolved) -> bool | None:
-    """Return whether the float32 operations of a step may use TF32, as far as its layers are known."""
-    known = [used(resolved) for name, (_, used) in OPERATIONS.items() if name in resolved.operations]
+    """Return whether the float32 operations of a step may use TF32; of layers that are not known, its products.
+
+    Without probes, as older records are, the answer is what they say of all operations.
+    """
+    operations = resolved.operations or ("matmul",)
+    known = [used(resolved) for name, (_, used) in OPERATIONS.items() if name in operations]
     found = [value for value in known if value is not None]
     return any(found) if found else resolved.tf32
 

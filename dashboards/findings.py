@@ -13,9 +13,9 @@ from analysis.beside import NOTHING, Beside, SameWork, Standing, cell_doubts, sa
 from analysis.compare import CellSummary, Row, cost_of, in_order
 from analysis.parallel import Figure, figures
 from analysis.primary import STEP_TIME, MetricSummary, completed, metrics_over, shown
-from analysis.roofline import Share
 from dashboards import axes
 from dashboards.axes import Axis
+from dashboards.device_memory import device_unit, of_device_memory
 from dashboards.format import (
     DASH,
     MILLISECOND,
@@ -27,7 +27,7 @@ from dashboards.format import (
     share,
 )
 from dashboards.pictures import Mark, Stroke, Word, slot_of, work_details
-from dashboards.shares import Words, of_measured_peak, of_stated_peak
+from dashboards.shares import of_measured_peak, of_stated_peak
 from records.communication import Method
 from records.schema import HARMLESS, Record, Status
 from records.store import latest_attempts
@@ -64,6 +64,7 @@ class Finding:
     marks: list[Mark]
     strokes: list[Stroke]
     words: list[Word]
+    caveat: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,9 @@ class Value:
 
     text: str
     aside: str = ""
+    hint: str = ""
     fastest: bool = False
     bad: bool = False
-    hint: str = ""
     mark: str = ""
     link: str = ""
     flag: str = "fastest"
@@ -137,6 +138,7 @@ def findings(rows: Sequence[Row]) -> tuple[list[Finding], Axis | None]:
 def table(rows: Sequence[Row], beside: Beside = NOTHING) -> list[Block]:
     """Return the table: one block a piece of work, one line a figure, one value a backend."""
     columns = backends(rows)
+    unit = device_unit(rows)
     parallel = {f.cell_id: f for f in figures((c for row in rows for c in row.cells.values()), beside.shares)}
     return [
         Block(
@@ -145,7 +147,7 @@ def table(rows: Sequence[Row], beside: Beside = NOTHING) -> list[Block]:
             work_details(row),
             row.verdict,
             slot_of(row.fastest) if row.fastest else None,
-            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], beside, parallel),
+            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], beside, parallel, unit),
             same_work(beside.parity, row),
             row.doubts,
         )
@@ -167,6 +169,7 @@ def _finding(index: int, row: Row, axis: Axis | None) -> Finding:
         [],
         [],
         [],
+        next((doubt for doubt in row.doubts if doubt.startswith("TF32: ")), ""),
     )
     if axis is None or not row.ratios:
         return finding
@@ -201,10 +204,14 @@ def _quickest(row: Row) -> list[str]:
 Column = tuple[str, CellSummary | None]
 
 
-def _lines(row: Row, columns: Sequence[Column], beside: Beside, parallel: Mapping[str, Figure]) -> list[Line]:
+def _lines(
+    row: Row, columns: Sequence[Column], beside: Beside, parallel: Mapping[str, Figure], memory: Unit
+) -> list[Line]:
     if any(cell.figure != STEP_TIME for cell in row.cells.values()):
         return _task_lines(row, columns, beside)
     predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
+    cells = [cell for _, cell in columns]
+    shares = [beside.shares.get(cell.cell_id) if cell else None for cell in cells]
     step = "time per call" if predict else "time per step"
     lines = [
         Line(step, "ms", [_step_value(row, name, cell, beside) for name, cell in columns], primary=True),
@@ -218,9 +225,9 @@ def _lines(row: Row, columns: Sequence[Column], beside: Beside, parallel: Mappin
         Line("call, p99", "ms", _plain(columns, lambda c: c.call_time_p99_s, MILLISECOND)),
         Line("fixed per epoch", "ms", _plain(columns, lambda c: c.fixed_time_per_epoch_s, MILLISECOND)),
         Line("seed’s total", "s", _plain(columns, lambda c: c.seed_total_time_s)),
-        Line("share of peak", "%", [_share_value(cell, beside, of_measured_peak) for _, cell in columns]),
-        Line("share of stated peak (MFU)", "%", [_share_value(cell, beside, of_stated_peak) for _, cell in columns]),
-        Line("peak device memory", "MiB", _plain(columns, lambda c: c.peak_device_memory_bytes, Unit("MiB", MEBI))),
+        Line("share of peak", "%", [Value(*words) for words in of_measured_peak(shares)]),
+        Line("share of stated peak (MFU)", "%", [Value(*words) for words in of_stated_peak(shares)]),
+        Line("peak device memory", memory.name, [Value(*words) for words in of_device_memory(cells, memory)]),
         Line("device power", "W", _plain(columns, lambda c: c.device_average_power_w)),
         Line("samples per joule", "samples/J", _plain(columns, lambda c: c.samples_per_j)),
         *_parallel_lines([(cell, parallel.get(cell.cell_id) if cell else None) for _, cell in columns]),
@@ -360,11 +367,6 @@ def _plain(
 ) -> list[Value]:
     found = [figure(cell) if cell else None for _, cell in columns]
     return [NOT_MEASURED if value is None else Value(number(value, unit.size)) for value in found]
-
-
-def _share_value(cell: CellSummary | None, beside: Beside, words: Callable[[Share | None], Words]) -> Value:
-    text, aside, hint = words(beside.shares.get(cell.cell_id) if cell else None)
-    return Value(text, aside, hint=hint)
 
 
 def _same_work_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:

@@ -48,6 +48,7 @@ class HeatRow:
     verdict: str
     slot: int | None
     cells: list[Heat]
+    caveat: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,14 @@ def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
     newest = max(rows, key=lambda row: str(row["run_id"]))
     separate = len({row["run_id"] for row in by_backend.values()}) > 1
     fastest = None if separate else newest["fastest"]
+    caveats = str(newest.get("caveats") or "")
     return HeatRow(
         title=str(newest["work"]),
         workload=str(newest["workload"]),
         verdict=SEPARATE if separate else str(newest["verdict"] or NOTHING_TO_COMPARE),
         slot=slot_of(fastest) if fastest else None,
         cells=[_heat(by_backend.get(backend), fastest, separate) for backend in backends],
+        caveat=caveats if "TF32: " in caveats and not separate else "",
     )
 
 

@@ -10,19 +10,20 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from analysis.compare import CellSummary, Row
 from analysis.primary import STEP_TIME, told
 from analysis.statistics import Estimate
 from dashboards import axes
 from dashboards.axes import Axis
+from dashboards.device_memory import device_unit
 from dashboards.format import (
     DASH,
     MEMORY_UNITS,
     SECOND,
     Unit,
     interval,
-    memory,
     number,
     plural,
     quantity,
@@ -169,7 +170,8 @@ def memory_pictures(rows: Sequence[Row]) -> list[Picture]:
         return []
     unit = unit_for(peaks, MEMORY_UNITS)
     axis = axes.from_zero(peaks, f"peak memory of a process, {unit.name}", unit)
-    return [_grouped(row, axis, _memory_lane) for row in rows if _measured([row])]
+    lane = partial(_memory_lane, device_unit(rows))
+    return [_grouped(row, axis, lane) for row in rows if _measured([row])]
 
 
 def _measured(rows: Iterable[Row]) -> list[Record]:
@@ -328,15 +330,15 @@ def _peaks_of(cell: CellSummary, place: int) -> list[int]:
     return [peak for record in cell.measured if (peak := _peaks(record)[place]) is not None]
 
 
-def _memory_lane(backend: str, cell: CellSummary, axis: Axis) -> Lane:
+def _memory_lane(unit: Unit, backend: str, cell: CellSummary, axis: Axis) -> Lane:
     slot = slot_of(backend)
     host, device = cell.peak_host_memory_bytes, cell.peak_device_memory_bytes
-    told = f"device {memory(device)}" if device is not None else "device not measured"
+    told = f"device {quantity(device, unit)}" if device is not None else "device not measured"
     figure = quantity(host, axis.unit)
     # On a CPU there is no device memory to miss.
     notes = ["not measured"] if host is None else [told] if device is not None or cell.settings.device != "cpu" else []
     hosts, devices = _peaks_of(cell, 0), _peaks_of(cell, 1)
-    each = f"host {figure}{_of(hosts, axis.unit)}, {told}{_of(devices, unit_for(devices, MEMORY_UNITS))}"
+    each = f"host {figure}{_of(hosts, axis.unit)}, {told}{_of(devices, unit)}"
     lane = Lane(backend, slot, None, figure, notes, f"{backend}: {each}")
     lane.marks.extend(Mark(axis.place(peak), MIDDLE, slot) for peak in hosts)
     lane.marks.extend(Mark(axis.place(peak), MIDDLE, slot, hollow=True) for peak in devices)

@@ -65,6 +65,7 @@ class GpuWork:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+SPANS = {"tensorflow": "measured_epochs", "jax": "process", "torch": "measured_epochs"}
 WORKS = (
     GpuWork("lstm", (0.00092, 0.00061, 0.00124), 32 * 7_715_840, ("matmul", "rnn")),
     GpuWork("gru", (0.00101, 0.00094, 0.00131), 32 * 710_400, ("matmul", "rnn")),
@@ -176,7 +177,7 @@ def _seen(settings: Settings, step_s: float, noise: random.Random) -> dict[str, 
             samples_per_s=settings.batch_size / step_s,
         ),
         "learning": Learning([2.3, 2.1, 2.0, 1.9]),
-        "memory": Memory(3 << 30, peak_bytes, [peak_bytes // 2] * (EPOCHS + 1)),
+        "memory": Memory(3 << 30, peak_bytes, [peak_bytes // 2] * (EPOCHS + 1), SPANS[settings.backend]),
         "usage": _usage(settings, (epoch_s, power_w, peak_bytes)),
         "surroundings": Surroundings(gpu=_epochs(epoch_s, power_w)),
         "machine": GPU_MACHINE,

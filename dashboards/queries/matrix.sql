@@ -20,6 +20,7 @@ SELECT
   r.high AS ratio_high,
   v.backend AS fastest,
   v.said AS verdict,
+  JSON_VALUE(v.facts, '$.caveats') AS caveats,
   c.recompiles,
   c.graph_breaks
 FROM newest_cells AS n

@@ -329,6 +329,12 @@ def _beside_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
     return [*_pairs(lines), *(f"  {remark}" for remark in told)]
 
 
+def _device_memory(cell: CellSummary) -> str:
+    """Return the peak of device memory, and where it is not that of the measured epochs, of what it is."""
+    whole = cell.peak_device_memory_bytes is not None and cell.device_memory_span == "process"
+    return size(cell.peak_device_memory_bytes) + (" of the whole process" if whole else "")
+
+
 def _summary_lines(cell: CellSummary) -> list[str]:
     assert cell.step_time is not None
     timed = {
@@ -345,7 +351,7 @@ def _summary_lines(cell: CellSummary) -> list[str]:
         "smallest difference seen": "-" if cell.smallest_difference is None else f"{cell.smallest_difference:.1%}",
         **(timed if cell.figure == STEP_TIME else {}),
         "peak host memory": size(cell.peak_host_memory_bytes),
-        "peak device memory (allocator)": size(cell.peak_device_memory_bytes),
+        "peak device memory (allocator)": _device_memory(cell),
         **_used(cell),
     }
     return _pairs(pairs)

@@ -107,8 +107,18 @@ def test_two_runs_of_one_backend_that_differ_in_tf32_are_compared_with_a_caveat(
 
 
 @pytest.mark.parametrize(
-    ("operations", "expected"), [(["matmul"], False), (["convolution", "matmul"], True), (["rnn"], True), ([], True)]
+    ("operations", "expected"), [(["matmul"], False), (["convolution", "matmul"], True), (["rnn"], True), ([], False)]
 )
 def test_a_step_uses_tf32_if_an_operation_of_its_layers_does(operations: list[str], expected: bool) -> None:
     resolved = replace(Resolved(50, 32, "fresh", "float32"), operations=operations, **CUDNN)
     assert tf32.of_step(resolved) is expected
+
+
+def test_a_step_of_unknown_layers_uses_tf32_as_its_matrix_products_do() -> None:
+    resolved = replace(Resolved(50, 32, "fresh", "float32"), **ALL)
+    assert tf32.of_step(resolved) is True
+    assert tf32.of_step(replace(resolved, tf32_matmul=False)) is False
+
+
+def test_a_step_of_unknown_layers_without_probes_uses_tf32_as_its_record_says() -> None:
+    assert tf32.of_step(replace(Resolved(50, 32, "fresh", "float32"), tf32=True)) is True

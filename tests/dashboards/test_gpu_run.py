@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from analysis.compare import Row, table
-from dashboards import findings
+from dashboards import findings, panels, pictures
 from dashboards.questions import Choice, answer, questions
 from records.settings import BACKENDS
 from records.store import Results, Run
@@ -105,13 +105,73 @@ def test_no_row_of_the_report_is_not_comparable(stored: tuple[Run, Findings]) ->
     assert [row.title for row in found.rows if row.verdict.startswith("not comparable")] == []
 
 
+def line_of(found: Findings, title: str, name: str) -> findings.Line:
+    (block,) = [one for one in findings.table(found.rows, found.beside) if one.title == title]
+    return next(line for line in block.lines if line.name == name)
+
+
 def test_the_table_of_figures_has_the_allocators_peak_and_the_mean_power(stored: tuple[Run, Findings]) -> None:
     _, found = stored
     blocks = {block.title: block for block in findings.table(found.rows, found.beside)}
     lines = {line.name: line for line in blocks["lstm device=gpu"].lines}
-    assert [value.text for value in lines["peak device memory"].values] == ["5,120", "4,100", "3,070"]
+    assert [value.text for value in lines["peak device memory"].values] == ["5.00", "4.00", "3.00"]
     powers = [float(value.text) for value in lines["device power"].values]
     assert powers == [pytest.approx(MEAN_POWER_W, rel=0.03)] * 3
+
+
+def test_peak_device_memory_says_what_it_covers_where_backends_differ(stored: tuple[Run, Findings]) -> None:
+    _, found = stored
+    line = line_of(found, "lstm device=gpu", "peak device memory")
+    assert [value.aside for value in line.values] == [
+        "",
+        "of the process",
+        "",
+    ]
+
+
+def test_the_picture_of_memory_has_the_unit_of_the_table(stored: tuple[Run, Findings]) -> None:
+    _, found = stored
+    assert line_of(found, "lstm device=gpu", "peak device memory").unit == "GiB"
+    (picture,) = [one for one in pictures.memory_pictures(found.rows) if one.title == "lstm device=gpu"]
+    assert [lane.notes for lane in picture.lanes] == [[f"device {size}.00\u00a0GiB"] for size in (5, 4, 3)]
+
+
+def test_a_share_of_peak_names_its_precision_where_backends_differ(stored: tuple[Run, Findings]) -> None:
+    _, found = stored
+    fc = line_of(found, "fc mode=fc_data workers=1 level=2 weight_size=512 device=gpu", "share of peak")
+    assert [value.aside for value in fc.values] == ["tf32", "tf32", "float32"]
+    mixed = line_of(found, "resnet50 batch_size=64 device=gpu precision=mixed_bfloat16", "share of peak")
+    assert [value.aside.endswith(" GFLOP/s") for value in mixed.values] == [True] * 3
+
+
+def test_products_of_bert_are_set_against_the_peak_of_their_precision(stored: tuple[Run, Findings]) -> None:
+    _, found = stored
+    title = next(row.title for row in found.rows if row.title.startswith("bert "))
+    assert [value.aside for value in line_of(found, title, "share of stated peak (MFU)").values] == [
+        "tf32",
+        "tf32",
+        "float32",
+    ]
+
+
+def test_the_report_does_not_call_a_run_with_caveats_free_of_doubt(page: str) -> None:
+    assert "No doubt was cast on a figure." not in page
+    assert "6 rows of" in page
+
+
+@pytest.mark.parametrize(
+    "term",
+    ["TF32", "share of stated peak (MFU)", "peak device memory", "device power", "samples per joule"],
+)
+def test_the_report_explains_the_figures_of_gpus(page: str, term: str) -> None:
+    assert f"<dt>{term}</dt>" in page
+
+
+def test_what_was_found_marks_the_rows_with_a_tf32_caveat(stored: tuple[Run, Findings], page: str) -> None:
+    _, found = stored
+    marked = [one.title for one in findings.findings(found.rows)[0] if one.caveat]
+    assert marked == [row.title for row in found.rows if row.doubts]
+    assert page.count(f'title="{CAVEAT}">TF32</a>') == len(marked) == 6
 
 
 def answered(warehouse: LocalWarehouse, question: str) -> list[dict[str, Any]]:
@@ -133,6 +193,14 @@ def test_the_dashboards_answer_with_verdicts_caveats_memory_power_and_mfu(wareho
     shares = answered(warehouse, "roofline")
     assert len(shares) == 3 * 6
     assert [row for row in shares if not 0 < row["mfu"] < 1] == []
+
+
+def test_the_latest_matrix_marks_the_rows_with_a_tf32_caveat(warehouse: LocalWarehouse) -> None:
+    shown = panels.panel(questions()["matrix"], answered(warehouse, "matrix")).heat
+    marked = {row.title: row.caveat for row in shown if row.caveat}
+    assert set(marked.values()) == {CAVEAT}
+    assert [title for title in marked if "mixed_bfloat16" in title or "workers=2" in title] == []
+    assert len(marked) == 6
 
 
 def test_the_uploader_sends_precisions_and_gpu_figures(warehouse: LocalWarehouse) -> None:

@@ -25,8 +25,8 @@ from runner.cell import backends
 tf.config.experimental.reset_memory_stats = calls.append
 plug = backends.load("tensorflow")
 assert (plug.reset_peak_device_memory(), calls) == (None, []), calls
-tf.config.list_physical_devices = lambda kind: [kind]
-assert (plug.reset_peak_device_memory(), calls) == (True, ["GPU:0"]), calls
+tf.config.list_physical_devices = tf.config.list_logical_devices = lambda kind: [kind, kind]
+assert (plug.reset_peak_device_memory(), calls) == (True, ["GPU:0", "GPU:1"]), calls
 """
 JAX = """
 import jax

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from records.schema import Record
-from runner.cli.present import warning_lines
+import pytest
+
+from analysis.beside import NOTHING
+from analysis.compare import table
+from records.schema import Memory, Record
+from runner.cli.present import cell_lines, warning_lines
 from tests.conftest import make_record
 
 
@@ -26,3 +30,22 @@ def test_warnings_are_counted_by_rule_and_the_most_frequent_comes_first() -> Non
 
 def test_records_without_warnings_give_no_line() -> None:
     assert warning_lines([warned(0)]) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        (["measured_epochs", "process"], "3.00 GiB of the whole process"),
+        (["measured_epochs"] * 2, "3.00 GiB"),
+        ([None, None], "3.00 GiB"),
+    ],
+)
+def test_peak_device_memory_says_where_it_is_of_the_whole_process(spans: list[str | None], expected: str) -> None:
+    records = [
+        make_record(0.01, repeat, memory=Memory(1 << 30, 3 << 30, peak_device_memory_span=span))
+        for repeat, span in enumerate(spans)
+    ]
+    (row,) = table(records)
+    (cell,) = row.cells.values()
+    (line,) = [line for line in cell_lines(cell, row, NOTHING) if "peak device memory" in line]
+    assert line.endswith(f" {expected}")

@@ -114,7 +114,9 @@ class Plug:
     def reset_peak_device_memory(self) -> bool | None:
         if not tf.config.list_physical_devices("GPU"):
             return None
-        tf.config.experimental.reset_memory_stats("GPU:0")
+        # Workers of FC are devices of one process, of which the largest peak is recorded.
+        for index, _ in enumerate(tf.config.list_logical_devices("GPU")):
+            tf.config.experimental.reset_memory_stats(f"GPU:{index}")
         return True
 
     def device_memory_bytes(self) -> int | None:
