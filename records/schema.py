@@ -70,7 +70,8 @@ class Resolved:
     )
     tf32: bool | None = about(
         "whether any float32 operation may use TF32: one of the three below; of records without them, and of the FC "
-        "modes, whether the backend's settings allow it in matrix products; null where the device has none",
+        "modes, whether the backend's settings allow it in matrix products, false on a GPU known to be without; "
+        "null where the device has none",
         default=None,
     )
     tf32_matmul: bool | None = about(

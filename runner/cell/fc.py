@@ -32,6 +32,7 @@ from runner.cell.measure import (
     with_start,
 )
 from runner.cell.phases import Timeline, agreed
+from runner.cell.tf32 import may_use_tf32
 from runner.cell.turns import Turns
 
 
@@ -70,7 +71,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         parallel = replace(parallel, communication=communication, peak_worker_device_memory_bytes=device_peaks)
         keep_tuning(job)
         resolved = replace(
-            _resolved(settings, plug, (start, steps)),
+            _resolved(settings, plug, (start, steps), parallel.places),
             compile_cache_hits=events.cache_hits,
             cuda_cache=cuda_cache,
             recompiles_timed=kept.compiling.count,
@@ -189,11 +190,13 @@ def _epoch_s(crew: Crew, steps: int) -> float:
     return timed(lambda: crew.run(steps))
 
 
-def _resolved(settings: Settings, plug: Plug, run: tuple[str, int]) -> Resolved:
+def _resolved(settings: Settings, plug: Plug, run: tuple[str, int], places: Sequence[fc.Place]) -> Resolved:
     task = fc.task_of(settings)
     trains, weights = fc.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
     return replace(
         resolved_of(settings, plug, run),
+        # PyTorch initialises CUDA to say what the GPU has, which a process that leaves the GPU to others must not.
+        tf32=may_use_tf32(plug) if _here(places) else plug.tf32(),
         jit_compile=settings.backend == "jax",
         parameters=weights,
         trainable_parameters=weights if trains else 0,

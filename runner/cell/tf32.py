@@ -45,14 +45,23 @@ def uses_tf32(of_one: Any, of_fine: Any) -> bool | None:
     return bool(np.median(np.abs(fine - one) / np.abs(one)) < LEAST_DIFFERENCE)
 
 
+def may_use_tf32(plug: Plug) -> bool | None:
+    """Return whether matrix products may use TF32: the backend's settings allow it, on a GPU that may have it."""
+    return False if _is_without_tf32(plug) else plug.tf32()
+
+
 def tf32_of(plug: Plug, jit: bool) -> dict[str, bool | None]:
     """Return the fields of `Resolved` about TF32: of each operation, and of any; `jit` as the cell's step has it."""
-    capability = plug.compute_capability()
-    if capability is not None and capability < FIRST_WITH_TF32:
+    if _is_without_tf32(plug):
         return dict.fromkeys(("tf32", *PROBES), False)
     found = {name: _answer(probe, plug, jit) for name, probe in PROBES.items()}
     known = [value for value in found.values() if value is not None]
     return {"tf32": any(known) if known else None, **found}
+
+
+def _is_without_tf32(plug: Plug) -> bool:
+    capability = plug.compute_capability()
+    return capability is not None and capability < FIRST_WITH_TF32
 
 
 def operations_of(model: Any) -> list[str]:

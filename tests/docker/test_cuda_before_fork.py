@@ -16,6 +16,8 @@ from tests.stubs.libcuda import build, forks_after_cuda, processes_that
 # Where the loader looks without LD_LIBRARY_PATH, which a cell's environment may not have.
 DRIVER = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
 FOLDER = "/tmp/stub"  # in the container
+# Without this file the preflight ends a cell before any process starts. NVML is not there, which is only a warning.
+LOADED = "/dev/nvidiactl"
 BACKENDS = {"tf-gpu": "tensorflow", "jax-gpu": "jax", "torch-gpu": "torch"}
 # Cells on the CPU are forked from a server that has imported the backend, and so are PyTorch's workers there.
 MATRIX = """\
@@ -52,10 +54,12 @@ def logged(folder: Path, service: str, *command: str) -> tuple[str, list[str]]:
     """What a command prints in a GPU image, and what the stand-in logs."""
     need(service)
     library = build(folder, f"{FOLDER}/log")
-    (folder / "log").touch()
+    for name in ("log", "nvidiactl"):
+        (folder / name).touch()
     for path in (folder, folder / "log"):
         path.chmod(0o777)
-    mounts = ["--volume", f"{folder}:{FOLDER}", "--volume", f"{library}:{DRIVER}:ro"]
+    places = {folder: FOLDER, library: f"{DRIVER}:ro", folder / "nvidiactl": f"{LOADED}:ro"}
+    mounts = [option for here, there in places.items() for option in ("--volume", f"{here}:{there}")]
     program, *arguments = command
     options = ["--rm", "--network", "none", *mounts, "--env", f"KERAS_BACKEND={BACKENDS[service]}"]
     done = docker("run", *options, "--entrypoint", program, f"{IMAGES}:{service}", *arguments, timeout_s=900)

@@ -18,6 +18,7 @@ from records.schema import DeviceProof
 from records.settings import BACKENDS, Settings
 from runner import peaks
 from runner.cell.peaks import Call, timing
+from runner.cell.peaks import __main__ as probe
 from runner.cell.peaks.stretches import (
     LEAST_STRETCH_S,
     MOST_CALLS_PER_STRETCH,
@@ -139,6 +140,23 @@ class Gpu(Bench):
 
 def test_arrays_on_an_h100_are_1_gib_each() -> None:
     assert timing.array_plan(Gpu(), GPU_ORDER) == ArrayPlan(GIB)
+
+
+def test_a_gpus_triad_is_timed_over_arrays_of_the_planned_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, empty = Gpu(), PeakAnswer([], [], {}, {}, None, None)
+    monkeypatch.setattr(probe, "_bench", lambda order: (gpu, empty))
+    monkeypatch.setattr(probe, "stream", lambda *timed: timing.stream(*timed, gpu.clock))
+    found = probe.answer(replace(GPU_ORDER, precisions=[], kernels=["triad"]))
+    assert found.refused == {}
+    assert [stream.array_bytes for stream in found.streams] == [GIB]
+
+
+def test_a_figure_of_a_gpu_with_little_free_memory_has_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, empty = Gpu(GIB), PeakAnswer([], [], {}, {}, None, None)
+    monkeypatch.setattr(probe, "_bench", lambda order: (gpu, empty))
+    monkeypatch.setattr(probe, "stream", lambda *timed: timing.stream(*timed, gpu.clock))
+    found = probe.answer(replace(GPU_ORDER, precisions=[], kernels=["triad"]))
+    assert "1024 MiB of the device's memory were free" in found.notes["triad"]
 
 
 def test_a_triad_on_an_h100_is_timed_in_stretches_of_ten_calls_at_least() -> None:
