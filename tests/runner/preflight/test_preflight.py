@@ -77,6 +77,19 @@ def test_a_missing_driver_is_explained_once_and_each_cell_names_it(
     assert "calibrating" not in printed.out
 
 
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_search_of_the_largest_batch_explains_a_missing_driver_once(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    seams = Seams(executor=FakeExecutor(), preflight=Preflight(gpus=GpuFacts(driver=None)))
+    assert main(["fit-batch", "mnist_mlp", *arguments], seams) == 1
+    printed = capsys.readouterr()
+    assert printed.err.count("no NVIDIA driver is loaded") == 1
+    if not arguments:
+        stopped = "mnist_mlp  stopped at batch 1: device_mismatch: gpu_missing"
+        assert [line.partition("  ")[2].strip() for line in printed.out.splitlines()] == [stopped] * 3
+
+
 def test_a_driver_too_old_for_one_backend_leaves_the_others_measured(folder: Path) -> None:
     found = measured(folder, FakeExecutor(), preflight(folder, FakePynvml(FakeGpu(), driver="550.54.14", cuda=12040)))
     assert {backend: status for backend, (status, _) in found.items()} == {
