@@ -25,6 +25,7 @@ from records.store import Run
 from runner.attempts import record_of
 from runner.cell.job import Job
 from runner.executors import Executor, Outcome, Running, WaitingCell
+from runner.executors.watch import Never
 from runner.machine import free_memory_bytes
 from runner.matrix import Cell
 from runner.plan import Step, calibration_group
@@ -267,8 +268,9 @@ class _Campaign:
         for step in steps:
             if self._missing(step):
                 continue
-            self._workshop.observer.calibrating(step.cell)
             trial = self._start(step, None)
+            if not isinstance(trial.running, Never):
+                self._workshop.observer.calibrating(step.cell)
             step_time_s = trial.running.calibrated()
             if step_time_s is None:
                 if self._end(trial):

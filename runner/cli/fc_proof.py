@@ -49,7 +49,7 @@ UNUSED = {
 def run(args: argparse.Namespace) -> int:
     """Prove what the flags ask for; exit code 1 where a task is beyond its limit or a backend gave no answer."""
     from analysis.fc import proof_fault
-    from records.fc_proof import ProofOrder
+    from records.fc_proof import ProofAnswer, ProofOrder
     from runner.executors.probe import ProcessProbe
     from runner.fc import prove
     from runner.interrupts import interruptible
@@ -58,20 +58,36 @@ def run(args: argparse.Namespace) -> int:
     tasks, seed, device = request.tasks(), args.seed or 0, args.device or "cpu"
     backends = _backends(args.backend, tasks)
     _refuse_too_large(tasks)
-    probe = args.seams.probe or ProcessProbe(str(args.results.resolve()))
-    with interruptible():
-        order = ProofOrder(tasks, seed=seed, device=device)
-        answers, refused = prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
+    if missing := _missing_gpu(args, device):
+        print(f"preflight: {missing}", file=sys.stderr)
+        answers = list[ProofAnswer]()
+        refused = dict.fromkeys(backends, missing)
+    else:
+        probe = args.seams.probe or ProcessProbe(str(args.results.resolve()))
+        with interruptible():
+            order = ProofOrder(tasks, seed=seed, device=device)
+            answers, refused = prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
     holds = bool(answers) and not refused and not any(proof_fault(p) for a in answers for p in a.proofs)
     if args.json:
         from records.codec import to_json
 
         found = {"holds": holds, "seed": seed, "device": device, "answers": to_json(answers), "refused": refused}
         print(json.dumps({"version": 1, **found, "skipped": request.skipped()}, indent=1))
-    else:
+    elif not missing:
         lines = [*proof_lines(answers, refused), f"{_sizes(tasks[0])}, seed {seed}, on {device}"]
         print("\n".join([*lines, *(f"* not proved: {why}" for why in request.skipped())]))
     return 0 if holds else 1
+
+
+def _missing_gpu(args: argparse.Namespace, device: str) -> str | None:
+    """Return why nothing can be proved on a GPU; None on the CPU. A test's probe stands for another machine."""
+    if device != "gpu" or (args.seams.probe and not args.seams.preflight):
+        return None
+    from runner.preflight.facts import read_gpus
+    from runner.preflight.rules import gpu_problems
+
+    facts = args.seams.preflight.gpus if args.seams.preflight else read_gpus(())
+    return next((str(one) for one in gpu_problems(facts, (), None) if one.status is not None), None)
 
 
 def proof_request(args: argparse.Namespace) -> ProofRequest:

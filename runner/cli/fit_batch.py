@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Search on each backend and print what was found."""
     from runner.cli import containers
     from runner.cli.largest import find, line
+    from runner.cli.preflight import printed
 
     containers.check(args)
     chosen = _chosen(args)
@@ -40,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"version": 1, "cells": [_row(*one) for one in found]}, indent=1, allow_nan=False))
     else:
-        print("\n".join(line(f"{c.settings.backend:<10}  {c.settings.workload}", one) for c, one in found))
+        print(
+            "\n".join(line(f"{c.settings.backend:<10}  {c.settings.workload}", one, printed(args)) for c, one in found)
+        )
     return max(_exit_code(one) for _, one in found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ def find(args: argparse.Namespace, cell: Cell) -> Found:
 
 def with_largest(args: argparse.Namespace, results: Results, asked: Request) -> Request:
     """Return the request with a number in place of each `batch_size: largest`, as an earlier start found it or anew."""
+    from runner.cli.preflight import printed
     from runner.interrupts import interruptible
 
     cells = [cell for cell in asked.cells if cell.asks_largest]
@@ -50,7 +51,7 @@ def with_largest(args: argparse.Namespace, results: Results, asked: Request) -> 
         finally:
             results.close()
     if not args.json:
-        print("\n".join(_heading(earlier is not None) + lines(cells, found)), flush=True)
+        print("\n".join(_heading(earlier is not None) + lines(cells, found, printed(args))), flush=True)
     return _numbered(args, asked, found)
 
 
@@ -75,18 +76,20 @@ def _of_earlier_start(args: argparse.Namespace, results: Results, asked: Request
     return None
 
 
-def lines(cells: Sequence[Cell], found: Sequence[Found]) -> list[str]:
+def lines(cells: Sequence[Cell], found: Sequence[Found], printed: Collection[str] = ()) -> list[str]:
     """Return a line for each cell: what was found."""
     by_cell = {one.planned: one for one in found}
-    return [line(_name(cell), by_cell[cell.cell_id]) for cell in cells]
+    return [line(_name(cell), by_cell[cell.cell_id], printed) for cell in cells]
 
 
-def line(name: str, found: Found) -> str:
-    """Return what was found for a cell, as text."""
+def line(name: str, found: Found, printed: Collection[str] = ()) -> str:
+    """Return what was found for a cell, as text; of a problem that was printed in full, its name alone."""
     from runner.cli.format import size
 
     if found.stopped:
-        return f"{name}  stopped at batch {found.batch_size}: {found.stopped}"
+        status, _, reason = found.stopped.partition(": ")
+        stopped = f"{status}: {reason.partition(':')[0]}" if reason in printed else found.stopped
+        return f"{name}  stopped at batch {found.batch_size}: {stopped}"
     if found.largest is None:
         return f"{name}  batch 1 does not fit; use fewer samples, a smaller model or more memory"
     beyond = found.smallest_too_large or "none tried"

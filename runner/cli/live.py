@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class LiveView:
     """Draws events on a rich progress bar."""
 
-    def __init__(self, bar: Progress, task: TaskID, left: TimeLeft) -> None:
+    def __init__(self, bar: Progress, task: TaskID, left: TimeLeft, told: Told) -> None:
         self._bar = bar
         self._task = task
         self._left = left
-        self._told = Told()
+        self._told = told
 
     def calibrating(self, cell: Cell) -> None:
         """Show what is calibrated."""
@@ -54,7 +54,7 @@ class LiveView:
 
 
 @contextmanager
-def live(total: int, done: int, left: TimeLeft) -> Iterator[LiveView]:
+def live(total: int, done: int, left: TimeLeft, told: Told) -> Iterator[LiveView]:
     """Yield the live view; the terminal is left as it was."""
     columns = (
         TextColumn("{task.description}"),
@@ -65,4 +65,4 @@ def live(total: int, done: int, left: TimeLeft) -> Iterator[LiveView]:
     )
     with Progress(*columns, refresh_per_second=1) as bar:
         task = bar.add_task("starting", total=total, completed=done, left="")
-        yield LiveView(bar, task, left)
+        yield LiveView(bar, task, left, told)

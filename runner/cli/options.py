@@ -6,6 +6,7 @@ import argparse
 import errno
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,9 +105,14 @@ def _add_container_options(parser: argparse.ArgumentParser) -> None:
         "--images", metavar="NAME", help="where those images are tagged; default: keras-benchmark-matrix, as built here"
     )
     group.add_argument(
-        "--memory", type=size_bytes, metavar="SIZE", help="of one container, as in 8g; default: nearly all"
+        "--memory",
+        type=partial(size_bytes, "--memory"),
+        metavar="SIZE",
+        help="of one container, as in 8g; default: nearly all",
     )
-    group.add_argument("--shm-size", type=size_bytes, metavar="SIZE", help="of its /dev/shm; default: 1g")
+    group.add_argument(
+        "--shm-size", type=partial(size_bytes, "--shm-size"), metavar="SIZE", help="of its /dev/shm; default: 1g"
+    )
     group.add_argument(
         "--seccomp", metavar="FILE", help="its seccomp profile, or unconfined; default: the engine's own"
     )
@@ -138,11 +144,11 @@ def share(text: str) -> float:
     return value
 
 
-def size_bytes(text: str) -> int:
-    """Read a size in bytes, or in k, m, g or t of 1024. Raises `UsageError` for what is none."""
+def size_bytes(flag: str, text: str) -> int:
+    """Read the size given with a flag: in bytes, or in k, m, g or t of 1024. Raises `UsageError`."""
     number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "")
     if not (number.isascii() and number.isdigit() and int(number) > 0 and (not unit or unit in SIZE_UNITS)):
-        raise UsageError(f"--memory, --shm-size: must be a size such as 512m or 8g, got {text!r}")
+        raise UsageError(f"{flag}: must be a size such as 512m or 8g, got {text!r}")
     return int(number) << SIZE_UNITS.get(unit, 0)
 
 

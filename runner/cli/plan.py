@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -65,21 +66,25 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     from records import left_out
     from records.codec import to_json
-    from runner.executors.visible import gpu_problems
+    from runner.cli.refused import refused_cells, refused_lines
     from runner.plan import order, plan_id
 
     gc.disable()  # nothing here forms cycles, and on 100,000 cells the collector takes a sixth of the time
     matrix, cells = chosen_matrix(args, largest=True)
     estimated = estimates(args, cells)
     steps = order(cells, args.order_seed)
-    problems = gpu_problems(cell.settings for cell in cells)
+    refused = refused_cells(args, cells)
+    measured = [step for step in steps if step.cell.cell_id not in refused]
     if args.json:
-        document = _document(plan_id(cells), steps, estimated)
-        print(json.dumps(document | {left_out.KEY: to_json(matrix.left_out), "gpu_problems": problems}, indent=1))
+        document = _document(plan_id(cells), steps, estimated) | {
+            "estimated_s": estimated.total_s(measured),
+            left_out.KEY: to_json(matrix.left_out),
+            "gpu_problems": Counter(refused.values()),
+        }
+        print(json.dumps(document, indent=1))
     else:
-        print("\n".join([_head(cells, steps, estimated), *left_out.lines(matrix.left_out)]))
-        for reason, count in problems.items():
-            print(f"{count} cell{'s' if count > 1 else ''} will not be measured: {reason}")
+        head = _head(cells, measured, estimated)
+        print("\n".join([head, *left_out.lines(matrix.left_out), *refused_lines(refused)]))
         _print(cells, steps, estimated, args.order_seed)
     return 0
 
@@ -133,6 +138,7 @@ def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, s
 
 
 def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) -> str:
+    """Return the plan in a few lines; `steps` are those that start a process."""
     from runner.cli.format import duration
 
     head = f"{len(cells)} cells, {len(steps)} processes, about {duration(estimated.total_s(steps))}"
@@ -141,7 +147,7 @@ def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) ->
     if count := sum(cell.asks_largest for cell in cells):
         found = "1 cell has" if count == 1 else f"{count} cells have"
         head += f"\n{found} batch_size largest: found when the run begins, which takes more time"
-    if not (capped := len(estimated.over_limit_s)):
+    if not (capped := len(estimated.over_limit_s.keys() & {step.cell.cell_id for step in steps})):
         return head
     unlimited = duration(sum(estimated.without_limit_s(step.cell.cell_id) for step in steps))
     subject = f"{capped} cells are" if capped > 1 else "1 cell is"

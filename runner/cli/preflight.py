@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,11 +27,17 @@ def before_measuring(args: argparse.Namespace, session: Session) -> Preflight | 
         from runner.preflight.cells import preflight_of
 
         found = preflight_of([settings for settings, _ in cells], in_containers=args.executor == "docker")
-    printed: set[str] = vars(args).setdefault("preflight_printed", set())
+    shown: set[str] = vars(args).setdefault("preflight_printed", set())
     for line in found.lines(cells) if found else ():
-        if line not in printed:
+        if line not in shown:
             print(f"preflight: {line}", file=sys.stderr)
-        printed.add(line)
+        shown.add(line)
+    return found
+
+
+def printed(args: argparse.Namespace) -> Collection[str]:
+    """Return the problems that this command has printed so far."""
+    found: Collection[str] = vars(args).get("preflight_printed", ())
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis import shortfall, whole
@@ -44,8 +44,11 @@ def usual_values() -> dict[str, dict[str, Scalar]]:
     }
 
 
-def print_table(found: Findings) -> None:
-    """Print one row a piece of work, one column a backend; then failures, warnings and doubts."""
+def print_table(found: Findings, printed: Collection[str] = ()) -> None:
+    """Print one row a piece of work, one column a backend; then failures, warnings and doubts.
+
+    `printed` are reasons that the terminal already has in full: of these the name is enough.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -72,7 +75,7 @@ def print_table(found: Findings) -> None:
         console.print(line)
     if advice := few_repeats(rows):
         console.print(advice, style="bold")
-    _print_failures(console, rows)
+    _print_failures(console, rows, printed)
     _print_warnings(console, found.records)
     _print_doubts(console, found)
     for line in left_out.lines(found.left_out):
@@ -148,11 +151,12 @@ def _interval(cell: CellSummary) -> str:
     return between(cell.step_time.low, cell.step_time.high, cell.figure)
 
 
-def _print_failures(console: Any, rows: Sequence[Row]) -> None:
+def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str]) -> None:
     for row in rows:
         for backend, cell in row.cells.items():
             for status, reason in cell.failures:
-                console.print(f"[red]{status}[/] {_plain(row.title)} on {backend} ({cell.cell_id}): {_plain(reason)}")
+                text = reason.partition(":")[0] if reason in printed else reason
+                console.print(f"[red]{status}[/] {_plain(row.title)} on {backend} ({cell.cell_id}): {_plain(text)}")
 
 
 def _print_warnings(console: Any, records: Sequence[Record]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -68,14 +68,20 @@ class TimeLeft:
 
 
 class Told:
-    """How attempts ended, in half a line each: what keeps many from being made, as a missing image, at length once."""
+    """How attempts ended, in half a line each: what keeps many from being made, as a missing image, at length once.
 
-    def __init__(self) -> None:
+    `printed` are the problems that the preflight has printed in full: each is then given by its name alone.
+    """
+
+    def __init__(self, printed: Collection[str] = ()) -> None:
+        self._printed = printed
         self._reasons: set[str] = set()
 
     def result(self, record: Record) -> str:
         """Return how an attempt ended."""
         reason = record.reason or ""
+        if reason in self._printed:
+            return f"{record.status}: {reason.partition(':')[0]}"
         if record.status is not Status.INFRA or reason not in self._reasons:
             self._reasons.add(reason)
             return result(record)
@@ -85,11 +91,11 @@ class Told:
 class Lines:
     """One line per attempt: for logs and pipes."""
 
-    def __init__(self, total: int, done: int, left: TimeLeft) -> None:
+    def __init__(self, total: int, done: int, left: TimeLeft, told: Told) -> None:
         self._total = total
         self._done = done
         self._left = left
-        self._told = Told()
+        self._told = told
 
     def calibrating(self, cell: Cell) -> None:
         """Name what is calibrated."""
@@ -122,19 +128,23 @@ def _say(line: str) -> None:
 
 @contextmanager
 def progress(
-    silent: bool, steps: Sequence[Step], pending: Sequence[Step], estimates_s: Mapping[str, float]
+    silent: bool,
+    steps: Sequence[Step],
+    pending: Sequence[Step],
+    estimates_s: Mapping[str, float],
+    printed: Collection[str] = (),
 ) -> Iterator[Observer]:
-    """Yield the observer that suits where the output goes."""
+    """Yield the observer that suits where the output goes; `printed` are problems that the preflight has printed."""
     left = TimeLeft(estimates_s, pending)
     done = len(steps) - len(pending)
     if silent:
         yield Silent()
     elif not sys.stdout.isatty():
-        yield Lines(len(steps), done, left)
+        yield Lines(len(steps), done, left, Told(printed))
     else:
         from runner.cli.live import live
 
-        with live(len(steps), done, left) as observer:
+        with live(len(steps), done, left, Told(printed)) as observer:
             yield observer
 
 

@@ -150,7 +150,8 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
             run.keep(options.LOG_DIR_NAME, {"log_dir": str(log_dir)})
     checked = preflight.before_measuring(args, session)
     adaptive = Adaptive(session, asked.cells, goal)
-    with progress(args.json, session.steps, session.pending, estimates(args, asked.cells).within_limit_s) as observer:
+    expected_s = estimates(args, asked.cells).within_limit_s
+    with progress(args.json, session.steps, session.pending, expected_s, preflight.printed(args)) as observer:
         workshop = Workshop(
             arms={
                 name: preflight.behind(checked, arm, _arm(args, session.runs[name], arm, mark))
@@ -202,6 +203,7 @@ def installed_versions() -> dict[str, str]:
 def conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
     """Write the report, print the table, and return the exit code that the records ask for."""
     from records.store import latest_attempts
+    from runner.cli import preflight
     from runner.cli.present import as_json, print_table
     from runner.cli.stored import write_report
 
@@ -212,7 +214,7 @@ def conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
     if args.json:
         print(as_json(store, found, code))
     else:
-        print_table(found)
+        print_table(found, preflight.printed(args))
         if advice := merge_advice(found.rows, in_service=args.in_service):
             print(advice)
         print(f"\nreport: {_page(args, store)}   records: {store.folder / 'records'}")

@@ -15,8 +15,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from analysis.surroundings.readings import Unread
 from records import fc
@@ -84,19 +83,6 @@ def gpus_if_visible(settings: Settings) -> tuple[str, ...]:
         return gpus_of(settings)
     except (NoGpu, TooFewGpus):
         return ()
-
-
-def gpu_problems(cells: Iterable[Settings]) -> Counter[str]:
-    """Return why cells will not get their GPUs, as far as that is known before they start, and of how many cells."""
-    on_gpu = [settings for settings in cells if settings.device == "gpu"]
-    present = present_gpus() if on_gpu else None
-    found: Counter[str] = Counter()
-    for settings in on_gpu:
-        try:
-            gpus_of(settings, os.environ, present)
-        except (NoGpu, TooFewGpus) as error:
-            found[str(error)] += 1
-    return found
 
 
 def first_of(count: int, key: str, caller: Mapping[str, str], present: Present) -> tuple[str, ...]:

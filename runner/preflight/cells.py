@@ -48,7 +48,7 @@ class Preflight:
         found: list[Problem] = []
         if settings.device == "gpu" and self.gpus is not None:
             build = None if task is not None else build_of(settings.backend, self.versions)
-            names = gpu_names(settings, self.present)
+            names = gpu_names(settings, self.present) if self.gpus.driver is not None else ()
             found = [names] if isinstance(names, Problem) else gpu_problems(self.gpus, names, build)
             found += self.everywhere
         elif settings.device == "tpu" and self.tpus is not None:

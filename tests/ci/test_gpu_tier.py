@@ -61,6 +61,14 @@ def test_without_a_gpu_the_tier_says_so_and_passes(tmp_path: Path, gpus: str | N
     assert "lists no GPU here, so no test was run" in output
 
 
+@pytest.mark.parametrize("gpus", [None, "GPU 0: NVIDIA A100"])
+@pytest.mark.parametrize("service", ["foo", "cpu", "--help"])
+def test_an_unknown_service_is_bad_input_with_and_without_a_gpu(tmp_path: Path, gpus: str | None, service: str) -> None:
+    code, output, calls = tier(tmp_path, "jax-gpu", service, gpus=gpus)
+    assert (code, calls) == (2, "")
+    assert output == f"ci/gpu-tier: must be tf-gpu, jax-gpu or torch-gpu, got '{service}'\n"
+
+
 def test_each_backend_is_tested_in_its_own_environment_from_its_lock(tmp_path: Path) -> None:
     code, _, calls = tier(tmp_path)
     assert code == 0

@@ -571,7 +571,8 @@ def test_an_image_of_another_name_is_to_be_pulled(folder: Path) -> None:
     ("arguments", "told"),
     [
         (["--start", "fork"], "--start: must be fresh or warm with --executor docker, got fork"),
-        (["--memory", "lots"], "--memory, --shm-size: must be a size such as 512m or 8g, got 'lots'"),
+        (["--memory", "lots"], "runner: --memory: must be a size such as 512m or 8g, got 'lots'"),
+        (["--shm-size", "8q"], "runner: --shm-size: must be a size such as 512m or 8g, got '8q'"),
         (["--seccomp", "nowhere.json"], "--seccomp: must be a profile's file or unconfined, got 'nowhere.json'"),
         (
             ["--seccomp", "matrix.yaml"],

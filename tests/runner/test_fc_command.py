@@ -22,6 +22,9 @@ from runner.cell.job import Job, write_result
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
 from runner.fc import ProofRequest, epochs_of
+from runner.preflight.cells import Preflight
+from runner.preflight.facts import GpuFacts
+from runner.preflight.rules import NO_DRIVER
 from runner.testing import FakeExecutor
 from tests.sessions import newest_records
 
@@ -454,6 +457,21 @@ def test_a_proof_on_gpus_takes_as_many_workers_as_there_are_gpus_or_as_the_user_
     assert {task.workers for order in probe.orders.values() for task in order.tasks} == workers
     asked = {(s.device, s.workload, s.params["workers"]) for s in probe.settings}
     assert asked == {("gpu", "fc", max(workers))}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_proof_on_gpus_without_a_driver_says_so_once_and_ends_with_1(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    probe = FakeProbe()
+    seams = Seams(probe=probe, preflight=Preflight(gpus=GpuFacts(driver=None)))
+    assert main(["fc", "--prove", "--device", "gpu", *arguments], seams) == 1
+    printed = capsys.readouterr()
+    assert printed.err == f"preflight: gpu_missing: {NO_DRIVER}\n"
+    assert probe.orders == {}
+    refused = json.loads(printed.out)["refused"] if arguments else printed.out
+    assert refused == (dict.fromkeys(BACKENDS, f"gpu_missing: {NO_DRIVER}") if arguments else "")
 
 
 def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,16 @@ import pytest
 
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
-from runner.executors import Outcome, visible
+from runner.executors import Outcome
+from runner.preflight.cells import Preflight
+from runner.preflight.facts import GpuFacts, read_gpus
+from runner.preflight.rules import NO_DRIVER
 from runner.surroundings.gpus.present import PresentGpus
+from runner.surroundings.gpus.state import DRIVER_FILES
+from runner.surroundings.tree import Tree
 from runner.testing import FakeExecutor
+from tests.runner.preflight.fake_pynvml import FakeGpu, FakePynvml
+from tests.runner.surroundings.made_up import write
 
 MATRIX = """\
 version: 1
@@ -162,9 +169,12 @@ def test_a_plan_with_automatic_repeats_says_that_it_takes_longer(
 
 
 def test_a_plan_says_which_cells_will_lack_gpus(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(visible, "present_gpus", lambda: PresentGpus(("GPU-aa", "GPU-bb"), ("A100", "A100")))
+    write(tmp_path / "machine", DRIVER_FILES[0], "")
+    facts = read_gpus(["0", "1"], Tree(tmp_path / "machine"), FakePynvml(FakeGpu(), FakeGpu(uuid="GPU-bb")))
+    checked = Preflight(gpus=facts, present=PresentGpus(("GPU-aa", "GPU-bb"), ("A100", "A100")))
+    seams = Seams(preflight=checked)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     (folder / "matrix.yaml").write_text(
         "version: 1\ndefaults: {device: gpu}\nbackends: [jax, torch]\n"
@@ -174,10 +184,30 @@ def test_a_plan_says_which_cells_will_lack_gpus(
         "workers: must be at most the number of visible GPUs (1: CUDA_VISIBLE_DEVICES is '1'), got 2; make 2 GPUs "
         "visible with CUDA_VISIBLE_DEVICES (with docker compose: GPU), or lower workers to 1"
     )
-    assert main(["plan"]) == 0
+    assert main(["plan"], seams) == 0
     assert capsys.readouterr().out.splitlines()[1] == f"2 cells will not be measured: {reason}"
-    assert main(["plan", "--json"]) == 0
+    assert main(["plan", "--json"], seams) == 0
     assert json.loads(capsys.readouterr().out)["gpu_problems"] == {reason: 2}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    assert main(["plan"]) == 0
+    assert main(["plan"], seams) == 0
     assert "will not be measured" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shown", ["", "0", "7"])
+def test_a_plan_without_a_driver_leaves_its_gpu_cells_out_of_the_time(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    (folder / "matrix.yaml").write_text(
+        "version: 1\ndefaults: {device: gpu, repeats: 1}\nbackends: [jax, torch]\n"
+        "cells:\n  - workload: fc\n    mode: fc_data\n    workers: [1, 2]\n"
+    )
+    seams = Seams(preflight=Preflight(gpus=GpuFacts(driver=None)))
+    assert main(["plan"], seams) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "4 cells, 0 processes, about 0 s",
+        f"4 cells will not be measured: {NO_DRIVER}",
+    ]
+    assert main(["plan", "--json"], seams) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["estimated_s"], found["gpu_problems"]) == (0, {NO_DRIVER: 4})

@@ -12,7 +12,8 @@ from runner.cli.main import Seams, main
 from runner.preflight import cells
 from runner.preflight.cells import NO_TOOLKIT, Preflight, preflight_of
 from runner.preflight.executor import WithWarnings
-from runner.preflight.facts import TpuFacts, read_gpus
+from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus
+from runner.preflight.rules import NO_DRIVER
 from runner.surroundings.gpus.state import DRIVER_FILES
 from runner.surroundings.tree import Tree
 from runner.testing import FakeExecutor
@@ -61,6 +62,32 @@ def test_a_refused_cell_gets_its_status_and_reason_without_a_process(folder: Pat
     assert found["torch"][0] is Status.UNSUPPORTED
     assert found["torch"][1].startswith("no_gpu_code: torch 2.13.0 has no code for this GPU")
     assert (found["tensorflow"][0], found["jax"][0]) == (Status.OK, Status.OK)
+
+
+def test_a_missing_driver_is_explained_once_and_each_cell_names_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = measured(folder, FakeExecutor(), Preflight(gpus=GpuFacts(driver=None)))
+    printed = capsys.readouterr()
+    assert {reason for _, reason in found.values()} == {f"gpu_missing: {NO_DRIVER}"}
+    assert printed.err.count("no NVIDIA driver is loaded") == 1
+    assert "no NVIDIA driver is loaded" not in printed.out
+    assert printed.out.count(" #0: device_mismatch: gpu_missing ") == 3
+    assert printed.out.split().count("gpu_missing") == 6  # a line when it ends, and one below the table
+    assert "calibrating" not in printed.out
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_search_of_the_largest_batch_explains_a_missing_driver_once(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    seams = Seams(executor=FakeExecutor(), preflight=Preflight(gpus=GpuFacts(driver=None)))
+    assert main(["fit-batch", "mnist_mlp", *arguments], seams) == 1
+    printed = capsys.readouterr()
+    assert printed.err.count("no NVIDIA driver is loaded") == 1
+    if not arguments:
+        stopped = "mnist_mlp  stopped at batch 1: device_mismatch: gpu_missing"
+        assert [line.partition("  ")[2].strip() for line in printed.out.splitlines()] == [stopped] * 3
 
 
 def test_a_driver_too_old_for_one_backend_leaves_the_others_measured(folder: Path) -> None:
