@@ -197,6 +197,11 @@ int nvmlDeviceGetName(Device *device, char *name, uint length) {
     char found[LINE];
     CHECK(device);
     text(device, "name", found, sizeof found, "NVIDIA H100 80GB HBM3");
+    if (device->slice >= 0) { /* the real one returns "NVIDIA A100-SXM4-40GB MIG 1g.5gb" */
+        char profile[64];
+        text(device, "mig_profile", profile, sizeof profile, "1g.10gb");
+        snprintf(found + strlen(found), sizeof found - strlen(found), " MIG %s", profile);
+    }
     return copy(found, name, length);
 }
 

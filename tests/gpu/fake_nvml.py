@@ -17,6 +17,7 @@
     power_throttled_share thermal_throttled_share   share of time that the counters of time held back move by
     persistence ecc mig                             0 or 1
     mig_uuids mig_memory_total mig_memory_used      the GPU's MIG devices: "MIG-...,MIG-..."
+    mig_profile                                     the end of their names, "1g.10gb"
     error.FUNCTION error.fieldNUMBER                the code that a call, or a field, returns: 3 not supported (N/A),
                                                     4 insufficient permissions, 15 GPU is lost
     lost_after_calls lost_once_file                 GPU is lost: after so many calls, or as soon as a file exists
