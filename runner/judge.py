@@ -19,7 +19,7 @@ from records.codec import CodecError, decode, loads
 from records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
-from runner.lost_gpu import lost_gpu
+from runner.lost_gpu import busy_gpu, lost_gpu
 from runner.work_judge import caveats, mismatch, misplaced, option_caveats
 
 SECOND_EPOCH_LIMIT = 1.2
@@ -72,7 +72,7 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
     """Return the verdict on one attempt: `result` as accepted, or the `problem` it was refused for."""
     # Where a process goes on, to leave a profile or to trace, its figures are published, complete, before that.
     complete = job.goes_on and result is not None and result.exception is None
-    if ended := not_run(outcome) or gpu_was_lost(job, outcome, result):
+    if ended := not_run(outcome) or gpu_failed(job, outcome, result):
         return ended
     if not complete and (ended := ended_by_force(outcome)):
         return ended
@@ -94,10 +94,10 @@ def not_run(outcome: Outcome) -> Verdict | None:
     return Verdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
 
 
-def gpu_was_lost(job: Job, outcome: Outcome, result: CellResult | None = None) -> Verdict | None:
-    """Return the verdict on an attempt whose GPU was lost, None if it was not."""
-    lost = lost_gpu(job, outcome, result)
-    return Verdict(Status.INFRA, lost) if lost else None
+def gpu_failed(job: Job, outcome: Outcome, result: CellResult | None = None) -> Verdict | None:
+    """Return the verdict on an attempt whose GPU was lost or in exclusive use by another process, None if neither."""
+    reason = lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result)
+    return Verdict(Status.INFRA, reason) if reason else None
 
 
 def ended_by_force(outcome: Outcome) -> Verdict | None:
