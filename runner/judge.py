@@ -16,6 +16,7 @@ from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEA
 from analysis.surroundings.neighbours import busy_text, neighbour_warnings
 from records import cpu_list, fc
 from records.codec import CodecError, decode, loads
+from records.device_memory import says_out_of_memory
 from records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
@@ -29,7 +30,6 @@ CLOCK_FACTOR = 2.0
 CLOCK_SLACK_S = 2.0
 
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
-DEVICE_OOM_TEXTS = ("RESOURCE_EXHAUSTED", "CUDA out of memory")
 _SHM = (
     "as a rule /dev/shm was too small for its workers; give the container more: --shm-size, or shm_size in compose.yaml"
 )
@@ -122,7 +122,7 @@ def _raised(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
     if kind == "WorkMismatch":
         return Verdict(Status.WORK_MISMATCH, (result.message or kind).strip())
     on_device = job.settings.device != "cpu"
-    if on_device and (kind in DEVICE_OOM_TYPES or any(text in (result.message or "") for text in DEVICE_OOM_TEXTS)):
+    if on_device and (kind in DEVICE_OOM_TYPES or says_out_of_memory(result.message or "")):
         return Verdict(Status.OOM_DEVICE, reason)
     advice = f"; {_where_to_put_a_module(job, outcome)}" if kind == "WorkloadNotFound" else ""
     return Verdict(Status.ERROR, f"{reason}{advice}")

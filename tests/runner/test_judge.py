@@ -142,6 +142,10 @@ def test_an_exception_becomes_its_status_on_a_cpu(kind: str, message: str, statu
         ("tensorflow.python.framework.errors_impl.ResourceExhaustedError", "OOM when allocating tensor"),
         ("jaxlib._jax.XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."),
         ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 8.00 GiB."),
+        ("torch.AcceleratorError", "CUDA error: out of memory\nCUDA kernel errors might be reported later."),
+        ("builtins.RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        ("builtins.RuntimeError", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        ("jaxlib._jax.XlaRuntimeError", "INTERNAL: failed to allocate 2.0GiB: CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
     ],
 )
 def test_each_backends_word_for_no_device_memory_is_oom_device_on_a_gpu(kind: str, message: str) -> None:
