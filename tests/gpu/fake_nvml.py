@@ -40,7 +40,7 @@ import pytest
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 LIBRARY = "libnvidia-ml.so.1"
 VARIABLE = "FAKE_NVML"
-NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST = 3, 4, 15
+NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 15, 16
 
 
 def build(folder: Path) -> Path:

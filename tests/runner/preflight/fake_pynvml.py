@@ -16,7 +16,7 @@ MESSAGES = {
     6: "Not Found",
     9: "Driver Not Loaded",
     15: "GPU is lost",
-    16: "GPU requires reset",
+    16: "GPU requires restart",  # nvidia-ml-py's text of NVML_ERROR_RESET_REQUIRED
     18: "RM has detected an NVML/RM version mismatch.",
 }
 
