@@ -331,6 +331,12 @@ int nvmlDeviceGetPersistenceMode(Device *device, uint *mode) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetComputeMode(Device *device, uint *mode) {
+    CHECK_WHOLE(device);
+    *mode = (uint)number(device, "compute_mode", 0);
+    return SUCCESS;
+}
+
 int nvmlDeviceGetEccMode(Device *device, uint *current, uint *pending) {
     CHECK_WHOLE(device);
     *current = *pending = (uint)number(device, "ecc", 1);

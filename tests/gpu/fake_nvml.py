@@ -16,6 +16,7 @@
     throttle_mask                                   bits of nvmlClocksEventReasons, decimal
     power_throttled_share thermal_throttled_share   share of time that the counters of time held back move by
     persistence ecc mig                             0 or 1
+    compute_mode                                    0 default, 2 prohibited, 3 exclusive process
     mig_uuids mig_memory_total mig_memory_used      the GPU's MIG devices: "MIG-...,MIG-..."
     mig_profile                                     the end of their names, "1g.10gb"
     error.FUNCTION error.fieldNUMBER                the code that a call, or a field, returns: 3 not supported (N/A),
