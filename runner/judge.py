@@ -16,10 +16,11 @@ from analysis.surroundings.disturbance import OTHER_CPU_LIMIT, STALL_LIMIT, STEA
 from analysis.surroundings.neighbours import busy_text, neighbour_warnings
 from records import cpu_list, fc
 from records.codec import CodecError, decode, loads
+from records.device_memory import says_out_of_memory
 from records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
-from runner.lost_gpu import lost_gpu
+from runner.lost_gpu import busy_gpu, lost_gpu
 from runner.work_judge import caveats, mismatch, misplaced, option_caveats
 
 SECOND_EPOCH_LIMIT = 1.2
@@ -29,7 +30,6 @@ CLOCK_FACTOR = 2.0
 CLOCK_SLACK_S = 2.0
 
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
-DEVICE_OOM_TEXTS = ("RESOURCE_EXHAUSTED", "CUDA out of memory")
 _SHM = (
     "as a rule /dev/shm was too small for its workers; give the container more: --shm-size, or shm_size in compose.yaml"
 )
@@ -72,7 +72,7 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
     """Return the verdict on one attempt: `result` as accepted, or the `problem` it was refused for."""
     # Where a process goes on, to leave a profile or to trace, its figures are published, complete, before that.
     complete = job.goes_on and result is not None and result.exception is None
-    if ended := not_run(outcome) or gpu_was_lost(job, outcome, result):
+    if ended := not_run(outcome) or gpu_failed(job, outcome, result):
         return ended
     if not complete and (ended := ended_by_force(outcome)):
         return ended
@@ -94,10 +94,10 @@ def not_run(outcome: Outcome) -> Verdict | None:
     return Verdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
 
 
-def gpu_was_lost(job: Job, outcome: Outcome, result: CellResult | None = None) -> Verdict | None:
-    """Return the verdict on an attempt whose GPU was lost, None if it was not."""
-    lost = lost_gpu(job, outcome, result)
-    return Verdict(Status.INFRA, lost) if lost else None
+def gpu_failed(job: Job, outcome: Outcome, result: CellResult | None = None) -> Verdict | None:
+    """Return the verdict on an attempt whose GPU was lost or in exclusive use by another process, None if neither."""
+    reason = lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result)
+    return Verdict(Status.INFRA, reason) if reason else None
 
 
 def ended_by_force(outcome: Outcome) -> Verdict | None:
@@ -122,7 +122,7 @@ def _raised(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
     if kind == "WorkMismatch":
         return Verdict(Status.WORK_MISMATCH, (result.message or kind).strip())
     on_device = job.settings.device != "cpu"
-    if on_device and (kind in DEVICE_OOM_TYPES or any(text in (result.message or "") for text in DEVICE_OOM_TEXTS)):
+    if on_device and (kind in DEVICE_OOM_TYPES or says_out_of_memory(result.message or "")):
         return Verdict(Status.OOM_DEVICE, reason)
     advice = f"; {_where_to_put_a_module(job, outcome)}" if kind == "WorkloadNotFound" else ""
     return Verdict(Status.ERROR, f"{reason}{advice}")

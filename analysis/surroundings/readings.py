@@ -117,7 +117,8 @@ class Gpu:
     """One GPU, as its driver reports it; `throttle_mask` has the bits of NVML's clocks event reasons.
 
     `capability` is the compute capability, `mig` whether it is divided by Multi-Instance GPU or is a part of such a
-    one, `ecc_errors` the uncorrected memory errors since the driver was loaded.
+    one, `ecc_errors` the uncorrected memory errors since the driver was loaded, `compute_mode` NVML's number of who may
+    use it (nvml.h: nvmlComputeMode_t).
     """
 
     index: int
@@ -134,6 +135,7 @@ class Gpu:
     ecc: bool | Unread = NOT_READ
     ecc_errors: int | Unread = NOT_READ
     memory_bytes: int | Unread = NOT_READ
+    compute_mode: int | Unread = NOT_READ
 
 
 @dataclass(frozen=True, slots=True)

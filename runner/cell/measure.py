@@ -14,6 +14,7 @@ import numpy as np
 from models.faults import Circumstances, plant
 from models.registry import Built, Request, load
 from records import cpu_list, inherited
+from records.device_memory import says_out_of_memory
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Memory, Resolved, Times
 from records.settings import Settings
 from records.work_done import WorkDone
@@ -47,7 +48,6 @@ NO_DEVICE_TEXTS = (
     "driver on your system is too old",
     "Found no NVIDIA driver",
 )
-OUT_OF_MEMORY_TEXTS = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY")
 
 
 class DeviceMismatch(Exception):
@@ -185,7 +185,7 @@ def check_initialised(error: Exception, settings: Settings) -> None:
     """
     text = str(error) or NO_PLATFORM
     is_missing = any(one in text for one in NO_DEVICE_TEXTS)
-    if settings.device != "cpu" and is_missing and not any(one in text for one in OUT_OF_MEMORY_TEXTS):
+    if settings.device != "cpu" and is_missing and not says_out_of_memory(text):
         raise DeviceMismatch(
             f"device: {settings.device} was requested, but {settings.backend} cannot use one: {text.splitlines()[0]}; "
             "check nvidia-smi, and the driver that this build needs in docs/compatibility.md"

@@ -81,9 +81,12 @@ def cuda_cache(job: Job) -> dict[str, str]:
     a backend has as PTX alone, such as all of TensorFlow's kernels on Hopper. CUDA C++ Programming Guide, "CUDA
     Environment Variables"; tensorflow/tensorflow#62320.
     """
-    if job.cuda_cache_dir is None:
-        return {}
-    return {inherited.CUDA_CACHE: job.cuda_cache_dir, "CUDA_CACHE_MAXSIZE": str(CUDA_CACHE_BYTES)}
+    return {} if job.cuda_cache_dir is None else cuda_cache_in(job.cuda_cache_dir)
+
+
+def cuda_cache_in(folder: str) -> dict[str, str]:
+    """Return the variables that have the driver keep compiled kernels in this folder."""
+    return {inherited.CUDA_CACHE: folder, "CUDA_CACHE_MAXSIZE": str(CUDA_CACHE_BYTES)}
 
 
 def allowed_cpus(settings: Settings) -> list[int] | None:

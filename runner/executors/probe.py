@@ -7,16 +7,18 @@ function in its place.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
 from records.codec import CodecError, dumps, loads
 from records.settings import Settings
 from runner.cell.job import RESULT_LIMIT_BYTES
-from runner.executors.environment import ALLOWED, cell_environment
+from runner.executors.environment import ALLOWED, cell_environment, cuda_cache_in
 from runner.executors.output import printable
 from runner.executors.process import ProcessExecutor
 from runner.executors.process_tree import kill_tree
@@ -40,11 +42,15 @@ class Probe(Protocol):
 
 
 class ProcessProbe:
-    """Asks in a fresh interpreter, with a scratch folder as its home."""
+    """Asks in a fresh interpreter, with a scratch folder as its home.
+
+    Interpreters on a GPU share the driver's cache of compiled kernels, which is removed with the probe.
+    """
 
     def __init__(self, mark: str = "") -> None:
         self._mark = mark
         self._looks = ProcessExecutor()
+        self._cuda_cache: str | None = None
 
     def missing(self, backend: str) -> str | None:
         """Return why this backend cannot run here, None when it can. Imports nothing."""
@@ -58,13 +64,22 @@ class ProcessProbe:
             log = folder / "log"
             command = [sys.executable, "-P", "-m", module, name]
             try:
-                environment = _environment(settings, self._mark, name)
+                environment = _environment(settings, self._mark, name) | self._cache_of(settings)
             except (NoGpu, TooFewGpus) as error:
                 raise ProbeFailed(f"{module} on {settings.backend}: {error}") from error
             ended = _run(command, environment, log, timeout_s)
             if ended is not None:
                 raise ProbeFailed(f"{module} on {settings.backend}: {ended}{_last_words(log)}")
             return _answer(folder / "answer.json", module)
+
+    def _cache_of(self, settings: Settings) -> dict[str, str]:
+        """Return the variables of the driver's cache, whose folder is made for the first interpreter on a GPU."""
+        if settings.device != "gpu":
+            return {}
+        if self._cuda_cache is None:
+            self._cuda_cache = tempfile.mkdtemp(prefix="runner-cuda-cache-")
+            weakref.finalize(self, shutil.rmtree, self._cuda_cache, ignore_errors=True)
+        return cuda_cache_in(self._cuda_cache)
 
 
 def _environment(settings: Settings, mark: str, folder: str) -> dict[str, str]:

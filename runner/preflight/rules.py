@@ -20,6 +20,10 @@ NO_DRIVER = (
     "no NVIDIA driver is loaded; install it. In a container, install the NVIDIA Container Toolkit on the host and "
     "start the container with a GPU: docker compose run tf-gpu, or docker run --gpus all"
 )
+# nvml.h, nvmlComputeMode_t.
+PROHIBITED, EXCLUSIVE_PROCESS = 2, 3
+# The Multi-Process Service holds a GPU in exclusive mode to share it; the kernel keeps 15 characters of a name.
+SHARING_SERVICE = "nvidia-cuda-mps"
 NO_TPU = (
     "neither /dev/accel* nor /dev/vfio has a TPU; use a Cloud TPU virtual machine and, in containers, the service "
     "jax-tpu"
@@ -53,7 +57,7 @@ def gpu_problems(facts: GpuFacts, names: Iterable[str], build: Build | CpuBuild 
         if isinstance(gpu, Unread):
             found.append(_unread_gpu(name, gpu))
         else:
-            found += [*build_problems(facts.driver, gpu, build), *_conditions(gpu)]
+            found += [*build_problems(facts.driver, gpu, build), *_exclusive(gpu), *_conditions(gpu)]
     return list(dict.fromkeys(found))
 
 
@@ -116,6 +120,24 @@ def _without_machine_code(driver: Driver, gpu: Gpu, capability: Capability, buil
         f"{where}, for which {build} has only PTX: the driver compiles it in the first epoch, which takes longer; "
         "the compiled code is reused only from a CUDA cache that is kept",
     )
+
+
+def _exclusive(gpu: Gpu) -> Iterator[Problem]:
+    """Yield what keeps every cell from a GPU: its compute mode, and in exclusive mode another process.
+
+    Processes without a name, which a container sees, may be those of the sharing service: they are a warning.
+    """
+    advice = "nvidia-smi -c DEFAULT"
+    if gpu.compute_mode == PROHIBITED:
+        message = f"{_title(gpu)} is in compute mode PROHIBITED, in which no process can use it; end it: {advice}"
+        yield Problem("gpu_exclusive", message, Status.INFRA)
+    users = gpu.users if isinstance(gpu.users, tuple) else ()
+    names = [one.name for one in users if one.name]
+    is_shared = any(name.startswith(SHARING_SERVICE) for name in names)
+    if gpu.compute_mode == EXCLUSIVE_PROCESS and names and not is_shared:
+        listed = ", ".join(process_text(one) for one in users)
+        message = f"{_title(gpu)} is in compute mode EXCLUSIVE_PROCESS and in use by {listed}; stop it, or {advice}"
+        yield Problem("gpu_exclusive", message, Status.INFRA)
 
 
 def _conditions(gpu: Gpu) -> Iterator[Problem]:

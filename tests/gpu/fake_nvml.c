@@ -197,6 +197,11 @@ int nvmlDeviceGetName(Device *device, char *name, uint length) {
     char found[LINE];
     CHECK(device);
     text(device, "name", found, sizeof found, "NVIDIA H100 80GB HBM3");
+    if (device->slice >= 0) { /* the real one returns "NVIDIA A100-SXM4-40GB MIG 1g.5gb" */
+        char profile[64];
+        text(device, "mig_profile", profile, sizeof profile, "1g.10gb");
+        snprintf(found + strlen(found), sizeof found - strlen(found), " MIG %s", profile);
+    }
     return copy(found, name, length);
 }
 
@@ -323,6 +328,12 @@ int nvmlDeviceGetViolationStatus(Device *device, uint policy, Violation *status)
 int nvmlDeviceGetPersistenceMode(Device *device, uint *mode) {
     CHECK_WHOLE(device);
     *mode = (uint)number(device, "persistence", 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeMode(Device *device, uint *mode) {
+    CHECK_WHOLE(device);
+    *mode = (uint)number(device, "compute_mode", 0);
     return SUCCESS;
 }
 

@@ -16,7 +16,9 @@
     throttle_mask                                   bits of nvmlClocksEventReasons, decimal
     power_throttled_share thermal_throttled_share   share of time that the counters of time held back move by
     persistence ecc mig                             0 or 1
+    compute_mode                                    0 default, 2 prohibited, 3 exclusive process
     mig_uuids mig_memory_total mig_memory_used      the GPU's MIG devices: "MIG-...,MIG-..."
+    mig_profile                                     the end of their names, "1g.10gb"
     error.FUNCTION error.fieldNUMBER                the code that a call, or a field, returns: 3 not supported (N/A),
                                                     4 insufficient permissions, 15 GPU is lost
     lost_after_calls lost_once_file                 GPU is lost: after so many calls, or as soon as a file exists
@@ -39,7 +41,7 @@ import pytest
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 LIBRARY = "libnvidia-ml.so.1"
 VARIABLE = "FAKE_NVML"
-NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST = 3, 4, 15
+NOT_SUPPORTED, NO_PERMISSION, GPU_IS_LOST, RESET_REQUIRED = 3, 4, 15, 16
 
 
 def build(folder: Path) -> Path:

@@ -52,6 +52,7 @@ def test_a_mig_device_reports_its_memory_and_its_card_but_no_power(pynvml: Any, 
     part = pynvml.nvmlDeviceGetHandleByUUID("MIG-b")
     assert pynvml.nvmlDeviceIsMigDeviceHandle(part).value == 1
     assert pynvml.nvmlDeviceGetMemoryInfo(part).total == 10 << 30
+    assert pynvml.nvmlDeviceGetName(part) == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     assert pynvml.nvmlDeviceGetMigMode(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)) == [1, 1]
     with pytest.raises(pynvml.NVMLError_NotSupported):
         pynvml.nvmlDeviceGetPowerUsage(part)

@@ -12,7 +12,7 @@ from analysis.surroundings.readings import Unread
 from runner.surroundings.gpus.cell import CellGpus
 from runner.surroundings.gpus.nvml import GpuLost
 from runner.surroundings.gpus.readings import GpuIdentity, GpuReading, GpuUse, ReadableGpu, open_gpu
-from tests.gpu.fake_nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, FakeDriver
+from tests.gpu.fake_nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, RESET_REQUIRED, FakeDriver
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("pynvml")]  # it compiles a library
 
@@ -126,6 +126,14 @@ def test_a_gpu_that_is_lost_from_the_start_is_evidence(driver: FakeDriver) -> No
     driver.refuse("nvmlDeviceGetHandleByIndex_v2", GPU_IS_LOST)
     assert open_gpu("0") == GpuLost("NVML: GPU is lost")
     assert CellGpus(("0",)).lost == "GPU 0: GPU is lost"
+
+
+def test_a_gpu_that_needs_a_reset_between_two_readings_is_evidence(driver: FakeDriver) -> None:
+    gpus = CellGpus(("0", "1"))
+    gpus.begin()
+    driver.refuse("nvmlDeviceGetTemperature", RESET_REQUIRED, gpu=1)
+    gpus.end()
+    assert gpus.lost == "GPU 1: GPU requires restart"
 
 
 def test_a_reading_of_a_lost_gpu_is_all_unmeasured(driver: FakeDriver, tmp_path: Path) -> None:

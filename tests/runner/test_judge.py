@@ -142,6 +142,10 @@ def test_an_exception_becomes_its_status_on_a_cpu(kind: str, message: str, statu
         ("tensorflow.python.framework.errors_impl.ResourceExhaustedError", "OOM when allocating tensor"),
         ("jaxlib._jax.XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."),
         ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 8.00 GiB."),
+        ("torch.AcceleratorError", "CUDA error: out of memory\nCUDA kernel errors might be reported later."),
+        ("builtins.RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        ("builtins.RuntimeError", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        ("jaxlib._jax.XlaRuntimeError", "INTERNAL: failed to allocate 2.0GiB: CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
     ],
 )
 def test_each_backends_word_for_no_device_memory_is_oom_device_on_a_gpu(kind: str, message: str) -> None:
@@ -342,9 +346,7 @@ def test_a_gpu_that_nvml_reports_lost_is_infra_however_the_process_ended(outcome
 
 
 LOST_MESSAGES = [
-    "RuntimeError: CUDA error: unspecified launch failure",
     "INTERNAL: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered",
-    "E0000 could not synchronize: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
     "torch.AcceleratorError: device lost",
     "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
 ]
@@ -362,6 +364,42 @@ def test_a_failed_cell_whose_output_names_a_lost_gpu_is_infra(message: str) -> N
 def test_such_output_changes_neither_a_good_cell_nor_one_on_a_cpu(message: str) -> None:
     assert judge(GPU_JOB, Outcome(exit_code=0, output_tail=message), GPU_GOOD, None).status is Status.OK
     assert judge(JOB, Outcome(exit_code=1, output_tail=message), None, "no_result").status is Status.ERROR
+
+
+BUSY_MESSAGES = [
+    "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    "INTERNAL: failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE: CUDA-capable device(s) is/are",
+]
+
+
+@pytest.mark.parametrize("message", BUSY_MESSAGES)
+def test_a_failed_cell_whose_gpu_another_process_uses_exclusively_is_infra_and_no_lost_gpu(message: str) -> None:
+    printed = judge(GPU_JOB, Outcome(signal=6, output_tail=f"first\n{message}\nlast"), None, "no_result")
+    in_result = judge(GPU_JOB, Outcome(exit_code=0), raised("builtins.RuntimeError", message), None)
+    assert [one.status for one in (printed, in_result)] == [Status.INFRA] * 2
+    assert (printed.reason or "").startswith("GPU busy: another process holds it exclusively (the output says ")
+    assert (printed.reason or "").endswith("; stop it, or end the exclusive mode: nvidia-smi -c DEFAULT")
+
+
+def test_a_busy_gpu_in_the_output_of_a_cell_that_worked_or_ran_on_a_cpu_changes_nothing() -> None:
+    (message, _) = BUSY_MESSAGES
+    assert judge(GPU_JOB, Outcome(exit_code=0, output_tail=message), GPU_GOOD, None).status is Status.OK
+    assert judge(JOB, Outcome(exit_code=1, output_tail=message), None, "no_result").status is Status.ERROR
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: CUDA error: unspecified launch failure",
+        "E0000 could not synchronize: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+    ],
+)
+def test_a_launch_failure_is_a_fault_of_a_kernel_unless_nvml_reports_the_gpu_lost(message: str) -> None:
+    aborted = Outcome(signal=6, output_tail=message)
+    assert judge(GPU_JOB, aborted, None, "no_result").status is Status.CRASH
+    result = raised("builtins.RuntimeError", message)
+    assert judge(GPU_JOB, Outcome(exit_code=0), result, None).status is Status.ERROR
+    assert judge(GPU_JOB, replace(aborted, gpu_lost="GPU 0: x"), None, "no_result").status is Status.INFRA
 
 
 def test_a_model_that_tells_no_loss_has_not_diverged() -> None:

@@ -59,6 +59,7 @@ def test_an_error_that_names_a_missing_device_or_driver_is_a_device_mismatch(mes
     ("message", "device"),
     [
         ("Unable to initialize backend 'cuda': RESOURCE_EXHAUSTED: out of memory", "gpu"),
+        ("Unable to initialize backend 'cuda': INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", "gpu"),
         ("CUDA error: unspecified launch failure", "gpu"),
         ("Unable to initialize backend 'cuda'", "cpu"),
     ],

@@ -1,6 +1,7 @@
 """Which GPU the peaks are measured on, through NVML: its UUID, its product name, its free memory.
 
-Promise: what NVML does not report is None; nothing of this is an error.
+Promise: what NVML does not report is None; nothing of this is an error. A GPU in MIG mode is its first MIG device,
+which CUDA uses; it never has the card's UUID, memory or plain name, so that its peaks are not taken for the card's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.surroundings.readings import Unread
-from runner.surroundings.gpus.nvml import open_nvml
+from runner.surroundings.gpus.nvml import Nvml, open_nvml
+
+# NVML ends the name of a MIG device with " MIG 1g.5gb" or the like (nvml.h: nvmlDeviceGetName).
+MIG = " MIG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,23 @@ def gpu_identity(visible: str, library: Any = None) -> GpuIdentity:
     handle = nvml if isinstance(nvml, Unread) else nvml.gpu(visible)
     if isinstance(nvml, Unread) or isinstance(handle, Unread):
         return GpuIdentity()
-    uuid, product = nvml.text("nvmlDeviceGetUUID", handle), nvml.text("nvmlDeviceGetName", handle)
-    memory = nvml.value("nvmlDeviceGetMemoryInfo", handle)
+    used = nvml.used_part(handle)
+    product = _product(nvml, handle if used is None else used)
+    if used is None:
+        return GpuIdentity(product=_of_mig_device(product))
+    uuid, memory = nvml.text("nvmlDeviceGetUUID", used), nvml.value("nvmlDeviceGetMemoryInfo", used)
     return GpuIdentity(
         uuid=uuid if isinstance(uuid, str) else None,
-        product=product if isinstance(product, str) else None,
+        product=product if nvml.card(used) is used else _of_mig_device(product),
         free_memory_bytes=None if memory is None else int(memory.free),
     )
+
+
+def _product(nvml: Nvml, handle: Any) -> str | None:
+    found = nvml.text("nvmlDeviceGetName", handle)
+    return found if isinstance(found, str) else None
+
+
+def _of_mig_device(product: str | None) -> str | None:
+    """Return a product name that no data sheet has, also where the driver names the card alone."""
+    return product if product is None or MIG in product else product + MIG

@@ -21,6 +21,8 @@ from runner.executors.output import printable
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 2, 3, 4, 6
 DRIVER_NOT_LOADED, LIBRARY_MISMATCH = 9, 18
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
+# A GPU has at most seven MIG devices (MIG User Guide, "Partitioning").
+MOST_MIG_DEVICES = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,13 @@ class Nvml:
         if len(fitting) == 1:
             return fitting[0]
         return Unread(f"the driver reports {len(known)} GPU{'' if len(known) == 1 else 's'}", absent=True)
+
+    def used_part(self, handle: Any) -> Any | None:
+        """Return what CUDA uses of a GPU: its first MIG device in MIG mode, None if it has none; else the handle."""
+        if self.card(handle) is not handle or not (self.value("nvmlDeviceGetMigMode", handle) or (0, 0))[0]:
+            return handle
+        parts = (self.value("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(MOST_MIG_DEVICES))
+        return next((one for one in parts if one is not None), None)
 
     def card(self, handle: Any) -> Any:
         """Return the handle of the GPU that a MIG device is a part of; any other handle as it is."""

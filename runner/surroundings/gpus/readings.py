@@ -207,10 +207,7 @@ def open_gpu(visible: str, library: Any = None) -> ReadableGpu | Unread:
     handle = nvml.gpu(visible)
     if isinstance(handle, Unread):
         return handle
-    card = nvml.card(handle)
-    if handle is card and (nvml.value("nvmlDeviceGetMigMode", card) or (0, 0))[0]:
-        handle = nvml.value("nvmlDeviceGetMigDeviceHandleByIndex", card, 0) or card
-    return ReadableGpu(nvml, handle, card)
+    return ReadableGpu(nvml, nvml.used_part(handle) or handle, nvml.card(handle))
 
 
 def readable(found: Sequence[ReadableGpu | Unread]) -> tuple[ReadableGpu | Unreadable, ...]:

@@ -73,6 +73,7 @@ def read_gpu(tree: Tree, nvml: Nvml, handle: Any) -> Gpu:
         ecc=ecc if isinstance(ecc, Unread) else bool(ecc[0]),
         ecc_errors=ask("nvmlDeviceGetTotalEccErrors", card, *uncorrected),
         memory_bytes=memory if isinstance(memory, Unread) else int(memory.total),
+        compute_mode=ask("nvmlDeviceGetComputeMode", card),
     )
 
 

@@ -16,7 +16,7 @@ MESSAGES = {
     6: "Not Found",
     9: "Driver Not Loaded",
     15: "GPU is lost",
-    16: "GPU requires reset",
+    16: "GPU requires restart",  # nvidia-ml-py's text of NVML_ERROR_RESET_REQUIRED
     18: "RM has detected an NVML/RM version mismatch.",
 }
 
@@ -38,6 +38,7 @@ class FakeGpu:
     capability: tuple[int, int] = (8, 0)
     persistence: int = 1
     mig: int = 0
+    compute_mode: int = 0
     ecc_errors: int = 0
     throttle_mask: int = 1
     temperature_c: int = 31
@@ -106,6 +107,7 @@ class FakePynvml:
             "nvmlDeviceGetCudaComputeCapability": lambda gpu: list(gpu.capability),
             "nvmlDeviceIsMigDeviceHandle": lambda gpu: int(gpu.slice_of is not None),
             "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": lambda gpu: gpu.slice_of,
+            "nvmlDeviceGetComputeMode": lambda gpu: gpu.compute_mode,
             "nvmlDeviceGetMigMode": lambda gpu: [gpu.mig, gpu.mig],
             "nvmlDeviceGetTotalEccErrors": lambda gpu, kind, counter: gpu.ecc_errors,
         }

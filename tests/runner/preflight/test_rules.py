@@ -228,6 +228,36 @@ def test_a_gpu_is_found_by_the_beginning_of_its_uuid_as_cuda_finds_it(tmp_path: 
     assert gpu_problems(facts(tmp_path, FakePynvml(V100, FakeGpu(uuid="GPU-b")), "GPU-8932"), ["GPU-8932"], None) == []
 
 
+EXCLUSIVE = (
+    "GPU 0 (NVIDIA A100-SXM4-80GB) is in compute mode EXCLUSIVE_PROCESS and in use by trainer (process 41, 512 MiB); "
+    "stop it, or nvidia-smi -c DEFAULT"
+)
+PROHIBITED = (
+    "GPU 0 (NVIDIA A100-SXM4-80GB) is in compute mode PROHIBITED, in which no process can use it; end it: "
+    "nvidia-smi -c DEFAULT"
+)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        (FakeGpu(compute_mode=3, users=[used_by(41)]), [EXCLUSIVE]),
+        (FakeGpu(compute_mode=2), [PROHIBITED]),
+        (FakeGpu(compute_mode=3), []),
+        (FakeGpu(compute_mode=0, users=[used_by(41)]), []),
+        (FakeGpu(compute_mode=3, users=[used_by(41), used_by(42)]), []),  # 42 is the Multi-Process Service
+        (FakeGpu(compute_mode=3, users=[used_by(43)]), []),  # a process without a name
+    ],
+)
+def test_a_gpu_that_another_process_has_exclusively_is_infrastructure(
+    tmp_path: Path, gpu: FakeGpu, expected: list[str]
+) -> None:
+    write(tmp_path, "/proc/41/comm", "trainer\n")
+    write(tmp_path, "/proc/42/comm", "nvidia-cuda-mps\n")
+    found = [one for one in problems(tmp_path, FakePynvml(gpu)) if one.name == "gpu_exclusive"]
+    assert [(one.message, one.status) for one in found] == [(message, Status.INFRA) for message in expected]
+
+
 @pytest.mark.parametrize("code", [LOST, RESET])
 def test_a_lost_gpu_is_infrastructure_with_the_advice_to_reset_it(tmp_path: Path, code: int) -> None:
     lost = FakeGpu(errors={"nvmlDeviceGetHandleByIndex": code})

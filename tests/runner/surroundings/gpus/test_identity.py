@@ -36,6 +36,8 @@ class Library:
                 "nvmlDeviceGetUUID": UUID,
                 "nvmlDeviceGetName": b"NVIDIA H100 80GB HBM3",
                 "nvmlDeviceGetMemoryInfo": SimpleNamespace(free=79 << 30),
+                "nvmlDeviceIsMigDeviceHandle": 0,
+                "nvmlDeviceGetMigMode": [0, 0],
             }[name]
 
         return ask

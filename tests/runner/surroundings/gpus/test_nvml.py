@@ -16,6 +16,7 @@ from tests.runner.preflight.fake_pynvml import (
     MISMATCH,
     NO_PERMISSION,
     NOT_SUPPORTED,
+    RESET,
     FakeGpu,
     FakePynvml,
 )
@@ -43,11 +44,12 @@ def test_a_name_that_fits_no_gpu_or_several_is_absent(name: str) -> None:
     assert opened(A, B).gpu(name) == Unread("the driver reports 2 GPUs", absent=True)
 
 
-def test_a_lost_gpu_is_not_absent() -> None:
-    lost = FakeGpu(errors={"nvmlDeviceGetHandleByIndex": LOST})
+@pytest.mark.parametrize(("code", "words"), [(LOST, "NVML: GPU is lost"), (RESET, "NVML: GPU requires restart")])
+def test_a_gpu_that_is_lost_or_needs_a_reset_is_not_absent(code: int, words: str) -> None:
+    lost = FakeGpu(errors={"nvmlDeviceGetHandleByIndex": code})
     nvml = opened(lost, B)
-    assert nvml.gpus() == [GpuLost("NVML: GPU is lost"), B]
-    assert nvml.gpu("0") == GpuLost("NVML: GPU is lost")
+    assert nvml.gpus() == [GpuLost(words), B]
+    assert nvml.gpu("0") == GpuLost(words)
 
 
 def test_the_card_of_a_mig_device_is_the_gpu_it_is_a_part_of() -> None:
@@ -59,6 +61,7 @@ def test_the_card_of_a_mig_device_is_the_gpu_it_is_a_part_of() -> None:
     ("code", "expected"),
     [
         (LOST, GpuLost("NVML: GPU is lost")),
+        (RESET, GpuLost("NVML: GPU requires restart")),
         (NO_PERMISSION, NotPermitted("NVML: Insufficient Permissions")),
         (NOT_SUPPORTED, Unread("NVML: Not Supported", absent=True)),
     ],

@@ -27,6 +27,7 @@ READ_FUNCTIONS = (
     "nvmlDeviceGetEccMode",
     "nvmlDeviceGetTotalEccErrors",
     "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetComputeMode",
 )
 
 
@@ -50,6 +51,7 @@ def test_every_gpu_is_read_in_full(tmp_path: Path) -> None:
     second = FakeGpu(uuid="GPU-b", persistence=0, throttle_mask=0x24, users=[used_by(41), used_by(7, None)])
     library = FakePynvml(FakeGpu(uuid="GPU-a"), second)
     same = {"capability": (8, 0), "mig": False, "ecc": True, "ecc_errors": 0, "memory_bytes": 80 << 30}
+    same |= {"compute_mode": 0}
     name = "NVIDIA A100-SXM4-80GB"
     assert gpus(with_driver(tmp_path), library) == (
         Gpu(0, name, 210_000_000, 1_410_000_000, 31, 1, True, (), "GPU-a", **same),  # type: ignore[arg-type]
@@ -74,7 +76,7 @@ def test_a_value_that_nvml_refuses_is_unread_with_its_message(tmp_path: Path) ->
     refused = FakeGpu(errors=dict.fromkeys(READ_FUNCTIONS, NO_PERMISSION))
     found = gpus(with_driver(tmp_path), FakePynvml(refused))
     unread = NotPermitted("NVML: Insufficient Permissions")
-    assert found == (Gpu(0, refused.name, *[unread] * 6, refused.uuid, *[unread] * 5),)  # type: ignore[arg-type]
+    assert found == (Gpu(0, refused.name, *[unread] * 6, refused.uuid, *[unread] * 6),)  # type: ignore[arg-type]
 
 
 def test_a_gpu_that_cannot_be_divided_is_not_divided(tmp_path: Path) -> None:
