@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from records.schema import Status
 from runner.cli.main import Seams, main
 from runner.preflight import cells
 from runner.preflight.cells import NO_TOOLKIT, Preflight, preflight_of
-from runner.preflight.executor import WithWarnings
+from runner.preflight.executor import CheckedExecutor, WithWarnings
 from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus
 from runner.preflight.rules import NO_DRIVER
 from runner.surroundings.gpus.state import DRIVER_FILES
@@ -186,3 +187,11 @@ def test_a_process_with_warnings_is_otherwise_the_same() -> None:
     running.resume(3)
     running.abandon()
     assert running.finish() == Outcome(exit_code=0, warnings=("a: b",))
+
+
+def test_a_command_that_lacks_a_gpu_is_left_to_the_executor_which_records_the_command() -> None:
+    """The record of a command has its task only if the executor that starts commands refuses it."""
+    refusing = Preflight(gpus=GpuFacts(driver=None))
+    inner = SimpleNamespace(name="fake", start=lambda job, timeout_s: "the executor's own answer")
+    job = SimpleNamespace(settings=make_settings(device="gpu"), task=SimpleNamespace(image=None))
+    assert CheckedExecutor(inner, refusing).start(job, 1.0) == "the executor's own answer"  # type: ignore[arg-type, comparison-overlap]
