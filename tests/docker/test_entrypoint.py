@@ -84,9 +84,12 @@ def test_a_signal_reaches_the_program_once_and_its_exit_code_is_kept(entrypoint:
         stdout=subprocess.PIPE,
         text=True,
     ) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "ready\n"
-        running.send_signal(number)
-        assert running.stdout.read() == f"{name}\n"
+        try:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "ready\n"
+            running.send_signal(number)
+            assert running.stdout.read() == f"{name}\n"
+        finally:
+            running.kill()  # an interrupted test leaves no shell behind
     assert running.returncode == 7
     assert (entrypoint.parent / "log").read_text().startswith("chown -R ")
