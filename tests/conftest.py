@@ -31,6 +31,18 @@ from runner import machine_type
 from runner.preflight.cells import installed
 from runner.surroundings.tree import Tree
 from tests import gpu_tier
+from tests.golden import Golden
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Golden files in the folder `golden` next to the test's module."""
+    return Golden(request.path.parent / "golden", request.config.getoption("--update-golden"))
+
 
 SETTINGS = Settings(
     backend="jax",
