@@ -139,7 +139,7 @@ STATED = [
     ("statistics.md", f"one confidence, {percent(gate.GATE_LOOKS.confidences[0])} (Pocock 1977)"),
     ("comparing.md", f"No interval below {OFTEN} blocks"),
     ("comparing.md", f"takes {OFTEN} blocks, then adds more"),
-    ("comparing.md", f"One looks after {', '.join(LOOKED_AT[:-1])} and {LOOKED_AT[-1]} blocks"),
+    ("comparing.md", f"rule looks after {', '.join(LOOKED_AT[:-1])} and {LOOKED_AT[-1]} blocks"),
     ("comparing.md", f"{LOOKED_AT[-1]} blocks are the most"),
     ("comparing.md", f"(less than {TIMES[campaign.ROOM_FACTOR]} the largest one is free)"),
     ("comparing.md", f"is measured again, {TIMES[campaign.MOST_REPLACEMENTS]}."),
