@@ -160,7 +160,7 @@ STATED = [
     ("history.md", f"from {changes.LEAST_FOR_CHANGES} sessions on"),
     ("history.md", f"a level lasts at least {NUMBERS[changes.SHORTEST_LEVEL]} sessions"),
     ("history.md", f"At most {changes.MOST_CHANGES} changes are sought between two annotated ones"),
-    ("history.md", f"is held within {NUMBERS[round(changes.CLIP)]} scatters of their median"),
+    ("history.md", f"is clipped to within {NUMBERS[round(changes.CLIP)]} scatters of their median"),
     ("history.md", f"With fewer than {history.LEAST_SESSIONS} sessions it is not known"),
     ("history.md", f"a session has fewer than {NUMBERS[history.LEAST_PROCESSES]} processes"),
     ("bigquery.md", f"a row above {LONGEST_ROW_BYTES >> 20} MiB"),
