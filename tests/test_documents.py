@@ -155,7 +155,7 @@ STATED = [
     ("noise.md", f"over {disturbance.MIN_CPU_S:g} s of CPU time by about 1 %; blocks with less"),
     ("noise.md", "for {} and for {} such pairs".format(*resolution.PLANNED_PAIRS)),
     ("noise.md", f"Below {resolution.MIN_PAIRS} pairs there is no figure"),
-    ("noise.md", f"Over {percent(disturbance.STALL_LIMIT)} of the kept epochs give the warning `gpu_throttled`"),
+    ("noise.md", f"Over {percent(disturbance.STALL_LIMIT)} of the measured epochs give the warning `gpu_throttled`"),
     *(("history.md", f"{length} (threshold {threshold:g})") for length, threshold in changes.THRESHOLDS.items()),
     ("history.md", f"from {changes.LEAST_FOR_CHANGES} sessions on"),
     ("history.md", f"a level lasts at least {NUMBERS[changes.SHORTEST_LEVEL]} sessions"),
