@@ -53,7 +53,7 @@ def test_the_values_and_defaults_of_a_metric_are_documented() -> None:
 
 
 def test_every_place_that_is_always_there_is_documented() -> None:
-    sentence = TEXT[TEXT.index("Places that are always there") :].split("\n\n")[0]
+    sentence = TEXT[TEXT.index("Predefined placeholders") :].split("\n\n")[0]
     assert {f"{{{name}}}" for name in (*LATE, *ALWAYS)} - {"{backend}"} <= code(sentence)
     assert "makes `{backend}` an axis" in TEXT
 
