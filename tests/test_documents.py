@@ -111,7 +111,7 @@ def test_a_block_is_replaced_from_the_limits_of_its_table_on() -> None:
     ("title", "figure"),
     [
         ("loss of step 1", "loss"),
-        ("norm of the whole gradient at step 1", "gradient_norm"),
+        ("norm of the gradient at step 1", "gradient_norm"),
         ("gradient at step 1, the worst weight's", "gradient"),
         ("update at step 2, the worst weight's", "update"),
         ("loss of the worst of 20 steps (float64: of the first 3)", "losses"),
