@@ -1,6 +1,6 @@
-# The commands people type; ci/ holds what they do, for people and CI alike.
+# Shortcuts for people; the scripts in ci/ do the work, for people and CI alike.
 
-# PYTHON=/path/to/python3.12 chooses the interpreter of .venv (else the one it was made with, else python3).
+# PYTHON=/path/to/python3.12 selects the interpreter of .venv (default: the one it was made with, otherwise python3).
 PYTHON ?=
 MATRIX ?= matrix.yaml
 # ARGS is passed on: make bench ARGS='--backend jax', make test ARGS='-k plan'
@@ -16,13 +16,13 @@ bench: setup  ## measure: run matrix.yaml on the three CPU backends, print the t
 test:  ## the unit tier in parallel and one real run per backend (minutes)
 	@ci/test $(ARGS)
 
-unit:  ## the unit tier alone, for the edit loop (a minute)
+unit:  ## only the unit tier, for the edit loop (a minute)
 	@ci/unit $(ARGS)
 
 process:  ## the process tier: real processes and real backends
 	@ci/process $(ARGS)
 
-lint:  ## ruff's rules and format, and that the locks fit pyproject.toml
+lint:  ## check rules and format with ruff, and the locks against pyproject.toml
 	@ci/lint
 
 types:  ## mypy, strict
@@ -31,10 +31,10 @@ types:  ## mypy, strict
 browser:  ## the tests in headless Chromium
 	@ci/browser $(ARGS)
 
-wheel:  ## build the wheel and try it, without any backend, under each Python found here
+wheel:  ## build the wheel and test it, without any backend, under each Python found here
 	@ci/wheel
 
-setup:  ## make .venv (bench, test and the others do this themselves)
+setup:  ## make .venv (bench, test and the others do this automatically)
 	@ci/setup
 
 clean:  ## remove .venv and caches; results stay

@@ -1,4 +1,4 @@
-"""Puts the DuckDB extensions that are installed as packages where DuckDB finds them: below $HOME/.duckdb."""
+"""Copies the DuckDB extensions that are installed as packages to $HOME/.duckdb, where DuckDB finds them."""
 
 from __future__ import annotations
 

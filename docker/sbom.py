@@ -1,4 +1,4 @@
-"""Prints what an image holds, as a CycloneDX 1.5 document: its Python distributions and its Debian packages.
+"""Prints the contents of an image, as a CycloneDX 1.5 document: its Python distributions and its Debian packages.
 
     python sbom.py NAME >sbom.cdx.json
 
@@ -40,7 +40,7 @@ def packages() -> Iterator[dict[str, str]]:
 
 
 def document(name: str) -> dict[str, Any]:
-    """Return the whole document."""
+    """Return the complete document."""
     found = {one["purl"]: one for one in (*packages(), *distributions())}
     return {
         "bomFormat": "CycloneDX",

@@ -1,4 +1,4 @@
-"""A training script as anybody writes one: Keras on handwritten digits, with its own lines in its own log."""
+"""An ordinary training script: Keras on handwritten digits, with its own log lines."""
 
 import argparse
 import time
