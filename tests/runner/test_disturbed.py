@@ -23,8 +23,8 @@ from runner.executors import Outcome, Running, WaitingCell
 from runner.executors.epochs import Alive, Epochs
 from runner.surroundings.own import cpu_now
 from runner.surroundings.tree import Tree
-from runner.testing import FakeExecutor, FakeRunning
 from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor, FakeRunning
 
 MATRIX = """\
 version: 1

@@ -19,8 +19,8 @@ from runner import machine, machine_type
 from runner.cli.main import Seams, main
 from runner.errors import UsageError
 from runner.machine_type import LIMIT_BYTES, Address, detect
-from runner.testing import FakeExecutor
 from tests.conftest import MACHINE, make_record
+from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 
 GOOGLE = ("product_name", "Google Compute Engine")

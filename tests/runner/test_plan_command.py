@@ -18,7 +18,7 @@ from runner.preflight.rules import NO_DRIVER
 from runner.surroundings.gpus.present import PresentGpus
 from runner.surroundings.gpus.state import DRIVER_FILES
 from runner.surroundings.tree import Tree
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
 from tests.runner.preflight.fake_pynvml import FakeGpu, FakePynvml
 from tests.runner.surroundings.made_up import write
 

@@ -25,11 +25,11 @@ from records import findings
 from records.store import Results, Run
 from runner.cli import sending
 from runner.cli.main import Seams, main
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
+from tests.fakes.warehouse import FakeWarehouse
 from uploader import process
 from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
-from uploader.testing import FakeWarehouse
 from uploader.verify import verify
 from uploader.warehouse import Options
 

@@ -12,11 +12,11 @@ import pytest
 
 from runner.cli import run
 from runner.cli.main import Seams, main
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
+from tests.fakes.warehouse import FakeWarehouse
 from uploader.cli import push
 from uploader.cli.flags import Flag, positive
 from uploader.cli.main import main as uploader
-from uploader.testing import FakeWarehouse
 from uploader.warehouse import Options
 
 MATRIX = """\

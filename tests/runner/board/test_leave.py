@@ -15,8 +15,8 @@ from records.traces.asked import BEGUN, Trace
 from runner.attempts import read_result
 from runner.cell.board import ENDED, PROFILED_STEPS, leave
 from runner.cell.job import Job, publish_figures
-from runner.testing import FakeExecutor
 from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor
 
 Left = Callable[..., tuple[list[str], list[int]]]
 

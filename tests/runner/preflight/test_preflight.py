@@ -17,8 +17,8 @@ from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus
 from runner.preflight.rules import NO_DRIVER
 from runner.surroundings.gpus.state import DRIVER_FILES
 from runner.surroundings.tree import Tree
-from runner.testing import FakeExecutor
 from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor
 from tests.runner.preflight.fake_pynvml import LOST, FakeGpu, FakePynvml
 from tests.runner.surroundings.made_up import write
 from tests.sessions import newest_records

@@ -1,9 +1,9 @@
-"""A fake of the container engine, part of the product: cells that pretend, each in a thread instead of a container.
+"""A fake container engine: each cell runs in a thread instead of a container and writes a synthetic result.
 
 main(["--matrix", "matrix.yaml", "--executor", "docker"], Seams(engine=FakeEngine()))
 
-A pretended cell reads its job where the mounts put it, takes its turns over the job's own pipes and leaves a result, so
-that all of the executor is at work but the kernel's part.
+A cell reads its job from the mounted path, waits for its epochs on the job's own pipes and writes a result: the tests
+exercise the Docker executor except for what the kernel does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.cell.job import Job, Resting, read_job, write_result
 from runner.executors.docker import ARCHITECTURES, IMAGES, image_name
 from runner.executors.engine import EngineGone, Image, Spec, Started
 from runner.executors.inside import Mount
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
 
 KILLED = 137
 

@@ -1,6 +1,6 @@
-"""A fake of the warehouse seam, part of the product: rows in memory, and the ways in which a warehouse fails.
+"""A fake warehouse: rows in memory, and the ways in which a warehouse fails.
 
-It takes a row once by its key, as the real ones do, and keeps what it was asked.
+It accepts each row once by its key, as the real ones do, and records the names of the batches it received.
 """
 
 from __future__ import annotations

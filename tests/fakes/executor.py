@@ -1,4 +1,4 @@
-"""Fakes of the seams, part of the product: a whole command line run with pretended durations, without a backend.
+"""A fake executor: the full command line runs with synthetic durations, without a backend.
 
 main(["--matrix", "matrix.yaml"], Seams(executor=FakeExecutor()))
 """
