@@ -34,20 +34,6 @@ from uploader.verify import verify
 from uploader.warehouse import Options
 
 ROOT = Path(__file__).parents[2]
-MATRIX = """\
-version: 1
-backends: [tensorflow, jax, torch]
-cells:
-  - workload: mnist_mlp
-    repeats: 5
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "matrix.yaml").write_text(MATRIX)
-    return tmp_path
 
 
 def runner(*arguments: str) -> int:
