@@ -2,7 +2,7 @@
 
 Promise: pure; said only of what was measured in the run itself, between cells of one backend whose settings are
 otherwise equal. Which part of Keras's step a gap lies in is known as far as `fit`'s own time an epoch; the parts of
-the rest are measured apart, by `ci/fc_figures.py layers`, and stand in docs/fc.md.
+the rest are measured apart, by `ci/study fc layers`, and stand in docs/fc.md.
 """
 
 from __future__ import annotations

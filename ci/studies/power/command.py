@@ -27,7 +27,9 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
+from ci.studies.power import draws
+
+ROOT = Path(__file__).parents[3]
 DOCUMENT = ROOT / "docs" / "power.md"
 BEGIN, END = "<!-- power: begin -->", "<!-- power: end -->"
 RECORDINGS = ROOT / "recordings"
@@ -182,9 +184,8 @@ def stored(condition: str) -> list[dict[str, Any]]:
 
 def tables() -> Iterator[str]:
     """Yield the lines of the document's measured part."""
-    from analysis.power import recordings
 
-    kept = {condition: recordings(stored(condition)) for condition in BUDGETS_S}
+    kept = {condition: draws.recordings(stored(condition)) for condition in BUDGETS_S}
     yield f"{datetime.now(UTC):%Y-%m-%d}, `ci/power tables`, seed {SEED}."
     yield from recorded_table(kept)
     yield from power_table(kept)
@@ -201,16 +202,15 @@ def head(*names: str) -> Iterator[str]:
 
 def recorded_table(kept: dict[str, list[Any]]) -> Iterator[str]:
     """Yield what was recorded: blocks, their cost, their scatter, and what the planted work really cost."""
-    from analysis.power import SAME, SLOWER
     from analysis.statistics import of_logs
 
     yield from head("recording", "blocks", "a block of two", "scatter of the ratio", "same / base", "slower / base")
     for condition, found in kept.items():
         for one in found:
-            logs = one.logs(SAME)
-            ratios = [of_logs(one.logs(arm).tolist()) for arm in (SAME, SLOWER)]
+            logs = one.logs(draws.SAME)
+            ratios = [of_logs(one.logs(arm).tolist()) for arm in (draws.SAME, draws.SLOWER)]
             told = " | ".join(map(_ratio, ratios))
-            cost = f"{one.block_cost_s(SAME):.1f} s | {logs.std(ddof=1):.1%} | {told}"
+            cost = f"{one.block_cost_s(draws.SAME):.1f} s | {logs.std(ddof=1):.1%} | {told}"
             yield f"| {condition}, {one.backend} | {len(logs)} | {cost} |"
 
 
@@ -222,24 +222,23 @@ def _ratio(found: Any) -> str:
 
 def power_table(kept: dict[str, list[Any]]) -> Iterator[str]:
     """Yield the power curves: by the interval of `compare`, and by the gate, within each condition's budget."""
-    from analysis import power
 
     generator = np.random.default_rng(SEED)
     told = ["none" if not slowdown else f"{slowdown:.0%}" for slowdown in SLOWDOWNS]
     yield from head("found slower, of 100", "budget", "blocks", *told, "as planted")
     for condition, found in kept.items():
         for one in found:
-            count = power.affordable(one, power.SAME, BUDGETS_S[condition])
-            for name, finds, inner in (("interval", power.by_interval, power.INNER), ("gate", power.by_gate, 50)):
+            count = draws.affordable(one, draws.SAME, BUDGETS_S[condition])
+            for name, finds, inner in (("interval", draws.by_interval, draws.INNER), ("gate", draws.by_gate, 50)):
                 shares = []
                 for slowdown in SLOWDOWNS:
-                    logs = one.logs(power.SAME)
+                    logs = one.logs(draws.SAME)
                     if slowdown:
-                        shares.append(_share(power.power(logs, count, finds, generator, slowdown, inner)))
+                        shares.append(_share(draws.power(logs, count, finds, generator, slowdown, inner)))
                     else:
-                        alarms = power.false_alarms(logs, count, finds, generator)
+                        alarms = draws.false_alarms(logs, count, finds, generator)
                         shares.append("-" if alarms is None else f"{alarms:.1%}")
-                shares.append(_share(power.power(one.logs(power.SLOWER), count, finds, generator, None, inner)))
+                shares.append(_share(draws.power(one.logs(draws.SLOWER), count, finds, generator, None, inner)))
                 budget = f"{BUDGETS_S[condition]:.0f} s | {count}"
                 yield f"| {condition}, {one.backend}, {name} | {budget} | {' | '.join(shares)} |"
 
@@ -250,15 +249,14 @@ def _share(found: Any) -> str:
 
 def rival_table(kept: dict[str, list[Any]]) -> Iterator[str]:
     """Yield the smallest slowdown found, beside that of one process and one mean an arm, at the same budget."""
-    from analysis import power
 
     generator = np.random.default_rng(SEED)
     yield from head("smallest slowdown found", "budget", "ours", "one process and one mean an arm", "share")
     for condition, found in kept.items():
         for one in found:
             budget_s = BUDGETS_S[condition]
-            ours = power.ours(one.logs(power.SAME), power.affordable(one, power.SAME, budget_s), generator)
-            theirs = power.one_process_each(one, budget_s, generator)
+            ours = draws.ours(one.logs(draws.SAME), draws.affordable(one, draws.SAME, budget_s), generator)
+            theirs = draws.one_process_each(one, budget_s, generator)
             share = f"{ours / theirs:.2f}" if ours and theirs else "-"
             told = [f"{value:.1%}" if value is not None else "-" for value in (ours, theirs)]
             yield f"| {condition}, {one.backend} | {budget_s:.0f} s | {told[0]} | {told[1]} | {share} |"
@@ -266,7 +264,6 @@ def rival_table(kept: dict[str, list[Any]]) -> Iterator[str]:
 
 def alarm_table() -> Iterator[str]:
     """Yield how often comparisons of two equal arms, five blocks each, excluded 1: all recordings, no draws."""
-    from analysis.power import SAME, recordings
     from analysis.selftest import Rate
     from analysis.statistics import MIN_BLOCKS, of_logs
 
@@ -277,8 +274,8 @@ def alarm_table() -> Iterator[str]:
         rows_of = stored(condition)
         for session in sorted({(row["session"], row["cell_id"]) for row in rows_of}):
             own = [row for row in rows_of if (row["session"], row["cell_id"]) == session]
-            for one in recordings(own):
-                logs = one.logs(SAME).tolist()
+            for one in draws.recordings(own):
+                logs = one.logs(draws.SAME).tolist()
                 cut = [logs[at : at + MIN_BLOCKS] for at in range(0, len(logs) - MIN_BLOCKS + 1, MIN_BLOCKS)]
                 for name in (f"{condition}, {one.backend}", "all"):
                     counted.setdefault(name, []).extend(of_logs(piece).excludes(1.0) for piece in cut)  # type: ignore[union-attr]

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from analysis.designs import DRIFT, Machine, order_errors, ramp, smallest_detectable, step
-from analysis.noise import Array
+from ci.studies.statistics.designs import DRIFT, Machine, order_errors, ramp, smallest_detectable, step
+from ci.studies.statistics.noise import Array
 
 RUNS = 2000
 

@@ -7,12 +7,20 @@ import math
 import numpy as np
 import pytest
 
-from analysis import calibration, noise, simulation
 from analysis.compare import table
 from analysis.gate import Outcome, Rule, judge
-from analysis.noise import SCENARIOS, Scenario
 from analysis.sequential import LOOKS, Looks, Why, decide
-from analysis.simulation import COMPARISONS, NO_TOLERANCE, coverage, false_alarms, false_names, stopped, until_decided
+from ci.studies.statistics import calibration, noise, simulation
+from ci.studies.statistics.noise import SCENARIOS, Scenario
+from ci.studies.statistics.simulation import (
+    COMPARISONS,
+    NO_TOLERANCE,
+    coverage,
+    false_alarms,
+    false_names,
+    stopped,
+    until_decided,
+)
 from tests.conftest import make_record, make_settings
 
 RUNS = 2000

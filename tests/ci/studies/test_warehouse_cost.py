@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
+from ci.studies import warehouse_cost as cost
 from dashboards.questions import questions
-from tests.scripts import script
 from tests.uploader.stored import results_with
 from uploader.schema import CELLS, RUNS, Column, Mode, Type
-
-cost = script("warehouse_cost")
 
 
 @pytest.mark.parametrize(

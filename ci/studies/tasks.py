@@ -1,6 +1,6 @@
 """Measure what external commands cost: the figures that docs/tasks.md states. Nothing here is a test.
 
-.venv/bin/python ci/task_figures.py    reading metrics from a log of a gigabyte, one match in 1000 lines
+ci/study tasks    reading metrics from a log of a gigabyte, one match in 1000 lines
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ from typing import Any
 # One thread a process: the arrays are small, and the processes share the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from analysis import calibration, designs, noise, simulation
 from analysis.sequential import LOOKS, PRECISION_TARGET
+from ci.studies.statistics import calibration, designs, noise, simulation
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "statistics.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "statistics.md"
 BEGIN, END = "<!-- simulation: begin -->", "<!-- simulation: end -->"
 NOISES = (0.01, 0.03, 0.10)
 BUDGETS = LOOKS.blocks[:-1]

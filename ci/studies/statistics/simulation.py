@@ -1,8 +1,8 @@
 """What the statistics do on made-up noise whose truth is known: coverage when stopped, and false alarms of the gate.
 
 Promise: the same rules as `analysis.sequential.decide` and `analysis.gate.judge`, over many runs at once (tests hold
-them together); every draw from a stated seed. It does not know how real machines are noisy: `analysis.noise` says what
-is pretended, and `runner selftest` measures the real ones.
+them together); every draw from a stated seed. It does not know how real machines are noisy:
+`ci.studies.statistics.noise` says what is assumed, and `runner selftest` measures the real ones.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from scipy.special import stdtr
 
 from analysis.gate import Rule, spending
-from analysis.noise import Array, Scenario
 from analysis.sequential import LOOKS, PRECISION_TARGET, Looks
 from analysis.statistics import LEVEL, adjusted_p_values, signed_rank_chances, t_quantile
+from ci.studies.statistics.noise import Array, Scenario
 
 COMPARISONS = 300
 NAMED_ROWS = 20

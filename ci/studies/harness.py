@@ -1,11 +1,11 @@
 """Measure what measuring costs: the figures that docs/figures.md states. Run it on a quiet machine.
 
-    .venv/bin/python ci/figures.py start        start-up of the command line, beside `python -c pass`
-    .venv/bin/python ci/figures.py plan         a plan of 100,000 cells: seconds and memory
-    .venv/bin/python ci/figures.py overhead     our timed epochs against bare `model.fit`, alternating in one process
-    .venv/bin/python ci/figures.py spread       forked against fresh processes: centre and spread, interleaved
-    .venv/bin/python ci/figures.py statistics FOLDER   CPU time of the table of 100,000 epochs, from a stored run
-    .venv/bin/python ci/figures.py run FOLDER   wall time, import time saved, parent's CPU, from a stored run
+    ci/study harness start        start-up of the command line, beside `python -c pass`
+    ci/study harness plan         a plan of 100,000 cells: seconds and memory
+    ci/study harness overhead     our timed epochs against bare `model.fit`, alternating in one process
+    ci/study harness spread       forked against fresh processes: centre and spread, interleaved
+    ci/study harness statistics FOLDER   CPU time of the table of 100,000 epochs, from a stored run
+    ci/study harness run FOLDER   wall time, import time saved, parent's CPU, from a stored run
 
 Nothing here is a test: figures belong to a machine and a day.
 """
@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BACKENDS = ("tensorflow", "jax", "torch")
 
 

@@ -1,8 +1,8 @@
 """Measure what sampling memory and devices costs: the figures that docs/instruments.md states. Nothing here is a test.
 
-.venv/bin/python ci/usage_figures.py cost     CPU time of the runner while cells and a command run, as a share of a core
-.venv/bin/python ci/usage_figures.py look     CPU time of one look at trees of several processes with many threads
-.venv/bin/python ci/usage_figures.py effect   sampled against unsampled epochs of one process, in turn; quiet machine
+ci/study usage cost     CPU time of the runner while cells and a command run, as a share of a core
+ci/study usage look     CPU time of one look at trees of several processes with many threads
+ci/study usage effect   sampled against unsampled epochs of one process, in turn; quiet machine
 
 `effect` takes about 1.1 s a pair of epochs: eight minutes a backend with the 400 pairs it has by default.
 """

@@ -1,6 +1,6 @@
 """What a year of nights costs on BigQuery: storage, uploads, and what dashboards read, at the list prices.
 
-    python ci/warehouse_cost.py [RESULTS]    each night as the newest run of a results folder (default: results)
+    ci/study warehouse_cost [RESULTS]    each night as the newest run of a results folder (default: results)
 
 Each cell of the run counts with REPEATS repeats, whatever the run has. Prints tables as docs/bigquery.md has them.
 Sizes are BigQuery's logical ones (https://cloud.google.com/bigquery/pricing, "Data size calculation"), by which
@@ -17,8 +17,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from dashboards.app.needed import needed
 from dashboards.questions import DEFAULT_DAYS, questions

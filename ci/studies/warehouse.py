@@ -1,9 +1,9 @@
 """What uploader, local warehouse and pages reach on this machine: rows/s, queries over a million, a thousand cells.
 
-    python ci/warehouse_figures.py sealing            serialising and sealing, on one core
-    python ci/warehouse_figures.py local [RUNS]       every dashboard query over 5,000 runs of 200 measurements, warm
-    python ci/warehouse_figures.py report             a report of a thousand cells: its size, and when Chromium is ready
-    ci/emulator run -- python ci/warehouse_figures.py emulator   pushes of 100,000 rows against bare load jobs, in turn
+    ci/study warehouse sealing            serialising and sealing, on one core
+    ci/study warehouse local [RUNS]       every dashboard query over 5,000 runs of 200 measurements, warm
+    ci/study warehouse report             a report of a thousand cells: its size, and when Chromium is ready
+    ci/emulator run -- ci/study warehouse emulator   pushes of 100,000 rows against bare load jobs, in turn
 
 Prints one line a figure. docs/figures.md holds what it printed, with the machine.
 """
@@ -23,8 +23,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from dashboards.questions import Choice, answer, questions
 from records.findings import Finding, Findings, Kind
 from records.identity import cell_id
@@ -38,7 +36,7 @@ from uploader.outbox import Outbox, seal_all
 from uploader.push import Pushed, send
 from uploader.rows import Row
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 REPEATS = 4
 WARM = 5
 ROWS = 100_000

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.power import (
+from analysis.statistics import minimum_detectable_effect
+from ci.studies.power.draws import (
     BASE,
     SAME,
     SLOWER,
@@ -25,7 +26,6 @@ from analysis.power import (
     recordings,
     stretches,
 )
-from analysis.statistics import minimum_detectable_effect
 
 NOISE = 0.02
 

@@ -1,13 +1,13 @@
 """How much of its own matrix products' rate a step of the FC modes reaches, and where Keras's layers lose against it:
 the figures that docs/fc.md states.
 
-    .venv/bin/python ci/fc_figures.py [steps] [--backend NAME] [--weight-size N] [--batch-size N] [--dtype NAME]
-    .venv/bin/python ci/fc_figures.py layers [--backend NAME] [--weight-size N] [--batch-size N] [--rounds N]
+    ci/study fc [steps] [--backend NAME] [--weight-size N] [--batch-size N] [--dtype NAME]
+    ci/study fc layers [--backend NAME] [--weight-size N] [--batch-size N] [--rounds N]
 
 Per backend one child process, in which the arms take turns in an order that rotates. Of `steps`, a step at a time: the
 products alone (every product of a step, on arrays of its own, each waited for), the update of the weights alone (which
-only moves bytes), the manual step, the automatic step. Of `layers`: see fc_layers.py. Ratios are of neighbours in a
-round; intervals are Student's over rounds.
+only moves bytes), the manual step, the automatic step. Of `layers`: see `ci.studies.fc_layers`. Ratios are of
+neighbours in a round; intervals are Student's over rounds.
 Nothing here is a test: run it on a quiet machine.
 """
 
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from records.fc import Task
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BACKENDS = ("tensorflow", "jax", "torch")
 LEVEL = 10
 STEPS = ("fc_single_manual", "fc_data")
@@ -179,9 +179,8 @@ def share(these: list[float], those: list[float]) -> str:
 
 def main() -> None:
     """Measure the backends named and print a table."""
-    import fc_layers
-
     from analysis.statistics import MIN_BLOCKS
+    from ci.studies import fc_layers
     from records.fc import Task
 
     # Of each table: its arms, the heads of its columns, the cells of a row; and what is measured unless it is said.
@@ -217,7 +216,7 @@ def main() -> None:
 
 def in_child(backend: str, arguments: list[str]) -> dict[str, list[float]]:
     """Return what this script measures of a backend in a process of its own."""
-    command = [sys.executable, __file__, *arguments, "--backend", backend]
+    command = [sys.executable, "-m", "ci.studies.fc", *arguments, "--backend", backend]
     environment = {**os.environ, "KERAS_BACKEND": backend}
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
     taken: dict[str, list[float]] = json.loads(found.stdout.splitlines()[-1])

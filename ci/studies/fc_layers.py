@@ -1,4 +1,4 @@
-"""Where a step of Keras's layers loses against the native loop: `ci/fc_figures.py layers`.
+"""Where a step of Keras's layers loses against the native loop: `ci/study fc layers`.
 
 Five arms train the same stack from the same weights on the same batch, each an epoch of `STEPS` steps in its turn. Each
 is the one before with one more part of Keras in it:
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fc_figures import RATE, Arm, clocked, share
+from ci.studies.fc import RATE, Arm, clocked, share
 
 if TYPE_CHECKING:
     from records.fc import Task

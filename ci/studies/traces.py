@@ -1,7 +1,7 @@
 """Measure traces: the figures that docs/traces.md states. Nothing here is a test, but the tests use what measures.
 
-.venv/bin/python ci/trace_figures.py kept     on each backend: share of the original's operations that the trace keeps
-.venv/bin/python ci/trace_figures.py speed FILE...   seconds and memory that normalising 200 MB of these takes
+ci/study traces kept     on each backend: share of the original's operations that the trace keeps
+ci/study traces speed FILE...   seconds and memory that normalising 200 MB of these takes
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def speed(source: Path, size_bytes: int) -> None:
         is_chrome = native.backend_of(source) == "torch"
         large = Path(folder) / ("large.json" if is_chrome else "large.xplane.pb")
         (large_chrome if is_chrome else large_xplane)(source, large, size_bytes)
-        script = [sys.executable, __file__, "normalise", str(large), str(Path(folder) / TRACE_NAME)]
+        script = [sys.executable, "-m", "ci.studies.traces", "normalise", str(large), str(Path(folder) / TRACE_NAME)]
         print(f"{source.name}, {large.stat().st_size / 1e6:.0f} MB:", flush=True)
         subprocess.run(script, check=True)
         print(f"  a trace of {(Path(folder) / TRACE_NAME).stat().st_size / 1e6:.1f} MB")

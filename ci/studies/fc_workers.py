@@ -1,7 +1,7 @@
 """What two workers of the FC modes gain, and what their backend's own profiler says of communication.
 
-    .venv/bin/python ci/fc_workers.py gain [--weight-size N] [--batch-size N] [--rounds N]
-    .venv/bin/python ci/fc_workers.py profile [--weight-size N] [--batch-size N] [--rounds N]
+    ci/study fc_workers gain [--weight-size N] [--batch-size N] [--rounds N]
+    ci/study fc_workers profile [--weight-size N] [--batch-size N] [--rounds N]
 
 `gain`: PyTorch's workers, processes of one thread each, on two CPUs. One worker, two workers, and the products of the
 same step on one thread and on two, take turns; what two workers gain is held against what the products themselves do.
@@ -23,7 +23,7 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
-from fc_figures import LEVEL, Arm, clocked, products, turns
+from ci.studies.fc import LEVEL, Arm, clocked, products, turns
 
 GAINING = ("fc_data", "fc_data_manual")
 PROFILED = ("fc_data", "fc_data_manual", "fc_model_manual", "fc_zero")

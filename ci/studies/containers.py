@@ -1,11 +1,11 @@
 """Measure what containers cost: the figures that docs/containers.md states. Run it on a quiet machine with the images.
 
-    .venv/bin/python ci/container_figures.py epochs     epoch times in a container, with the engine's seccomp profile
+    ci/study containers epochs     epoch times in a container, with the engine's seccomp profile
                                                         and without, against a process of the host, in turn;
                                                         --python FOLDER: also in another environment of the host;
                                                         --freed-memory kept: with less between processes
-    .venv/bin/python ci/container_figures.py start      from asking for a process to its first measured step, in turn
-    .venv/bin/python ci/container_figures.py rebuild    building an image again after a change of a source
+    ci/study containers start      from asking for a process to its first measured step, in turn
+    ci/study containers rebuild    building an image again after a change of a source
 
 Ratios are of neighbours in a block, epoch by epoch; intervals are Student's over blocks. Nothing here is a test.
 """
@@ -44,7 +44,7 @@ from runner.matrix import Cell, expand, parse
 from runner.overrides import Overrides
 from runner.session import ArmAsked, Request, begin
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HOST, CONTAINER, OPEN, OTHER = "host", "container", "without seccomp", "other Python"
 MEMORY_BYTES = 8 << 30
 MATRIX = """\
