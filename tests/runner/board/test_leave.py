@@ -92,7 +92,7 @@ def test_a_disk_on_which_nothing_can_be_said_ends_nothing(left: Left, monkeypatc
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("runner.cell.board.publish_text", full)
+    monkeypatch.setattr("records.files.replace", full)
     assert left(Profiler()) == (["profile/trace.xplane.pb"], [PROFILED_STEPS])
 
 
