@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from records.procfs import Tree
 from runner.surroundings.gpus.state import DRIVER_FILES
-from runner.surroundings.tree import Tree
 from tests.gpu_tier import why_not
 from tests.runner.surroundings.made_up import write
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from records.procfs import Tree
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
@@ -17,7 +18,6 @@ from runner.preflight.facts import GpuFacts, read_gpus
 from runner.preflight.rules import NO_DRIVER
 from runner.surroundings.gpus.present import PresentGpus
 from runner.surroundings.gpus.state import DRIVER_FILES
-from runner.surroundings.tree import Tree
 from tests.fakes.executor import FakeExecutor
 from tests.runner.preflight.fake_pynvml import FakeGpu, FakePynvml
 from tests.runner.surroundings.made_up import write

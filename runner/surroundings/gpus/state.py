@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.surroundings.readings import Driver, Gpu, GpuProcess, Unread
+from analysis.surroundings.readings import Driver, Gpu, GpuProcess
+from records.host import container_engine
+from records.procfs import Tree, Unread
 from runner.executors.output import printable
 from runner.surroundings.gpus.nvml import Nvml, open_nvml
-from runner.surroundings.processes import container
-from runner.surroundings.tree import Tree
 
 MHZ = 1_000_000
 # The module's own file, the device that every CUDA program opens, and the device of Windows' driver in WSL.
@@ -92,7 +92,7 @@ def _users(tree: Tree, nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...] | Unre
     if isinstance(found, Unread):
         return found
     # In a container the driver's process ids are the host's: there /proc would name another process.
-    named = container(tree) is None
+    named = container_engine(tree) is None
     users = [GpuProcess(one.pid, _name(tree, one.pid) if named else None, one.usedGpuMemory) for one in found]
     return tuple(sorted(users, key=lambda one: one.pid))
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from records.procfs import Tree
 from records.schema import Status
 from runner.cli.main import Seams, main
 from runner.preflight import cells
@@ -16,7 +17,6 @@ from runner.preflight.executor import CheckedExecutor, WithWarnings
 from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus
 from runner.preflight.rules import NO_DRIVER
 from runner.surroundings.gpus.state import DRIVER_FILES
-from runner.surroundings.tree import Tree
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor
 from tests.runner.preflight.fake_pynvml import LOST, FakeGpu, FakePynvml

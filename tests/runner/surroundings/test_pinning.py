@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from records.procfs import Tree
 from runner.errors import UsageError
 from runner.surroundings.pinning import check, most_cores, pinned
-from runner.surroundings.tree import Tree
 from tests.conftest import make_settings
 from tests.runner.surroundings.made_up import CPU, machine
 

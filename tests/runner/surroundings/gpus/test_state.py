@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.surroundings.readings import Gpu, GpuProcess, Unread
+from analysis.surroundings.readings import Gpu, GpuProcess
+from records.procfs import Tree, Unread
 from runner.surroundings.gpus.nvml import NotPermitted
 from runner.surroundings.gpus.state import DRIVER_FILES, gpus
-from runner.surroundings.tree import Tree
 from tests.runner.preflight.fake_pynvml import NO_PERMISSION, NOT_SUPPORTED, FakeGpu, FakePynvml, used_by
 from tests.runner.surroundings.made_up import write
 

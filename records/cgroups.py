@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from analysis.surroundings.readings import Unread
-from runner.surroundings.tree import Tree, whole_number
+from records.procfs import Tree, Unread, whole_number
 
 # Version 1 writes "no limit" as the largest multiple of a page that fits; no machine has 4 EiB.
 NO_LIMIT_BYTES = 1 << 62

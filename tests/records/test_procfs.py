@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.surroundings.readings import Unread
-from runner.surroundings.tree import LIMIT_BYTES, Tree, whole_number
+from records.procfs import LIMIT_BYTES, Tree, Unread, whole_number
 from tests.runner.surroundings.made_up import write
 
 

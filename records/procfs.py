@@ -1,4 +1,4 @@
-"""Reading small files of /proc and /sys below a root, so that a test can make the tree up.
+"""Reading small files of /proc and /sys below a root, which a test replaces by a synthetic tree.
 
 Promise: no exception for what is missing, forbidden, no regular file or garbage: it is `Unread`, with the path and the
 reason. A read never blocks and takes at most `LIMIT_BYTES`.
@@ -11,8 +11,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.surroundings.readings import Unread
-
 LIMIT_BYTES = 1 << 20
 _REASONS = {
     errno.ENOENT: "is not there",
@@ -21,6 +19,14 @@ _REASONS = {
     errno.EPERM: "is forbidden to this user",
     errno.EOPNOTSUPP: "is switched off in this kernel",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A value that could not be read, and why; `absent` where nothing is there to be read."""
+
+    why: str
+    absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,19 @@ class Tree:
     def at(self, path: str) -> Path:
         """Return where a path lies below the root."""
         return self.root / path.lstrip("/")
+
+
+def stated_bytes(tree: Tree, path: str, key: str) -> int | Unread:
+    """Return the bytes of a line `KEY: N kB` of a file, such as /proc/meminfo."""
+    text = tree.text(path)
+    if isinstance(text, Unread):
+        return text
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            kibibytes = whole_number((value.split() or [""])[0])
+            return kibibytes * 1024 if kibibytes is not None else Unread(f"{path}: {key} is no number")
+    return Unread(f"{path} has no {key}", absent=True)
 
 
 def whole_number(text: str) -> int | None:
