@@ -84,13 +84,6 @@ def paired_logs(numerator: Mapping[Block, float], denominator: Mapping[Block, fl
     }
 
 
-def paired_ratio(
-    numerator: Mapping[Block, float], denominator: Mapping[Block, float], confidence: float = CONFIDENCE
-) -> Estimate | None:
-    """Return the ratio of two cells' figures over the blocks that both have, with its t interval; None without one."""
-    return of_logs(list(paired_logs(numerator, denominator).values()), confidence)
-
-
 def of_logs(logs: Sequence[float], confidence: float = CONFIDENCE, method: Method = Method.STUDENT) -> Estimate | None:
     """Return the ratio whose logarithm, block by block, is `logs`; None for no block.
 
@@ -151,11 +144,6 @@ def blocks_needed(scatter: float, effect: float, power: float = POWER, level: fl
         return _noncentrality(count, power, level) * scatter / math.sqrt(count) <= wanted
 
     return fewest(enough)
-
-
-def blocks_for_width(scatter: float, width: float, confidence: float = CONFIDENCE) -> int | None:
-    """Return the fewest blocks whose interval's half-width, on the logarithms, is at most `width`; None if none."""
-    return fewest(lambda count: half_width(scatter, count, confidence) <= width)
 
 
 def signed_rank_p(logs: Sequence[float], centre: float = 0.0) -> float:

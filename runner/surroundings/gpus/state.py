@@ -27,13 +27,11 @@ def has_driver(tree: Tree) -> bool:
     return any(tree.at(path).exists() for path in DRIVER_FILES)
 
 
-def gpus(tree: Tree, library: Any = None) -> tuple[Gpu, ...] | Unread | None:
-    """Return every GPU; None without a driver. `library` is `pynvml`, or a test's stand-in for it."""
-    return gpus_and_driver(tree, library)[0]
-
-
 def gpus_and_driver(tree: Tree, library: Any = None) -> tuple[tuple[Gpu, ...] | Unread | None, Driver | None]:
-    """Return every GPU as `gpus` does, and the driver if NVML can be opened."""
+    """Return every GPU, None without a driver, and the driver if NVML can be opened.
+
+    `library` is `pynvml`, or a test's stand-in for it.
+    """
     if not has_driver(tree):
         return None, None
     nvml = open_nvml(library)
