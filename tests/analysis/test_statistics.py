@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from scipy import stats
 
 from analysis.statistics import (
     MIN_BLOCKS,
-    Method,
     adjusted_p_values,
     blocks_needed,
     geometric,
@@ -41,9 +39,8 @@ def test_the_interval_is_students_on_the_logarithms() -> None:
 
 
 @pytest.mark.parametrize("count", range(1, MIN_BLOCKS))
-@pytest.mark.parametrize("method", [Method.STUDENT, Method.HODGES_LEHMANN])
-def test_fewer_than_five_blocks_have_a_centre_but_no_interval(count: int, method: Method) -> None:
-    found = of_logs(LOGS[:count], method=method)
+def test_fewer_than_five_blocks_have_a_centre_but_no_interval(count: int) -> None:
+    found = of_logs(LOGS[:count])
     assert found is not None
     assert (found.low, found.high, found.half_width, found.count) == (None, None, None, count)
     assert not found.excludes(100.0)
@@ -100,24 +97,6 @@ def test_the_p_value_is_students() -> None:
     assert p_value(LOGS) == pytest.approx(stats.ttest_1samp(LOGS, 0.0).pvalue)
     assert p_value(LOGS, 0.02) == pytest.approx(stats.ttest_1samp(LOGS, 0.02).pvalue)
     assert (p_value([0.0] * 5), p_value([0.1] * 5)) == (1.0, 0.0)
-
-
-def test_the_hodges_lehmann_interval_inverts_the_signed_rank_test() -> None:
-    """At its ends the two-sided test just ceases to reject: the p-values on the two sides of an end say so."""
-    found = of_logs(LOGS, method=Method.HODGES_LEHMANN)
-    assert found is not None
-    assert found.low is not None
-    assert found.high is not None
-    low, high = math.log(found.low), math.log(found.high)
-    assert signed_rank_p(LOGS, low - 1e-9) <= 0.025 < signed_rank_p(LOGS, low + 1e-9)
-    assert signed_rank_p([-log for log in LOGS], -high - 1e-9) <= 0.025
-    walsh = [(a + b) / 2 for i, a in enumerate(LOGS) for b in LOGS[i:]]
-    assert math.log(found.centre) == pytest.approx(statistics.median(walsh))
-
-
-def test_five_blocks_are_too_few_for_hodges_and_lehmann() -> None:
-    found = [of_logs(LOGS[:count], method=Method.HODGES_LEHMANN) for count in (5, 6)]
-    assert [estimate is not None and estimate.low is not None for estimate in found] == [False, True]
 
 
 @pytest.mark.parametrize("count", [5, 8])
