@@ -157,7 +157,7 @@ HEAD = (
 )
 
 
-def told(taken: dict[str, list[float]], task: Task) -> list[str]:
+def rows(taken: dict[str, list[float]], task: Task) -> list[str]:
     """Return the cells of a row: the products' rate, and what each step reaches of it, alone and with the update."""
     from records.fc import flops_per_step
 
@@ -185,8 +185,8 @@ def main() -> None:
 
     # Of each table: its arms, the heads of its columns, the cells of a row; and what is measured unless it is said.
     tables = {
-        "steps": (arms, HEAD, told, (2048, 512, 18)),
-        "layers": (fc_layers.arms, fc_layers.HEAD, fc_layers.told, (1024, 128, 40)),
+        "steps": (arms, HEAD, rows, (2048, 512, 18)),
+        "layers": (fc_layers.arms, fc_layers.HEAD, fc_layers.rows, (1024, 128, 40)),
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=tables, nargs="?", default="steps")

@@ -54,7 +54,7 @@ def arms(backend: str, task: Task) -> dict[str, Arm]:
     runs: dict[str, Run] = {"native": native}
     for rung in RUNGS[1:-1]:
         runs[rung] = RUNS[backend](rung, *ready(task, plug))
-    refuse_other_work({rung: run(1) for rung, run in runs.items()})  # Keras tells the mean over the steps so far
+    refuse_other_work({rung: run(1) for rung, run in runs.items()})  # Keras reports the mean over the steps so far
     for run in runs.values():
         run(STEPS)
     model, _, source = ready(task, plug)
@@ -201,7 +201,7 @@ def jax_run(rung: str, model: Any, batch: Any, source: Any) -> Run:
 RUNS = {"tensorflow": tensorflow_run, "jax": jax_run, "torch": torch_run}
 
 
-def told(taken: dict[str, list[float]], task: Task) -> list[str]:
+def rows(taken: dict[str, list[float]], task: Task) -> list[str]:
     """Return the cells of a row: the native step, what each part takes of the one before, all of them together."""
     step_s = statistics.median(taken["native"]) / STEPS
     neighbours = [share(taken[rung], taken[before]) for rung, before in NEIGHBOURS]

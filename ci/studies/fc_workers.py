@@ -5,7 +5,7 @@
 
 `gain`: PyTorch's workers, processes of one thread each, on two CPUs. One worker, two workers, and the products of the
 same step on one thread and on two, take turns; what two workers gain is held against what the products themselves do.
-`profile`: the share of a step that a cell reports as communication, which it times itself, beside that of
+`profile`: the share of a step that a cell reports as communication, which it times itself, next to that of
 torch.profiler, on the same two workers: epochs that a clock watches and epochs that are recorded too take turns.
 (JAX's and TensorFlow's cells report what the profiler sees.) The figures stand in docs/fc.md.
 Nothing here is a test: run it on a quiet machine.
@@ -85,12 +85,12 @@ def _told(logs: list[float]) -> str:
 class Seen:
     """What one worker saw of two epochs in turn: the share in collectives by a cell's clock, and by the profiler.
 
-    `clock_beside` is the clock's share of the very steps that the profiler recorded.
+    `clock_profiled` is the clock's share of the very steps that the profiler recorded.
     """
 
     step_time_s: float
     clock: float
-    clock_beside: float
+    clock_profiled: float
     profiler: float
 
 
@@ -146,9 +146,9 @@ def compare(weight_size: int, batch_size: int, rounds: int) -> None:
     for mode in PROFILED:
         found = profiled(mode, weight_size, batch_size, rounds)
         clock, profiler = (statistics.fmean(getattr(seen, name) for seen in found) for name in ("clock", "profiler"))
-        between, beside = [seen.clock - seen.profiler for seen in found], [s.clock_beside - s.profiler for s in found]
+        between, during = [seen.clock - seen.profiler for seen in found], [s.clock_profiled - s.profiler for s in found]
         step_time_s = statistics.median(seen.step_time_s for seen in found)
-        shares = f"{clock:.1%} | {profiler:.1%} | {_points(between)} | {_points(beside)}"
+        shares = f"{clock:.1%} | {profiler:.1%} | {_points(between)} | {_points(during)}"
         print(f"| {mode} | {shares} | {step_time_s * 1e3:.1f} ms |", flush=True)
 
 

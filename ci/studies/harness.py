@@ -1,6 +1,6 @@
 """Measure what measuring costs: the figures that docs/figures.md states. Run it on a quiet machine.
 
-    ci/study harness start        start-up of the command line, beside `python -c pass`
+    ci/study harness start        start-up of the command line, next to `python -c pass`
     ci/study harness plan         a plan of 100,000 cells: seconds and memory
     ci/study harness overhead     our timed epochs against bare `model.fit`, alternating in one process
     ci/study harness spread       forked against fresh processes: centre and spread, interleaved
@@ -186,8 +186,8 @@ def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
         begun_s = time.process_time()
         whole.lines(table(records))
         taken_s.append(time.process_time() - begun_s)
-    told = f"median {statistics.median(taken_s[1:]):.2f} s, the first {taken_s[0]:.2f} s"
-    print(f"{len(kept)} processes of {each} epochs: {told} of CPU time, n={runs}")
+    times = f"median {statistics.median(taken_s[1:]):.2f} s, the first {taken_s[0]:.2f} s"
+    print(f"{len(kept)} processes of {each} epochs: {times} of CPU time, n={runs}")
 
 
 def main() -> None:

@@ -51,8 +51,8 @@ def log(size_bytes: int, repeats: int) -> None:
         for name, pattern in PATTERNS.items():
             taken = [read(folder / "log", pattern) for _ in range(repeats)]
             rates = sorted(size_mb / seconds for _, seconds in taken)
-            told = f"{rates[len(rates) // 2]:.0f} MB/s ({rates[0]:.0f}-{rates[-1]:.0f})"
-            print(f"{name:<24} {pattern:<40} {told}, {taken[0][0].matches} matches, value {taken[0][0].value}")
+            rate = f"{rates[len(rates) // 2]:.0f} MB/s ({rates[0]:.0f}-{rates[-1]:.0f})"
+            print(f"{name:<24} {pattern:<40} {rate}, {taken[0][0].matches} matches, value {taken[0][0].value}")
         most_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
         print(f"log of {size_mb:.0f} MB; most memory of a matching process {most_mb:.0f} MB")
     finally:

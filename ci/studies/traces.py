@@ -79,7 +79,7 @@ def chrome_spans(path: Path) -> Spans:
 
 
 def xplane_spans(path: Path) -> Spans:
-    """Return XLA's instructions and TensorFlow's operations, each until it was told to have ended."""
+    """Return XLA's instructions and TensorFlow's operations, each until its recorded end."""
     from jax.profiler import ProfileData
 
     ends: dict[int, float] = {}
@@ -87,19 +87,19 @@ def xplane_spans(path: Path) -> Spans:
     for plane in ProfileData.from_file(str(path)).planes:
         for number, line in enumerate(plane.lines):
             for event in line.events:
-                told = dict(event.stats)
+                stats = dict(event.stats)
                 if event.name.startswith(END):
-                    ends[told.get("_c", 0)] = event.end_ns / 1e9
-                elif "hlo_op" in told or NODE.match(event.name):
+                    ends[stats.get("_c", 0)] = event.end_ns / 1e9
+                elif "hlo_op" in stats or NODE.match(event.name):
                     spans = found.setdefault((plane.name, number), [])
-                    spans.append((event.start_ns / 1e9, event.end_ns / 1e9, told.get("_p")))
+                    spans.append((event.start_ns / 1e9, event.end_ns / 1e9, stats.get("_p")))
     whole: Spans = {}
     for place, spans in found.items():
         for start, end, context in spans:
-            told = ends.get(context, 0.0)
+            recorded_end = ends.get(context, 0.0)
             # What ended later than its thread went on is no part of its thread.
-            own = (place, context) if told > end else place
-            whole.setdefault(own, []).append((start, max(end, told)))
+            own = (place, context) if recorded_end > end else place
+            whole.setdefault(own, []).append((start, max(end, recorded_end)))
     return whole
 
 
@@ -141,9 +141,9 @@ def _moved(event: dict[str, Any], copy: int, long_us: float) -> dict[str, Any]:
     moved = event | ({"ts": event["ts"] + copy * long_us} if "ts" in event else {})
     if "id" in event:
         moved["id"] = event["id"] + copy * 10_000_000
-    told = event.get("args", {})
-    numbers = {key: told[key] + copy * 10_000_000 for key in ("correlation", "Sequence number") if key in told}
-    return moved | ({"args": told | numbers} if numbers else {})
+    values = event.get("args", {})
+    numbers = {key: values[key] + copy * 10_000_000 for key in ("correlation", "Sequence number") if key in values}
+    return moved | ({"args": values | numbers} if numbers else {})
 
 
 def large_xplane(source: Path, target: Path, size_bytes: int) -> None:

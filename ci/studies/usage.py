@@ -85,8 +85,8 @@ def look(looks: int = 500) -> None:
         for number in range(looks):
             sampling.sample(number * SAMPLE_S)
         seconds = (time.process_time() - begun_s) / looks
-        told = f"{seconds * 1e6:.0f} us a look, {seconds / SAMPLE_S:.3%} of a core"
-        print(f"{processes} processes of {threads} threads: {told}")
+        shares = f"{seconds * 1e6:.0f} us a look, {seconds / SAMPLE_S:.3%} of a core"
+        print(f"{processes} processes of {threads} threads: {shares}")
         for one in started:
             one.kill()
             one.wait()

@@ -111,11 +111,11 @@ print(opened - began, time.perf_counter() - opened, count)
 def opening(folder: Path) -> None:
     """Open a warehouse in new processes, and count its measurements."""
     command = [sys.executable, "-c", OPEN, str(folder)]
-    told = [subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(WARM)]
+    texts = [subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(WARM)]
     for what, place in (("opened", 0), ("first query after it", 1)):
-        times_s = sorted(float(line.split()[place]) for line in told)
+        times_s = sorted(float(line.split()[place]) for line in texts)
         print(f"{what}: {statistics.median(times_s):.2f} s ({times_s[0]:.2f}-{times_s[-1]:.2f}), a new process each")
-    print(f"{int(told[0].split()[2]):,} measurements")
+    print(f"{int(texts[0].split()[2]):,} measurements")
 
 
 # What a page is asked from outside: when its first frame after parsing was drawn and the thread was free again.
@@ -157,8 +157,8 @@ def report_page(folder: Path) -> None:
 
 def _main_thread_ms(browser: Any) -> float:
     """Return the CPU time that the page's main thread has used."""
-    told = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-    return 1e3 * next(float(one["value"]) for one in told if one["name"] == "TaskDuration")
+    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return 1e3 * next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
 
 
 def emulator(folder: Path) -> None:
@@ -203,7 +203,7 @@ def _round(warehouse: Any, outbox: Outbox, number: int) -> dict[str, float]:
 
 
 def rows_of(run: int) -> Iterator[Row]:
-    """Yield the rows of one made-up run: 200 measurements."""
+    """Yield the rows of one synthetic run: 200 measurements."""
     name = run_name(run)
     yield rows.of_run(name, {"planned": len(BACKENDS) * REPEATS})
     found = list(records(run))
@@ -220,7 +220,7 @@ def settings(work: int, backend: str) -> object:
 
 
 def records(run: int) -> Iterator[Record]:
-    """Yield the records of one made-up run of one work."""
+    """Yield the records of one synthetic run of one work."""
     for backend, repeat in itertools.product(BACKENDS, range(REPEATS)):
         step_s = 0.01 * (1 + BACKENDS.index(backend)) * (1 + 0.001 * ((run * 7 + repeat) % 11))
         times = Times(
@@ -252,7 +252,7 @@ def findings(found: list[Record]) -> Iterator[Finding]:
                 kind,
                 metric,
                 record.settings.workload,
-                "made up",
+                "synthetic",
                 1,
                 work_id=record.cell_id,
                 cell_id=record.cell_id,

@@ -153,7 +153,7 @@ class FakeEngine:
         container.finish(end)
 
     def _pretend(self, container: FakeContainer, path: str) -> End:
-        if container.spec.folder is not None:  # an external command, which is told of no job
+        if container.spec.folder is not None:  # an external command gets no job
             return self.commands[container.spec.image](container)
         job = _outside(read_job(Path(_host(container.spec.mounts, path))), container.spec.mounts)
         return self.pretences.get(job.settings.workload, succeed)(job, container)

@@ -48,7 +48,7 @@ class FakeWarehouse:
         self.columns[table.name] |= {one.name: (str(one.type), str(one.mode)) for one in columns}
 
     def merge(self, batch: Batch) -> int:
-        """Take a batch whole, or fail as told."""
+        """Accept a batch, or fail as `failures` and `refuses` say."""
         self.batches.append(batch.name)
         failure = self.failures.pop(0) if self.failures else None
         if failure is not None and not failure[1]:

@@ -209,8 +209,8 @@ def recorded_table(kept: dict[str, list[Any]]) -> Iterator[str]:
         for one in found:
             logs = one.logs(draws.SAME)
             ratios = [of_logs(one.logs(arm).tolist()) for arm in (draws.SAME, draws.SLOWER)]
-            told = " | ".join(map(_ratio, ratios))
-            cost = f"{one.block_cost_s(draws.SAME):.1f} s | {logs.std(ddof=1):.1%} | {told}"
+            shown = " | ".join(map(_ratio, ratios))
+            cost = f"{one.block_cost_s(draws.SAME):.1f} s | {logs.std(ddof=1):.1%} | {shown}"
             yield f"| {condition}, {one.backend} | {len(logs)} | {cost} |"
 
 
@@ -224,8 +224,8 @@ def power_table(kept: dict[str, list[Any]]) -> Iterator[str]:
     """Yield the power curves: by the interval of `compare`, and by the gate, within each condition's budget."""
 
     generator = np.random.default_rng(SEED)
-    told = ["none" if not slowdown else f"{slowdown:.0%}" for slowdown in SLOWDOWNS]
-    yield from head("found slower, of 100", "budget", "blocks", *told, "as planted")
+    columns = ["none" if not slowdown else f"{slowdown:.0%}" for slowdown in SLOWDOWNS]
+    yield from head("found slower, of 100", "budget", "blocks", *columns, "as planted")
     for condition, found in kept.items():
         for one in found:
             count = draws.affordable(one, draws.SAME, BUDGETS_S[condition])
@@ -248,7 +248,7 @@ def _share(found: Any) -> str:
 
 
 def rival_table(kept: dict[str, list[Any]]) -> Iterator[str]:
-    """Yield the smallest slowdown found, beside that of one process and one mean an arm, at the same budget."""
+    """Yield the smallest slowdown found, next to that of one process and one mean an arm, at the same budget."""
 
     generator = np.random.default_rng(SEED)
     yield from head("smallest slowdown found", "budget", "ours", "one process and one mean an arm", "share")
@@ -258,8 +258,8 @@ def rival_table(kept: dict[str, list[Any]]) -> Iterator[str]:
             ours = draws.ours(one.logs(draws.SAME), draws.affordable(one, draws.SAME, budget_s), generator)
             theirs = draws.one_process_each(one, budget_s, generator)
             share = f"{ours / theirs:.2f}" if ours and theirs else "-"
-            told = [f"{value:.1%}" if value is not None else "-" for value in (ours, theirs)]
-            yield f"| {condition}, {one.backend} | {budget_s:.0f} s | {told[0]} | {told[1]} | {share} |"
+            shown = [f"{value:.1%}" if value is not None else "-" for value in (ours, theirs)]
+            yield f"| {condition}, {one.backend} | {budget_s:.0f} s | {shown[0]} | {shown[1]} | {share} |"
 
 
 def alarm_table() -> Iterator[str]:
@@ -283,8 +283,9 @@ def alarm_table() -> Iterator[str]:
     for name in sorted(counted, key=lambda name: (name == "all", name)):
         rate = Rate(sum(counted[name]), len(counted[name]))
         low, high = rate.interval() or (0.0, 1.0)
-        told = f"{rate.count} of {rate.of} ({rate.share or 0:.1%}) | {low:.1%} to {high:.1%} | {rate.p_value(0.05):.2f}"
-        yield f"| {name} | {len(sessions[name])} | {rate.of} | {told} |"
+        share = f"{rate.count} of {rate.of} ({rate.share or 0:.1%})"
+        interval = f"{low:.1%} to {high:.1%} | {rate.p_value(0.05):.2f}"
+        yield f"| {name} | {len(sessions[name])} | {rate.of} | {share} | {interval} |"
 
 
 def main() -> None:

@@ -164,7 +164,7 @@ def one_process_each(recording: Recording, budget_s: float, generator: np.random
 
     It is the method of keras-benchmarks, given half of the budget for each arm and the exact 95 % limit of its own
     error, which nobody who uses it has. Its error has two parts, both from the recording: the machine's mood over one
-    half of the budget against the other, and what one process is beside its neighbours of the same blocks, less
+    half of the budget against the other, and how far one process is from its neighbours of the same blocks, less
     the scatter of its epochs, which a long process averages out. None where the recording is shorter than the budget.
     """
     moods, own, at_s = _moods(recording)
@@ -178,7 +178,7 @@ def one_process_each(recording: Recording, budget_s: float, generator: np.random
 
 
 def _moods(recording: Recording) -> tuple[Array, Array, Array]:
-    """Return each block's mean log step time, what each process is beside it, and when each block began, in seconds."""
+    """Return each block's mean log step time, each process's distance from it, and when each block began in seconds."""
     equal = [[block[arm] for arm in (BASE, SAME)] for block in recording.blocks if BASE in block and SAME in block]
     logs = np.log([[process.step_time_s for process in block] for block in equal])
     moods = logs.mean(axis=1)

@@ -1,4 +1,4 @@
-"""What the design of a run is worth, on made-up machines: in turn against in order, many processes against one.
+"""What the design of a run is worth, on simulated machines: interleaved against in order, many processes against one.
 
 Promise: both designs see the same machine, with the same noise and drift, for the same time; every draw from a stated
 seed. It does not know what starting a process costs elsewhere: the seconds are stated below.
@@ -23,7 +23,7 @@ from ci.studies.statistics.noise import Array
 START_S = 2.4
 KEPT_S = 2.0
 EPOCH_S = 0.5
-# Epochs scatter within a process by so much, beside what the process as a whole does.
+# Epochs scatter within a process by so much, in addition to the scatter between processes.
 EPOCH_NOISE = 0.10
 # Over a run, or a budget, the machine changes its speed by so much, up or down.
 DRIFT = 0.20
@@ -82,7 +82,7 @@ def order_errors(
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A made-up machine and the time it is lent for.
+    """A simulated machine and the time it is lent for.
 
     `noise` is the standard deviation of a process's log time: it stays for the whole process, however long. `drift` is
     how much the machine changes its speed over the budget, in a straight line.

@@ -1,4 +1,4 @@
-"""Noise as benchmarks have it, made up: what the simulations draw the blocks' log ratios from.
+"""Synthetic noise as benchmarks have it: what the simulations draw the blocks' log ratios from.
 
 Each scenario gives log ratios of two arms that are truly equal, one a block, the order within a block drawn at random.
 What differs between blocks cancels in the ratio, so a block's draw does not depend on its neighbours; of a drift only
@@ -47,7 +47,7 @@ def heavy_tails(generator: np.random.Generator, shape: tuple[int, int], noise: f
 
 
 def drift(generator: np.random.Generator, shape: tuple[int, int], noise: float) -> Array:
-    """Return ratios while the machine slows by 0.5 % a process (49 % over 80) and walks at random beside it."""
+    """Return ratios while the machine slows by 0.5 % a process (49 % over 80) and walks at random on top of it."""
     between = DRIFT_PER_PROCESS + generator.standard_normal(shape) * (noise / 2)
     return normal(generator, shape, noise) + np.where(generator.random(shape) < 0.5, between, -between)
 

@@ -89,10 +89,10 @@ def coverage_table(found: Found) -> Iterator[str]:
     for (kind, name, level), figure in found.items():
         if kind == "coverage":
             alarms = found.get(("alarms", name, level))
-            told = "- | -" if alarms is None else f"{alarms.share * 100:.2f} | {alarms.by_student * 100:.2f}"
+            shares = "- | -" if alarms is None else f"{alarms.share * 100:.2f} | {alarms.by_student * 100:.2f}"
             yield (
                 f"| {name} | {level:.0%} | {figure.share * 100:.2f} ± {figure.error * 100:.2f} | "
-                f"{figure.blocks:.1f} | {figure.at_first:.0%} | {told} |"
+                f"{figure.blocks:.1f} | {figure.at_first:.0%} | {shares} |"
             )
 
 

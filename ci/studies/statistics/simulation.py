@@ -1,4 +1,4 @@
-"""What the statistics do on made-up noise whose truth is known: coverage when stopped, and false alarms of the gate.
+"""What the statistics do on synthetic noise whose truth is known: coverage when stopped, and false alarms of the gate.
 
 Promise: the same rules as `analysis.sequential.decide` and `analysis.gate.judge`, over many runs at once (tests hold
 them together); every draw from a stated seed. It does not know how real machines are noisy:
