@@ -8,7 +8,7 @@ import pytest
 
 from records.host import container_engine, free_memory_bytes, total_memory_bytes, usable_memory_bytes
 from records.procfs import Tree
-from tests.runner.surroundings.made_up import CGROUP, machine
+from tests.fakes.machine import CGROUP, machine
 
 MEMORY = "MemTotal: 1000 kB\nMemAvailable: 500 kB\n"
 KIB = 1024

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from records.procfs import LIMIT_BYTES, Tree, Unread, whole_number
-from tests.runner.surroundings.made_up import write
+from tests.fakes.machine import write
 
 
 def test_a_file_is_read_below_the_root(tmp_path: Path) -> None:

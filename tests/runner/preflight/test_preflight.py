@@ -19,8 +19,8 @@ from runner.preflight.rules import NO_DRIVER
 from runner.surroundings.gpus.state import DRIVER_FILES
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor
-from tests.runner.preflight.fake_pynvml import LOST, FakeGpu, FakePynvml
-from tests.runner.surroundings.made_up import write
+from tests.fakes.machine import write
+from tests.fakes.pynvml import LOST, FakeGpu, FakePynvml
 from tests.sessions import newest_records
 
 MATRIX = """\

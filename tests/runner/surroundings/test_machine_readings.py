@@ -18,7 +18,7 @@ from records.codec import dumps
 from records.procfs import Tree, Unread
 from runner.surroundings import memory, own, processes, processors
 from runner.surroundings.look import look
-from tests.runner.surroundings.made_up import CGROUP, CPU, FILES, machine, write
+from tests.fakes.machine import CGROUP, CPU, FILES, machine, write
 
 GIB = 1 << 30
 CPUS = (0, 1, 2, 3)

@@ -10,7 +10,7 @@ import pytest
 import runner
 from records.procfs import Unread
 from runner.surroundings.gpus.nvml import GpuLost, NotPermitted, Nvml, open_nvml
-from tests.runner.preflight.fake_pynvml import (
+from tests.fakes.pynvml import (
     DRIVER_NOT_LOADED,
     LOST,
     MISMATCH,

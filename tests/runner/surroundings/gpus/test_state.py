@@ -11,8 +11,8 @@ from analysis.surroundings.readings import Gpu, GpuProcess
 from records.procfs import Tree, Unread
 from runner.surroundings.gpus.nvml import NotPermitted
 from runner.surroundings.gpus.state import DRIVER_FILES, gpus_and_driver
-from tests.runner.preflight.fake_pynvml import NO_PERMISSION, NOT_SUPPORTED, FakeGpu, FakePynvml, used_by
-from tests.runner.surroundings.made_up import write
+from tests.fakes.machine import write
+from tests.fakes.pynvml import NO_PERMISSION, NOT_SUPPORTED, FakeGpu, FakePynvml, used_by
 
 FUNCTION_NOT_FOUND = 6
 READ_FUNCTIONS = (

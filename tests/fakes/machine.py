@@ -1,4 +1,4 @@
-"""A made-up machine: four CPUs on two cores and two nodes, bare metal, cgroup version 2."""
+"""A fake machine: the files of /proc and /sys of four CPUs on two cores and two nodes, bare metal, cgroup version 2."""
 
 from __future__ import annotations
 
