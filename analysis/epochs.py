@@ -52,11 +52,10 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class EpochSummary:
-    """The kept epochs of one process. `trend` is None for fewer than 8 of them."""
+    """The kept epochs of one process. `drift` is None for fewer than 8 of them."""
 
     count: int
     outliers: tuple[int, ...]
-    trend: Trend | None
     drift: Drift | None
     advised_discard: int
 
@@ -78,7 +77,6 @@ def summarise_epochs(times: Sequence[float], discarded: int = 1) -> EpochSummary
     return EpochSummary(
         count=len(values),
         outliers=outliers(values),
-        trend=found,
         drift=kind,
         advised_discard=discarded + more,
     )

@@ -1,8 +1,8 @@
-"""What the cells of the FC modes fall short of, in words: Keras's layers of the native loop, a library of the machine.
+"""Gaps of the FC modes in words: of Keras's layers to the native loop, of a backend's library to the machine's best.
 
-Promise: pure; said only of what was measured in the run itself, between cells of one backend whose settings are
-otherwise equal. Which part of Keras's step a gap lies in is known as far as `fit`'s own time an epoch; the parts of
-the rest are measured apart, by `ci/fc_figures.py layers`, and stand in docs/fc.md.
+Promise: pure; each line states figures of the run itself, compared between cells of one backend whose settings are
+otherwise equal. Not known here: which part of Keras's step takes the time (`ci/study fc layers` measures that) and why
+a library is slow. docs/fc.md and docs/roofline.md state both for one machine.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def lines(rows: Sequence[Row], shares: Mapping[str, Share]) -> list[str]:
     """Return what falls short, in lines; none where nothing does, or nothing is known. `shares` are by cell_id."""
     cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
     found = figures(cells.values(), shares)
-    return [*(_gap_line(gap) for gap in gaps(found, cells) if gap.notable), *_library_lines(found, cells)]
+    return [*(_gap_line(gap) for gap in gaps(found, cells) if gap.notable), *_library_lines(found)]
 
 
 def _natives(figure: Figure, by_settings: Mapping[str, Figure]) -> Iterator[Figure]:
@@ -79,34 +79,26 @@ def _gap_line(gap: Gap) -> str:
     low, high = gap.ratio.low, gap.ratio.high
     bounds = "" if low is None or high is None else f" [{low:.2f}-{high:.2f}]"
     backend, task = gap.keras.settings.backend, gap.keras.task
-    told = (
+    ratio = (
         f"{backend}: Keras's layers take {gap.ratio.centre:.2f}x{bounds} the step of {gap.native.task.mode}, "
         f"{task.weight_size} wide, batch {task.batch_size}"
     )
-    where = f"in the step itself: layers, update of the weights, metrics, fit's calls (docs/fc.md: {SECTION})"
     if gap.fixed_share is None:
-        return f"{told}; it lies {where}, or in fit's own time an epoch, which was not measured"
-    return f"{told}: {gap.fixed_share:.1%} of it is fit's own time an epoch, the rest lies {where}"
+        return f"{ratio}; the share of fit's own time an epoch was not measured (docs/fc.md: {SECTION})"
+    return f"{ratio}: {gap.fixed_share:.1%} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
 
 
-def _library_lines(found: Sequence[Figure], cells: Mapping[str, CellSummary]) -> Iterator[str]:
-    """Yield, once a backend and precision, that its own product stays far below the machine's best."""
-    told: set[tuple[str, str]] = set()
+def _library_lines(found: Sequence[Figure]) -> Iterator[str]:
+    """Yield, once for each backend and precision, that its own product stays far below the machine's best."""
+    named: set[tuple[str, str]] = set()
     for figure in found:
         name = figure.settings.backend, figure.settings.precision
-        if name in told or not figure.share_of_best or not figure.share_of_own:
+        if name in named or not figure.share_of_best or not figure.share_of_own:
             continue
         reached = figure.share_of_best / figure.share_of_own
         if reached < FAR_BELOW:
-            told.add(name)
+            named.add(name)
             yield (
-                f"{name[0]}: its own product reaches {reached:.0%} of the machine's best in {name[1]}: "
-                f"{_why(figure, cells[figure.cell_id])}, whatever the mode (runner roofline)"
+                f"{name[0]}: its own product reaches {reached:.0%} of the machine's best in {name[1]}: the library it "
+                "multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"
             )
-
-
-def _why(figure: Figure, cell: CellSummary) -> str:
-    model = next((r.machine.cpu_model or "" for r in cell.measured if r.machine), "")
-    if (figure.settings.backend, figure.settings.precision) == ("torch", "float32") and "AMD" in model:
-        return "PyTorch multiplies with MKL, which takes a slower path on AMD's CPUs than on Intel's"
-    return "the library it multiplies with is the limit"

@@ -11,9 +11,9 @@ never a zero.
 What it does not know: that blocks are exchangeable. The order within a block must be drawn at random, and a slow mode
 of whole processes that no block happened to show is in no interval (docs/statistics.md gives what that costs).
 
-Sources: Student, "The probable error of a mean", Biometrika 6 (1908); Hodges and Lehmann, "Estimates of location based
-on rank tests", Ann. Math. Statist. 34 (1963); Wilcoxon, "Individual comparisons by ranking methods", Biometrics
-Bulletin 1 (1945); Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57 (1995).
+Sources: Student, "The probable error of a mean", Biometrika 6 (1908); Wilcoxon, "Individual comparisons by ranking
+methods", Biometrics Bulletin 1 (1945); Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist.
+Soc. B 57 (1995).
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Method(StrEnum):
     """How an interval was made."""
 
     STUDENT = "t"
-    HODGES_LEHMANN = "hodges-lehmann"
     BONETT = "bonett"
 
 
@@ -84,24 +83,13 @@ def paired_logs(numerator: Mapping[Block, float], denominator: Mapping[Block, fl
     }
 
 
-def paired_ratio(
-    numerator: Mapping[Block, float], denominator: Mapping[Block, float], confidence: float = CONFIDENCE
-) -> Estimate | None:
-    """Return the ratio of two cells' figures over the blocks that both have, with its t interval; None without one."""
-    return of_logs(list(paired_logs(numerator, denominator).values()), confidence)
-
-
-def of_logs(logs: Sequence[float], confidence: float = CONFIDENCE, method: Method = Method.STUDENT) -> Estimate | None:
+def of_logs(logs: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
     """Return the ratio whose logarithm, block by block, is `logs`; None for no block.
 
-    Student's t is the default: it asks for near-normal block figures, and simulation shows what it does without
-    (docs/statistics.md). Hodges and Lehmann's interval asks for symmetry alone, exists from 6 blocks at 95 %, and
-    covers at least its confidence, in coarse steps.
+    Student's t assumes near-normal block figures; docs/statistics.md shows by simulation what it does without.
     """
     if not logs:
         return None
-    if method is Method.HODGES_LEHMANN:
-        return _hodges_lehmann(logs, confidence)
     centre = statistics.fmean(logs)
     half = half_width(statistics.stdev(logs), len(logs), confidence) if len(logs) >= MIN_BLOCKS else None
     if half is None:
@@ -153,11 +141,6 @@ def blocks_needed(scatter: float, effect: float, power: float = POWER, level: fl
     return fewest(enough)
 
 
-def blocks_for_width(scatter: float, width: float, confidence: float = CONFIDENCE) -> int | None:
-    """Return the fewest blocks whose interval's half-width, on the logarithms, is at most `width`; None if none."""
-    return fewest(lambda count: half_width(scatter, count, confidence) <= width)
-
-
 def signed_rank_p(logs: Sequence[float], centre: float = 0.0) -> float:
     """Return Wilcoxon's one-sided p-value that the blocks lie above `centre`, exact, given the ranks (ties share one).
 
@@ -205,21 +188,6 @@ def t_quantile(degrees: int, confidence: float) -> float:
     from scipy.special import stdtrit  # the whole of scipy.stats takes ten times as long to import
 
     return float(stdtrit(degrees, 0.5 + confidence / 2))
-
-
-def _hodges_lehmann(logs: Sequence[float], confidence: float) -> Estimate:
-    walsh = sorted((a + b) / 2 for i, a in enumerate(logs) for b in logs[i:])
-    centre, at = math.exp(statistics.median(walsh)), _signed_rank_critical(len(logs), confidence)
-    if at is None or len(logs) < MIN_BLOCKS:
-        return Estimate(centre, None, None, len(logs), Method.HODGES_LEHMANN)
-    return Estimate(centre, math.exp(walsh[at]), math.exp(walsh[-1 - at]), len(logs), Method.HODGES_LEHMANN)
-
-
-@lru_cache(maxsize=256)
-def _signed_rank_critical(count: int, confidence: float) -> int | None:
-    """Return the largest rank sum w with P(W <= w) <= (1 - confidence) / 2; None where not even 0 is so rare."""
-    rare = int((signed_rank_chances(tuple(range(1, count + 1))) <= (1 - confidence) / 2).sum())
-    return rare - 1 if rare else None
 
 
 def _doubled_ranks(sizes: Sequence[float]) -> list[int]:

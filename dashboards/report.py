@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +22,7 @@ from dashboards import axes, environment, findings, parallel, pictures, traces, 
 from dashboards.axes import Axis
 from dashboards.format import DASH, moment, plural
 from dashboards.pictures import Picture
-from records import left_out
+from records import files, left_out
 from records.schema import Record
 
 if TYPE_CHECKING:
@@ -131,18 +129,8 @@ def _digest(text: str) -> str:
 
 def write(path: Path, html: str) -> None:
     """Put the page at `path` at once: a reader sees the old page or the new one. Raises `OSError`."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        # What a cell printed may hold half a surrogate pair, which UTF-8 has no bytes for.
-        with aside.open("w", encoding="utf-8", errors="replace") as file:
-            file.write(html)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            aside.unlink()
-        raise
+    # What a cell printed may hold half a surrogate pair, which UTF-8 has no bytes for.
+    files.replace(path, html.encode("utf-8", "replace").decode())
 
 
 def stylesheet() -> str:

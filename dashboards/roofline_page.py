@@ -17,8 +17,6 @@ from dashboards.roofline import NARROW, WIDE, bandwidth, draw, rate, scenes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STYLES = ("report.css", "roofline.css")
-
 
 @dataclass(frozen=True, slots=True)
 class Table:

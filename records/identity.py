@@ -11,7 +11,6 @@ from dataclasses import fields
 from datetime import datetime
 
 from records.codec import canonical
-from records.schema import Record
 from records.settings import Settings
 
 CELL_ID = re.compile(r"[0-9a-f]{16}")
@@ -36,12 +35,6 @@ def run_id(now: datetime, token: str) -> str:
     Names sort by time. The last digit keeps hosts apart that begin in the same microsecond, mostly.
     """
     return f"{now:%Y%m%dT%H%M%SZ}-{now.microsecond:05x}{hashlib.sha256(token.encode()).hexdigest()[0]}"
-
-
-def fingerprint(record: Record) -> str:
-    """Return the name of the history a record belongs to: its cell on this host and device."""
-    device = (record.device.platform, record.device.model or record.device.name) if record.device else None
-    return _digest(canonical([record.cell_id, record.machine.host_id, device]))
 
 
 def _digest(text: str) -> str:

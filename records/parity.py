@@ -15,17 +15,16 @@ History of `PARITY_VERSION`:
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from records import files
 from records.codec import CodecError, canonical, decode, dumps, loads
 from records.meaning import about
 from records.settings import Scalar
-from records.store import write_synced
 
 PARITY_VERSION = 3
 FOLDER = "parity"
@@ -188,9 +187,7 @@ def save(results: Path, record: ParityRecord) -> Path:
     """Keep a comparison in place of the last one. Raises OSError."""
     path = record_path(results, record)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    write_synced(aside, dumps(record))
-    aside.replace(path)
+    files.replace(path, dumps(record))
     return path
 
 

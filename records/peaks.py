@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from records import files
 from records.codec import CodecError, canonical, decode, dumps, loads
 from records.schema import DeviceProof, Machine
 from records.settings import Settings
-from records.store import StoreFailure, sync_folder, write_synced
+from records.store import StoreFailure
 
 PEAKS_VERSION = 1
 # Whose kernels a peak times. Keras is not among them: a matrix product goes past it.
@@ -175,15 +175,10 @@ def put(path: Path, text: str) -> None:
 
     Raises `StoreFailure`.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_synced(aside, text)
-        aside.replace(path)
-        sync_folder(path.parent)
+        files.replace(path, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink()
         raise StoreFailure(
             f"{path}: cannot be written: {error.strerror or error}; choose a writable folder with --results"
         ) from error

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from records.codec import CodecError, canonical, decode, dumps, loads
+from records.files import publish, write_synced
 from records.identity import RUN_ID
 from records.schema import SCHEMA_VERSION, Record
 from records.usage import COURSES, Course, course_name
@@ -262,32 +263,6 @@ def latest_attempts(records: Iterable[Record]) -> list[Record]:
     return list({(r.cell_id, r.repeat): r for r in sorted(records, key=lambda record: record.key)}.values())
 
 
-def publish(path: Path, text: str) -> None:
-    """Write `text` so that `path` appears whole or not at all, and refuse to replace it. Raises OSError."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write_synced(aside, text)
-        os.link(aside, path)
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
-    sync_folder(path.parent)
-
-
-def write_synced(path: Path, text: str) -> None:
-    """Write a new file and wait until it is on disk. Raises OSError; a partly written file is removed."""
-    try:
-        # A lone surrogate, which JSON may hold and UTF-8 may not, goes back to the escape it came from.
-        with path.open("w", encoding="utf-8", errors="backslashreplace") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-    except OSError:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        raise
-
-
 def _bounded(path: Path) -> bytes:
     if path.stat().st_size > RECORD_LIMIT_BYTES:
         raise CodecError(f"larger than {RECORD_LIMIT_BYTES} bytes")
@@ -323,15 +298,6 @@ def _read_record(path: Path) -> Record:
     if RUN_ID.fullmatch(run_id) and record.run_id != run_id:  # a folder with another name may be a copy of a run
         raise CodecError(f"run_id: must be {run_id}, the run of its folder, got {record.run_id!r}")
     return record
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk. Raises OSError."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager

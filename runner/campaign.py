@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from records.host import free_memory_bytes
 from records.schema import MEASURED, Machine, Record, Status
 from records.settings import Settings
 from records.store import Run
@@ -26,7 +27,6 @@ from runner.attempts import record_of
 from runner.cell.job import Job
 from runner.executors import Executor, Outcome, Running, WaitingCell
 from runner.executors.watch import Never
-from runner.machine import free_memory_bytes
 from runner.matrix import Cell
 from runner.plan import Step, calibration_group
 from runner.surroundings.block import judged_together

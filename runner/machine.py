@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from records.host import container_engine, total_memory_bytes
 from records.schema import Machine
 from runner import machine_type
 
@@ -30,31 +31,14 @@ def detect() -> Machine:
         cpu_model=_cpu_model(),
         logical_cpus=len(os.sched_getaffinity(0)),
         physical_cores=_physical_cores(),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=total_memory_bytes(),
         kernel=platform.release(),
         os=_os_name(),
-        container=_container(),
+        container=container_engine(),
         gpus=gpus,
         gpu_driver=driver,
         machine_type=machine_type.detect(),
     )
-
-
-def free_memory_bytes() -> int | None:
-    """Return the memory that may still be taken without swapping, of the machine or of its control group if less."""
-    available = _first_value("/proc/meminfo", "MemAvailable")
-    machine = int(available.split()[0]) * 1024 if available else None
-    return min((free for free in (machine, _free_in_cgroup()) if free is not None), default=None)
-
-
-def _free_in_cgroup() -> int | None:
-    """Return what is left of the tightest limit of the groups that can be seen, as those of a container."""
-    from runner.surroundings import cgroups  # few commands ask
-    from runner.surroundings.tree import Tree
-
-    tree = Tree()
-    limit, used = cgroups.memory_limit_bytes(tree), cgroups.memory_used_bytes(tree)
-    return max(0, limit - used) if isinstance(limit, int) and isinstance(used, int) else None
 
 
 def _host_id() -> str:
@@ -84,22 +68,9 @@ def _physical_cores() -> int | None:
     return len(cores) or None
 
 
-def _memory_bytes() -> int | None:
-    found = _first_value("/proc/meminfo", "MemTotal")
-    return int(found.split()[0]) * 1024 if found else None
-
-
 def _os_name() -> str | None:
     with contextlib.suppress(OSError):
         return platform.freedesktop_os_release().get("PRETTY_NAME")
-    return None
-
-
-def _container() -> str | None:
-    if Path("/.dockerenv").exists():
-        return "docker"
-    if Path("/run/.containerenv").exists():
-        return "podman"
     return None
 
 

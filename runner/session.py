@@ -52,13 +52,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The runs of a session by arm, the planned steps, and which of them are pending; `continued` if it is not new."""
+    """The runs of a session by arm, the planned steps, and which of them are pending."""
 
     runs: dict[str, Run]
     seed: int
     steps: list[Step]
     pending: list[Step]
-    continued: bool
 
     def records(self, arm: str) -> list[Record]:
         """Return what an arm has published."""
@@ -93,7 +92,7 @@ def begin(results: Results, request: Request, here: Machine, now: datetime) -> S
         }
         runs[arm] = results.create(name, about)
     steps = order(request.cells, seed, list(request.arms))
-    return Session(runs, seed, steps, steps, False)
+    return Session(runs, seed, steps, steps)
 
 
 def resume(
@@ -116,7 +115,7 @@ def resume(
             return None
         for one in runs.values():
             one.clear_leftovers()
-        return Session(runs, seed, steps, pending, True)
+        return Session(runs, seed, steps, pending)
     return None
 
 

@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 
 from records.identity import cell_id
+from records.procfs import Tree
 from records.schema import (
     SCHEMA_VERSION,
     DeviceProof,
@@ -29,7 +30,6 @@ from records.schema import (
 from records.settings import Settings
 from runner import machine_type
 from runner.preflight.cells import installed
-from runner.surroundings.tree import Tree
 from tests import gpu_tier
 from tests.golden import Golden
 

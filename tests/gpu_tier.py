@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from records.procfs import Tree
 from runner.preflight.builds import DISTRIBUTIONS, CpuBuild, build_of
 from runner.surroundings.gpus.state import has_driver
-from runner.surroundings.tree import Tree
 
 
 def why_not(backend: str | None, versions: Mapping[str, str], tree: Tree) -> str | None:

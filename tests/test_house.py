@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,3 +116,29 @@ def test_only_the_clocks_read_the_clock() -> None:
     """Durations come from a monotonic clock; the wall clock is a label, read in one place."""
     wall = [name for name, path in modules() for call in ("time.time(", "datetime.now(") if call in path.read_text()]
     assert wall == ["runner.campaign"]
+
+
+def unused(sources: dict[str, str]) -> list[str]:
+    """Return the modules that no other one imports or names, also as `f"folder.{name}"`."""
+    named: dict[str, set[str]] = {}
+    for module, text in sources.items():
+        tree = ast.parse(text)
+        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        words = re.findall(r"[\w.]+", " ".join(text for text in texts if isinstance(text, str)))
+        named[module] = {*imports(tree), *words}
+    return [
+        module
+        for module in sources
+        if not any({module, module.rpartition(".")[0] + "."} & named[other] for other in sources if other != module)
+    ]
+
+
+def test_every_module_is_used_by_the_product_itself() -> None:
+    """What only tests use belongs to tests/fakes, what only ci/ uses to ci/studies."""
+    folders = [name for name, path in modules() if path.stem == "__init__"]
+    sources = {name: path.read_text() for name, path in modules()}
+    assert [one for one in unused(sources) if one not in folders and "if __name__ ==" not in sources[one]] == []
+
+
+def test_a_module_that_only_tests_use_is_found() -> None:
+    assert unused({"a.b": "import a.c", "a.c": "", "a.fake": "import a.b"}) == ["a.fake"]

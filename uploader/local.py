@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from records.files import replacing
 from uploader import damage, manifest, parquet, rebuild
 from uploader.errors import RowsRefused, WarehouseFailure
 from uploader.manifest import Files
@@ -216,8 +217,9 @@ class LocalWarehouse:
 
         target = self.folder / table.name / name
         try:
-            with parquet.published(target) as aside:
-                yield aside
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as temporary:
+                yield temporary
         except (duckdb.Error, OSError) as error:
             text = f"{target}: cannot be written: {error}; nothing is lost, push again"
             raise self._explained([table], error, text) from error

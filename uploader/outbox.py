@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from records.store import publish, write_synced
+from records.files import publish, write_synced
 from uploader.errors import OutboxFailure
 from uploader.process import not_writable
 from uploader.rows import Row, item_of

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from uploader.schema import Column, Mode, Table, Type
@@ -115,31 +112,6 @@ def show(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[st
         empty = ", ".join(f'CAST(NULL AS {type_of(column)}) AS "{column.name}"' for column in table.columns)
         body = f"SELECT {empty} WHERE false"
     connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS {body}')
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or folder is on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextlib.contextmanager
-def published(target: Path) -> Iterator[Path]:
-    """Give a name to write to; what was written there gets its own name once it is on disk. Raises OSError."""
-    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        yield aside
-        if aside.exists():
-            sync(aside)
-            aside.replace(target)
-            sync(target.parent)
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
 
 
 def _given(table: Table, lines: str) -> str:

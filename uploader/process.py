@@ -6,12 +6,12 @@ import os
 import stat
 from pathlib import Path
 
-CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")  # made by Docker and by Podman
+from records.host import container_engine
 
 
 def in_container() -> bool:
     """Return whether this process runs in a container of Docker or Podman."""
-    return any(Path(mark).exists() for mark in CONTAINER_MARKS)
+    return container_engine() in ("docker", "podman")
 
 
 def access_text(path: Path) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from records.files import replacing, sync
 from uploader import manifest, parquet
 from uploader.damage import MISSING, Reader
 from uploader.errors import ManifestDamaged
@@ -96,7 +97,7 @@ def set_aside(folder: Path, path: Path, below: str) -> Path:
         target = target.with_name(f"{path.stem}-{number}{path.suffix}")
     target.parent.mkdir(parents=True, exist_ok=True)
     path.replace(target)
-    parquet.sync(target.parent)
+    sync(target.parent)
     return target
 
 
@@ -122,7 +123,8 @@ def _add_rows(folder: Path, table: Table, named: list[str], path: Path) -> int:
         named.append(path.name)
     elif count:
         target = here / f"{secrets.token_hex(16)}.parquet"
-        with parquet.published(target) as aside:
-            parquet.write_new(engine, table, [], str(aside))
+        here.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as temporary:
+            parquet.write_new(engine, table, [], str(temporary))
         named.append(target.name)
     return count

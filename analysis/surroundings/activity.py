@@ -16,8 +16,9 @@ from analysis.surroundings.disturbance import (
     steal_share,
 )
 from analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
-from analysis.surroundings.readings import Meanwhile, Readings, Unread
+from analysis.surroundings.readings import Meanwhile, Readings
 from analysis.surroundings.resolution import MIN_PAIRS, resolution
+from records.procfs import Unread
 
 MIB, GIB = 1 << 20, 1 << 30
 # `bad` begins where the rule of disturbance replaces a block: such a machine would have every block replaced.

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 
 
 class Check(StrEnum):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
-from analysis.surroundings.readings import Gpu, GpuProcess, Unread
+from analysis.surroundings.readings import Gpu, GpuProcess
+from records.procfs import Unread
 
 MHZ = 1_000_000
 MIB = 1 << 20

@@ -9,14 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from analysis.surroundings.disturbance import OwnUse, Stretch
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A value that could not be read, and why; `absent` where nothing is there to be read."""
-
-    why: str
-    absent: bool = False
+from records.procfs import Unread
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
-from analysis.surroundings.readings import Limits, Readings, Unread
+from analysis.surroundings.readings import Limits, Readings
+from records.procfs import Unread
 
 GIB = 1 << 30
 MEMORY_USED = Limit(0.80, 0.95)

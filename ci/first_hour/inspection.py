@@ -14,6 +14,7 @@ from ci.first_hour.service import APPEND_ONLY, NEEDED, Service
 from dashboards.questions import Choice, questions
 from records.store import Results
 from runner.first_hour.steps import Found, Outcome, Step
+from uploader.price import size
 from uploader.schema import CELLS
 
 NOT_REPORTED = "not reported by this service"
@@ -106,10 +107,10 @@ def jobs(service: Service, since: datetime) -> Found:
 
 
 def amount(count: int | None) -> str:
-    """Return a number of bytes in MiB, with its price on demand."""
+    """Return a number of bytes with its price on demand."""
     if count is None:
         return NOT_REPORTED
-    return f"{count / 2**20:,.1f} MiB ({price_usd(count):.5f} USD)"
+    return f"{size(count)} ({price_usd(count):.5f} USD)"
 
 
 def _total(costs: list[QueryCost]) -> str:

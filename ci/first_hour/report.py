@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ci.first_hour.inspection import NOT_REPORTED
 from runner.first_hour import report
 from runner.first_hour.report import table
+from uploader.price import size
 
 ACCOUNT = re.compile(r"([A-Za-z0-9._%+-]{1,3})[A-Za-z0-9._%+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 SECRETS = (
@@ -20,7 +21,6 @@ SECRETS = (
     re.compile(r"\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"),  # an identity token
     re.compile(r"(?<=Bearer )[A-Za-z0-9._~+/-]+=*"),
 )
-KIB, MIB = 2**10, 2**20
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Report(report.Report):
                 query["name"],
                 f"{query['rows']:,}",
                 f"{query['duration_s']:.2f} s",
-                *(size(query[f"{what}_bytes"]) for what in ("dry_run", "processed", "billed")),
+                *(_size(query[f"{what}_bytes"]) for what in ("dry_run", "processed", "billed")),
                 NOT_REPORTED if query["cost_usd"] is None else f"{query['cost_usd']:.5f} USD",
             )
             for query in found
@@ -57,11 +57,8 @@ class Report(report.Report):
         return table(("query", "rows", "time", "dry run", "read", "billed", "cost"), rows) if rows else ""
 
 
-def size(count: int | None) -> str:
-    """Return a number of bytes in KiB or MiB."""
-    if count is None:
-        return NOT_REPORTED
-    return f"{count / KIB:,.2f} KiB" if count < MIB else f"{count / MIB:,.2f} MiB"
+def _size(count: int | None) -> str:
+    return NOT_REPORTED if count is None else size(count)
 
 
 def anonymous(text: str, project: str) -> str:

@@ -14,16 +14,15 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
+from records import files
 from records.codec import decode, to_json
 from records.traces.asked import TraceError
 
@@ -156,14 +155,11 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 def write(path: Path, head: Head, spans: Iterable[Span], flows: Iterable[Flow] = ()) -> None:
     """Write a trace whole or not at all. Raises OSError."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with gzip.open(aside, "wt", encoding="utf-8", compresslevel=COMPRESSION) as file:
-            _write(file, head, spans, flows)
-        aside.replace(path)
-    finally:
-        with suppress(OSError):
-            aside.unlink()
+    with (
+        files.replacing(path) as temporary,
+        gzip.open(temporary, "wt", encoding="utf-8", compresslevel=COMPRESSION) as file,
+    ):
+        _write(file, head, spans, flows)
 
 
 def plain(path: Path, target: Path) -> None:

@@ -8,7 +8,7 @@ millions of events, so that those of a line are read together, as columns.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -125,10 +125,6 @@ class Line:
         """Return the events at these places of the line's, by default all. Raises `Malformed` where one breaks off."""
         begins, ends = (self.begins, self.ends) if at is None else (self.begins[at], self.ends[at])
         return Events(self, columns.padded(self.data), begins, ends)
-
-    def events_of(self, kinds: Iterable[int]) -> Events:
-        """Return the events of these kinds. Raises `Malformed` where one breaks off."""
-        return self.events(np.flatnonzero(np.isin(self.kinds(), list(kinds))))
 
 
 class Events:

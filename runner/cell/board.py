@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from models.profiling import load, recorded
-from runner.cell.job import Job, in_a_line, publish_text
+from records import files
+from runner.cell.job import Job, in_a_line
 
 PROFILED_STEPS = 5
 WORDS_CHARACTERS = 160
@@ -26,7 +27,7 @@ def leave(job: Job, describe: Callable[[], str] | None, run: Callable[[int], Non
     """
     told: list[str] = []
     if describe is not None:
-        told += _left(job, told, "graph", lambda: publish_text(job.model_path, describe()))
+        told += _left(job, told, "graph", lambda: files.replace(job.model_path, describe()))
     if run is not None:
         told += _left(job, told, "profile", lambda: _profiled(job, run))
 
@@ -40,7 +41,7 @@ def _left(job: Job, told: Sequence[str], what: str, leave_it: Callable[[], None]
 
 
 def _note(job: Job, told: Sequence[str]) -> None:
-    _tried("undone", lambda: publish_text(job.undone_path, "\n".join(told)))
+    _tried("undone", lambda: files.replace(job.undone_path, "\n".join(told)))
 
 
 def _profiled(job: Job, run: Callable[[int], None]) -> None:

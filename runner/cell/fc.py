@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order, assemble, reserve
-from records import fc, fc_rules, inherited, network
+from records import fc, fc_rules, host, inherited, network
 from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
@@ -39,7 +39,7 @@ from runner.cell.turns import Turns
 def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result. Raises `Unsupported`, `DeviceMismatch`, or what a worker raised."""
     settings, task = job.settings, fc.task_of(job.settings)
-    refuse_impossible(settings, memory.available_bytes())
+    refuse_impossible(settings, host.free_memory_bytes())
     namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
     cuda_cache = inherited.cuda_cache_state(os.environ)
     plug = backends.load(settings.backend)

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from records import files
 from records.codec import canonical, decode, dumps, loads
 from records.parity import Operation
 from records.schema import CellResult
@@ -178,7 +179,7 @@ class Resting:
 
 def write_result(job: Job, result: CellResult) -> None:
     """Write the result whole or not at all."""
-    publish_text(job.result_path, dumps(result))
+    files.replace(job.result_path, dumps(result))
 
 
 def publish_figures(job: Job, result: CellResult) -> None:
@@ -194,20 +195,10 @@ def in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {said}"
 
 
-def publish_text(path: Path, text: str) -> None:
-    """Put a text at `path`, whole or not at all."""
-    aside = path.with_suffix(".tmp")
-    with aside.open("w", encoding="utf-8", errors="backslashreplace") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    aside.replace(path)
-
-
 def keep_tuning(job: Job) -> None:
     """Leave what XLA tuned in this process for the repeats to come, whole, if none did before."""
     if job.autotune_dir is not None and job.tuning_path.exists() and not job.tuned_path.exists():
-        publish_text(job.tuned_path, job.tuning_path.read_text(encoding="utf-8"))
+        files.replace(job.tuned_path, job.tuning_path.read_text(encoding="utf-8"))
 
 
 def make_home(job: Job) -> dict[str, str]:

@@ -13,12 +13,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from records import files
 from records.codec import decode, dumps, loads
 from records.first_hour import ProbeAnswer, ProbeOrder
 from runner.cell import backends
 from runner.cell.backends import Plug
 from runner.cell.clock import monotonic
-from runner.cell.job import publish_text
 
 
 def answer(order: ProbeOrder) -> ProbeAnswer:
@@ -118,7 +118,7 @@ def main(folder: Path) -> None:
     """Do the order that lies in `folder`."""
     os.chdir(folder)
     order = decode(ProbeOrder, loads((folder / "order.json").read_bytes()), "order")
-    publish_text(folder / "answer.json", dumps(answer(order)))
+    files.replace(folder / "answer.json", dumps(answer(order)))
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from models.float64 import keep_float64
 from models.registry import Built
+from records import files
 from records.codec import dumps
 from records.parity import Operation, Sketch, Trace, Weight, content_hash
 from runner.cell import backends
 from runner.cell.backends import Plug, Unsupported
 from runner.cell.batches import make_batches, seed_steps
 from runner.cell.causes import facts, repeated, rows_of, watch
-from runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, Twin, publish_text
+from runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, Twin
 from runner.cell.measure import build, configure_keras, found_versions, prove, seed_all
 
 Array = NDArray[Any]
@@ -79,7 +80,7 @@ def run_twin(job: Job, twin: Twin) -> None:
             trace = _forward(job, built, plug, sha256)
     weights = [replace(weight, initial=_drawn(array)) for weight, array in zip(trace.weights, drawn, strict=True)]
     trace = replace(trace, weights=weights, switched_off=off, versions=found_versions(plug))
-    publish_text(job.trace_path, dumps(trace))
+    files.replace(job.trace_path, dumps(trace))
 
 
 def switch_off(model: Any) -> list[str]:

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     """Look, measure, judge, print."""
     from analysis.surroundings.examination import examine
     from analysis.surroundings.findings import Verdict, worst
+    from records.procfs import Tree
     from runner.surroundings.look import look
-    from runner.surroundings.tree import Tree
     from runner.surroundings.turns import measure
 
     seconds, seed = _seconds(args.seconds), random.SystemRandom().getrandbits(32)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 def _builds(readings: Readings) -> list[Finding]:
     """Return whether the installed backends' builds can use each GPU; nothing without a GPU that can be read."""
     from analysis.surroundings.findings import Check, Finding, Verdict
-    from analysis.surroundings.readings import Unread
+    from records.procfs import Unread
     from records.settings import BACKENDS
     from runner.preflight.builds import Build, build_of
     from runner.preflight.cells import installed

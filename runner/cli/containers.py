@@ -66,11 +66,10 @@ def end_leftovers(args: argparse.Namespace) -> None:
 
 def limits(args: argparse.Namespace) -> Limits:
     """Return what a container may use. Raises `UsageError`."""
+    from records.host import usable_memory_bytes
     from runner.executors.engine import Limits
-    from runner.surroundings.memory import usable_bytes
-    from runner.surroundings.tree import Tree
 
-    here = usable_bytes(Tree())
+    here = usable_memory_bytes()
     memory = args.memory or (round(here * (1 - MACHINES_SHARE)) if here else None)
     if memory is None:
         raise UsageError("--memory: must be given, since this machine does not tell how much it has")

@@ -140,7 +140,7 @@ def _cells(args: argparse.Namespace) -> tuple[str, list[Cell]]:
 def _refuse_too_large(cells: Sequence[Cell]) -> None:
     """Raise `UsageError` for what cannot fit this machine's memory, before anything is started."""
     from records.fc_rules import memory_fault
-    from runner.machine import free_memory_bytes
+    from records.host import free_memory_bytes
 
     for cell in cells:
         if cell.settings.device == "cpu" and (fault := memory_fault(task_of(cell.settings), free_memory_bytes())):

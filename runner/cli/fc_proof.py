@@ -145,7 +145,7 @@ def _backends(named: Sequence[str], tasks: Sequence[Task]) -> list[str]:
 
 def _refuse_too_large(tasks: Sequence[Task]) -> None:
     """Raise `UsageError` for a task that does not fit this machine's memory; the reference is in float64."""
-    from runner.machine import free_memory_bytes
+    from records.host import free_memory_bytes
 
     free_bytes = free_memory_bytes()
     for task in tasks:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 from records import cpu_list, fc, inherited, network
+from records.procfs import Tree
 from records.settings import Settings
 from runner.cell.job import Job
 from runner.executors.visible import gpus_of
 from runner.surroundings.pinning import pinned
-from runner.surroundings.tree import Tree
 
 # What a process needs to find its libraries and speak its language. No name here carries a secret; those that may
 # change a figure are recorded (`records.inherited`). What sets how a backend allocates GPU memory is left out

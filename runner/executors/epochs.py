@@ -25,7 +25,9 @@ from analysis.surroundings.disturbance import (
     together,
 )
 from analysis.surroundings.neighbours import busy_neighbours
-from analysis.surroundings.readings import Process, Unread
+from analysis.surroundings.readings import Process
+from records.host import usable_memory_bytes
+from records.procfs import Tree, Unread
 from records.schema import Surroundings
 from runner.cell.job import Job
 from runner.executors import WaitingCell, process_tree
@@ -34,10 +36,8 @@ from runner.executors.visible import gpus_if_visible
 from runner.surroundings.counters import Counters, Sampler, since
 from runner.surroundings.gpus.cell import CellGpus
 from runner.surroundings.gpus.readings import ReadableGpu, Unreadable
-from runner.surroundings.memory import usable_bytes
 from runner.surroundings.own import cpu_now, own_now, own_since
 from runner.surroundings.processes import Line, others, processes, read_line
-from runner.surroundings.tree import Tree
 
 # Looking at every process of the machine takes milliseconds: while all cells rest, and not after each short epoch.
 SCAN_INTERVAL_S = 1.0
@@ -74,7 +74,7 @@ class Epochs:
         self._left = job.settings.epochs - job.settings.discard
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
-        self._usable_bytes = usable_bytes(self._tree)
+        self._usable_bytes = usable_memory_bytes(self._tree)
         self._gpus = CellGpus(gpus_if_visible(job.settings))
         self._begun: _Begun | None = None
         self._scans = _Scans(self._tree)

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from records.cgroups import Group, group
+from records.procfs import Tree
 from runner.executors import process_tree
-from runner.surroundings.cgroups import Group, group
-from runner.surroundings.tree import Tree
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WALK_S = 1.0

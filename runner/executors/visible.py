@@ -17,8 +17,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from analysis.surroundings.readings import Unread
 from records import fc
+from records.procfs import Unread
 from records.settings import Settings
 from runner.executors import Outcome
 from runner.surroundings.gpus.present import PresentGpus, present_gpus

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Tree, Unread
 from records.schema import Status
 from records.settings import Settings
 from records.task import Task
@@ -20,7 +20,6 @@ from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
 from runner.preflight.rules import Problem, gpu_problems, tpu_problems
 from runner.surroundings.gpus.present import PresentGpus, present_gpus
 from runner.surroundings.gpus.state import has_driver
-from runner.surroundings.tree import Tree
 
 TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk", "nvidia-container-cli")
 NO_TOOLKIT = Problem(

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.surroundings.readings import Driver, Gpu, Unread
+from analysis.surroundings.readings import Driver, Gpu
+from records.procfs import Tree, Unread
 from runner.surroundings.gpus.nvml import open_nvml
 from runner.surroundings.gpus.state import driver, has_driver, read_gpu
-from runner.surroundings.tree import Tree
 
 # AMD's compute device: its GPUs are not judged.
 AMD_DEVICE = "/dev/kfd"

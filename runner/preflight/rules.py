@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from analysis.surroundings.gpu import process_text
-from analysis.surroundings.readings import Driver, Gpu, Unread
+from analysis.surroundings.readings import Driver, Gpu
+from records.procfs import Unread
 from records.schema import Status
 from runner.preflight.builds import BUILDS, Build, Capability, CpuBuild, numbers, text
 from runner.preflight.facts import GpuFacts, TpuFacts

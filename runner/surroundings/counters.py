@@ -27,9 +27,8 @@ from types import TracebackType
 from typing import Any
 
 from analysis.surroundings.disturbance import Stretch
-from analysis.surroundings.readings import Unread
-from runner.surroundings.cgroups import quota_folder
-from runner.surroundings.tree import Tree
+from records.cgroups import quota_folder
+from records.procfs import Tree, Unread
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

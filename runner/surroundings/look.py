@@ -6,16 +6,17 @@ import os
 from collections.abc import Callable, Collection, Sequence
 
 from analysis.surroundings.disturbance import OwnUse
-from analysis.surroundings.readings import Limits, Meanwhile, Place, Readings, Unread
-from runner.surroundings.cgroups import memory_limit_bytes, memory_used_bytes, quota_cpus
+from analysis.surroundings.readings import Limits, Meanwhile, Place, Readings
+from records.cgroups import memory_limit_bytes, memory_used_bytes, quota_cpus
+from records.host import container_engine
+from records.procfs import Tree, Unread
 from runner.surroundings.counters import Sampler, since
 from runner.surroundings.gpus.state import gpus_and_driver
 from runner.surroundings.memory import swap
 from runner.surroundings.own import ended_cpu_s
 from runner.surroundings.pinning import most_cores
-from runner.surroundings.processes import container, missing_rights, others, processes
+from runner.surroundings.processes import missing_rights, others, processes
 from runner.surroundings.processors import clocks, heat, hypervisor, numa_nodes, online
-from runner.surroundings.tree import Tree
 
 LOAD = "/proc/loadavg"
 
@@ -61,7 +62,7 @@ def place(tree: Tree, cpus: Collection[int]) -> Place:
     """Return where this process runs."""
     return Place(
         hypervisor=hypervisor(tree),
-        container=container(tree),
+        container=container_engine(tree),
         numa_nodes=numa_nodes(tree, cpus),
         aslr=tree.number("/proc/sys/kernel/randomize_va_space"),
         missing_rights=missing_rights(tree),

@@ -19,9 +19,8 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from analysis.surroundings.disturbance import OwnUse
-from analysis.surroundings.readings import Unread
+from records.procfs import Tree, Unread, whole_number
 from runner.surroundings.processes import read_line
-from runner.surroundings.tree import Tree, whole_number
 
 N = TypeVar("N", int, float)
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -30,7 +29,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def own_now(tree: Tree, pids: Collection[int], usable_bytes: int | None) -> OwnUse:
     """Return what these processes and their ended children have used since they started, and the memory they hold.
 
-    `usable_bytes` is what they may use (`memory.usable_bytes`); None where that is not known.
+    `usable_bytes` is what they may use (`records.host.usable_memory_bytes`); None where that is not known.
     """
     resident = _sum(pids, lambda pid: _resident_bytes(tree, pid))
     return OwnUse(

@@ -14,12 +14,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 
-from analysis.surroundings.readings import Unread
 from records import cpu_list
+from records.procfs import Tree, Unread
 from records.settings import Settings
 from runner.errors import UsageError
 from runner.surroundings.processors import core_by_core, cpus_by_node, online
-from runner.surroundings.tree import Tree
 
 
 def pinned(asked: int | str, tree: Tree, allowed: Collection[int]) -> tuple[int, ...] | None:

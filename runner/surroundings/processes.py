@@ -10,10 +10,10 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from analysis.surroundings.readings import Process, Unread
+from analysis.surroundings.readings import Process
+from records.procfs import Tree, Unread, whole_number
 from runner.executors.output import printable
 from runner.surroundings.counters import covered_stat
-from runner.surroundings.tree import Tree, whole_number
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SHOWN = 3
@@ -121,16 +121,6 @@ def missing_rights(tree: Tree) -> tuple[str, ...]:
     except OSError:
         found.append("processes may not be held to CPUs")
     return tuple(found)
-
-
-def container(tree: Tree) -> str | None:
-    """Return the container engine, as far as it shows."""
-    for path, engine in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman")):
-        if not isinstance(tree.text(path), Unread):
-            return engine
-    groups = tree.text("/proc/self/cgroup")
-    known = {"kubepods": "kubernetes", "docker": "docker", "lxc": "lxc", "libpod": "podman"}
-    return next((name for word, name in known.items() if not isinstance(groups, Unread) and word in groups), None)
 
 
 def _descends(pid: int, own: Collection[int], lines: Mapping[int, Line]) -> bool:

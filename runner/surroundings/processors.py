@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from analysis.surroundings.readings import Clocks, Heat, Unread, Zone
+from analysis.surroundings.readings import Clocks, Heat, Zone
 from records import cpu_list
-from runner.surroundings.tree import Tree, whole_number
+from records.procfs import Tree, Unread, whole_number
 
 CPU = "/sys/devices/system/cpu"
 NODES = "/sys/devices/system/node"

@@ -14,8 +14,8 @@ from analysis.same_work import differing, loss_path, losses_apart
 from analysis.statistics import Estimate
 from analysis.versus import versus
 from records.schema import Learning, Record, Times
-from runner.testing import work_as_asked
 from tests.conftest import make_record, make_settings
+from tests.fakes.executor import work_as_asked
 
 # As measured on the default matrix's workloads (docs/parity.md): the two seeds furthest apart, on any backend.
 SEEDS = {

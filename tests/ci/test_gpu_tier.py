@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from records.procfs import Tree
 from runner.surroundings.gpus.state import DRIVER_FILES
-from runner.surroundings.tree import Tree
+from tests.fakes.machine import write
 from tests.gpu_tier import why_not
-from tests.runner.surroundings.made_up import write
 
 ROOT = Path(__file__).parents[2]
 # Stands for Python: makes an "environment" whose Python is this script again, and notes every other call.

@@ -1,4 +1,4 @@
-"""Headless Chromium for the browser tier and for `ci/warehouse_figures.py`."""
+"""Headless Chromium for the browser tier and for `ci/study warehouse`."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from dashboards.board import Frame, Standing
 from dashboards.questions import Choice, questions
 from records.store import Results
 from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, stored, warehouse_of
+from tests.fakes.warehouse import FakeWarehouse
 from uploader.local import LocalWarehouse
-from uploader.testing import FakeWarehouse
 
 
 class Elements(HTMLParser):

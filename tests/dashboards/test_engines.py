@@ -21,9 +21,9 @@ from dashboards.questions import EVER, Choice, answer, questions
 from records.store import Results
 from runner.cli.main import Seams
 from runner.cli.main import main as runner
-from runner.testing import FakeExecutor
 from tests.dashboards.boards import cell_of, stored, warehouse_of
 from tests.dashboards.googles_engine import answers
+from tests.fakes.executor import FakeExecutor
 from tests.uploader.conftest import emulator_dataset
 from uploader import ddl
 from uploader.cli.main import main as uploader

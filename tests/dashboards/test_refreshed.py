@@ -18,9 +18,9 @@ from dashboards.app.source import Live
 from dashboards.questions import Choice, answer, questions
 from records.store import Results
 from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, stored, warehouse_of
+from tests.fakes.warehouse import FakeWarehouse
 from uploader.errors import NotAllowed, Unreachable, WarehouseFailure
 from uploader.local import LocalWarehouse
-from uploader.testing import FakeWarehouse
 from uploader.warehouse import Answer, Scalar
 
 PERIOD_S = 600.0

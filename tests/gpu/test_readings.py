@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from runner.surroundings.gpus.cell import CellGpus
 from runner.surroundings.gpus.nvml import GpuLost
 from runner.surroundings.gpus.readings import GpuIdentity, GpuReading, GpuUse, ReadableGpu, open_gpu

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from records.identity import LATER, RUN_ID, cell_id, fingerprint, run_id
-from records.schema import DeviceProof, Record
+from records.identity import LATER, RUN_ID, cell_id, run_id
 from records.settings import Settings
-from tests.conftest import make_record, make_settings
+from tests.conftest import make_settings
 
 
 def test_a_cell_keeps_its_name() -> None:
@@ -36,8 +35,3 @@ def test_run_names_sort_by_time(between: timedelta) -> None:
     begun = datetime(2026, 1, 2, 3, 4, 5, 999_998, tzinfo=UTC)
     assert all(run_id(begun, str(i)) < run_id(begun + between, str(j)) for i in range(16) for j in range(16))
     assert RUN_ID.fullmatch(run_id(begun, "z"))
-
-
-def test_a_history_differs_by_device(record: Record) -> None:
-    other = make_record(device=DeviceProof("gpu", "cuda:0", 1, "A100"))
-    assert fingerprint(record) != fingerprint(other)

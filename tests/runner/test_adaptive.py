@@ -29,8 +29,8 @@ from runner.errors import Interrupted
 from runner.executors import Outcome
 from runner.matrix import Cell, expand, load
 from runner.plan import order
-from runner.testing import FakeExecutor, crash
 from tests.conftest import make_record
+from tests.fakes.executor import FakeExecutor, crash
 
 MATRIX = """\
 version: 1

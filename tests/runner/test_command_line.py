@@ -22,7 +22,7 @@ from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.errors import Interrupted
 from runner.executors import Outcome
-from runner.testing import PRETENDED, FakeExecutor, crash, spoil
+from tests.fakes.executor import PRETENDED, FakeExecutor, crash, spoil
 from tests.sessions import newest_records
 
 MATRIX = """\
@@ -398,7 +398,7 @@ def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
     script = (
         "import sys, time\n"
         "from runner.cli.main import Seams, main\n"
-        "from runner.testing import FakeExecutor\n"
+        "from tests.fakes.executor import FakeExecutor\n"
         "class Slow(FakeExecutor):\n"
         "    def end(self, job):\n"
         "        time.sleep(0.02)\n"

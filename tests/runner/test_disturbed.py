@@ -15,6 +15,7 @@ import pytest
 
 from analysis.surroundings.disturbance import OwnUse, Stretch, WaitingUse, Watched
 from records.identity import cell_id
+from records.procfs import Tree
 from records.store import Results
 from runner.campaign import MOST_REPLACEMENTS, REPLACED_SHARE, SURELY_REPLACED
 from runner.cell.job import Job
@@ -22,9 +23,8 @@ from runner.cli.main import Seams, main
 from runner.executors import Outcome, Running, WaitingCell
 from runner.executors.epochs import Alive, Epochs
 from runner.surroundings.own import cpu_now
-from runner.surroundings.tree import Tree
-from runner.testing import FakeExecutor, FakeRunning
 from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor, FakeRunning
 
 MATRIX = """\
 version: 1

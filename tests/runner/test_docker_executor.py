@@ -37,8 +37,8 @@ from runner.executors.engine import (
 from runner.executors.inside import Mount, job_inside, mounts, variables_inside
 from runner.interrupts import interruptible
 from runner.judge import judge
-from runner.testing_containers import KILLED, End, FakeContainer, FakeEngine, ending, hang, here, succeed
 from tests.conftest import make_settings
+from tests.fakes.container_engine import KILLED, End, FakeContainer, FakeEngine, ending, hang, here, succeed
 from tests.sessions import newest_records
 
 MATRIX = """\

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from records import cpu_list, inherited, network
+from records.procfs import Tree
 from runner.cell.job import Job
 from runner.executors import environment
 from runner.executors.environment import allowed_cpus, cell_environment
-from runner.surroundings.tree import Tree
 from tests.conftest import make_settings
 
 

@@ -25,7 +25,7 @@ from runner.fc import ProofRequest, epochs_of
 from runner.preflight.cells import Preflight
 from runner.preflight.facts import GpuFacts
 from runner.preflight.rules import NO_DRIVER
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 
 SMALL = ("--level", "2", "--weight-size", "32", "--batch-size", "8")

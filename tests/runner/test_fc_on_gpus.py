@@ -19,7 +19,7 @@ from runner.cell.job import Job
 from runner.cell.measure import prove
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 from runner.cell.job import Job, write_result
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
-from runner.testing import Behaviour, FakeExecutor
+from tests.fakes.executor import Behaviour, FakeExecutor
 
 MATRIX = """\
 version: 1

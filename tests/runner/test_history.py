@@ -13,8 +13,8 @@ from records.annotations import FILE
 from records.schema import Record, Status
 from records.task import Goal, Metric, TaskRun
 from runner.cli.main import Seams, main
-from runner.testing import FakeExecutor
 from tests.conftest import MACHINE, make_record, make_settings
+from tests.fakes.executor import FakeExecutor
 from tests.sessions import nights, noisy, processes, run_name, store_session
 
 BERT = make_settings(workload="bert", backend="torch")

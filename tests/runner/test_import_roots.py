@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.main import Seams, main
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
 
 MATRIX = """\
 version: 1

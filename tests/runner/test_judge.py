@@ -17,8 +17,8 @@ from records.traces.asked import Trace
 from runner.cell.job import RESULT_LIMIT_BYTES, Job
 from runner.executors import Outcome
 from runner.judge import ResultRefused, accept, judge
-from runner.testing import FakeExecutor
 from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor
 
 SETTINGS = make_settings()
 JOB = Job("nonce", cell_id(SETTINGS), 0, 0, SETTINGS, 10, "/nowhere", [], None, None)

@@ -17,7 +17,7 @@ from runner.errors import Interrupted, MatrixError
 from runner.executors import Outcome
 from runner.largest_cells import WHOLE_PASS, Found, about, kept
 from runner.matrix import Cell, expand, parse
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
 from tests.runner.test_fit_batch import device_of
 
 MATRIX = """\

@@ -19,7 +19,7 @@ from runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
 from runner.presets import SMALL
-from runner.testing import FakeExecutor, crash
+from tests.fakes.executor import FakeExecutor, crash
 
 SHA256 = "a" * 64
 ADAM = Facts("Adam", {"beta_1": 0.9, "beta_2": 0.999})

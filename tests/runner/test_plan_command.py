@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from records.procfs import Tree
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
@@ -17,10 +18,9 @@ from runner.preflight.facts import GpuFacts, read_gpus
 from runner.preflight.rules import NO_DRIVER
 from runner.surroundings.gpus.present import PresentGpus
 from runner.surroundings.gpus.state import DRIVER_FILES
-from runner.surroundings.tree import Tree
-from runner.testing import FakeExecutor
-from tests.runner.preflight.fake_pynvml import FakeGpu, FakePynvml
-from tests.runner.surroundings.made_up import write
+from tests.fakes.executor import FakeExecutor
+from tests.fakes.machine import write
+from tests.fakes.pynvml import FakeGpu, FakePynvml
 
 MATRIX = """\
 version: 1

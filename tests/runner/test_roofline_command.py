@@ -21,8 +21,8 @@ from runner.cli.main import Seams, main
 from runner.executors.probe import ProbeFailed, ProcessProbe
 from runner.peaks import MODULE as PEAKS
 from runner.peaks import Effort, order_for, probe_settings
-from runner.testing import FakeExecutor
 from runner.work import MODULE as FLOPS
+from tests.fakes.executor import FakeExecutor
 
 MATRIX = """\
 version: 1

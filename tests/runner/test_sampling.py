@@ -22,8 +22,8 @@ from runner.executors import Outcome
 from runner.executors.sampling import Pace, Sampling, Thinned
 from runner.judge import judge
 from runner.surroundings.gpus.readings import GpuUse, Unreadable
-from runner.testing import PRETENDED, FakeExecutor
 from tests.conftest import MACHINE, make_settings
+from tests.fakes.executor import PRETENDED, FakeExecutor
 
 GONE = 1 << 30  # no process has this number
 

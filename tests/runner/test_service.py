@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.main import Seams, main
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 
 MATRIX = "version: 1\nbackends: [tensorflow, jax]\ncells:\n  - workload: mnist_mlp\n    repeats: 1\n"

@@ -13,7 +13,7 @@ from records.left_out import LeftOut, read
 from records.schema import Status
 from records.store import Results, Run
 from runner.cli.main import Seams, main
-from runner.testing import FakeExecutor, crash
+from tests.fakes.executor import FakeExecutor, crash
 from tests.sessions import newest_records
 
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,8 @@ from runner.cli.main import Seams, main
 from runner.executors import Outcome
 from runner.preflight.cells import Preflight
 from runner.preflight.facts import GpuFacts
-from runner.testing import Behaviour, FakeExecutor
 from runner.traces import with_trace_kept
+from tests.fakes.executor import Behaviour, FakeExecutor
 from tests.records.traces.made_up import chrome, damaged, step_of_torch
 from tests.sessions import newest_records
 

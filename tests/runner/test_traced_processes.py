@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from analysis.traces import tabled
+from ci.studies.traces import kept_share
 from records.identity import cell_id
 from records.schema import MEASURED, Record
 from records.settings import BACKENDS
@@ -27,17 +27,11 @@ from runner.cell.job import Job
 from runner.executors.process import ProcessExecutor
 from runner.traces import with_trace_kept
 from tests.conftest import MACHINE, make_settings
-from tests.scripts import script
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 STEPS = 3
 TIMEOUT_S = 120
-
-
-@pytest.fixture(scope="module")
-def figures() -> ModuleType:
-    return script("trace_figures")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +66,7 @@ def spans_of(record: Record, folder: Path) -> list[Span]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_workload_is_traced_on_every_backend_in_the_same_words(
-    executor: ProcessExecutor, tmp_path: Path, figures: ModuleType, backend: str
+    executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
     record, folder, _ = traced(executor, tmp_path, "nested", backend=backend)
     spans = spans_of(record, folder)
@@ -85,7 +79,7 @@ def test_a_workload_is_traced_on_every_backend_in_the_same_words(
     assert Phase.UPDATE in {span.phase for span in worked}
     assert len([span for span in spans if span.track.kind is Kind.INPUT]) >= STEPS
     assert {1, 2, 3} <= {span.step for span in worked}
-    assert figures.kept_share(place) == pytest.approx(1, abs=0.01)
+    assert kept_share(place) == pytest.approx(1, abs=0.01)
     assert bool(list(neutral.flows(place / TRACE_NAME))) is (backend == "torch")
     table = tabled(place / TRACE_NAME)
     assert (table.steps, table.workers, table.device) == (3, 1, "cpu")
@@ -108,7 +102,7 @@ def test_calls_of_predict_are_traced_as_steps_that_only_go_forward(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_workers_of_the_fc_modes_are_one_trace_in_one_clock(
-    executor: ProcessExecutor, tmp_path: Path, figures: ModuleType, backend: str
+    executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
     params = {"mode": "fc_data", "workers": 2, "level": 2, "weight_size": 64}
     record, folder, _ = traced(executor, tmp_path, "fc", backend=backend, params=params, samples=32)
@@ -116,7 +110,7 @@ def test_workers_of_the_fc_modes_are_one_trace_in_one_clock(
     place = folder / record.trace.folder  # type: ignore[union-attr, operator]
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE, Phase.COMMUNICATION} <= {span.phase for span in spans}
     assert {"layer_0", "layer_1", "layer_2"} <= {span.layer for span in spans}
-    assert figures.kept_share(place) == pytest.approx(1, abs=0.01)
+    assert kept_share(place) == pytest.approx(1, abs=0.01)
     if backend == "torch":
         # They meet in each step: the clocks agree where their steps overlap.
         steps = {w: [s for s in spans if s.track.kind is Kind.STEPS and s.track.worker == w] for w in (0, 1)}

@@ -25,29 +25,15 @@ from records import findings
 from records.store import Results, Run
 from runner.cli import sending
 from runner.cli.main import Seams, main
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
+from tests.fakes.warehouse import FakeWarehouse
 from uploader import process
 from uploader.cli.main import main as uploader
 from uploader.local import LocalWarehouse
-from uploader.testing import FakeWarehouse
 from uploader.verify import verify
 from uploader.warehouse import Options
 
 ROOT = Path(__file__).parents[2]
-MATRIX = """\
-version: 1
-backends: [tensorflow, jax, torch]
-cells:
-  - workload: mnist_mlp
-    repeats: 5
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "matrix.yaml").write_text(MATRIX)
-    return tmp_path
 
 
 def runner(*arguments: str) -> int:

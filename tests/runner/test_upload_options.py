@@ -12,28 +12,12 @@ import pytest
 
 from runner.cli import run
 from runner.cli.main import Seams, main
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
+from tests.fakes.warehouse import FakeWarehouse
 from uploader.cli import push
 from uploader.cli.flags import Flag, positive
 from uploader.cli.main import main as uploader
-from uploader.testing import FakeWarehouse
 from uploader.warehouse import Options
-
-MATRIX = """\
-version: 1
-backends: [tensorflow, jax, torch]
-cells:
-  - workload: mnist_mlp
-    repeats: 5
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a small matrix."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "matrix.yaml").write_text(MATRIX)
-    return tmp_path
 
 
 def runner(*arguments: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from records.schema import Status
 from runner import judge
 from runner.attempts import record_of

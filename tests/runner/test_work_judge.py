@@ -14,9 +14,9 @@ from records.work_done import WorkDone
 from runner.cell.job import Job
 from runner.executors import Outcome
 from runner.judge import judge
-from runner.testing import FakeExecutor, work_as_asked
 from runner.work_judge import caveats, counted_in_bfloat16, mismatch, misplaced, option_caveats
 from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor, work_as_asked
 
 STEPS = 10
 SETTINGS = make_settings()

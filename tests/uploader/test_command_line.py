@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from records.schema import SCHEMA_VERSION
+from tests.fakes.warehouse import FakeWarehouse
 from tests.uploader.stored import full_at, results_with, store_run
 from uploader import warehouse
 from uploader.cli.main import main
 from uploader.errors import BadInput, NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
 from uploader.local import LocalWarehouse
 from uploader.rights import least_rights
-from uploader.testing import FakeWarehouse
 from uploader.verify import verify
 from uploader.warehouse import Options, Scalar
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fakes.warehouse import FakeWarehouse
 from uploader.differences import difference, differences, refuse
 from uploader.errors import SchemaDiffers
 from uploader.schema import CELLS, RUNS, TABLES, Mode, Table
-from uploader.testing import FakeWarehouse
 
 
 def as_defined() -> dict[str, tuple[str, str]]:

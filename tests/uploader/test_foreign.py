@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.warehouse import FakeWarehouse
 from uploader import foreign, push, warehouse
 from uploader.cli.main import main
 from uploader.errors import BadInput
@@ -14,7 +15,6 @@ from uploader.foreign import Asked
 from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox, seal_all
 from uploader.push import Pushed, send
-from uploader.testing import FakeWarehouse
 
 MAPPING = {
     "workload": "test_name",

@@ -87,15 +87,12 @@ def test_unreadable_credentials_in_a_container_are_those_of_the_caller(monkeypat
     assert "the container runs as the owner of ./results" in told
 
 
-@pytest.mark.parametrize("mark", [0, 1, None])
-def test_the_mark_of_either_engine_shows_a_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int | None
+@pytest.mark.parametrize(("engine", "expected"), [("docker", True), ("podman", True), ("lxc", False), (None, False)])
+def test_only_docker_and_podman_count_as_a_container(
+    monkeypatch: pytest.MonkeyPatch, engine: str | None, expected: bool
 ) -> None:
-    marks = [tmp_path / "docker", tmp_path / "podman"]
-    monkeypatch.setattr(process, "CONTAINER_MARKS", tuple(map(str, marks)))
-    if mark is not None:
-        marks[mark].touch()
-    assert in_container() == (mark is not None)
+    monkeypatch.setattr(process, "container_engine", lambda: engine)
+    assert in_container() == expected
 
 
 def test_a_relative_path_that_is_missing_is_of_the_working_folder(

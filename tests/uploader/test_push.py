@@ -15,6 +15,7 @@ from records.findings import keep
 from records.schema import SCHEMA_VERSION, Learning
 from records.store import Results, Run
 from tests.conftest import make_record, make_settings
+from tests.fakes.warehouse import FakeWarehouse
 from tests.sessions import run_name, store_session
 from tests.uploader.stored import Killed, dying_at, found, full_at, results_with, store_run
 from uploader import outbox as outbox_module
@@ -22,7 +23,6 @@ from uploader.errors import OutboxFailure, QuotaSpent, Unreachable
 from uploader.outbox import Contents, Outbox
 from uploader.push import Pushed, push
 from uploader.schema import LONGEST_ROW_BYTES
-from uploader.testing import FakeWarehouse
 from uploader.warehouse import outbox_folder
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from records.store import Results
+from tests.fakes.warehouse import FakeWarehouse
 from tests.uploader.stored import Killed, dying_at, import_two_rows, pushed_results, results_with, store_run, uploader
 from uploader import local
 from uploader.errors import FileDamaged, UploadError, WarehouseFailure
@@ -21,7 +22,6 @@ from uploader.push import push
 from uploader.repair import forget_if_emptied, repair
 from uploader.schema import CELLS, TABLES
 from uploader.sending import Pushed
-from uploader.testing import FakeWarehouse
 from uploader.verify import verify
 
 COUNT = "SELECT COUNT(*) AS n FROM measurements"

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from records.store import Results
+from tests.fakes.warehouse import FakeWarehouse
 from tests.uploader.stored import Killed, dying_at, results_with, store_run
 from uploader.errors import AllRefused, FileDamaged, OutboxFailure
 from uploader.outbox import Outbox
 from uploader.push import push
 from uploader.schema import LONGEST_ROW_BYTES, RUNS
 from uploader.sending import SAMPLES
-from uploader.testing import FakeWarehouse
 
 ALL = {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
 

@@ -485,7 +485,7 @@ def forged_result(**_: Any) -> Any:
     """Write a result with the job's own nonce, and end as if all were well."""
     from records.codec import decode, dumps, loads
     from runner.cell.job import Job
-    from runner.testing import FakeExecutor
+    from tests.fakes.executor import FakeExecutor
 
     job = decode(Job, loads(Path("job.json").read_bytes()), "job")
     Path("result.json").write_text(dumps(FakeExecutor(step_time_s=lambda *_: 1e-9).result(job)), encoding="utf-8")

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from records import files
 from records.codec import decode, dumps, loads
 from records.peaks import PeakAnswer, PeakOrder
-from runner.cell.job import publish_text
 from runner.cell.peaks import HOST, Bench, Refused
 from runner.cell.peaks.timing import array_plan, cache_bytes, gemms, stream
 
@@ -73,7 +73,7 @@ def _stream_task(bench: Bench, order: PeakOrder, kernel: str, found: PeakAnswer)
 def main(folder: Path) -> None:
     """Do the order that lies in `folder`."""
     order = decode(PeakOrder, loads((folder / "order.json").read_bytes()), "order")
-    publish_text(folder / "answer.json", dumps(answer(order)))
+    files.replace(folder / "answer.json", dumps(answer(order)))
 
 
 if __name__ == "__main__":

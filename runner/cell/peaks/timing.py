@@ -14,8 +14,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
+from records.host import free_memory_bytes
 from records.peaks import Gemm, PeakOrder, Stream, Timed
 from runner.cell.clock import Clock, monotonic
 from runner.cell.peaks import Bench, Call
@@ -101,8 +100,9 @@ def _goes_on(calls: int, spent_s: float, order: PeakOrder) -> bool:
 def default_array_bytes() -> int:
     """Return the size STREAM asks for, within what the memory allows."""
     wanted = max(LEAST_ARRAY_BYTES, CACHES_PER_ARRAY * (cache_bytes() or 0))
-    allowed = min(MOST_ARRAY_BYTES, int(psutil.virtual_memory().available * MEMORY_SHARE))
-    return min(wanted, allowed) // FLOAT64_BYTES * FLOAT64_BYTES
+    free = free_memory_bytes()
+    allowed = MOST_ARRAY_BYTES if free is None else int(free * MEMORY_SHARE)
+    return min(wanted, allowed, MOST_ARRAY_BYTES) // FLOAT64_BYTES * FLOAT64_BYTES
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from records.schema import GpuEpochs
 from runner.surroundings.gpus.nvml import GpuLost
 from runner.surroundings.gpus.readings import (

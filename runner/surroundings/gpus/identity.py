@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from runner.surroundings.gpus.nvml import Nvml, open_nvml
 
 # NVML ends the name of a MIG device with " MIG 1g.5gb" or the like (nvml.h: nvmlDeviceGetName).

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from runner.executors.output import printable
 
 # nvml.h, nvmlReturn_t.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from runner.surroundings.gpus.nvml import open_nvml
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.surroundings.gpu import MHZ, reasons_in_words
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from records.schema import GpuEpochs
 from records.settings import Settings
 from runner.surroundings.gpus.nvml import GpuLost, NotPermitted, Nvml, open_nvml

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.surroundings.readings import Driver, Gpu, GpuProcess, Unread
+from analysis.surroundings.readings import Driver, Gpu, GpuProcess
+from records.host import container_engine
+from records.procfs import Tree, Unread
 from runner.executors.output import printable
 from runner.surroundings.gpus.nvml import Nvml, open_nvml
-from runner.surroundings.processes import container
-from runner.surroundings.tree import Tree
 
 MHZ = 1_000_000
 # The module's own file, the device that every CUDA program opens, and the device of Windows' driver in WSL.
@@ -27,13 +27,11 @@ def has_driver(tree: Tree) -> bool:
     return any(tree.at(path).exists() for path in DRIVER_FILES)
 
 
-def gpus(tree: Tree, library: Any = None) -> tuple[Gpu, ...] | Unread | None:
-    """Return every GPU; None without a driver. `library` is `pynvml`, or a test's stand-in for it."""
-    return gpus_and_driver(tree, library)[0]
-
-
 def gpus_and_driver(tree: Tree, library: Any = None) -> tuple[tuple[Gpu, ...] | Unread | None, Driver | None]:
-    """Return every GPU as `gpus` does, and the driver if NVML can be opened."""
+    """Return every GPU, None without a driver, and the driver if NVML can be opened.
+
+    `library` is `pynvml`, or a test's stand-in for it.
+    """
     if not has_driver(tree):
         return None, None
     nvml = open_nvml(library)
@@ -92,7 +90,7 @@ def _users(tree: Tree, nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...] | Unre
     if isinstance(found, Unread):
         return found
     # In a container the driver's process ids are the host's: there /proc would name another process.
-    named = container(tree) is None
+    named = container_engine(tree) is None
     users = [GpuProcess(one.pid, _name(tree, one.pid) if named else None, one.usedGpuMemory) for one in found]
     return tuple(sorted(users, key=lambda one: one.pid))
 

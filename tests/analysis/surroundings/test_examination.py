@@ -21,9 +21,9 @@ from analysis.surroundings.readings import (
     Process,
     Readings,
     Swap,
-    Unread,
     Zone,
 )
+from records.procfs import Unread
 
 GIB = 1 << 30
 STRETCH = Stretch(

@@ -15,8 +15,8 @@ from records.traces.asked import BEGUN, Trace
 from runner.attempts import read_result
 from runner.cell.board import ENDED, PROFILED_STEPS, leave
 from runner.cell.job import Job, publish_figures
-from runner.testing import FakeExecutor
 from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor
 
 Left = Callable[..., tuple[list[str], list[int]]]
 
@@ -92,7 +92,7 @@ def test_a_disk_on_which_nothing_can_be_said_ends_nothing(left: Left, monkeypatc
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("runner.cell.board.publish_text", full)
+    monkeypatch.setattr("records.files.replace", full)
     assert left(Profiler()) == (["profile/trace.xplane.pb"], [PROFILED_STEPS])
 
 

@@ -25,8 +25,8 @@ from runner.board.write import Attempt, folder_of, written
 from runner.cell.board import ENDED
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
-from runner.testing import LAYERS, FakeExecutor
 from tests.conftest import make_record, make_settings
+from tests.fakes.executor import LAYERS, FakeExecutor
 from tests.sessions import newest_records
 
 TIMES = Times(step_time_s=0.01, discarded_epoch_times_s=[2.0], epoch_times_s=[1.0, 1.5])
@@ -284,7 +284,7 @@ def test_a_run_with_a_log_folder_writes_each_attempt_and_its_records_say_so(
 def imported(arguments: list[str], names: tuple[str, ...]) -> list[str]:
     """Return what a runner of its own has imported of these, and below them, after it measured."""
     script = (
-        "import sys; from runner.cli.main import Seams, main; from runner.testing import FakeExecutor\n"
+        "import sys; from runner.cli.main import Seams, main; from tests.fakes.executor import FakeExecutor\n"
         f"assert main(['--json', '--new', *{arguments}], Seams(executor=FakeExecutor())) == 0\n"
         f"print('imported', *[name for name in sys.modules if name.startswith({names})])\n"
     )

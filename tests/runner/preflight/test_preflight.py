@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from records.procfs import Tree
 from records.schema import Status
 from runner.cli.main import Seams, main
 from runner.preflight import cells
@@ -16,11 +17,10 @@ from runner.preflight.executor import CheckedExecutor, WithWarnings
 from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus
 from runner.preflight.rules import NO_DRIVER
 from runner.surroundings.gpus.state import DRIVER_FILES
-from runner.surroundings.tree import Tree
-from runner.testing import FakeExecutor
 from tests.conftest import make_settings
-from tests.runner.preflight.fake_pynvml import LOST, FakeGpu, FakePynvml
-from tests.runner.surroundings.made_up import write
+from tests.fakes.executor import FakeExecutor
+from tests.fakes.machine import write
+from tests.fakes.pynvml import LOST, FakeGpu, FakePynvml
 from tests.sessions import newest_records
 
 MATRIX = """\

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from analysis.surroundings.readings import Driver
+from records.procfs import Tree
 from records.schema import Status
 from runner.preflight.builds import BUILDS, Build, CpuBuild, build_of, numbers
 from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
 from runner.preflight.rules import Problem, gpu_problems, tpu_problems
 from runner.surroundings.gpus.state import DRIVER_FILES
-from runner.surroundings.tree import Tree
-from tests.runner.preflight.fake_pynvml import (
+from tests.fakes.machine import write
+from tests.fakes.pynvml import (
     DRIVER_NOT_LOADED,
     LOST,
     MISMATCH,
@@ -25,7 +26,6 @@ from tests.runner.preflight.fake_pynvml import (
     FakePynvml,
     used_by,
 )
-from tests.runner.surroundings.made_up import write
 
 TENSORFLOW, JAX, TORCH = BUILDS
 V100 = FakeGpu(name="Tesla V100-SXM2-16GB", capability=(7, 0))

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from analysis.surroundings.disturbance import Stretch
+from records.procfs import Tree
 from runner.surroundings.counters import PAGE_BYTES, THROTTLE_FILES, TICKS_PER_S, Sampler, since
 from runner.surroundings.own import own_now
-from runner.surroundings.tree import Tree
-from tests.runner.surroundings.made_up import CGROUP, CPU, PRESSURE, STAT, machine, write
+from tests.fakes.machine import CGROUP, CPU, PRESSURE, STAT, machine, write
 
 COUNTED = [field.name for field in fields(Stretch) if field.name != "wall_s"]
 

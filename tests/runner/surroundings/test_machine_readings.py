@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from analysis.surroundings.disturbance import OwnUse
 from analysis.surroundings.examination import examine
 from analysis.surroundings.findings import Check, Verdict
-from analysis.surroundings.readings import Process, Swap, Unread, Zone
+from analysis.surroundings.readings import Process, Swap, Zone
+from records import cgroups
 from records.codec import dumps
-from runner.surroundings import cgroups, memory, own, processes, processors
+from records.procfs import Tree, Unread
+from runner.surroundings import memory, own, processes, processors
 from runner.surroundings.look import look
-from runner.surroundings.tree import Tree
-from tests.runner.surroundings.made_up import CGROUP, CPU, FILES, machine, write
+from tests.fakes.machine import CGROUP, CPU, FILES, machine, write
 
 GIB = 1 << 30
 CPUS = (0, 1, 2, 3)
@@ -152,10 +153,8 @@ def test_groups_that_cannot_be_found_are_unread(tmp_path: Path, path: str, text:
     assert cgroups.quota_folder(tree) is None
 
 
-def test_swap_and_usable_memory_are_read(tmp_path: Path) -> None:
-    tree = machine(tmp_path, {f"{CGROUP}/user/job/memory.max": "4096\n"})
-    assert memory.swap(tree) == Swap(100 * 1024, 400 * 1024)
-    assert memory.usable_bytes(tree) == 4096
+def test_swap_is_read(tmp_path: Path) -> None:
+    assert memory.swap(machine(tmp_path)) == Swap(100 * 1024, 400 * 1024)
 
 
 def stat(name: str, parent: int, ticks: int, started: int = 5) -> str:
@@ -237,19 +236,6 @@ def test_a_process_that_does_not_tell_leaves_the_own_use_unknown(tmp_path: Path)
 def test_garbage_of_an_own_process_leaves_the_own_use_unknown(tmp_path: Path, garbage: str) -> None:
     tree = machine(tmp_path, {f"/proc/30/{name}": garbage for name in ("stat", "statm", "io")})
     assert own.own_now(tree, [30], 4096) == OwnUse()
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, None),
-        ({"/.dockerenv": ""}, "docker"),
-        ({"/run/.containerenv": ""}, "podman"),
-        ({"/proc/self/cgroup": "0::/kubepods/pod1\n"}, "kubernetes"),
-    ],
-)
-def test_a_container_is_told_by_its_marks(tmp_path: Path, changes: dict[str, str], expected: str | None) -> None:
-    assert processes.container(machine(tmp_path, changes)) == expected
 
 
 def test_missing_rights_are_told(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from records.procfs import Tree
 from runner.errors import UsageError
 from runner.surroundings.pinning import check, most_cores, pinned
-from runner.surroundings.tree import Tree
 from tests.conftest import make_settings
-from tests.runner.surroundings.made_up import CPU, machine
+from tests.fakes.machine import CPU, machine
 
 # Two nodes of four CPUs; CPUs that share a core are neighbours on the first node, and two apart on the second.
 NODES = "/sys/devices/system/node"

@@ -13,7 +13,7 @@ from analysis.surroundings.disturbance import Cause, Disturbed
 from runner.errors import InfrastructureError
 from runner.surroundings.counters import Sampler
 from runner.surroundings.turns import TURNS, Pair, Process, calibrate, measure, take_turns
-from tests.runner.surroundings.made_up import STAT, machine, write
+from tests.fakes.machine import STAT, machine, write
 
 
 @dataclass

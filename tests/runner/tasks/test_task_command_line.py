@@ -12,7 +12,7 @@ from records.schema import Record, Status
 from runner.cell.job import Job
 from runner.cli.main import Seams, main
 from runner.executors import Outcome
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 
 MATRIX = """\

@@ -11,8 +11,8 @@ from records.schema import Status
 from runner.cli.main import Seams, main
 from runner.executors.docker import ARCHITECTURES
 from runner.executors.engine import Image
-from runner.testing import FakeExecutor
-from runner.testing_containers import KILLED, End, FakeContainer, FakeEngine
+from tests.fakes.container_engine import KILLED, End, FakeContainer, FakeEngine
+from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 
 MATRIX = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from runner.surroundings.gpus.cell import CellGpus
 from runner.surroundings.gpus.nvml import GpuLost, Nvml
 from runner.surroundings.gpus.readings import GpuIdentity, GpuReading, ReadableGpu, Unreadable

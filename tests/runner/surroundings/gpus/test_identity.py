@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from runner.surroundings.gpus.identity import GpuIdentity, gpu_identity
 
 UUID = "GPU-8a6f2d3e-0000-0000-0000-000000000001"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import runner
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from runner.surroundings.gpus.nvml import GpuLost, NotPermitted, Nvml, open_nvml
-from tests.runner.preflight.fake_pynvml import (
+from tests.fakes.pynvml import (
     DRIVER_NOT_LOADED,
     LOST,
     MISMATCH,

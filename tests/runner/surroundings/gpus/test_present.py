@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analysis.surroundings.readings import Unread
+from records.procfs import Unread
 from runner import machine
 from runner.surroundings.gpus import nvml as module
 from runner.surroundings.gpus.present import PresentGpus, present_gpus

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from analysis.surroundings.readings import Unread
 from records.codec import decode, to_json
+from records.procfs import Unread
 from records.schema import GpuEpochs
 from runner.surroundings.gpus.readings import (
     GpuIdentity,

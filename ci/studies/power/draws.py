@@ -1,0 +1,220 @@
+"""What a comparison would have found, drawn again and again from blocks that were really measured.
+
+A recording holds, of one backend on one machine, blocks of processes in their order: two arms that are the same, and
+one slowed down on purpose. From it follow, for any budget, the share of comparisons that find a slowdown of a given
+size (the power), the share that find one where there is none, the smallest slowdown found 8 times in 10, and what a
+method of one process and one mean an arm would have needed for the same.
+
+Blocks are drawn as stretches of neighbours, so that what the machine did for longer than a block stays in (the
+circular block bootstrap: Politis and Romano, in "Exploring the Limits of Bootstrap", 1992). Under no difference the
+names of the two equal arms are a coin's toss, so each draw tosses it: a lucky recording does not pass for a true
+difference. An interval of a power comes from drawing the recording itself anew: it holds what so few blocks leave open.
+
+It does not know machines and hours that were not recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.gate import Outcome, Rule, judge
+from analysis.sequential import FIXED
+from analysis.statistics import CONFIDENCE, LEVEL, MIN_BLOCKS, POWER, t_quantile
+
+Array = npt.NDArray[np.float64]
+Finds = Callable[[Array], npt.NDArray[np.bool_]]
+"""From log ratios, one comparison a row and one block a column, to whether each comparison finds its arm slower."""
+
+BASE, SAME, SLOWER = "base", "same", "slower"
+OUTER, INNER = 200, 400
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One measured process: its figure, its kept epochs, and what it cost in wall time.
+
+    `cost_s` holds attempts that were replaced; `import_time_s` is that of the server it was forked from.
+    """
+
+    step_time_s: float
+    epoch_times_s: tuple[float, ...]
+    cost_s: float
+    import_time_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The blocks of one backend under one condition, in their order; each maps an arm to its process."""
+
+    backend: str
+    condition: str
+    blocks: tuple[Mapping[str, Process], ...]
+
+    def logs(self, arm: str) -> Array:
+        """Return the log ratio of an arm to the base in every block that has both; shape (blocks,)."""
+        pairs = [(block[arm], block[BASE]) for block in self.blocks if arm in block and BASE in block]
+        return np.array([math.log(new.step_time_s / base.step_time_s) for new, base in pairs])
+
+    def block_cost_s(self, arm: str) -> float:
+        """Return the mean wall time of a block of the base and this arm; their servers start side by side."""
+        pairs = [(block[arm], block[BASE]) for block in self.blocks if arm in block and BASE in block]
+        return float(np.mean([_cost_s(pair) for pair in pairs]))
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """The share of comparisons that find a slowdown, with its 95 % interval over recordings like this one."""
+
+    share: float
+    low: float
+    high: float
+
+
+def by_interval(logs: Array) -> npt.NDArray[np.bool_]:
+    """Find what `runner compare` calls slower: the whole 95 % interval lies above 1."""
+    count = logs.shape[1]
+    half = t_quantile(count - 1, CONFIDENCE) * logs.std(axis=1, ddof=1) / math.sqrt(count)
+    found: npt.NDArray[np.bool_] = logs.mean(axis=1) > half
+    return found
+
+
+def by_gate(logs: Array) -> npt.NDArray[np.bool_]:
+    """Find what `runner gate --threshold 0` calls regressed, of one comparison with its number of blocks fixed."""
+    rule = Rule(threshold=0.0, looks=FIXED)
+    return np.array([judge({"": row.tolist()}, rule).outcome is Outcome.REGRESSED for row in logs])
+
+
+def affordable(recording: Recording, arm: str, budget_s: float) -> int:
+    """Return how many blocks of the base and this arm a budget pays for."""
+    return int(budget_s // recording.block_cost_s(arm))
+
+
+def power(
+    logs: Array,
+    count: int,
+    finds: Finds,
+    generator: np.random.Generator,
+    slowdown: float | None = None,
+    inner: int = INNER,
+) -> Power | None:
+    """Return the power of comparisons of `count` blocks drawn from these; None below `MIN_BLOCKS`.
+
+    With `slowdown` the logs are of two equal arms: in every draw their names are tossed and one is made slower by it.
+    """
+    if min(count, len(logs)) < MIN_BLOCKS:
+        return None
+
+    def share(own: Array, rows: int) -> float:
+        drawn = stretches(own, rows, count, generator)
+        if slowdown is not None:
+            drawn = tossed(drawn, generator) + math.log1p(slowdown)
+        return float(finds(drawn).mean())
+
+    shares = [share(again, inner) for again in stretches(logs, OUTER, len(logs), generator)]
+    low, high = np.quantile(shares, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Power(share(logs, OUTER * 10), float(low), float(high))
+
+
+def false_alarms(logs: Array, count: int, finds: Finds, generator: np.random.Generator) -> float | None:
+    """Return the share of comparisons of two equal arms, `count` blocks each, found slower; None below `MIN_BLOCKS`."""
+    if min(count, len(logs)) < MIN_BLOCKS:
+        return None
+    drawn = stretches(logs, OUTER * 10, count, generator)
+    return float(finds(tossed(drawn, generator)).mean())
+
+
+def stretches(logs: Array, rows: int, count: int, generator: np.random.Generator) -> Array:
+    """Return draws of `count` blocks, shape (rows, count), made of stretches of `MIN_BLOCKS` neighbours."""
+    pieces = -(-count // MIN_BLOCKS)
+    begins = generator.integers(len(logs), size=(rows, pieces, 1))
+    places = (begins + np.arange(MIN_BLOCKS)) % len(logs)
+    drawn: Array = logs[places.reshape(rows, -1)[:, :count]]
+    return drawn
+
+
+def tossed(logs: Array, generator: np.random.Generator) -> Array:
+    """Return the same with the arms' names tossed in every block."""
+    signs: Array = np.where(generator.random(logs.shape) < 0.5, 1.0, -1.0)
+    return signs * logs
+
+
+def smallest_found(errors: Array, limits: Array | float) -> float:
+    """Return the smallest relative slowdown past its limit 8 times in 10, with these errors of the log ratio."""
+    # A true slowdown d is found where d + error > limit: so in 8 of 10 draws from this d on.
+    return math.expm1(float(np.quantile(limits - errors, POWER)))
+
+
+def ours(logs: Array, count: int, generator: np.random.Generator) -> float | None:
+    """Return the smallest slowdown that comparisons of `count` blocks find by their interval; None below five."""
+    if min(count, len(logs)) < MIN_BLOCKS:
+        return None
+    drawn = tossed(stretches(logs, OUTER * 10, count, generator), generator)
+    half = t_quantile(count - 1, CONFIDENCE) * drawn.std(axis=1, ddof=1) / math.sqrt(count)
+    return smallest_found(drawn.mean(axis=1), half)
+
+
+def one_process_each(recording: Recording, budget_s: float, generator: np.random.Generator) -> float | None:
+    """Return the smallest slowdown found by one process and one mean an arm, one arm after the other.
+
+    It is the method of keras-benchmarks, given half of the budget for each arm and the exact 95 % limit of its own
+    error, which nobody who uses it has. Its error has two parts, both from the recording: the machine's mood over one
+    half of the budget against the other, and how far one process is from its neighbours of the same blocks, less
+    the scatter of its epochs, which a long process averages out. None where the recording is shorter than the budget.
+    """
+    moods, own, at_s = _moods(recording)
+    begins = np.flatnonzero(at_s + budget_s <= at_s[-1])
+    if not len(begins):
+        return None
+    differences = np.array([_mood_change(moods, at_s, at_s[begin], budget_s) for begin in begins])
+    drawn = generator.choice(differences, OUTER * 10) * np.where(generator.random(OUTER * 10) < 0.5, 1.0, -1.0)
+    errors = drawn + generator.choice(own, OUTER * 10) - generator.choice(own, OUTER * 10)
+    return smallest_found(errors, float(np.quantile(np.abs(errors), 1 - LEVEL)))
+
+
+def _moods(recording: Recording) -> tuple[Array, Array, Array]:
+    """Return each block's mean log step time, each process's distance from it, and when each block began in seconds."""
+    equal = [[block[arm] for arm in (BASE, SAME)] for block in recording.blocks if BASE in block and SAME in block]
+    logs = np.log([[process.step_time_s for process in block] for block in equal])
+    moods = logs.mean(axis=1)
+    # Of two values, each lies from their mean by 1/sqrt(2) of what it lies from the truth.
+    own = ((logs - moods[:, np.newaxis]) * math.sqrt(2)).ravel()
+    costs = np.array([_cost_s(list(block.values())) for block in recording.blocks])
+    return moods, own * _beyond_epochs(equal, own), np.concatenate([[0.0], np.cumsum(costs)])[: len(moods)]
+
+
+def _beyond_epochs(blocks: Sequence[Sequence[Process]], own: Array) -> float:
+    """Return the share of the processes' scatter (as a standard deviation) that their epochs do not explain."""
+    within = np.mean([np.var(np.log(p.epoch_times_s), ddof=1) / len(p.epoch_times_s) for b in blocks for p in b])
+    return math.sqrt(max(0.0, 1 - float(within) / float(np.var(own)))) if np.var(own) else 0.0
+
+
+def _mood_change(moods: Array, at_s: Array, begin_s: float, budget_s: float) -> float:
+    first = (at_s >= begin_s) & (at_s < begin_s + budget_s / 2)
+    second = (at_s >= begin_s + budget_s / 2) & (at_s <= begin_s + budget_s)
+    return float(moods[second].mean() - moods[first].mean()) if first.any() and second.any() else 0.0
+
+
+def _cost_s(block: Sequence[Process]) -> float:
+    return max(process.import_time_s for process in block) + sum(process.cost_s for process in block)
+
+
+def recordings(rows: Sequence[Mapping[str, Any]]) -> list[Recording]:
+    """Return the recordings of rows, one a process attempt, as `ci/power` stores them; blocks in their order.
+
+    Of attempts at one repeat the last counts, at the cost of all.
+    """
+    found: dict[tuple[str, str], dict[tuple[str, int], dict[str, Process]]] = {}
+    for row in sorted(rows, key=lambda row: (row["session"], row["block"], row["attempt"])):
+        blocks = found.setdefault((row["backend"], row["condition"]), {})
+        block = blocks.setdefault((row["session"], row["block"]), {})
+        cost_s = row["wall_time_s"] + (block[row["arm"]].cost_s if row["arm"] in block else 0.0)
+        block[row["arm"]] = Process(
+            row["step_time_s"], tuple(row["epoch_times_s"]), cost_s, row["import_time_s"] or 0.0
+        )
+    return [Recording(*key, tuple(blocks.values())) for key, blocks in sorted(found.items())]

@@ -1,0 +1,68 @@
+"""Atomic file writes: a reader sees the old content or the new one, never a part, also after a crash.
+
+Each function writes to a hidden temporary file in the same folder, `.NAME.PID.tmp`, waits until it is on disk, gives it
+its name and waits until the folder is on disk. The temporary file is removed if anything fails; one that a killed
+process left is removed by whoever owns the folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+def publish(path: Path, text: str) -> None:
+    """Write a new file. Raises OSError, `FileExistsError` if `path` exists."""
+    with _temporary(path) as temporary:
+        write_synced(temporary, text)
+        os.link(temporary, path)
+    sync(path.parent)
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file in place of an earlier one. Raises OSError."""
+    with replacing(path) as temporary:
+        _write(temporary, text)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path; the file written there, if any, replaces `path`. Raises OSError."""
+    with _temporary(path) as temporary:
+        yield temporary
+        if temporary.exists():
+            sync(temporary)
+            temporary.replace(path)
+            sync(path.parent)
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a file and wait until it is on disk. Raises OSError and then may leave a part of it."""
+    _write(path, text)
+    sync(path)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, text: str) -> None:
+    # A lone surrogate, which JSON may hold and UTF-8 may not, goes back to the escape it came from.
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+    finally:
+        with suppress(OSError):
+            temporary.unlink()

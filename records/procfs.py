@@ -1,0 +1,101 @@
+"""Reading small files of /proc and /sys below a root, which a test replaces by a synthetic tree.
+
+Promise: no exception for what is missing, forbidden, no regular file or garbage: it is `Unread`, with the path and the
+reason. A read never blocks and takes at most `LIMIT_BYTES`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT_BYTES = 1 << 20
+_REASONS = {
+    errno.ENOENT: "is not there",
+    errno.ENOTDIR: "is not there",
+    errno.EACCES: "is forbidden to this user",
+    errno.EPERM: "is forbidden to this user",
+    errno.EOPNOTSUPP: "is switched off in this kernel",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A value that could not be read, and why; `absent` where nothing is there to be read."""
+
+    why: str
+    absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The files below `root`; every path is given as on the machine, from `/`."""
+
+    root: Path = Path("/")
+
+    def text(self, path: str) -> str | Unread:
+        """Return a file's text without blanks at its ends."""
+        try:
+            descriptor = os.open(self.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            return _unread(path, error)
+        try:
+            return _whole(descriptor).decode("utf-8", errors="replace").strip()
+        except OSError as error:
+            return _unread(path, error)
+        finally:
+            os.close(descriptor)
+
+    def number(self, path: str) -> int | Unread:
+        """Return the whole number that a file holds."""
+        text = self.text(path)
+        if isinstance(text, Unread):
+            return text
+        found = whole_number(text)
+        return Unread(f"{path} holds {text[:20]!r}, not a number") if found is None else found
+
+    def names(self, folder: str, pattern: str) -> list[str]:
+        """Return the names in a folder that fit a pattern, sorted; none where it cannot be read."""
+        try:
+            return sorted(found.name for found in self.at(folder).glob(pattern))
+        except OSError:
+            return []
+
+    def at(self, path: str) -> Path:
+        """Return where a path lies below the root."""
+        return self.root / path.lstrip("/")
+
+
+def stated_bytes(tree: Tree, path: str, key: str) -> int | Unread:
+    """Return the bytes of a line `KEY: N kB` of a file, such as /proc/meminfo."""
+    text = tree.text(path)
+    if isinstance(text, Unread):
+        return text
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            kibibytes = whole_number((value.split() or [""])[0])
+            return kibibytes * 1024 if kibibytes is not None else Unread(f"{path}: {key} is no number")
+    return Unread(f"{path} has no {key}", absent=True)
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text is; None for anything but ASCII digits with an optional sign, at most 20 long."""
+    digits = text[1:] if text[:1] == "-" else text
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
+
+
+def _unread(path: str, error: OSError) -> Unread:
+    reason = _REASONS.get(error.errno or 0, f"cannot be read ({error.strerror})")
+    return Unread(f"{path} {reason}", absent=error.errno in (errno.ENOENT, errno.ENOTDIR))
+
+
+def _whole(descriptor: int) -> bytes:
+    parts: list[bytes] = []
+    left = LIMIT_BYTES
+    while left > 0 and (part := os.read(descriptor, left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

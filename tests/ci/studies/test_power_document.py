@@ -1,0 +1,58 @@
+"""docs/power.md says what the recordings in the repository say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from ci.studies.power import command
+from ci.studies.power.draws import SAME, Recording, affordable, recordings
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, list[Recording]]:
+    """The recordings by condition."""
+    return {condition: recordings(command.stored(condition)) for condition in command.BUDGETS_S}
+
+
+def stated(head: str) -> list[str]:
+    """The table of the document's measured part that begins with this line."""
+    measured = command.DOCUMENT.read_text(encoding="utf-8").partition(command.BEGIN)[2].partition(command.END)[0]
+    return [head, *measured.partition(f"\n{head}\n")[2].partition("\n\n")[0].splitlines()]
+
+
+def lines(table: Iterable[str]) -> list[str]:
+    """The lines of a table, without the empty one before it."""
+    return [line for line in table if line]
+
+
+def test_the_document_says_what_was_recorded(kept: dict[str, list[Recording]]) -> None:
+    told = lines(command.recorded_table(kept))
+    assert (stated(told[0]), len(told) > 2) == (told, True)
+
+
+def test_the_document_says_what_one_process_and_one_mean_an_arm_would_need(kept: dict[str, list[Recording]]) -> None:
+    told = lines(command.rival_table(kept))
+    assert (stated(told[0]), len(told) > 2) == (told, True)
+
+
+def test_the_document_says_how_often_equal_arms_were_found_to_differ() -> None:
+    told = lines(command.alarm_table())
+    assert (stated(told[0]), len(told) > 2) == (told, True)
+
+
+def test_the_power_curves_are_of_these_recordings_at_what_their_budgets_pay_for(
+    kept: dict[str, list[Recording]],
+) -> None:
+    """The curves themselves take minutes of drawing: `ci/power tables` makes them."""
+    begun = [
+        f"| {condition}, {one.backend}, interval | {budget_s:.0f} s | {affordable(one, SAME, budget_s)} |"
+        for condition, budget_s in command.BUDGETS_S.items()
+        for one in kept[condition]
+    ]
+    head = next(
+        line for line in command.DOCUMENT.read_text(encoding="utf-8").splitlines() if "found slower, of 100" in line
+    )
+    rows = [row for row in stated(head) if ", interval | " in row]
+    assert [row[: len(start)] for row, start in zip(rows, begun, strict=True)] == begun != []

@@ -1,0 +1,143 @@
+"""The simulations follow the rules they are about, and a quick one holds what docs/statistics.md states."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from analysis.compare import table
+from analysis.gate import Outcome, Rule, judge
+from analysis.sequential import LOOKS, Looks, Why, decide
+from ci.studies.statistics import calibration, noise, simulation
+from ci.studies.statistics.noise import SCENARIOS, Scenario
+from ci.studies.statistics.simulation import (
+    COMPARISONS,
+    NO_TOLERANCE,
+    coverage,
+    false_alarms,
+    false_names,
+    stopped,
+    until_decided,
+)
+from tests.conftest import make_record, make_settings
+
+RUNS = 2000
+EQUAL = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+
+
+@pytest.mark.parametrize("most", [40, 12, 10])
+@EQUAL
+def test_a_simulated_run_stops_where_the_rule_does(scenario: Scenario, most: int) -> None:
+    logs = scenario.draw(np.random.default_rng(3), (30, most), 0.02)
+    found = stopped(logs)
+    for row in range(len(logs)):
+        for count in range(1, most + 1):
+            decision = decide(logs[row, :count].tolist(), 0.03, budget_spent=count == most)
+            if decision.stop:
+                break
+        assert decision.estimate is not None
+        assert found.count[row] == count
+        assert found.centre[row] == pytest.approx(math.log(decision.estimate.centre))
+        assert found.half[row] == pytest.approx(decision.estimate.half_width)
+
+
+@pytest.mark.parametrize("level", [0.01, 0.03, 0.1])
+@EQUAL
+def test_the_interval_at_the_stopping_time_covers_95_per_cent(scenario: Scenario, level: float) -> None:
+    """93 to 97 %: the asked 94 to 96, and two standard errors of 2,000 runs."""
+    assert 0.93 <= coverage(scenario, level, RUNS, seed=1).share <= 0.97
+
+
+def test_calibrated_looks_cover_normal_noise_of_any_size_and_plain_ones_do_not() -> None:
+    ours = calibration.normal_coverage(LOOKS, calibration.SCATTERS, RUNS, seed=4)
+    plain = calibration.normal_coverage(calibration.plain(LOOKS.blocks), calibration.SCATTERS, RUNS, seed=4)
+    assert 0.94 <= ours.min() <= ours.max() <= 0.96
+    assert plain.min() < 0.93
+
+
+def test_a_slow_mode_that_no_block_showed_is_in_no_interval() -> None:
+    """The stated limit: with processes of one arm alone slow, 17 % of first looks see none of them."""
+    assert coverage(noise.LIMIT, 0.01, RUNS, seed=1).share < 0.85
+
+
+def test_a_calibration_finds_confidences_that_cover() -> None:
+    looks, distance = calibration.calibrate((5, 10), runs=400)
+    assert looks.blocks == (5, 10)
+    assert distance < 0.05
+    assert all(0.9 < confidence < 1 for confidence in looks.confidences)
+
+
+@EQUAL
+def test_a_gate_over_equal_comparisons_is_silent(scenario: Scenario) -> None:
+    assert false_alarms(scenario, 0.03, 40, seed=2).share <= 0.05
+
+
+def test_students_p_values_would_take_slow_processes_for_regressions() -> None:
+    found = false_alarms(SCENARIOS[3], 0.01, 100, seed=2)
+    assert found.share < 0.02 < found.by_student
+
+
+@EQUAL
+def test_a_gate_that_goes_on_until_decided_seldom_passes_what_is_at_its_threshold(scenario: Scenario) -> None:
+    """Asked: 2.5 % and no alarms; with the confidences of a run stopped by its width it would be about 6 %."""
+    found = until_decided(scenario, 0.03, 40, seed=2)
+    assert found.passed <= 0.03
+    assert found.alarmed <= 0.05
+
+
+def test_looks_made_for_widths_would_pass_too_much() -> None:
+    assert until_decided(SCENARIOS[0], 0.03, 40, seed=2, rule=NO_TOLERANCE).passed > 0.05
+
+
+@pytest.mark.parametrize(("shift", "alarm"), [(0.0, False), (0.05, False), (0.3, True)])
+def test_a_simulated_gate_says_what_the_gate_says(shift: float, alarm: bool) -> None:
+    """One run of 300 comparisons, all equal or all slower: an alarm in both, or in none."""
+    rule = Rule(threshold=0.0, looks=Looks((8, 18), (0.97, 0.95)))
+    made: list[noise.Array] = []
+
+    def draw(generator: np.random.Generator, shape: tuple[int, int], level: float) -> noise.Array:
+        made.append(generator.standard_normal(shape) * level + shift)
+        return made[-1]
+
+    alarmed = false_alarms(Scenario("shifted", "", draw), 0.2, 1, seed=9, rule=rule).share
+    logs = {str(row): found.tolist() for row, found in enumerate(np.hstack(made))}
+    assert {len(found) for found in logs.values()} == {18}
+    assert len(logs) == COMPARISONS
+    assert all(decide(found[:8], 0.03, rule.looks).why is Why.WIDE for found in logs.values())
+    assert ((judge(logs, rule).outcome is Outcome.REGRESSED), alarmed == 1.0) == (alarm, alarm)
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    first, second = (simulation.coverage(SCENARIOS[1], 0.03, 100, seed=7) for _ in range(2))
+    assert first == second
+
+
+def named(scenario: Scenario, tables: int, seed: int) -> int:
+    """Count the tables in which `analysis.compare` names a fastest, over the same draws as the simulation."""
+    logs = scenario.draw(np.random.default_rng(seed), (tables * simulation.NAMED_ROWS, LOOKS.blocks[-1]), 0.03)
+    counts = stopped(logs).count.reshape(tables, -1)
+    found = 0
+    for number, rows in enumerate(logs.reshape(tables, simulation.NAMED_ROWS, -1)):
+        made = [
+            make_record(step_time_s, repeat, settings=make_settings(backend=backend, batch_size=place + 1))
+            for place, row in enumerate(rows)
+            for repeat, log in enumerate(row[: counts[number, place]])
+            for backend, step_time_s in (("jax", 0.01), ("torch", 0.01 * math.exp(log)))
+        ]
+        found += any(row.fastest for row in table(made, looks=LOOKS))
+    return found
+
+
+@pytest.mark.parametrize(("seed", "names"), [(1, 0), (3, 1)])
+def test_a_simulated_table_names_a_fastest_where_the_table_does(seed: int, names: int) -> None:
+    near_modes = SCENARIOS[-1]
+    assert round(false_names(near_modes, 0.03, 3, seed).share * 3) == named(near_modes, 3, seed) == names
+
+
+@EQUAL
+def test_a_table_of_equal_backends_names_a_fastest_no_more_often_than_is_stated(scenario: Scenario) -> None:
+    """About 5 % at most are stated; two standard errors of 400 tables are 2 more."""
+    shares = [false_names(scenario, level, 400, seed=1).share for level in (0.01, 0.03, 0.1)]
+    assert max(shares) <= 0.08

@@ -1,0 +1,88 @@
+"""A fake warehouse: rows in memory, and the ways in which a warehouse fails.
+
+It accepts each row once by its key, as the real ones do, and records the names of the batches it received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from uploader.errors import RowsRefused, WarehouseFailure
+from uploader.outbox import Batch
+from uploader.schema import BY_NAME, TABLES, Column, Table
+from uploader.warehouse import Actual, Answer, Scalar
+
+Key = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class FakeWarehouse:
+    """Holds rows by table and key. `refuses` says of a row why it is refused; `failures` are raised one a merge.
+
+    A failure that is given as `(error, True)` is raised after the rows were taken: the answer was lost, not the rows.
+    """
+
+    address: str = "fake"
+    refuses: Callable[[dict[str, Any]], str | None] = lambda row: None
+    failures: list[tuple[WarehouseFailure, bool] | None] = field(default_factory=list)
+    rows: dict[str, dict[Key, dict[str, Any]]] = field(default_factory=lambda: {table.name: {} for table in TABLES})
+    batches: list[str] = field(default_factory=list)
+    columns: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    first_day: str | None = None
+
+    def create(self) -> list[str]:
+        """Make the tables as they are defined."""
+        made = [table.name for table in TABLES if table.name not in self.columns]
+        for name in made:
+            self.columns[name] = {one.name: (str(one.type), str(one.mode)) for one in BY_NAME[name].columns}
+        return made
+
+    def actual(self, table: Table) -> Actual | None:
+        """Return a table's columns."""
+        return self.columns.get(table.name)
+
+    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+        """Add columns."""
+        self.columns[table.name] |= {one.name: (str(one.type), str(one.mode)) for one in columns}
+
+    def merge(self, batch: Batch) -> int:
+        """Accept a batch, or fail as `failures` and `refuses` say."""
+        self.batches.append(batch.name)
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None and not failure[1]:
+            raise failure[0]
+        rows = list(batch.values())
+        for row in rows:
+            if (reason := self.refuses(row)) is not None:
+                raise RowsRefused(reason)
+        held = self.rows[batch.table.name]
+        before = len(held)
+        for row in rows:
+            held.setdefault(tuple(row.get(name) for name in batch.table.key), row)
+        if failure is not None:
+            raise failure[0]
+        return len(held) - before
+
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+        """Refuse: a fake has no engine; use the local warehouse."""
+        raise WarehouseFailure(f"the fake warehouse answers no query, got {sql[:40]!r} with {parameters}")
+
+    def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
+        """Return None: a fake has no engine."""
+
+    def kept_from(self) -> str | None:
+        """Return `first_day`."""
+        return self.first_day
+
+    def is_empty(self) -> bool:
+        """Return whether there is no row."""
+        return not any(self.rows.values())
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def count(self, table: str) -> int:
+        """Return how many rows a table has."""
+        return len(self.rows[table])
