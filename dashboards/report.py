@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from analysis import shortfall, whole
 from analysis.beside import NOTHING, Beside
 from analysis.compare import Row
-from dashboards import axes, environment, findings, parallel, pictures, traces, troubles, usage
+from dashboards import axes, environment, figure_table, findings, parallel, pictures, traces, troubles, usage
 from dashboards.axes import Axis
 from dashboards.format import DASH, moment, plural
 from dashboards.pictures import Picture
@@ -54,6 +54,7 @@ def render(
         pictures.memory_pictures(rows),
         usage.pictures(rows, beside.courses),
     )
+    blocks = findings.table(rows, beside)
     style = stylesheet() + drawn.rules(ratio_axis)
     page = templates().get_template("report.html")
     return page.render(
@@ -70,7 +71,8 @@ def render(
         suites=[*whole.lines(rows), *shortfall.lines(rows, beside.shares)],
         ratio_axis=ratio_axis,
         backends=findings.backends(rows),
-        blocks=findings.table(rows, beside),
+        blocks=blocks,
+        statistics=figure_table.explained(blocks),
         drawn=drawn,
         usages_left_out=usage.left_out(rows, beside.courses),
         parallel=parallel.pictures(rows, beside),
