@@ -66,6 +66,12 @@ def over_processes(value: Callable[[Record], float | None]) -> Callable[[CellSum
     return of
 
 
+def _variation(record: Record) -> float | None:
+    """Return the coefficient of variation of a process's measured epochs; None below two of them."""
+    epochs_s = record.times.epoch_times_s
+    return statistics.stdev(epochs_s) / statistics.fmean(epochs_s) if len(epochs_s) > 1 and any(epochs_s) else None
+
+
 STATISTICS = (
     Statistic(
         f"{STEP_TIME_NAME}.median",
@@ -99,6 +105,14 @@ STATISTICS = (
         "95th percentile of the measured epochs of a process, per step; the median over the processes.",
         over_processes(lambda record: beside_mean(record)[1]),
         MILLISECOND,
+    ),
+    Statistic(
+        "times.epoch_times_s.variation",
+        "variation of epochs",
+        "1",
+        "Standard deviation over mean of the measured epochs of a process; the median over the processes.",
+        over_processes(_variation),
+        PERCENT,
     ),
     Statistic(
         "times.samples_per_s",

@@ -40,3 +40,15 @@ def test_external_command_has_no_statistic_of_steps() -> None:
     task = TaskRun("t", ["true"], "speed", [Metric("speed", 4.0, "x/s", goal=Goal.HIGHER)])
     records = [replace(make_record(None, repeat, task=task), times=Times()) for repeat in range(3)]
     assert not any(metric.startswith("times.") for metric in values(summarise(records)))
+
+
+def test_variation_is_the_median_over_processes_of_the_deviation_over_the_mean() -> None:
+    epochs_s = ([1.0, 3.0], [2.0, 2.0], [1.0, 1.0])
+    records = [
+        replace(make_record(0.01, repeat), times=Times(step_time_s=0.01, epoch_times_s=several))
+        for repeat, several in enumerate(epochs_s)
+    ]
+    assert values(summarise(records))["times.epoch_times_s.variation"] == 0.0
+    assert values(summarise(records[:1]))["times.epoch_times_s.variation"] == pytest.approx(2**0.5 / 2)
+    single = replace(records[0], times=Times(step_time_s=0.01, epoch_times_s=[1.0]))
+    assert "times.epoch_times_s.variation" not in values(summarise([single]))
