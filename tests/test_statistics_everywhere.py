@@ -8,10 +8,11 @@ import pytest
 
 from analysis.cell_statistics import STATISTICS, values
 from dashboards import board
+from dashboards import report as report_page
 from dashboards.questions import Choice, questions
 from records import findings
 from runner.cli.main import main
-from runner.cli.stored import findings_of, write_report
+from runner.cli.stored import findings_of, update_findings, write_report
 from tests.dashboards.boards import cell_of, stored, warehouse_of
 
 
@@ -44,3 +45,15 @@ def test_statistic_with_a_value_is_shown_everywhere(tmp_path: Path, capsys: pyte
         assert one.metric in {found.metric for found in kept.found}
         assert (one.metric,) in rows
         assert one.label in dashboard
+
+
+def test_findings_are_kept_and_sent_without_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = stored(tmp_path / "results", nights=1)
+    [run] = results.runs()
+    kept = (run.folder / findings.FILE).read_bytes()
+    (run.folder / findings.FILE).unlink()
+    monkeypatch.setattr(report_page, "render", lambda *arguments: pytest.fail("a page was rendered"))
+    update_findings(run)
+    assert (run.folder / findings.FILE).read_bytes() == kept
+    assert warehouse_of(results).query("SELECT finding_id FROM findings").rows
+    assert not (run.folder / "report.html").exists()

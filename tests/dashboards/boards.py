@@ -12,7 +12,7 @@ from records.schema import Evidence, Memory, Record, Status, Times
 from records.settings import BACKENDS, Settings
 from records.store import Results, Run
 from records.task import PREFIX, Goal, Metric, TaskRun
-from runner.cli.stored import findings_of, keep_findings
+from runner.cli.stored import update_findings
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.fc_made_up import fc_records
 from tests.peaks_made_up import VERSIONS, make_peaks
@@ -44,7 +44,7 @@ def stored(root: Path, nights: int = NIGHTS, other: str = HOSTILE) -> Results:
             started_at="2026-01-01T02:00:00+00:00",
         )
         run = Run(folder)
-        keep_findings(run, findings_of(run))
+        update_findings(run)
     return Results(root)
 
 

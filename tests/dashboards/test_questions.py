@@ -401,13 +401,13 @@ def test_failures_are_counted_by_status(warehouse: LocalWarehouse) -> None:
 
 def test_a_run_with_a_planted_fault_is_in_no_latest_matrix(tmp_path: Path) -> None:
     from records.store import Run
-    from runner.cli.stored import findings_of, keep_findings
+    from runner.cli.stored import update_findings
     from tests.sessions import processes, store_session
 
     stored(tmp_path, nights=1)
     arms = {"arms": {"slower": {"fault": "slower:0.5"}}, "arm": "slower", "planned": 3}
     run = Run(store_session(tmp_path, run_name(3), processes(9.0), **arms))
-    keep_findings(run, findings_of(run))
+    update_findings(run)
     rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
     assert {row["run_id"] for row in rows} == {run_name(0)}
 
