@@ -12,12 +12,12 @@ from typing import Any
 
 from analysis.cell_statistics import Statistic
 from analysis.compare import in_order
-from dashboards import courses, lanes
-from dashboards.courses import Course, Field
+from dashboards import courses, lanes, time_series
 from dashboards.figure_table import Block, blocks, explained
 from dashboards.format import DASH, MILLISECOND, interval, number
 from dashboards.pictures import Picture, slot_of
 from dashboards.questions import Question
+from dashboards.roofline import Drawing
 
 Row = Mapping[str, Any]
 # Ratio to the quickest up to which a cell of the heat map has its shade.
@@ -72,8 +72,9 @@ class Panel:
     backends: list[str] = field(default_factory=list)
     heat: list[HeatRow] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
-    courses: list[Course] = field(default_factory=list)
-    points: Field | None = None
+    series: list[time_series.Picture] = field(default_factory=list)
+    scatter: list[tuple[Drawing, Drawing]] = field(default_factory=list)
+    rates: list[tuple[str, str, str, int]] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     table: list[TableRow] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
@@ -154,11 +155,11 @@ def _pictures(make: Callable[[Sequence[Row]], list[Picture]]) -> Callable[[Quest
 
 
 def _trend(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "courses", courses=courses.courses(rows))
+    return Panel(question, len(rows), "series", series=courses.trends(rows))
 
 
 def _roofline(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "field", points=courses.field_of(rows))
+    return Panel(question, len(rows), "scatter", scatter=courses.scatter(rows), rates=courses.rates(rows))
 
 
 @dataclass(frozen=True, slots=True)
