@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from dashboards.dot_plots import slot_of
 from dashboards.format import plural, quantity, share
-from dashboards.pictures import slot_of
 from dashboards.roofline import NARROW, WIDE, Drawing, Point, Scene, draw, rate
 from dashboards.time_series import Change, Picture, Series, picture
 from dashboards.time_series import Point as SessionPoint

@@ -17,6 +17,7 @@ from analysis.primary import STEP_TIME, MetricSummary, completed, metrics_over, 
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.device_memory import device_unit, of_device_memory
+from dashboards.dot_plots import Interval, Mark, Stroke, Word, slot_of
 from dashboards.figure_table import NOT_MEASURED, Block, Line, Value, statistic_lines
 from dashboards.format import (
     DASH,
@@ -27,7 +28,7 @@ from dashboards.format import (
     plural,
     share,
 )
-from dashboards.pictures import Mark, Stroke, Word, slot_of, work_details
+from dashboards.pictures import work_details
 from dashboards.shares import of_measured_peak, of_stated_peak
 from records.communication import Method
 from records.schema import HARMLESS, Record, Status
@@ -140,9 +141,9 @@ def _finding(index: int, row: Row, axis: Axis | None) -> Finding:
         estimate = against.get(backend)
         centre, low, high = (estimate.centre, estimate.low, estimate.high) if estimate else (1.0, None, None)
         told = interval(low, high, centre) or ("no interval" if estimate else "the quickest")
-        if low and high:
-            finding.strokes.append(Stroke(axis.place(low), axis.place(high), y, y, slot))
-        finding.marks.append(Mark(axis.place(centre), y, slot, f"{backend}: {centre:.2f}× ({told})"))
+        strokes, marks = Interval(centre, low, high).drawn(axis, y, slot, f"{backend}: {centre:.2f}× ({told})")
+        finding.strokes.extend(strokes)
+        finding.marks.extend(marks)
         finding.words.append(_label(backend, y, (axis.share(low or centre), axis.share(high or centre))))
     return finding
 

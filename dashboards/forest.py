@@ -13,8 +13,8 @@ from analysis.gate import Outcome
 from analysis.statistics import Estimate
 from analysis.versus import Comparison, Versus, percent
 from dashboards.axes import Axis, fitted
+from dashboards.dot_plots import Interval, Mark, Stroke, slot_of
 from dashboards.format import Unit, plural
-from dashboards.pictures import Mark, Stroke, slot_of
 from dashboards.report import policy, stylesheet, templates
 from records.settings import Settings
 
@@ -125,11 +125,7 @@ def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> Line:
 
 
 def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], list[Mark]]:
-    strokes = []
-    if ratio.low is not None and ratio.high is not None:
-        ends = axis.place(ratio.low), axis.place(ratio.high)
-        strokes.append(Stroke(*ends, WHISKER_Y, WHISKER_Y, slot, _told(ratio)))
-    return strokes, [Mark(axis.place(ratio.centre), WHISKER_Y, slot, _told(ratio))]
+    return Interval(ratio.centre, ratio.low, ratio.high).drawn(axis, WHISKER_Y, slot, _told(ratio))
 
 
 def _told(ratio: Estimate) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from analysis.changes import Assessment, Change, VersionChange
 from analysis.history import Session
 from dashboards import report, time_series
+from dashboards.dot_plots import slot_of
 from dashboards.format import Unit, plural, quantity
-from dashboards.pictures import slot_of
 from dashboards.time_series import Baseline, Picture, Point, Series, date
 from records.task import Goal
 

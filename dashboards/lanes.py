@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from dashboards import axes
 from dashboards.axes import Axis
+from dashboards.dot_plots import (
+    MIDDLE,
+    Interval,
+    Lane,
+    Mark,
+    Picture,
+    Word,
+    alone,
+    memory_lane,
+    slot_of,
+    start_lane,
+)
 from dashboards.format import (
-    DASH,
     MEMORY_UNITS,
     SECOND,
     Unit,
@@ -17,11 +29,9 @@ from dashboards.format import (
     memory,
     number,
     plural,
-    quantity,
     share,
     unit_for,
 )
-from dashboards.pictures import MIDDLE, Lane, Mark, Picture, Stroke, Word, slot_of
 
 Row = Mapping[str, Any]
 RATIO = Unit("×", 1.0)
@@ -53,7 +63,9 @@ def memories(rows: Sequence[Row]) -> list[Picture]:
         return []
     unit = unit_for(values, MEMORY_UNITS)
     axis = axes.from_zero(values, f"peak memory of a process, {unit.name}", unit)
-    return [Picture(work, "", "", axis, [_memory(row, axis) for row in group]) for work, group in _by_work(rows)]
+    device_unit = unit_for([row["device_bytes"] for row in rows if row["device_bytes"]], MEMORY_UNITS)
+    lane = partial(_memory, device_unit)
+    return [Picture(work, "", "", axis, [lane(row, axis) for row in group]) for work, group in _by_work(rows)]
 
 
 def scalings(rows: Sequence[Row]) -> list[Picture]:
@@ -96,47 +108,30 @@ def _quickest(backend: str, axis: Axis) -> Lane:
 
 def _ratio(row: Row, axis: Axis) -> Lane:
     backend, slot = str(row["backend"]), slot_of(str(row["backend"]))
-    told = interval(row["low"], row["high"], row["ratio"]) or "no interval"
+    between = interval(row["low"], row["high"], row["ratio"]) or "no interval"
     figure = f"{number(row['ratio'])}×"
-    notes = [told, plural(int(row["blocks"] or 0), "block")]
-    lane = Lane(backend, slot, None, figure, notes, f"{backend}: {figure}, {told}")
-    if row["low"] and row["high"]:
-        lane.strokes.append(Stroke(axis.place(row["low"]), axis.place(row["high"]), MIDDLE, MIDDLE, slot, told))
-    lane.marks.append(Mark(axis.place(row["ratio"]), MIDDLE, slot, f"{backend}: {figure} ({told})"))
-    return lane
+    notes = [between, plural(int(row["blocks"] or 0), "block")]
+    found = Interval(row["ratio"], row["low"], row["high"])
+    strokes, marks = found.drawn(axis, MIDDLE, slot, f"{backend}: {figure} ({between})")
+    return Lane(backend, slot, None, figure, notes, f"{backend}: {figure}, {between}", marks, strokes)
 
 
 def _start(row: Row, axis: Axis) -> Lane:
-    backend, slot = str(row["backend"]), slot_of(str(row["backend"]))
-    first, steady = row["first_epoch_time_s"], row["steady_epoch_time_s"]
-    told = f"first {quantity(first, SECOND)}, steady {quantity(steady, SECOND)}"
-    figure = f"{number(first / steady)}×" if first and steady else DASH
-    lane = Lane(backend, slot, None, figure, [told], f"{backend}: {told}")
-    if first and steady:
-        lane.strokes.append(Stroke(axis.place(steady), axis.place(first), MIDDLE, MIDDLE, slot))
-    for value, what, hollow in ((first, "first epoch", True), (steady, "steady epoch", False)):
-        if value:
-            tip = f"{backend}: {what} {quantity(value, SECOND)}"
-            lane.marks.append(Mark(axis.place(value), MIDDLE, slot, tip, hollow))
-    return lane
+    return start_lane(str(row["backend"]), axis, alone(row["first_epoch_time_s"]), alone(row["steady_epoch_time_s"]))
 
 
-def _memory(row: Row, axis: Axis) -> Lane:
-    backend, slot = str(row["backend"]), slot_of(str(row["backend"]))
-    host, device = row["host_bytes"], row["device_bytes"]
-    told = f"device {memory(device)}" if device is not None else "device not measured"
-    notes = [told]
+def _memory(unit: Unit, row: Row, axis: Axis) -> Lane:
+    device, notes = row["device_bytes"], []
     if row["anonymous_bytes"] is not None:
         notes.append(f"anonymous {memory(row['anonymous_bytes'])}")
     if row["device_power_w"] is not None:
         notes.append(f"{number(row['device_power_w'])} W")
     if row["samples_per_j"] is not None:
         notes.append(f"{number(row['samples_per_j'])} samples/J")
-    lane = Lane(backend, slot, None, memory(host), notes, f"{backend}: host {memory(host)}, {', '.join(notes)}")
-    for value, what, hollow in ((host, "host", False), (device, "device", True)):
-        if value:
-            lane.marks.append(Mark(axis.place(value), MIDDLE, slot, f"{backend}: {what} {memory(value)}", hollow))
-    return lane
+    missed = device is not None or row["device"] != "cpu"
+    return memory_lane(
+        str(row["backend"]), axis, alone(row["host_bytes"]), (alone(device), unit) if missed else None, notes
+    )
 
 
 def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Lane:
@@ -148,9 +143,10 @@ def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Lane:
         backend, slot, 44, share(most["efficiency"]), notes, f"{backend}: {share(most['efficiency'])} {notes[0]}"
     )
     for row in rows:
-        at = axis.place(row["efficiency"])
-        if row["low"] and row["high"]:
-            lane.strokes.append(Stroke(axis.place(row["low"]), axis.place(row["high"]), 16, 16, slot))
-        lane.marks.append(Mark(at, 16, slot, f"{backend}, {row['workers']} workers: {share(row['efficiency'])}"))
-        lane.words.append(Word(at, 34, str(row["workers"]), "middle"))
+        found = Interval(row["efficiency"], row["low"], row["high"])
+        tip = f"{backend}, {row['workers']} workers: {share(row['efficiency'])}"
+        strokes, marks = found.drawn(axis, 16, slot, tip)
+        lane.strokes.extend(strokes)
+        lane.marks.extend(marks)
+        lane.words.append(Word(marks[0].at, 34, str(row["workers"]), "middle"))
     return lane

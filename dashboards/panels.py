@@ -13,9 +13,9 @@ from typing import Any
 from analysis.cell_statistics import Statistic
 from analysis.compare import in_order
 from dashboards import courses, lanes, time_series
+from dashboards.dot_plots import Picture, slot_of
 from dashboards.figure_table import Block, blocks, explained
 from dashboards.format import DASH, MILLISECOND, interval, number
-from dashboards.pictures import Picture, slot_of
 from dashboards.questions import Question
 from dashboards.roofline import Drawing
 

@@ -22,8 +22,8 @@ from analysis.beside import NOTHING, Beside
 from analysis.compare import Row
 from dashboards import axes, environment, figure_table, findings, parallel, pictures, traces, troubles, usage
 from dashboards.axes import Axis
+from dashboards.dot_plots import Picture, slot_of
 from dashboards.format import DASH, moment, plural
-from dashboards.pictures import Picture
 from records import left_out
 from records.schema import Record
 
@@ -165,5 +165,5 @@ def templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.globals.update(slot_of=pictures.slot_of, DASH=DASH)
+    found.globals.update(slot_of=slot_of, DASH=DASH)
     return found

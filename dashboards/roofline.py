@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from analysis.roofline import Roof, Roofline, Share, Slope
 from dashboards import axes, placing
 from dashboards.axes import Axis
+from dashboards.dot_plots import slot_of
 from dashboards.format import DASH, Unit, number, plural, quantity, share, unit_for
-from dashboards.pictures import slot_of
 from dashboards.placing import Box, Spot
 
 RATE_UNITS = (

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from dashboards import axes
 from dashboards.axes import EDGE, Axis
+from dashboards.dot_plots import Mark, Stroke, Word
 from dashboards.format import Unit, plural, quantity, unit_for
-from dashboards.pictures import Mark, Stroke, Word
 
 HEIGHT = 230
 LABELS_HEIGHT = 34
