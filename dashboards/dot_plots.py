@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dashboards import axes
 from dashboards.axes import Axis
-from dashboards.format import DASH, SECOND, Unit, number, quantity
+from dashboards.format import DASH, MEMORY_UNITS, SECOND, Unit, number, quantity, unit_for
 from records.settings import BACKENDS
 
 MIDDLE = "50%"  # of a lane that is as high as its notes
@@ -105,6 +106,22 @@ def slot_of(backend: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """A sentence with its ratios as one small picture, `height` pixels high (0: none), in the colour of `slot`."""
+
+    title: str
+    text: str
+    slot: int | None
+    settled: bool
+    height: int
+    strokes: list[Stroke] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+    anchor: str = ""
+    caveat: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """A cell's figure, and the values of its processes that it is of: on a dashboard the figure alone."""
 
@@ -148,6 +165,17 @@ class Interval:
         if not self.low or not self.high:
             return [], [mark]
         return [Stroke(axis.place(self.low), axis.place(self.high), y, y, slot, tip)], [mark]
+
+
+def epoch_axis(values: Sequence[float]) -> Axis:
+    """Return the axis of the times of epochs."""
+    return axes.logarithmic(values, "time of an epoch, s (logarithmic)", SECOND)
+
+
+def memory_axis(peaks: Sequence[float]) -> Axis:
+    """Return the axis of the peaks of memory."""
+    unit = unit_for(peaks, MEMORY_UNITS)
+    return axes.from_zero(peaks, f"peak memory of a process, {unit.name}", unit)
 
 
 def start_lane(backend: str, axis: Axis, first: Measured, steady: Measured, notes: Sequence[str] = ()) -> Lane:

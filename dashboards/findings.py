@@ -17,7 +17,7 @@ from analysis.primary import STEP_TIME, MetricSummary, completed, metrics_over, 
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.device_memory import device_unit, of_device_memory
-from dashboards.dot_plots import Interval, Mark, Stroke, Word, slot_of
+from dashboards.dot_plots import Interval, Verdict, Word, slot_of
 from dashboards.figure_table import NOT_MEASURED, Block, Line, Value, statistic_lines
 from dashboards.format import (
     DASH,
@@ -54,21 +54,6 @@ class Tally:
     bad: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The verdict on one piece of work, with its ratios as a small picture."""
-
-    title: str
-    anchor: str
-    verdict: str
-    slot: int | None
-    height: int
-    marks: list[Mark]
-    strokes: list[Stroke]
-    words: list[Word]
-    caveat: str = ""
-
-
 def tallies(records: Sequence[Record], pending: int) -> list[Tally]:
     """Return how the latest attempts ended, and how many are still to come."""
     statuses = Counter(record.status for record in latest_attempts(records))
@@ -87,7 +72,7 @@ def backends(rows: Sequence[Row]) -> list[str]:
     return in_order(backend for row in rows for backend in row.cells)
 
 
-def findings(rows: Sequence[Row]) -> tuple[list[Finding], Axis | None]:
+def findings(rows: Sequence[Row]) -> tuple[list[Verdict], Axis | None]:
     """Return one finding a row, and the axis that their ratios share; None where no row has ratios."""
     ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
     timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
@@ -120,17 +105,15 @@ def _anchor(index: int) -> str:
     return f"work-{index + 1}"
 
 
-def _finding(index: int, row: Row, axis: Axis | None) -> Finding:
-    finding = Finding(
+def _finding(index: int, row: Row, axis: Axis | None) -> Verdict:
+    finding = Verdict(
         row.title,
-        _anchor(index),
         row.verdict,
         slot_of(row.fastest) if row.fastest else None,
+        row.fastest is not None,
         FOREST_LINE * (len(row.ratios) + 1) if row.ratios else 0,
-        [],
-        [],
-        [],
-        next((doubt for doubt in row.doubts if doubt.startswith("TF32: ")), ""),
+        anchor=_anchor(index),
+        caveat=next((doubt for doubt in row.doubts if doubt.startswith("TF32: ")), ""),
     )
     if axis is None or not row.ratios:
         return finding

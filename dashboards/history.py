@@ -12,7 +12,7 @@ from analysis.history import Session
 from dashboards import report, time_series
 from dashboards.dot_plots import slot_of
 from dashboards.format import Unit, plural, quantity
-from dashboards.time_series import Baseline, Picture, Point, Series, date
+from dashboards.time_series import Picture, Point, Series, date
 from records.task import Goal
 
 
@@ -49,10 +49,7 @@ def picture(one: Assessment, title: str) -> Picture:
             time_series.Change(change.index, change.ratio, _kind(change, figure.goal), _words(change), change.run_id)
             for change in one.changes
         ],
-        [
-            Baseline(level.first, level.last, level.step_time.centre, level.step_time.low, level.step_time.high)
-            for level in one.levels
-        ],
+        one.levels,
         [session.run_id for session in one.history.sessions if session.step_time is None],
     )
     return time_series.picture(series, _baseline(one, series.unit()))

@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.cell_statistics import Statistic
 from analysis.compare import in_order
-from dashboards import courses, lanes, time_series
+from dashboards import stored_charts, time_series
 from dashboards.dot_plots import Picture, slot_of
 from dashboards.figure_table import Block, blocks, explained
 from dashboards.format import DASH, MILLISECOND, interval, number
@@ -155,11 +155,11 @@ def _pictures(make: Callable[[Sequence[Row]], list[Picture]]) -> Callable[[Quest
 
 
 def _trend(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "series", series=courses.trends(rows))
+    return Panel(question, len(rows), "series", series=stored_charts.trends(rows))
 
 
 def _roofline(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "scatter", scatter=courses.scatter(rows), rates=courses.rates(rows))
+    return Panel(question, len(rows), "scatter", scatter=stored_charts.scatter(rows), rates=stored_charts.rates(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +215,10 @@ def _command(row: Row) -> list[str]:
 
 MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "matrix": _matrix,
-    "comparison": _pictures(lanes.comparisons),
-    "first_epoch": _pictures(lanes.starts),
-    "memory": _pictures(lanes.memories),
-    "fc_scaling": _pictures(lanes.scalings),
+    "comparison": _pictures(stored_charts.comparisons),
+    "first_epoch": _pictures(stored_charts.starts),
+    "memory": _pictures(stored_charts.memories),
+    "fc_scaling": _pictures(stored_charts.scalings),
     "figures": _figures,
     "commands": _commands,
     "trend": _trend,

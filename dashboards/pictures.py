@@ -28,13 +28,14 @@ from dashboards.dot_plots import (
     Picture,
     Stroke,
     Word,
+    epoch_axis,
     in_brackets,
+    memory_axis,
     memory_lane,
     slot_of,
     start_lane,
 )
 from dashboards.format import (
-    MEMORY_UNITS,
     SECOND,
     Unit,
     interval,
@@ -80,7 +81,7 @@ def start_pictures(rows: Sequence[Row]) -> list[Picture]:
     ]
     if not values:
         return []
-    axis = axes.logarithmic(values, "time of an epoch, s (logarithmic)", SECOND)
+    axis = epoch_axis(values)
     timed = [row for row in rows if any(record.task is None for record in _measured([row]))]
     return [_grouped(row, axis, _start_lane) for row in timed]
 
@@ -90,8 +91,7 @@ def memory_pictures(rows: Sequence[Row]) -> list[Picture]:
     peaks = [peak for r in _measured(rows) for peak in _peaks(r) if peak]
     if not peaks:
         return []
-    unit = unit_for(peaks, MEMORY_UNITS)
-    axis = axes.from_zero(peaks, f"peak memory of a process, {unit.name}", unit)
+    axis = memory_axis(peaks)
     lane = partial(_memory_lane, device_unit(rows))
     return [_grouped(row, axis, lane) for row in rows if _measured([row])]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from analysis import changes as analysis
 from dashboards import axes
 from dashboards.axes import EDGE, Axis
 from dashboards.dot_plots import Mark, Stroke, Word
@@ -48,17 +49,6 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
-    """The mean over the points from `first` to `last`, with its interval."""
-
-    first: int
-    last: int
-    centre: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Series:
     """What is drawn; `quantity` names it and its base unit, `without_value` are runs in which no process ended ok."""
 
@@ -68,15 +58,14 @@ class Series:
     quantity: tuple[str, str]
     points: Sequence[Point]
     changes: Sequence[Change] = ()
-    baselines: Sequence[Baseline] = ()
+    baselines: Sequence[analysis.Level] = ()
     without_value: Sequence[str] = ()
     cell_id: str = ""
 
     def unit(self) -> Unit:
         """Return the unit that suits the newest sessions."""
-        name, base = self.quantity[1], 1.0
         values = sorted(end for point in self.points[-MOST_DRAWN:] for end in point.ends)
-        return unit_for([values[len(values) // 2]]) if name == "s" else Unit(name, base)
+        return unit_for([values[len(values) // 2]]) if self.quantity[1] == "s" else Unit(self.quantity[1], 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +177,13 @@ class _Layout:
         at = self.across(index)
         return Stroke(at, at, self.height(point.low), self.height(point.high), self.slot)
 
-    def level(self, one: Baseline) -> Level:
-        y = self.height(one.centre)
-        tip = f"{plural(one.last - one.first + 1, 'session')}: {quantity(one.centre, self.axis.unit)}"
+    def level(self, one: analysis.Level) -> Level:
+        mean, count = one.step_time, one.last - one.first + 1
+        y, tip = self.height(mean.centre), f"{plural(count, 'session')}: {quantity(mean.centre, self.axis.unit)}"
         left, right = self.share(one.first - self.earlier - 0.4), self.share(one.last - self.earlier + 0.4)
         line = Stroke(f"{left:.2f}%", f"{right:.2f}%", y, y, self.slot, tip)
-        top = self.height(one.high) if one.high is not None else None
-        height = round(self.height(one.low) - top, 1) if one.low is not None and top is not None else None
+        top = self.height(mean.high) if mean.high is not None else None
+        height = round(self.height(mean.low) - top, 1) if mean.low is not None and top is not None else None
         return Level(line, f"{right - left:.2f}%", top, height)
 
     def event(self, one: Change, number: int) -> Event:

@@ -12,10 +12,10 @@ import pytest
 from analysis.compare import CellSummary, summarise
 from analysis.roofline import Roofline, roofline
 from dashboards import roofline as pictures
-from dashboards.courses import rates, scatter
 from dashboards.placing import Box, Spot, place
 from dashboards.roofline import NARROW, WIDE, Drawing, draw, scenes
 from dashboards.roofline_page import Heading, cell_table, own_table, render_page, render_svg
+from dashboards.stored_charts import rates, scatter
 from records.schema import Resolved
 from records.settings import BACKENDS
 from records.work import Work, work_key

@@ -1,4 +1,4 @@
-"""Panels of lanes: one line a backend on one axis, from the rows of a question."""
+"""From a question's rows to the charts of a dashboard: dot plots, time series, and cells under their roofs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from dashboards import axes
+from dashboards import axes, time_series
 from dashboards.axes import Axis
 from dashboards.dot_plots import (
     MIDDLE,
@@ -17,25 +17,20 @@ from dashboards.dot_plots import (
     Picture,
     Word,
     alone,
+    epoch_axis,
+    memory_axis,
     memory_lane,
     slot_of,
     start_lane,
 )
-from dashboards.format import (
-    MEMORY_UNITS,
-    SECOND,
-    Unit,
-    interval,
-    memory,
-    number,
-    plural,
-    share,
-    unit_for,
-)
+from dashboards.format import MEMORY_UNITS, Unit, interval, memory, number, plural, quantity, share, unit_for
+from dashboards.roofline import NARROW, WIDE, Drawing, Point, Scene, draw, rate
+from dashboards.time_series import Picture as TimeSeries
 
 Row = Mapping[str, Any]
 RATIO = Unit("×", 1.0)
 PERCENT = Unit("%", 0.01)
+MOST_TRENDS = 60
 
 
 def comparisons(rows: Sequence[Row]) -> list[Picture]:
@@ -52,7 +47,7 @@ def starts(rows: Sequence[Row]) -> list[Picture]:
     values = [v for row in rows for v in (row["first_epoch_time_s"], row["steady_epoch_time_s"]) if v]
     if not values:
         return []
-    axis = axes.logarithmic(values, "time of an epoch, s (logarithmic)", SECOND)
+    axis = epoch_axis(values)
     return [Picture(work, "", "", axis, [_start(row, axis) for row in group]) for work, group in _by_work(rows)]
 
 
@@ -61,8 +56,7 @@ def memories(rows: Sequence[Row]) -> list[Picture]:
     values = [v for row in rows for v in (row["host_bytes"], row["device_bytes"]) if v]
     if not values:
         return []
-    unit = unit_for(values, MEMORY_UNITS)
-    axis = axes.from_zero(values, f"peak memory of a process, {unit.name}", unit)
+    axis = memory_axis(values)
     device_unit = unit_for([row["device_bytes"] for row in rows if row["device_bytes"]], MEMORY_UNITS)
     lane = partial(_memory, device_unit)
     return [Picture(work, "", "", axis, [lane(row, axis) for row in group]) for work, group in _by_work(rows)]
@@ -150,3 +144,76 @@ def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Lane:
         lane.marks.extend(marks)
         lane.words.append(Word(marks[0].at, 34, str(row["workers"]), "middle"))
     return lane
+
+
+def trends(rows: Sequence[Row]) -> list[TimeSeries]:
+    """Return a time series for each cell, host and device that has a value."""
+    groups = groupby(rows, lambda row: (row["cell_id"], row["host_id"], row["device"]))
+    found = [one for _, group in groups if (one := _trend([row for row in group if row["step_time_s"]]))]
+    return found[:MOST_TRENDS]
+
+
+def _trend(rows: Sequence[Row]) -> TimeSeries | None:
+    if not rows:
+        return None
+    first = rows[0]
+    series = time_series.Series(
+        f"{first['workload']} on {first['backend']}",
+        f"cell {first['cell_id']} · host {first['host_id']} · {first['device'] or 'no device'}",
+        slot_of(str(first["backend"])),
+        ("time per step", "s"),
+        [time_series.Point(str(row["run_id"]), row["step_time_s"], row["low"], row["high"], _tip(row)) for row in rows],
+        [_change(row, index) for index, row in enumerate(rows) if row["change_ratio"] is not None and index],
+        cell_id=str(first["cell_id"]),
+    )
+    newest = quantity(rows[-1]["step_time_s"], series.unit())
+    return time_series.picture(series, f"{plural(len(rows), 'session')}, newest {newest}")
+
+
+def _tip(row: Row) -> str:
+    versions = f"Keras {row['keras_version']}, {row['backend']} {row['backend_version']}"
+    return f"{plural(row['processes'], 'process', 'processes')}; {versions}"
+
+
+def _change(row: Row, index: int) -> time_series.Change:
+    verdict, why = str(row["change_verdict"]), row["change_note"] or row["change_look"] or ""
+    return time_series.Change(index, row["change_ratio"], verdict, f"{verdict}: {why}", str(row["run_id"]))
+
+
+def scatter(rows: Sequence[Row]) -> list[tuple[Drawing, Drawing]]:
+    """Return the cells whose intensity is known, each under its own roof, wide and narrow; empty without any."""
+    points = tuple(
+        Point(
+            str(row["work"]),
+            str(row["backend"]),
+            row["achieved_flop_per_s"],
+            row["intensity_flop_per_byte"],
+            f"{row['work']} on {row['backend']}: {rate(row['achieved_flop_per_s'])}, {_of_peak(row)}",
+            row["roof_flop_per_s"],
+        )
+        for row in rows
+        if row["intensity_flop_per_byte"] and row["achieved_flop_per_s"]
+    )
+    scene = Scene("Cells under their roofs", (), None, points)
+    return [(draw(scene, WIDE), draw(scene, NARROW))] if points else []
+
+
+def rates(rows: Sequence[Row]) -> list[tuple[str, str, str, int]]:
+    """Return work, backend, achieved rate with its share of the peak, and slot of each cell that has a rate."""
+    return [
+        (
+            str(row["work"]),
+            str(row["backend"]),
+            f"{rate(row['achieved_flop_per_s'])}, {_of_peak(row)}",
+            slot_of(str(row["backend"])),
+        )
+        for row in rows
+        if row["achieved_flop_per_s"]
+    ]
+
+
+def _of_peak(row: Row) -> str:
+    if row["share_of_peak"] is None:
+        return "peak not known"
+    mfu = "" if row["mfu"] is None else f", MFU {share(row['mfu'])}"
+    return f"{share(row['share_of_peak'])} of the peak{mfu}"
