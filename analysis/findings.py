@@ -13,6 +13,7 @@ from typing import Any
 
 from analysis import parallel, primary
 from analysis.beside import NOTHING, Beside, same_work
+from analysis.cell_statistics import STATISTICS, STEP_TIME_NAME, values
 from analysis.changes import Assessment, Change, VersionChange
 from analysis.compare import CellSummary, Ratio, Row, work_key
 from analysis.history import Session
@@ -25,11 +26,10 @@ from records.settings import BACKENDS
 from records.task import METRICS as TASK_METRICS
 from records.task import PREFIX
 
-STEP_TIME = "times.step_time_s"
+STEP_TIME = STEP_TIME_NAME
 VERSIONS = {
+    **{one.method: one.version for one in STATISTICS},
     "geometric mean over processes": 1,
-    "median over processes": 1,
-    "largest of the processes": 1,
     "log ratio paired by block": 1,
     "Benjamini-Hochberg over the table": 1,
     "geometric mean over works": 1,
@@ -38,22 +38,6 @@ VERSIONS = {
     "collectives watched apart": 1,
     "geometric mean over sessions": 1,
     "least squares segmentation": 1,
-}
-# Which figures of a cell are told, by the name of the measurement they come from.
-FIGURES: Mapping[str, tuple[str, str, Callable[[CellSummary], float | None]]] = {
-    "times.samples_per_s": ("samples/s", "median over processes", lambda c: c.samples_per_s),
-    "times.first_epoch_time_s": ("s", "median over processes", lambda c: c.first_epoch_time_s),
-    "times.first_step_time_s": ("s", "median over processes", lambda c: c.first_step_time_s),
-    "times.epoch_time_median_s": ("s", "median over processes", lambda c: c.epoch_time_s),
-    "times.fixed_time_per_epoch_s": ("s", "median over processes", lambda c: c.fixed_time_per_epoch_s),
-    "times.seed_total_time_s": ("s", "median over processes", lambda c: c.seed_total_time_s),
-    "times.call_time_p50_s": ("s", "median over processes", lambda c: c.call_time_p50_s),
-    "times.call_time_p99_s": ("s", "median over processes", lambda c: c.call_time_p99_s),
-    "memory.peak_host_memory_bytes": ("B", "largest of the processes", lambda c: c.peak_host_memory_bytes),
-    "memory.peak_device_memory_bytes": ("B", "largest of the processes", lambda c: c.peak_device_memory_bytes),
-    "usage.host_anonymous.peak_bytes": ("B", "largest of the processes", lambda c: c.peak_anonymous_memory_bytes),
-    "usage.device_average_power_w": ("W", "median over processes", lambda c: c.device_average_power_w),
-    "usage.samples_per_j": ("samples/J", "median over processes", lambda c: c.samples_per_j),
 }
 PEAKS: Mapping[str, tuple[str, Callable[[Share], float | None]]] = {
     "achieved_flop_per_s": ("FLOP/s", lambda s: s.achieved_flop_per_s),
@@ -172,10 +156,11 @@ def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
         said="; ".join(f"{status}: {reason}" for status, reason in cell.failures) or None,
         facts=_facts(cell),
     )
-    for metric, (unit, method, figure) in FIGURES.items():
-        value = figure(cell)
-        if value is not None:
-            yield _made(base, Kind.FIGURE, metric, method, estimate=float(value), unit=unit, count=len(cell.measured))
+    measured, count = values(cell), len(cell.measured)
+    for one in STATISTICS:
+        if one.metric in measured:
+            estimate = measured[one.metric]
+            yield _made(base, Kind.FIGURE, one.metric, one.method, estimate=estimate, unit=one.unit, count=count)
 
 
 def _facts(cell: CellSummary) -> dict[str, str]:

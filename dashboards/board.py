@@ -112,7 +112,7 @@ def render(shown: Sequence[Panel], frame: Frame) -> str:
     """Return the page."""
     from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
 
-    sheets = ("history.css", "board.css")
+    sheets = ("history.css", "roofline.css", "board.css")
     style = report.stylesheet() + "".join((report.TEMPLATES / name).read_text(encoding="utf-8") for name in sheets)
     style += "".join(
         axes.rules(f"#{one.question.name} div.plot", one.pictures[0].axis) for one in shown if one.pictures

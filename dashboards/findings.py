@@ -9,24 +9,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.beside import NOTHING, Beside, SameWork, Standing, cell_doubts, same_work
+from analysis.beside import NOTHING, Beside, Standing, cell_doubts, same_work
+from analysis.cell_statistics import STATISTICS, values
 from analysis.compare import CellSummary, Row, cost_of, in_order
 from analysis.parallel import Figure, figures
 from analysis.primary import STEP_TIME, MetricSummary, completed, metrics_over, shown
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.device_memory import device_unit, of_device_memory
+from dashboards.dot_plots import Interval, Verdict, Word, slot_of
+from dashboards.figure_table import NOT_MEASURED, Block, Line, Value, statistic_lines
 from dashboards.format import (
     DASH,
     MILLISECOND,
-    SECOND,
     Unit,
     interval,
     number,
     plural,
     share,
 )
-from dashboards.pictures import Mark, Stroke, Word, slot_of, work_details
+from dashboards.pictures import work_details
 from dashboards.shares import of_measured_peak, of_stated_peak
 from records.communication import Method
 from records.schema import HARMLESS, Record, Status
@@ -52,62 +54,6 @@ class Tally:
     bad: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The verdict on one piece of work, with its ratios as a small picture."""
-
-    title: str
-    anchor: str
-    verdict: str
-    slot: int | None
-    height: int
-    marks: list[Mark]
-    strokes: list[Stroke]
-    words: list[Word]
-    caveat: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """One figure of the table; `hint` explains a dash, `mark` and `link` lead to what is doubtful."""
-
-    text: str
-    aside: str = ""
-    hint: str = ""
-    fastest: bool = False
-    bad: bool = False
-    mark: str = ""
-    link: str = ""
-    flag: str = "fastest"
-
-
-NOT_MEASURED = Value(DASH)
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One kind of figure over all backends."""
-
-    name: str
-    unit: str
-    values: list[Value]
-    primary: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One piece of work in the table."""
-
-    title: str
-    anchor: str
-    details: str
-    verdict: str
-    slot: int | None
-    lines: list[Line]
-    same_work: SameWork
-    doubts: tuple[str, ...] = ()
-
-
 def tallies(records: Sequence[Record], pending: int) -> list[Tally]:
     """Return how the latest attempts ended, and how many are still to come."""
     statuses = Counter(record.status for record in latest_attempts(records))
@@ -126,7 +72,7 @@ def backends(rows: Sequence[Row]) -> list[str]:
     return in_order(backend for row in rows for backend in row.cells)
 
 
-def findings(rows: Sequence[Row]) -> tuple[list[Finding], Axis | None]:
+def findings(rows: Sequence[Row]) -> tuple[list[Verdict], Axis | None]:
     """Return one finding a row, and the axis that their ratios share; None where no row has ratios."""
     ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
     timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
@@ -159,17 +105,15 @@ def _anchor(index: int) -> str:
     return f"work-{index + 1}"
 
 
-def _finding(index: int, row: Row, axis: Axis | None) -> Finding:
-    finding = Finding(
+def _finding(index: int, row: Row, axis: Axis | None) -> Verdict:
+    finding = Verdict(
         row.title,
-        _anchor(index),
         row.verdict,
         slot_of(row.fastest) if row.fastest else None,
+        row.fastest is not None,
         FOREST_LINE * (len(row.ratios) + 1) if row.ratios else 0,
-        [],
-        [],
-        [],
-        next((doubt for doubt in row.doubts if doubt.startswith("TF32: ")), ""),
+        anchor=_anchor(index),
+        caveat=next((doubt for doubt in row.doubts if doubt.startswith("TF32: ")), ""),
     )
     if axis is None or not row.ratios:
         return finding
@@ -180,9 +124,9 @@ def _finding(index: int, row: Row, axis: Axis | None) -> Finding:
         estimate = against.get(backend)
         centre, low, high = (estimate.centre, estimate.low, estimate.high) if estimate else (1.0, None, None)
         told = interval(low, high, centre) or ("no interval" if estimate else "the quickest")
-        if low and high:
-            finding.strokes.append(Stroke(axis.place(low), axis.place(high), y, y, slot))
-        finding.marks.append(Mark(axis.place(centre), y, slot, f"{backend}: {centre:.2f}× ({told})"))
+        strokes, marks = Interval(centre, low, high).drawn(axis, y, slot, f"{backend}: {centre:.2f}× ({told})")
+        finding.strokes.extend(strokes)
+        finding.marks.extend(marks)
         finding.words.append(_label(backend, y, (axis.share(low or centre), axis.share(high or centre))))
     return finding
 
@@ -216,27 +160,17 @@ def _lines(
     lines = [
         Line(step, "ms", [_step_value(row, name, cell, beside) for name, cell in columns], primary=True),
         Line("against the quickest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),
-        Line("median of processes", "ms", _plain(columns, lambda c: c.step_time_median, MILLISECOND)),
-        Line("p95 of processes", "ms", _plain(columns, lambda c: c.step_time_p95, MILLISECOND)),
-        Line("throughput", "samples/s", _plain(columns, lambda c: c.samples_per_s)),
-        Line("first epoch", "s", _plain(columns, lambda c: c.first_epoch_time_s)),
-        Line("steady epoch", "s", _plain(columns, lambda c: c.epoch_time_s)),
-        Line("call, p50", "ms", _plain(columns, lambda c: c.call_time_p50_s, MILLISECOND)),
-        Line("call, p99", "ms", _plain(columns, lambda c: c.call_time_p99_s, MILLISECOND)),
-        Line("fixed per epoch", "ms", _plain(columns, lambda c: c.fixed_time_per_epoch_s, MILLISECOND)),
-        Line("seed’s total", "s", _plain(columns, lambda c: c.seed_total_time_s)),
+        *statistic_lines([values(cell) if cell else {} for cell in cells]),
         Line("share of peak", "%", [Value(*words) for words in of_measured_peak(shares)]),
         Line("share of stated peak (MFU)", "%", [Value(*words) for words in of_stated_peak(shares)]),
         Line("peak device memory", memory.name, [Value(*words) for words in of_device_memory(cells, memory)]),
-        Line("device power", "W", _plain(columns, lambda c: c.device_average_power_w)),
-        Line("samples per joule", "samples/J", _plain(columns, lambda c: c.samples_per_j)),
         *_parallel_lines([(cell, parallel.get(cell.cell_id) if cell else None) for _, cell in columns]),
         Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
         Line("same work", "", [_same_work_value(row, name, cell, beside) for name, cell in columns]),
         Line("processes", "", [_endings_value(cell) for _, cell in columns]),
     ]
-    always = {step, "throughput", "first epoch", "steady epoch", "smallest difference", "processes"}
-    return [line for line in lines if line.name in always or any(value.text != DASH for value in line.values)]
+    always = {step, "smallest difference", "processes", *(one.label for one in STATISTICS if one.always)}
+    return [line for line in lines if line.name in always or line.measured]
 
 
 def _task_lines(row: Row, columns: Sequence[Column], beside: Beside) -> list[Line]:
@@ -251,7 +185,7 @@ def _task_lines(row: Row, columns: Sequence[Column], beside: Beside) -> list[Lin
         ),
         Line("against the best", "×", [_ratio_value(row, *column) for column in columns]),
         *(Line(name, units[name] or "—", [_metric_value(found, name, *c) for c in columns]) for name in names),
-        Line("peak memory", "MiB", _plain(columns, lambda c: c.peak_host_memory_bytes, Unit("MiB", MEBI))),
+        Line("peak memory", "MiB", [_peak_memory(cell) for _, cell in columns]),
         Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
         Line("processes", "", [_endings_value(cell) for _, cell in columns]),
     ]
@@ -362,11 +296,9 @@ def _ratio_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
     return NOT_MEASURED
 
 
-def _plain(
-    columns: Sequence[Column], figure: Callable[[CellSummary], float | None], unit: Unit = SECOND
-) -> list[Value]:
-    found = [figure(cell) if cell else None for _, cell in columns]
-    return [NOT_MEASURED if value is None else Value(number(value, unit.size)) for value in found]
+def _peak_memory(cell: CellSummary | None) -> Value:
+    peak = cell.peak_host_memory_bytes if cell else None
+    return NOT_MEASURED if peak is None else Value(number(peak, MEBI))
 
 
 def _same_work_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:

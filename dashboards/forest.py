@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from analysis.gate import Outcome
 from analysis.statistics import Estimate
 from analysis.versus import Comparison, Versus, percent
 from dashboards.axes import Axis, fitted
+from dashboards.dot_plots import Interval, Mark, Stroke, Verdict, slot_of
 from dashboards.format import Unit, plural
-from dashboards.pictures import Mark, Stroke, slot_of
 from dashboards.report import policy, stylesheet, templates
 from records.settings import Settings
 
@@ -22,19 +21,6 @@ HEIGHT = 40
 DOTS_Y = 28
 WHISKER_Y = 12
 NARROWEST = 0.10
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One comparison, or one geometric mean."""
-
-    title: str
-    said: str
-    slot: int | None
-    settled: bool
-    height: int = HEIGHT
-    strokes: list[Stroke] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
 
 
 def page(found: Versus, titles: Mapping[str, str], threshold: float) -> str:
@@ -101,12 +87,12 @@ def _axis(found: Versus, threshold: float) -> Axis | None:
     return fitted([*values, 1.0, 1 + threshold], "new / base, time of a step", Unit("x", 1.0), NARROWEST)
 
 
-def _line(one: Comparison, title: str, axis: Axis | None) -> Line:
+def _line(one: Comparison, title: str, axis: Axis | None) -> Verdict:
     settings: Settings = one.either.settings
     slot = slot_of(settings.backend)
     name = f"{title} on {settings.backend}"
     if axis is None or one.ratio is None:
-        return Line(name, one.said, slot, False)
+        return Verdict(name, one.said, slot, False, 0)
     said = "; ".join([f"{_told(one.ratio)}: {one.said}", *one.failures])
     if one.all_data:
         said += f"; with the disturbed blocks, too: {_told(one.all_data)}"
@@ -116,20 +102,16 @@ def _line(one: Comparison, title: str, axis: Axis | None) -> Line:
     ]
     strokes, centre = _estimate(one.ratio, slot, axis)
     settled = one.outcome in (Outcome.REGRESSED, Outcome.NO_WORSE)
-    return Line(name, said, slot, settled, HEIGHT, strokes, marks + centre)
+    return Verdict(name, said, slot, settled, HEIGHT, strokes, marks + centre)
 
 
-def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> Line:
+def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> Verdict:
     strokes, marks = _estimate(estimate, slot, axis) if axis else ([], [])
-    return Line(title, _told(estimate), slot, False, HEIGHT // 2 + 4, strokes, marks)
+    return Verdict(title, _told(estimate), slot, False, HEIGHT // 2 + 4, strokes, marks)
 
 
 def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], list[Mark]]:
-    strokes = []
-    if ratio.low is not None and ratio.high is not None:
-        ends = axis.place(ratio.low), axis.place(ratio.high)
-        strokes.append(Stroke(*ends, WHISKER_Y, WHISKER_Y, slot, _told(ratio)))
-    return strokes, [Mark(axis.place(ratio.centre), WHISKER_Y, slot, _told(ratio))]
+    return Interval(ratio.centre, ratio.low, ratio.high).drawn(axis, WHISKER_Y, slot, _told(ratio))
 
 
 def _told(ratio: Estimate) -> str:

@@ -5,17 +5,19 @@ Promise: a panel shows what its rows hold and computes no figure. Every text may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from dashboards import courses, lanes
-from dashboards.courses import Course, Field
+from analysis.cell_statistics import Statistic
+from analysis.compare import in_order
+from dashboards import stored_charts, time_series
+from dashboards.dot_plots import Picture, slot_of
+from dashboards.figure_table import Block, blocks, explained
 from dashboards.format import DASH, MILLISECOND, interval, number
-from dashboards.pictures import Picture, slot_of
 from dashboards.questions import Question
-from records.settings import BACKENDS
+from dashboards.roofline import Drawing
 
 Row = Mapping[str, Any]
 # Ratio to the quickest up to which a cell of the heat map has its shade.
@@ -70,10 +72,13 @@ class Panel:
     backends: list[str] = field(default_factory=list)
     heat: list[HeatRow] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
-    courses: list[Course] = field(default_factory=list)
-    points: Field | None = None
+    series: list[time_series.Picture] = field(default_factory=list)
+    scatter: list[tuple[Drawing, Drawing]] = field(default_factory=list)
+    rates: list[tuple[str, str, str, int]] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     table: list[TableRow] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    statistics: list[Statistic] = field(default_factory=list)
     problem: str = ""
 
 
@@ -88,14 +93,9 @@ def failed(question: Question, problem: str) -> Panel:
 
 
 def _matrix(question: Question, rows: Sequence[Row]) -> Panel:
-    backends = _backends(rows)
+    backends = in_order(str(row["backend"]) for row in rows)
     found = [_heat_row(list(group), backends) for _, group in groupby(rows, lambda row: (row["work"], row["work_id"]))]
     return Panel(question, len(rows), "heat", backends=backends, heat=found)
-
-
-def _backends(rows: Iterable[Row]) -> list[str]:
-    there = {str(row["backend"]) for row in rows}
-    return [*(b for b in BACKENDS if b in there), *sorted(there - set(BACKENDS))]
 
 
 def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
@@ -145,16 +145,21 @@ def _shade(ratio: float) -> int:
     return sum(ratio > bound for bound in SHADES)
 
 
+def _figures(question: Question, rows: Sequence[Row]) -> Panel:
+    backends, found = blocks(rows)
+    return Panel(question, len(rows), "figures", backends=backends, blocks=found, statistics=explained(found))
+
+
 def _pictures(make: Callable[[Sequence[Row]], list[Picture]]) -> Callable[[Question, Sequence[Row]], Panel]:
     return lambda question, rows: Panel(question, len(rows), "lanes", pictures=make(rows))
 
 
 def _trend(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "courses", courses=courses.courses(rows))
+    return Panel(question, len(rows), "series", series=stored_charts.trends(rows))
 
 
 def _roofline(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "field", points=courses.field_of(rows))
+    return Panel(question, len(rows), "scatter", scatter=stored_charts.scatter(rows), rates=stored_charts.rates(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +215,11 @@ def _command(row: Row) -> list[str]:
 
 MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "matrix": _matrix,
-    "comparison": _pictures(lanes.comparisons),
-    "first_epoch": _pictures(lanes.starts),
-    "memory": _pictures(lanes.memories),
-    "fc_scaling": _pictures(lanes.scalings),
+    "comparison": _pictures(stored_charts.comparisons),
+    "first_epoch": _pictures(stored_charts.starts),
+    "memory": _pictures(stored_charts.memories),
+    "fc_scaling": _pictures(stored_charts.scalings),
+    "figures": _figures,
     "commands": _commands,
     "trend": _trend,
     "roofline": _roofline,

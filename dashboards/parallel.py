@@ -17,8 +17,8 @@ from analysis.compare import Row
 from analysis.parallel import Duel, Figure, duels, figures
 from dashboards import axes
 from dashboards.axes import Axis
+from dashboards.dot_plots import Mark, Stroke, Word, slot_of
 from dashboards.format import interval, number, plural, quantity, share, unit_for
-from dashboards.pictures import Mark, Stroke, Word, slot_of
 from records.codec import canonical
 from records.communication import Method
 from records.fc import LOCAL, MODES, Task

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 
 from analysis.compare import CellSummary, Row
@@ -18,115 +18,38 @@ from analysis.statistics import Estimate
 from dashboards import axes
 from dashboards.axes import Axis
 from dashboards.device_memory import device_unit
+from dashboards.dot_plots import (
+    MIDDLE,
+    Band,
+    Group,
+    Lane,
+    Mark,
+    Measured,
+    Picture,
+    Stroke,
+    Word,
+    epoch_axis,
+    in_brackets,
+    memory_axis,
+    memory_lane,
+    slot_of,
+    start_lane,
+)
 from dashboards.format import (
-    DASH,
-    MEMORY_UNITS,
     SECOND,
     Unit,
     interval,
-    number,
     plural,
     quantity,
     unit_for,
     whole,
 )
 from records.schema import MEASURED, Record
-from records.settings import BACKENDS
 
 REPEAT_HEIGHT = 17
 LANE_TOP = 13
 LEAST_HEIGHT = 42
-MIDDLE = "50%"  # of a lane that is as high as its notes
 COMMAND_CHARACTERS = 200
-MOST_TOLD = 12  # values that are told one by one on hovering; of more, the ends
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """One dot: where, of which backend (`slot`), filled or hollow, and what it tells on hovering ("" tells nothing)."""
-
-    at: str
-    y: float | str
-    slot: int
-    tip: str = ""
-    hollow: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Stroke:
-    """A line between two places."""
-
-    x1: str
-    x2: str
-    y1: float | str
-    y2: float | str
-    slot: int
-    tip: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Dots and a stroke that tell one thing on hovering: those of one process."""
-
-    tip: str
-    marks: list[Mark] = field(default_factory=list)
-    strokes: list[Stroke] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """A shaded interval over a lane's whole height, with its centre."""
-
-    at: str
-    width: str
-    centre: str
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """Text inside a lane."""
-
-    at: str
-    y: float | str
-    text: str
-    anchor: str = "start"
-    dx: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One backend's part of a picture; `summary` says in words what it shows, to readers and on hovering.
-
-    `height` is in pixels; None lets the lane be as high as its notes, with its marks in the middle.
-    """
-
-    backend: str
-    slot: int
-    height: int | None
-    figure: str
-    notes: list[str]
-    summary: str
-    marks: list[Mark] = field(default_factory=list)
-    strokes: list[Stroke] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
-    band: Band | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """The lanes of one piece of work on one axis."""
-
-    title: str
-    details: str
-    verdict: str
-    axis: Axis
-    lanes: list[Lane]
-
-
-def slot_of(backend: str) -> int:
-    """Return which of the fixed colours and shapes a backend has."""
-    return BACKENDS.index(backend) if backend in BACKENDS else len(BACKENDS)
 
 
 def work_details(row: Row) -> str:
@@ -158,7 +81,7 @@ def start_pictures(rows: Sequence[Row]) -> list[Picture]:
     ]
     if not values:
         return []
-    axis = axes.logarithmic(values, "time of an epoch, s (logarithmic)", SECOND)
+    axis = epoch_axis(values)
     timed = [row for row in rows if any(record.task is None for record in _measured([row]))]
     return [_grouped(row, axis, _start_lane) for row in timed]
 
@@ -168,8 +91,7 @@ def memory_pictures(rows: Sequence[Row]) -> list[Picture]:
     peaks = [peak for r in _measured(rows) for peak in _peaks(r) if peak]
     if not peaks:
         return []
-    unit = unit_for(peaks, MEMORY_UNITS)
-    axis = axes.from_zero(peaks, f"peak memory of a process, {unit.name}", unit)
+    axis = memory_axis(peaks)
     lane = partial(_memory_lane, device_unit(rows))
     return [_grouped(row, axis, lane) for row in rows if _measured([row])]
 
@@ -235,21 +157,14 @@ def _add_repeat(lane: Lane, record: Record, y: float, axis: Axis) -> None:
         lane.words.append(Word("0%", y, f"{name}: {record.status}"))
         return
     figure, dots = told(record), _per_step(record)
-    group = Group(f"{name}: {quantity(figure, axis.unit)}" + ("" if record.task else _of(dots, axis.unit, "epochs ")))
+    group = Group(
+        f"{name}: {quantity(figure, axis.unit)}" + ("" if record.task else in_brackets(dots, axis.unit, "epochs "))
+    )
     if figure:
         at = axis.place(figure)
         group.strokes.append(Stroke(at, at, y - 7, y + 7, lane.slot))
     group.marks.extend(Mark(axis.place(dot), y, lane.slot) for dot in dots)
     lane.groups.append(group)
-
-
-def _of(values: Sequence[float], unit: Unit, what: str = "") -> str:
-    """Return in brackets, without their unit, the values that a figure is of; of many, their ends."""
-    if len(values) < 2:
-        return ""
-    several = values if len(values) <= MOST_TOLD else [min(values), max(values)]
-    joint = ", " if several is values else " to "
-    return f" ({what}{joint.join(number(value, unit.size) for value in several)})"
 
 
 def _band(estimate: Estimate | None, axis: Axis) -> Band | None:
@@ -281,22 +196,12 @@ def _said(backend: str, cell: CellSummary, unit: Unit) -> str:
 
 
 def _start_lane(backend: str, cell: CellSummary, axis: Axis) -> Lane:
-    slot = slot_of(backend)
-    first, steady = cell.first_epoch_time_s, cell.epoch_time_s
-    ratio = f"{number(first / steady)}×" if first and steady else DASH
-    told = f"first {quantity(first, SECOND)}, steady {quantity(steady, SECOND)}"
-    notes = [told, _start_parts(cell)] if cell.measured else ["not measured"]
     firsts = [seconds for r in cell.measured if (seconds := r.times.first_epoch_time_s)]
     medians = [seconds for r in cell.measured if (seconds := r.times.epoch_time_median_s)]
-    each = f"{quantity(first, SECOND)}{_of(firsts, SECOND)}, steady {quantity(steady, SECOND)}{_of(medians, SECOND)}"
-    lane = Lane(backend, slot, None, ratio, notes, f"{backend}: first {each}")
-    if first and steady:
-        lane.strokes.append(Stroke(axis.place(steady), axis.place(first), MIDDLE, MIDDLE, slot))
-    lane.marks.extend(Mark(axis.place(seconds), MIDDLE, slot, hollow=True) for seconds in firsts)
-    lane.marks.extend(Mark(axis.place(seconds), MIDDLE, slot) for seconds in medians)
-    if not cell.measured:
-        lane.words.append(_why_empty(cell))
-    return lane
+    first, steady = Measured(cell.first_epoch_time_s, firsts), Measured(cell.epoch_time_s, medians)
+    if cell.measured:
+        return start_lane(backend, axis, first, steady, [_start_parts(cell)])
+    return replace(start_lane(backend, axis, first, steady), notes=["not measured"], words=[_why_empty(cell)])
 
 
 def _start_parts(cell: CellSummary) -> str:
@@ -331,17 +236,8 @@ def _peaks_of(cell: CellSummary, place: int) -> list[int]:
 
 
 def _memory_lane(unit: Unit, backend: str, cell: CellSummary, axis: Axis) -> Lane:
-    slot = slot_of(backend)
-    host, device = cell.peak_host_memory_bytes, cell.peak_device_memory_bytes
-    told = f"device {quantity(device, unit)}" if device is not None else "device not measured"
-    figure = quantity(host, axis.unit)
-    # On a CPU there is no device memory to miss.
-    notes = ["not measured"] if host is None else [told] if device is not None or cell.settings.device != "cpu" else []
-    hosts, devices = _peaks_of(cell, 0), _peaks_of(cell, 1)
-    each = f"host {figure}{_of(hosts, axis.unit)}, {told}{_of(devices, unit)}"
-    lane = Lane(backend, slot, None, figure, notes, f"{backend}: {each}")
-    lane.marks.extend(Mark(axis.place(peak), MIDDLE, slot) for peak in hosts)
-    lane.marks.extend(Mark(axis.place(peak), MIDDLE, slot, hollow=True) for peak in devices)
-    if not cell.measured:
-        lane.words.append(_why_empty(cell))
-    return lane
+    host = Measured(cell.peak_host_memory_bytes, _peaks_of(cell, 0))
+    device = Measured(cell.peak_device_memory_bytes, _peaks_of(cell, 1))
+    missed = device.figure is not None or cell.settings.device != "cpu"  # a CPU has no device memory to miss
+    lane = memory_lane(backend, axis, host, (device, unit) if missed else None)
+    return lane if cell.measured else replace(lane, words=[_why_empty(cell)])

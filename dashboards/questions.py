@@ -21,6 +21,7 @@ QUERIES = Path(__file__).parent / "queries"
 ORDER = (
     "matrix",
     "comparison",
+    "figures",
     "commands",
     "regressions",
     "trend",

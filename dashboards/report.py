@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from analysis import shortfall, whole
 from analysis.beside import NOTHING, Beside
 from analysis.compare import Row
-from dashboards import axes, environment, findings, parallel, pictures, traces, troubles, usage
+from dashboards import axes, environment, figure_table, findings, parallel, pictures, traces, troubles, usage
 from dashboards.axes import Axis
+from dashboards.dot_plots import Picture, slot_of
 from dashboards.format import DASH, moment, plural
-from dashboards.pictures import Picture
 from records import files, left_out
 from records.schema import Record
 
@@ -52,6 +52,7 @@ def render(
         pictures.memory_pictures(rows),
         usage.pictures(rows, beside.courses),
     )
+    blocks = findings.table(rows, beside)
     style = stylesheet() + drawn.rules(ratio_axis)
     page = templates().get_template("report.html")
     return page.render(
@@ -68,7 +69,8 @@ def render(
         suites=[*whole.lines(rows), *shortfall.lines(rows, beside.shares)],
         ratio_axis=ratio_axis,
         backends=findings.backends(rows),
-        blocks=findings.table(rows, beside),
+        blocks=blocks,
+        statistics=figure_table.explained(blocks),
         drawn=drawn,
         usages_left_out=usage.left_out(rows, beside.courses),
         parallel=parallel.pictures(rows, beside),
@@ -80,15 +82,21 @@ def render(
         doubts=troubles.doubts(rows, beside),
         caveats=sum(bool(row.doubts) for row in rows),
         peak_notes=beside.notes if rows and not beside.has_peaks else (),
-        machine_line=environment.machine_line(records),
-        run_facts=environment.run_facts(about),
-        machines=environment.machines(records),
-        grids=[
+        **_environment(records, about),
+    )
+
+
+def _environment(records: Sequence[Record], about: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "machine_line": environment.machine_line(records),
+        "run_facts": environment.run_facts(about),
+        "machines": environment.machines(records),
+        "grids": [
             ("Versions", environment.versions(records)),
             ("Resolved settings", environment.resolved(records)),
             ("Surroundings and cost", environment.surroundings(records)),
         ],
-    )
+    }
 
 
 def _heading(about: Mapping[str, object], beside: Beside) -> str:
@@ -151,5 +159,5 @@ def templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.globals.update(slot_of=pictures.slot_of, DASH=DASH)
+    found.globals.update(slot_of=slot_of, DASH=DASH)
     return found

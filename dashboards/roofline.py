@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from analysis.roofline import Roof, Roofline, Share, Slope
 from dashboards import axes, placing
 from dashboards.axes import Axis
+from dashboards.dot_plots import slot_of
 from dashboards.format import DASH, Unit, number, plural, quantity, share, unit_for
-from dashboards.pictures import slot_of
 from dashboards.placing import Box, Spot
 
 RATE_UNITS = (
@@ -28,6 +28,8 @@ BANDWIDTH_UNITS = (Unit("TB/s", 1e12), Unit("GB/s", 1e9), Unit("MB/s", 1e6))
 INTENSITY = Unit("FLOP/byte", 1.0)
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 46.0, 48.0
 DOT = 6.0
+CAP = 8.0
+MOST_NAMED = 100  # works: finding places for more takes seconds, and finds few
 # A picture this narrow tells a roof without its backend, and a work in fewer letters; both are in the tables.
 NARROW_BELOW = 600.0
 LONGEST_LABEL, LONGEST_NARROW_LABEL = 34, 24
@@ -94,13 +96,25 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """A cell: its rate and intensity. Its roof is drawn above it; None in pictures that draw the machine's roofs."""
+
+    title: str
+    backend: str
+    flop_per_s: float
+    flop_per_byte: float
+    tip: str
+    roof_flop_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
-    """The part of a roofline that one picture shows: one device, one number of CPUs."""
+    """What one picture shows: cells, and of a run the roofs of one device and one number of CPUs."""
 
     title: str
     roofs: tuple[Roof, ...]
     slope: Slope | None
-    shares: tuple[Share, ...]
+    points: tuple[Point, ...]
 
 
 def scenes(found: Roofline) -> list[Scene]:
@@ -123,8 +137,22 @@ def _scene(found: Roofline, device: str, threads: int) -> Scene:
         title=f"On {plural(threads, 'CPU')}" if device == "cpu" else f"On the {device.upper()}",
         roofs=tuple(r for r in found.roofs if here(r.place.device, r.place.threads)),
         slope=next((s for s in found.slopes if here(s.device, s.threads)), None),
-        shares=tuple(s for s in found.shares if s.place and here(s.place.device, s.place.threads)),
+        points=tuple(
+            point
+            for one in found.shares
+            if one.place and here(one.place.device, one.place.threads) and (point := _point(one))
+        ),
     )
+
+
+def _point(one: Share) -> Point | None:
+    if not one.achieved_flop_per_s or not one.intensity_flop_per_byte:
+        return None
+    tip = (
+        f"{one.title} on {one.backend}: {rate(one.achieved_flop_per_s)}, {share(one.share_of_peak)} of the peak, "
+        f"at most {quantity(one.intensity_flop_per_byte, INTENSITY)}"
+    )
+    return Point(one.title, one.backend, one.achieved_flop_per_s, one.intensity_flop_per_byte, tip)
 
 
 class _Layout:
@@ -132,7 +160,7 @@ class _Layout:
 
     def __init__(self, scene: Scene, size: Size) -> None:
         self._scene, self._size = scene, size
-        self._shown = [s for s in scene.shares if s.achieved_flop_per_s and s.intensity_flop_per_byte]
+        self._shown = scene.points
         self._frame = Box(LEFT, TOP, size.width - RIGHT, size.height - BOTTOM)
         self._across, self._up = self._axes()
 
@@ -140,7 +168,7 @@ class _Layout:
         """Return the picture: grid, roofs, points, then the words that find room."""
         dots = tuple(self._dot(s) for s in self._shown)
         grid, ticks = self._grid()
-        roofs = list(self._roof_lines())
+        roofs = [*self._roof_lines(), *self._own_roofs()]
         groups = self._groups()
         stems = [Line("stem", g[0].x, g[0].y, g[-1].x, g[-1].y) for _, g in groups if len(g) > 1]
         return Drawing(
@@ -153,9 +181,10 @@ class _Layout:
         )
 
     def _axes(self) -> tuple[Axis, Axis]:
+        rates = [one.flop_per_s for one in self._shown]
         peaks = [roof.best_flop_per_s for roof in self._scene.roofs]
-        rates = [s.achieved_flop_per_s for s in self._shown if s.achieved_flop_per_s]
-        intensities = [s.intensity_flop_per_byte for s in self._shown if s.intensity_flop_per_byte]
+        peaks = peaks or [one.roof_flop_per_s or one.flop_per_s for one in self._shown]
+        intensities = [one.flop_per_byte for one in self._shown]
         if self._scene.slope:
             ridges = [peak / self._scene.slope.best_byte_per_s for peak in peaks]
             intensities += [min(ridges) / PAST_RIDGE, max(ridges) * PAST_RIDGE]
@@ -175,14 +204,8 @@ class _Layout:
     def _y(self, value: float) -> float:
         return self._frame.bottom - (self._frame.bottom - self._frame.top) * self._up.share(value) / 100
 
-    def _dot(self, one: Share) -> Dot:
-        assert one.achieved_flop_per_s
-        assert one.intensity_flop_per_byte
-        tip = (
-            f"{one.title} on {one.backend}: {rate(one.achieved_flop_per_s)}, {share(one.share_of_peak)} of the peak, "
-            f"at most {quantity(one.intensity_flop_per_byte, INTENSITY)}"
-        )
-        return Dot(self._x(one.intensity_flop_per_byte), self._y(one.achieved_flop_per_s), slot_of(one.backend), tip)
+    def _dot(self, one: Point) -> Dot:
+        return Dot(self._x(one.flop_per_byte), self._y(one.flop_per_s), slot_of(one.backend), one.tip)
 
     def _grid(self) -> tuple[list[Line], list[Label]]:
         frame, lines, labels = self._frame, list[Line](), list[Label]()
@@ -219,19 +242,26 @@ class _Layout:
             foot = self._x(low), self._y(low * slope.best_byte_per_s)
             yield Line("roof", *foot, self._x(ridge), self._y(top), _slope_tip(slope))
 
+    def _own_roofs(self) -> Iterator[Line]:
+        for one in self._shown:
+            if one.roof_flop_per_s:
+                x, y, slot = self._x(one.flop_per_byte), self._y(one.roof_flop_per_s), slot_of(one.backend)
+                yield Line(f"reach s{slot}", x, self._y(one.flop_per_s), x, y)
+                yield Line(f"cap s{slot}", x - CAP, y, x + CAP, y, f"roof: {rate(one.roof_flop_per_s)}")
+
     def _ridge(self, roof: Roof) -> float:
         slope = self._scene.slope
         return self._x(roof.best_flop_per_s / slope.best_byte_per_s) if slope else self._frame.left
 
-    def _groups(self) -> list[tuple[Share, list[Dot]]]:
+    def _groups(self) -> list[tuple[Point, list[Dot]]]:
         """Return the points of each piece of work, from the highest down."""
-        found: dict[str, list[tuple[Share, Dot]]] = {}
+        found: dict[str, list[tuple[Point, Dot]]] = {}
         for one in self._shown:
             found.setdefault(one.title, []).append((one, self._dot(one)))
         return [(pairs[0][0], sorted((dot for _, dot in pairs), key=lambda d: d.y)) for pairs in found.values()]
 
     def _words(
-        self, dots: Sequence[Dot], lines: Sequence[Line], groups: Sequence[tuple[Share, list[Dot]]]
+        self, dots: Sequence[Dot], lines: Sequence[Line], groups: Sequence[tuple[Point, list[Dot]]]
     ) -> list[Label]:
         taken = [Box(d.x - DOT, d.y - DOT, d.x + DOT, d.y + DOT) for d in dots]
         taken += [box for line in lines for box in _along(line)]
@@ -244,7 +274,7 @@ class _Layout:
             wishes.append((text, self._slope_spots(), "peak", _slope_tip(self._scene.slope)))
         longest = LONGEST_NARROW_LABEL if narrow else LONGEST_LABEL
         short = _short_titles([one.title for one, _ in groups], longest)
-        wishes += [(short[one.title], _beside(group), "work", one.title) for one, group in groups]
+        wishes += [(short[one.title], _beside(group), "work", one.title) for one, group in groups[:MOST_NAMED]]
         spots = placing.place([(text, spots) for text, spots, _, _ in wishes], taken, self._frame)
         return [
             Label(kind, spot, text, tip)
@@ -273,6 +303,10 @@ class _Layout:
 
     def _summary(self) -> str:
         roofs = "; ".join(map(_roof_text, self._scene.roofs))
+        if not roofs:
+            return (
+                f"{plural(len(self._shown), 'cell')}: achieved rate by intensity; a stroke leads up to the roof of each"
+            )
         return f"{plural(len(self._shown), 'cell')} under {plural(len(self._scene.roofs), 'roof')}: {roofs}"
 
 

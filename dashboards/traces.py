@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from analysis.beside import ShownTrace
 from analysis.compare import Row
+from dashboards.dot_plots import slot_of
 from dashboards.format import DASH, TIME_UNITS, number, plural, quantity, share, unit_for
-from dashboards.pictures import slot_of
 from records.traces.table import Gap, Part, Table
 
 LINES = 10

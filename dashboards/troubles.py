@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from analysis.beside import NOTHING, Beside, cell_doubts
 from analysis.compare import Row
+from dashboards.dot_plots import slot_of
 from dashboards.findings import doubt_anchor
-from dashboards.pictures import slot_of
 from records.schema import MEASURED, Evidence, Record
 from records.store import latest_attempts
 

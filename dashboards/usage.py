@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from analysis.compare import CellSummary, Row
 from dashboards import axes
 from dashboards.axes import EDGE, Axis
+from dashboards.dot_plots import slot_of
 from dashboards.format import DASH, MEMORY_UNITS, SECOND, Unit, memory, number, plural, quantity, unit_for
-from dashboards.pictures import slot_of
 from records.schema import Record
 from records.usage import Course, MemoryUse, PowerUse, ShareUse, Usage
 

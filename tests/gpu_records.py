@@ -29,7 +29,7 @@ from records.schema import (
 from records.settings import BACKENDS, Settings
 from records.store import Run
 from records.usage import MemoryUse, PowerUse, ShareUse, Usage
-from runner.cli.stored import Findings, findings_of, keep_findings
+from runner.cli.stored import Findings, update_findings
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.fc_made_up import fc_records
 from tests.peaks_made_up import gemm, make_peaks, stream
@@ -110,9 +110,7 @@ def gpu_run(root: Path, league: str = "as_shipped", night: int = 0) -> tuple[Run
         started_at="2026-01-01T02:00:00+00:00",
     )
     run = Run(folder)
-    found = findings_of(run)
-    keep_findings(run, found)
-    return run, found
+    return run, update_findings(run)
 
 
 def gpu_peaks(machine: Machine = GPU_MACHINE) -> peaks.Peaks:

@@ -22,7 +22,7 @@ from dashboards.app.needed import needed
 from dashboards.questions import DEFAULT_DAYS, questions
 from records import findings
 from records.store import Results, Run
-from runner.cli.stored import findings_of, keep_findings
+from runner.cli.stored import update_findings
 from tests.sessions import store_session
 from uploader import price, rows
 from uploader.price import LEAST_BYTES
@@ -69,7 +69,7 @@ def night_of(run: Run, folder: Path) -> list[Row]:
     records = [replace(one, repeat=number) for one in first.values() for number in range(REPEATS)]
     about = {name: value for name, value in run.about().items() if name not in ("run_id", "version")}
     copy = Run(store_session(folder, run.run_id, records, **about))
-    keep_findings(copy, findings_of(copy))
+    update_findings(copy)
     found = findings.load(copy)
     made: list[Row] = [rows.of_run(copy.run_id, run.about())]
     made += [row for record in records for row in rows.of_record(record)]

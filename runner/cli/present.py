@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import shortfall, whole
 from analysis.beside import Beside, cell_doubts, same_work
+from analysis.cell_statistics import STATISTICS, Statistic, values
 from analysis.compare import CellSummary, Row, in_order
 from analysis.primary import STEP_TIME, beside_mean, completed, metrics_over, shown
 from analysis.statistics import MIN_BLOCKS
@@ -220,6 +221,7 @@ def _row_json(row: Row, beside: Beside) -> dict[str, Any]:
     plain = to_json(row)
     plain["same_work"] = to_json(same_work(beside.parity, row))
     for name, cell in plain["cells"].items():
+        cell["statistics"] = values(row.cells[name])
         cell["metrics"] = to_json(metrics_over(completed(row.cells[name].records)))
         cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
         share = beside.shares.get(cell["cell_id"])
@@ -286,12 +288,8 @@ def _used(cell: CellSummary) -> dict[str, str]:
     }
     if used.device_utilisation:
         told["device utilisation"] = f"mean {used.device_utilisation.mean_share:.0%}"
-    if used.device_average_power_w is not None:
-        told["device power"] = f"{significant(used.device_average_power_w)} W (energy over time)"
-    elif used.device_power:
+    if used.device_average_power_w is None and used.device_power:
         told["device power"] = f"{significant(used.device_power.mean_w)} W (mean of samples)"
-    if cell.samples_per_j is not None:
-        told["samples per joule"] = significant(cell.samples_per_j)
     return told
 
 
@@ -339,21 +337,32 @@ def _device_memory(cell: CellSummary) -> str:
     return size(cell.peak_device_memory_bytes) + (" of the whole process" if whole else "")
 
 
+def _statistics(cell: CellSummary) -> dict[str, str]:
+    """Return the statistics of a cell as texts; of an external command the median and p95 of its primary metric."""
+    if cell.figure != STEP_TIME:
+        pair = {"median of processes": cell.step_time_median, "p95 of processes": cell.step_time_p95}
+        return {label: quantity(value, cell.figure) for label, value in pair.items()}
+    measured = values(cell)
+    shown = [one for one in STATISTICS if one.in_tables and one.metric in measured]
+    return {one.label: _amount(measured[one.metric], one) for one in shown}
+
+
+def _amount(value: float, one: Statistic) -> str:
+    """Return a statistic with its unit: a time or a size in the unit that suits it."""
+    if one.unit in ("s", "B"):
+        return seconds(value) if one.unit == "s" else size(round(value))
+    unit, of_base = one.scale
+    return f"{significant(value / of_base)} {unit}"
+
+
 def _summary_lines(cell: CellSummary) -> list[str]:
     assert cell.step_time is not None
-    timed = {
-        "samples per second": significant(cell.samples_per_s),
-        "call p50, p99": f"{seconds(cell.call_time_p50_s)}, {seconds(cell.call_time_p99_s)}",
-    }
     pairs = {
         cell.figure.name: quantity(cell.step_time.centre, cell.figure),
         "95 % interval": _interval(cell),
-        "median, p95 of processes": ", ".join(
-            quantity(found, cell.figure) for found in (cell.step_time_median, cell.step_time_p95)
-        ),
+        **_statistics(cell),
         "spread between processes": "-" if cell.spread is None else f"{cell.spread:.1%}",
         "smallest difference seen": "-" if cell.smallest_difference is None else f"{cell.smallest_difference:.1%}",
-        **(timed if cell.figure == STEP_TIME else {}),
         "peak host memory": size(cell.peak_host_memory_bytes),
         "peak device memory (allocator)": _device_memory(cell),
         **_used(cell),

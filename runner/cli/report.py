@@ -92,14 +92,13 @@ def _unreadable(run: Run) -> str | None:
     """Write a run's page and findings if they are missing; return why the run cannot be shown, or None."""
     from records import findings
     from records.store import StoreFailure
-    from runner.cli.stored import write_reports
+    from runner.cli.stored import findings_of, update_findings, write_page
 
+    page = run.folder / "report.html"
     try:
-        if run.kept(findings.FILE) is not None:
-            findings.load(run)
-            if (run.folder / "report.html").exists():
-                return None
-        write_reports([run])
+        kept = findings.load(run)
+        if kept is None or not page.exists():
+            write_page(run, findings_of(run) if kept else update_findings(run), page)
     except StoreFailure as error:
         return str(error)
     return None

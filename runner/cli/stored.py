@@ -119,11 +119,18 @@ def write_reports(runs: Iterable[Run]) -> None:
         write_report(run, run.folder / "report.html")
 
 
-def keep_findings(run: Run, shown: Findings) -> None:
-    """Keep what was found in a run beside its records, for the warehouse.
+def update_findings(run: Run) -> Findings:
+    """Compute a run's findings from what is stored, and keep them with its records; return its table.
 
-    Its histories reach from `LOOKED_BACK` runs before up to this one; `runner history` looks at all.
+    This is the one way to findings: reports, pushes and dashboards read what it keeps. It renders no page.
     """
+    found = findings_of(run)
+    keep_findings(run, found)
+    return found
+
+
+def keep_findings(run: Run, shown: Findings) -> None:
+    """Keep the findings of a run's table and histories, which reach from `LOOKED_BACK` runs before up to this one."""
     from analysis.findings import of_run
     from records import findings, past
     from runner.cli.past import assessed
@@ -136,14 +143,18 @@ def keep_findings(run: Run, shown: Findings) -> None:
 
 
 def write_report(run: Run, page: Path) -> Findings:
-    """Write a run's page and keep its findings; return what the page shows."""
+    """Update a run's findings, then write its page; return what the page shows."""
+    found = update_findings(run)
+    write_page(run, found, page)
+    return found
+
+
+def write_page(run: Run, found: Findings, page: Path) -> None:
+    """Write the page of a run's table."""
     from dashboards import report
 
-    found, about = findings_of(run), run.about()
-    keep_findings(run, found)
-    pending = pending_of(about, found.records)
-    report.write(page, report.render(found.records, found.rows, about, pending, found.beside))
-    return found
+    about = run.about()
+    report.write(page, report.render(found.records, found.rows, about, pending_of(about, found.records), found.beside))
 
 
 def pending_of(about: Mapping[str, object], records: Sequence[Record]) -> int:

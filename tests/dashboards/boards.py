@@ -12,7 +12,7 @@ from records.schema import Evidence, Memory, Record, Status, Times
 from records.settings import BACKENDS, Settings
 from records.store import Results, Run
 from records.task import PREFIX, Goal, Metric, TaskRun
-from runner.cli.stored import findings_of, keep_findings
+from runner.cli.stored import update_findings
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.fc_made_up import fc_records
 from tests.peaks_made_up import VERSIONS, make_peaks
@@ -44,7 +44,7 @@ def stored(root: Path, nights: int = NIGHTS, other: str = HOSTILE) -> Results:
             started_at="2026-01-01T02:00:00+00:00",
         )
         run = Run(folder)
-        keep_findings(run, findings_of(run))
+        update_findings(run)
     return Results(root)
 
 
@@ -78,6 +78,7 @@ def _measured(settings: Settings, step_s: float, repeat: int, keras: str) -> Rec
         step_time_s=step_s,
         epoch_times_s=epochs,
         epoch_time_median_s=epochs[0],
+        epoch_time_p95_s=epochs[0] * 1.02,
         first_epoch_time_s=epochs[0] + 1.5,
         first_step_time_s=1.0,
         samples_per_s=settings.batch_size / step_s,

@@ -163,6 +163,7 @@ def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_picture_of_each_question_can_be_taken(browser: Any, pictured: Path, name: str) -> None:
     look(browser, pictured, width=1100)
     x, y, width, height = browser.execute_script(
+        "document.querySelectorAll('.sheet').forEach(e => e.style.contentVisibility = 'visible');"  # beyond the screen
         "const r = document.getElementById(arguments[0]).getBoundingClientRect();"
         "return [r.x + scrollX - 20, r.y + scrollY - 20, r.width + 40, r.height + 40];",
         name,

@@ -10,7 +10,7 @@ import pytest
 from analysis.changes import Assessment, assess
 from analysis.history import History, Session
 from analysis.statistics import geometric
-from dashboards import history
+from dashboards import history, time_series
 from tests.sessions import noisy, run_name
 
 HOSTILE = "<img src=x onerror=alert(1)></script>"
@@ -54,12 +54,12 @@ def test_a_change_lies_between_its_sessions_and_an_intended_one_is_told_from_a_f
 def test_a_slower_session_lies_higher(changed: Assessment) -> None:
     drawn = history.picture(changed, "x")
     assert float(drawn.marks[25].y) < float(drawn.marks[5].y)
-    assert all(0 <= float(mark.y) <= history.HEIGHT for mark in drawn.marks)
+    assert all(0 <= float(mark.y) <= time_series.HEIGHT for mark in drawn.marks)
 
 
 def test_only_the_newest_sessions_are_drawn_and_the_others_are_counted() -> None:
-    drawn = history.picture(assessed(list(noisy(0.01, history.MOST_DRAWN + 7))), "x")
-    assert (len(drawn.marks), drawn.earlier) == (history.MOST_DRAWN, 7)
+    drawn = history.picture(assessed(list(noisy(0.01, time_series.MOST_DRAWN + 7))), "x")
+    assert (len(drawn.marks), drawn.earlier) == (time_series.MOST_DRAWN, 7)
 
 
 def test_a_session_without_a_value_is_a_cross() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis import cell_statistics
 from analysis.beside import same_work
 from analysis.compare import table
 from analysis.primary import STEP_TIME
@@ -130,6 +131,29 @@ def test_the_matrix_shows_what_the_newest_run_found(warehouse: LocalWarehouse, r
         if one["step_time_s"] is not None
     }
     assert shown == found
+
+
+def test_the_table_of_figures_shows_median_and_p95_as_analysis_computed_them(
+    warehouse: LocalWarehouse, results: Results
+) -> None:
+    rows = table(results.runs()[-1].load()[0])
+    expected = {
+        (cell.cell_id, metric): value
+        for row in rows
+        for cell in row.cells.values()
+        if cell.figure is STEP_TIME
+        for metric, value in cell_statistics.values(cell).items()
+    }
+    dicts = answer(warehouse, questions()["figures"], Choice()).dicts()
+    shown = {(one["cell_id"], one["metric"]): one["estimate"] for one in dicts}
+    assert expected.items() <= shown.items()
+    panel = panels.panel(questions()["figures"], dicts)
+    [block] = [one for one in panel.blocks if one.title.startswith("mnist_mlp")]
+    lines = {line.name: [value.text for value in line.values] for line in block.lines}
+    assert lines["median of processes"] == ["10.0", "30.0", "40.1"]
+    assert lines["p95 of epochs"] == ["10.2", "30.6", "40.9"]
+    html = board.render([panel], board.Frame("", "", lambda cell_id: ""))
+    assert all(one.meaning in html for one in cell_statistics.STATISTICS if one.label in lines)
 
 
 def test_none_is_called_fastest_where_the_backends_are_not_separated(tmp_path: Path) -> None:
@@ -377,13 +401,13 @@ def test_failures_are_counted_by_status(warehouse: LocalWarehouse) -> None:
 
 def test_a_run_with_a_planted_fault_is_in_no_latest_matrix(tmp_path: Path) -> None:
     from records.store import Run
-    from runner.cli.stored import findings_of, keep_findings
+    from runner.cli.stored import update_findings
     from tests.sessions import processes, store_session
 
     stored(tmp_path, nights=1)
     arms = {"arms": {"slower": {"fault": "slower:0.5"}}, "arm": "slower", "planned": 3}
     run = Run(store_session(tmp_path, run_name(3), processes(9.0), **arms))
-    keep_findings(run, findings_of(run))
+    update_findings(run)
     rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
     assert {row["run_id"] for row in rows} == {run_name(0)}
 

@@ -15,6 +15,7 @@ from dashboards import roofline as pictures
 from dashboards.placing import Box, Spot, place
 from dashboards.roofline import NARROW, WIDE, Drawing, draw, scenes
 from dashboards.roofline_page import Heading, cell_table, own_table, render_page, render_svg
+from dashboards.stored_charts import rates, scatter
 from records.schema import Resolved
 from records.settings import BACKENDS
 from records.work import Work, work_key
@@ -160,3 +161,17 @@ def test_the_tables_say_of_which_backend_a_gpus_peak_is() -> None:
     assert cell_table([one]).rows[0][4] == f"{pictures.rate(one.peak_flop_per_s)} (jax, best of 3 backends)"
     text = "\n".join(lines(Roofline((one,), (), (), (), ()), None))
     assert "(jax, best of 3 backends)" in text
+
+
+def test_dashboard_draws_the_same_scatter_with_a_stroke_from_each_cell_to_its_roof() -> None:
+    row = {"work": HOSTILE, "backend": "jax", "share_of_peak": 0.25, "mfu": None}
+    known = {**row, "achieved_flop_per_s": 1e9, "intensity_flop_per_byte": 2.0, "roof_flop_per_s": 4e9}
+    rows = [known, {**known, "intensity_flop_per_byte": None}, {**known, "achieved_flop_per_s": None}]
+    [(wide, _)] = scatter(rows)
+    assert [dot.tip for dot in wide.dots] == [f"{HOSTILE} on jax: 1.00\u00a0GFLOP/s, 25\u00a0% of the peak", "jax"]
+    [reach] = [line for line in wide.lines if line.kind == "reach s1"]
+    [cap] = [line for line in wide.lines if line.kind == "cap s1"]
+    assert (reach.y1, reach.y2) == (wide.dots[0].y, cap.y1)
+    assert cap.y1 < wide.dots[0].y
+    assert [figure for _, _, figure, _ in rates(rows)] == ["1.00\u00a0GFLOP/s, 25\u00a0% of the peak"] * 2
+    assert scatter(rows[1:]) == []
