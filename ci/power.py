@@ -70,11 +70,12 @@ COLUMNS = {
 
 def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     """Measure one session of three arms, in `folder`/`condition`."""
-    from records.store import Results
     from runner.adaptive import Goal
-    from runner.cli.main import Seams, parser
-    from runner.cli.options import chosen_matrix
-    from runner.cli.run import asked_arm, measure_session, request
+    from runner.cli.display import TerminalDisplay
+    from runner.executors.chosen import InProcesses
+    from runner.measuring import about_matrix, measure_session, own_arm, session_request
+    from runner.overrides import Overrides
+    from runner.request import CellChoice, RunRequest
 
     with tempfile.TemporaryDirectory() as temporary:
         matrix = Path(temporary) / "matrix.yaml"
@@ -83,16 +84,18 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
             f"    epochs: {EPOCHS}\n    discard: {DISCARD}\n    freed_memory: {FREED[backend]}\n"
             f"    steps_per_epoch: {STEPS[backend]}\n    repeats: {blocks}\n"
         )
-        given = ["selftest", "--matrix", str(matrix), "--results", str(folder / condition), "--new"]
-        args = parser().parse_args(given, argparse.Namespace(seams=Seams(), given=given))
+        request = RunRequest(
+            ("ci/power.py",), CellChoice(matrix, Overrides()), folder / condition, InProcesses(), new=True
+        )
+        _, cells = request.choice.load()
         arms = {
-            "base": asked_arm(None, None),
-            "same": asked_arm(None, None),
-            "slower": asked_arm(None, PLANTED[backend]),
+            "base": own_arm(request, cells),
+            "same": own_arm(request, cells),
+            "slower": own_arm(request, cells, PLANTED[backend]),
         }
-        asked = request(args, chosen_matrix(args)[1], arms)
+        asked = session_request(request, cells, about_matrix(matrix), arms)
         with load() if condition == "loaded" else contextlib.nullcontext():
-            measure_session(args, Results(args.results), asked, Goal(None))
+            measure_session(request, asked, Goal(None), TerminalDisplay(quiet=False))
 
 
 @contextlib.contextmanager
