@@ -115,3 +115,58 @@ def test_only_the_clocks_read_the_clock() -> None:
     """Durations come from a monotonic clock; the wall clock is a label, read in one place."""
     wall = [name for name, path in modules() for call in ("time.time(", "datetime.now(") if call in path.read_text()]
     assert wall == ["runner.campaign"]
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def takes_namespace(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    found = function.args
+    given = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]
+    return any(one and one.annotation and "Namespace" in ast.unparse(one.annotation) for one in given)
+
+
+def flag_faults(module: str, text: str) -> list[str]:
+    """Return where a module passes parsed flags on instead of values.
+
+    In a command line's package a function may take an `argparse.Namespace` if it is a command's `run`, or if it returns
+    the flags as values: at most `MOST_CONVERTERS` of these a module. Elsewhere no function may, nor import argparse.
+    """
+    tree, in_cli = ast.parse(text), ".cli." in f"{module}."
+    if not in_cli:
+        return [f"{module} imports argparse" for name in imports(tree) if name == "argparse"]
+    taking = [one for one in functions(tree) if takes_namespace(one) and f"{module}.{one.name}" not in CHANGES_FLAGS]
+    others = [one for one in taking if one.name != "run"]
+    found = [f"{module}.{one.name}" for one in others if one.returns is None or ast.unparse(one.returns) in NO_VALUE]
+    return found + [f"{module} has {len(others)} converters"] * (len(others) > MOST_CONVERTERS)
+
+
+MOST_CONVERTERS = 3
+NO_VALUE = ("None", "int", "NoReturn")
+CHANGES_FLAGS = {"runner.cli.service.pin"}  # puts a service's backend and device where the flags would
+
+
+def test_parsed_flags_become_values_where_a_command_begins() -> None:
+    assert [fault for name, path in modules() for fault in flag_faults(name, path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("runner.session", "import argparse"),
+        ("runner.measuring", "def f():\n    from argparse import Namespace"),
+        ("runner.cli.run", "def _measure(args: argparse.Namespace) -> None: ..."),
+        ("runner.cli.merge.table", "def merge(args: argparse.Namespace) -> int: ..."),
+        ("uploader.cli.push", "def push(*, args: Namespace | None): ..."),
+        ("uploader.cli.push", "\n".join(f"def f{i}(args: Namespace) -> str: ..." for i in range(4))),
+    ],
+)
+def test_the_scan_finds_parsed_flags_that_are_passed_on(module: str, text: str) -> None:
+    assert flag_faults(module, text) != []
+
+
+@pytest.mark.parametrize("returned", ["int", "RunRequest"])
+def test_a_command_and_a_converter_may_take_parsed_flags(returned: str) -> None:
+    name = "run" if returned == "int" else "run_request"
+    assert flag_faults("runner.cli.run", f"def {name}(args: argparse.Namespace) -> {returned}: ...") == []
