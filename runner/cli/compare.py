@@ -72,9 +72,9 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and show. Returns the exit code."""
-    sides, output = sides_of(args), output_of(args)
-    found = findings(sides, rule_of(output.threshold), to_decide=False)
-    show(found, output)
+    check_pages(args.markdown, args.out)
+    found = findings(sides_of(args), rule_of(args.threshold), to_decide=False)
+    show(found, args.threshold, args.markdown, args.out, as_json=args.json)
     return 0 if any(one.ratio for one in found.comparisons) else 1
 
 
@@ -91,21 +91,6 @@ class Sides:
     fault: str | None
     display: TerminalDisplay
 
-    @property
-    def measured(self) -> bool:
-        """Whether the sides are yet to be measured."""
-        return bool(self.base_env or self.new_env or self.fault)
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Where the findings go."""
-
-    threshold: float
-    markdown: Path | None
-    page: Path | None
-    as_json: bool
-
 
 def sides_of(args: argparse.Namespace) -> Sides:
     """Return what the flags of `add_sides` compare. Raises `UsageError`."""
@@ -113,18 +98,17 @@ def sides_of(args: argparse.Namespace) -> Sides:
     return Sides(args.command, run_request(args), *sides, TerminalDisplay(args.json))
 
 
-def output_of(args: argparse.Namespace) -> Output:
-    """Return where the flags of `add_output` want the findings, before anything is measured. Raises `UsageError`."""
-    for flag, path in (("--markdown", args.markdown), ("--out", args.out)):
+def check_pages(markdown: Path | None, page: Path | None) -> None:
+    """Refuse files that could not be written, before anything is measured for them. Raises `UsageError`."""
+    for flag, path in (("--markdown", markdown), ("--out", page)):
         if path is None:
             continue
         if path.is_dir() or not path.parent.is_dir():
             raise UsageError(f"{flag}: must name a file in a folder that exists, got {str(path)!r}")
         if not os.access(path.parent, os.W_OK):
             raise UsageError(f"{flag}: {path.parent} cannot be written; name a file in another folder")
-    if args.out is not None and args.out.suffix not in (".html", ".htm"):
-        raise UsageError(f"--out: must end in .html, got {str(args.out)!r}")
-    return Output(args.threshold, args.markdown, args.out, args.json)
+    if page is not None and page.suffix not in (".html", ".htm"):
+        raise UsageError(f"--out: must end in .html, got {str(page)!r}")
 
 
 def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
@@ -136,9 +120,10 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
     from runner.cli import stored
     from runner.stopping import looks_of
 
-    if sides.measured and sides.base:
+    to_measure = sides.base_env or sides.new_env or sides.fault
+    if to_measure and sides.base:
         raise UsageError(f"{sides.command}: name two stored runs or two environments, not both; got {sides.base} too")
-    if sides.measured:
+    if to_measure:
         base, new = _measured(sides, rule if to_decide else None)
     elif sides.base and sides.new:
         base, new = stored_run(sides, sides.base), stored_run(sides, sides.new)
@@ -259,15 +244,15 @@ def check_plant(fault: str | None) -> None:
         raise UsageError(f"--plant: {error}") from error
 
 
-def show(found: Versus, output: Output) -> None:
+def show(found: Versus, threshold: float, markdown: Path | None, page: Path | None, *, as_json: bool) -> None:
     """Print the findings, and write what was asked for."""
     from runner.cli import versus
 
     names = versus.names(found)
-    print(versus.as_json(found, output.threshold) if output.as_json else versus.text(found, names), flush=True)
-    if output.markdown:
-        output.markdown.write_text(versus.markdown(found, names), encoding="utf-8")
-    if output.page:
+    print(versus.as_json(found, threshold) if as_json else versus.text(found, names), flush=True)
+    if markdown:
+        markdown.write_text(versus.markdown(found, names), encoding="utf-8")
+    if page:
         from dashboards import forest, report
 
-        report.write(output.page, forest.page(found, names, output.threshold))
+        report.write(page, forest.page(found, names, threshold))

@@ -73,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
         if name not in BACKENDS:
             raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}")
     if args.prove:
-        return fc_proof.prove(fc_proof.proof_flags(args))
+        fc_proof.refuse_unused(vars(args))
+        return fc_proof.prove(fc_flags(args), args.results, args.seams, as_json=args.json)
     if args.export_csv is not None:
         return _export(chosen_run(args.results, args.run), args.backend, args.export_csv)
     if args.mode is None:

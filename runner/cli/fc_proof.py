@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from records.fc import LOCAL, MODES, Task
 from records.fc_rules import PARAMETERS, backend_faults, memory_fault, parameter_faults
 from records.settings import BACKENDS
-from runner.cli.fc_flags import as_flags, check_values, fc_flags
+from runner.cli.fc_flags import FcFlags, as_flags, check_values
 from runner.cli.options import count_gpus
 from runner.errors import UsageError
 
@@ -49,37 +47,14 @@ UNUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProofFlags:
-    """What the flags ask to be proved, on what; `probe` and `preflight` replace those of this machine in a test."""
-
-    task: dict[str, Any]
-    backends: list[str]
-    results: Path
-    as_json: bool
-    seams: Seams
-
-    @property
-    def device(self) -> str:
-        """What the proof runs on."""
-        return str(self.task.get("device", "cpu"))
-
-    @property
-    def seed(self) -> int:
-        """The seed of weights and batch."""
-        return int(self.task.get("seed", 0))
-
-
-def proof_flags(args: argparse.Namespace) -> ProofFlags:
-    """Return what the flags ask to be proved. Raises `UsageError` for a flag that a proof has no use for."""
-    given = vars(args)
+def refuse_unused(given: Mapping[str, object]) -> None:
+    """Raise `UsageError` for flags, by their values, that a proof has no use for."""
     wrong = [flag.replace("_", "-") for flag, value in UNUSED.items() if given[flag] not in (None, value)]
     if wrong:
         raise UsageError("\n".join(f"--{flag}: has no effect with --prove; leave one of the two out" for flag in wrong))
-    return ProofFlags(fc_flags(args).task, args.backend, args.results, args.json, args.seams)
 
 
-def prove(flags: ProofFlags) -> int:
+def prove(flags: FcFlags, results: Path, seams: Seams, *, as_json: bool) -> int:
     """Prove what the flags ask for; exit code 1 where a task is beyond its limit or a backend gave no answer."""
     from analysis.fc import proof_fault
     from records.fc_proof import ProofAnswer, ProofOrder
@@ -87,41 +62,39 @@ def prove(flags: ProofFlags) -> int:
     from runner.executors.probe import ProcessProbe
     from runner.interrupts import interruptible
 
-    request = proof_request(flags.task)
+    request, seed, device = proof_request(flags.task), flags.task.get("seed", 0), flags.task.get("device", "cpu")
     tasks = request.tasks()
     backends = _backends(flags.backends, tasks)
     _refuse_too_large(tasks)
-    if missing := _missing_gpu(flags):
+    if missing := _missing_gpu(device, seams):
         print(f"preflight: {missing}", file=sys.stderr)
         answers = list[ProofAnswer]()
         refused = dict.fromkeys(backends, missing)
     else:
-        probe = flags.seams.probe or ProcessProbe(str(flags.results.resolve()))
+        probe = seams.probe or ProcessProbe(str(results.resolve()))
         with interruptible():
-            order = ProofOrder(tasks, seed=flags.seed, device=flags.device)
+            order = ProofOrder(tasks, seed=seed, device=device)
             answers, refused = fc.prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
     holds = bool(answers) and not refused and not any(proof_fault(p) for a in answers for p in a.proofs)
-    if flags.as_json:
+    if as_json:
         from records.codec import to_json
 
-        found = {"holds": holds, "seed": flags.seed, "device": flags.device}
-        found |= {"answers": to_json(answers), "refused": refused, "skipped": request.skipped()}
-        print(json.dumps({"version": 1, **found}, indent=1))
+        found = {"holds": holds, "seed": seed, "device": device, "answers": to_json(answers), "refused": refused}
+        print(json.dumps({"version": 1, **found, "skipped": request.skipped()}, indent=1))
     elif not missing:
-        lines = [*proof_lines(answers, refused), f"{_sizes(tasks[0])}, seed {flags.seed}, on {flags.device}"]
+        lines = [*proof_lines(answers, refused), f"{_sizes(tasks[0])}, seed {seed}, on {device}"]
         print("\n".join([*lines, *(f"* not proved: {why}" for why in request.skipped())]))
     return 0 if holds else 1
 
 
-def _missing_gpu(flags: ProofFlags) -> str | None:
+def _missing_gpu(device: str, seams: Seams) -> str | None:
     """Return why nothing can be proved on a GPU; None on the CPU. A test's probe stands for another machine."""
-    checked = flags.seams.preflight
-    if flags.device != "gpu" or (flags.seams.probe and not checked):
+    if device != "gpu" or (seams.probe and not seams.preflight):
         return None
     from runner.preflight.facts import read_gpus
     from runner.preflight.rules import gpu_problems
 
-    facts = (checked and checked.gpus) or read_gpus(())
+    facts = (seams.preflight and seams.preflight.gpus) or read_gpus(())
     return next((str(one) for one in gpu_problems(facts, (), None) if one.status is not None), None)
 
 

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,33 +56,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the checks and write the report; exit code 1 where one failed, 130 after an interruption."""
+    from runner.executors.probe import ProcessProbe
+
     path = _report_path(args.report, args.results)
     if args.merge:
         if args.only or args.backend:
             raise UsageError("--merge: takes whole reports; leave out --only and --backend")
         return _write(_merged(args.merge), path)
-    report, interrupted = _checked(_checks(args))
+    probe = args.seams.probe or ProcessProbe()
+    subject = _backends(args.backend, probe), args.device or "gpu"
+    report, interrupted = _checked(*subject, args.only, args.results, probe)
     code = _write(report, path)
     return Interrupted.exit_code if interrupted else code
-
-
-@dataclass(frozen=True, slots=True)
-class Checks:
-    """What is checked, by which checks (by a part of their name; all without one), and where the scratch goes."""
-
-    backends: Sequence[str]
-    device: str
-    only: Sequence[str]
-    results: Path
-    probe: Probe
-
-
-def _checks(args: argparse.Namespace) -> Checks:
-    """Return what the flags ask to be checked. Raises `UsageError`."""
-    from runner.executors.probe import ProcessProbe
-
-    probe = args.seams.probe or ProcessProbe()
-    return Checks(_backends(args.backend, probe), args.device or "gpu", args.only, args.results, probe)
 
 
 def _merged(files: Sequence[Path]) -> Report:
@@ -92,29 +76,30 @@ def _merged(files: Sequence[Path]) -> Report:
     return merged({file.stem: _read(file) for file in files})
 
 
-def _checked(asked: Checks) -> tuple[Report, bool]:
-    """Run the checks of every backend that is asked for; return also whether a signal ended them."""
+def _checked(
+    backends: Sequence[str], device: str, only: Sequence[str], results: Path, probe: Probe
+) -> tuple[Report, bool]:
+    """Run the checks of these backends, of the names that have a text of `only`; return whether a signal ended them."""
     from runner.campaign import utc_now
     from runner.first_hour.report import Report
     from runner.interrupts import interruptible
 
-    device = asked.device
     count_gpus(device)  # refuses what CUDA_VISIBLE_DEVICES says before anything is asked of the driver
-    _refuse_without_device(asked.backends, device)
-    about = {"date": f"{utc_now():%Y-%m-%d %H:%M} UTC", **_about(device, asked.backends)}
-    asked.results.mkdir(parents=True, exist_ok=True)
+    _refuse_without_device(backends, device)
+    about = {"date": f"{utc_now():%Y-%m-%d %H:%M} UTC", **_about(device, backends)}
+    results.mkdir(parents=True, exist_ok=True)
     done: list[Done] = []
     interrupted = False
     try:
         # In the results folder, since a container's /tmp is small, and no library can be loaded from it.
-        with interruptible(), tempfile.TemporaryDirectory(prefix=".first-hour-", dir=asked.results) as folder:
-            for backend in asked.backends:
+        with interruptible(), tempfile.TemporaryDirectory(prefix=".first-hour-", dir=results) as folder:
+            for backend in backends:
                 own = Path(folder).resolve() / backend
-                _run_all(_chosen(_steps(asked.probe, backend, device, own), asked.only), done)
+                _run_all(_chosen(_steps(probe, backend, device, own), only), done)
     except Interrupted:
         interrupted = True
     if not done and not interrupted:
-        raise UsageError(f"--only: no check has {' or '.join(map(repr, asked.only))} in its name")
+        raise UsageError(f"--only: no check has {' or '.join(map(repr, only))} in its name")
     return Report(f"a {device.upper()}", about, done), interrupted
 
 

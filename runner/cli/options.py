@@ -220,14 +220,14 @@ def _executors(args: argparse.Namespace) -> Executors:
 
     Raises `UsageError` for flags of containers where none are made, and for a profile that cannot be read.
     """
-    from runner.executors.chosen import AskedLimits, InContainers, InProcesses
+    from runner.executors.chosen import InContainers, InProcesses, container_limits
 
     offered = STARTS[args.executor]
     if args.start is not None and args.start not in offered:
         raise UsageError(f"--start: must be {' or '.join(offered)} with --executor {args.executor}, got {args.start}")
     start = args.start or offered[0]
     if args.executor == "docker":
-        limits = AskedLimits(args.memory, args.shm_size, _seccomp(args.seccomp))
+        limits = container_limits(args.memory, args.shm_size, _seccomp(args.seccomp))
         return InContainers(start, args.images, limits, args.seams.engine)
     for name in ("images", "memory", "shm_size", "seccomp"):
         if getattr(args, name) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,18 +74,10 @@ def run(args: argparse.Namespace) -> int:
     if args.result is not None or not service:
         check_output("--result", output)
     labels = result_file.Labels(args.framework, args.metrics_suffix)
-    return _measured(request, matrix, TerminalDisplay(args.json), ResultFile(output, labels))
+    return _measured(request, matrix, TerminalDisplay(args.json), output, labels)
 
 
-@dataclass(frozen=True, slots=True)
-class ResultFile:
-    """Where the task's figures are written, and what they are called there."""
-
-    path: Path
-    labels: Labels
-
-
-def _measured(request: RunRequest, matrix: Matrix, display: TerminalDisplay, result: ResultFile) -> int:
+def _measured(request: RunRequest, matrix: Matrix, display: TerminalDisplay, output: Path, labels: Labels) -> int:
     """Measure the one task of a matrix, write its figures and show them."""
     from records.store import latest_attempts
     from runner.adaptive import Goal
@@ -94,15 +86,14 @@ def _measured(request: RunRequest, matrix: Matrix, display: TerminalDisplay, res
     from runner.tasks import result_file
 
     matrix, cells = request.choice.cells_of(matrix)
-    result.path.unlink(missing_ok=True)  # what an earlier run found is no result of this one
+    output.unlink(missing_ok=True)  # what an earlier run found is no result of this one
     asked = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out))
     session = measure_session(request, asked, Goal(request.budget_of(matrix)), display)
-    figures = result_file.document(latest_attempts(session.records("")), result.labels)
+    figures = result_file.document(latest_attempts(session.records("")), labels)
     if figures:  # before anything is printed: who reads that may leave amid it
-        result.path.write_text(result_file.text(figures), encoding="utf-8")
+        output.write_text(result_file.text(figures), encoding="utf-8")
     code = conclude(request, session, display)
-    written = f"result: {result.path}"
-    display.say(written if figures else f"no result: nothing was measured, and {result.path} was not written")
+    display.say(f"result: {output}" if figures else f"no result: nothing was measured, and {output} was not written")
     return code
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from runner.errors import UsageError
 
@@ -23,27 +23,6 @@ if TYPE_CHECKING:
 MACHINES_SHARE = 1 / 16
 
 
-class Executors(Protocol):
-    """Makes the executor of each run of a command."""
-
-    @property
-    def in_containers(self) -> bool:
-        """Whether cells run in containers."""
-
-    @property
-    def started(self) -> str:
-        """How cells start, as `run.json` keeps it: a run in containers never continues one in processes."""
-
-    def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
-        """Return the versions or images that these cells will find."""
-
-    def end_leftovers(self, results: Path) -> None:
-        """End what a killed runner left that measured into this results folder."""
-
-    def executor(self, run: Run, python: str | None) -> Executor:
-        """Return what runs a run's cells, under another Python if one is named."""
-
-
 @dataclass(frozen=True, slots=True)
 class InProcesses:
     """Cells are processes of this machine; `start` is `fork` or `fresh`."""
@@ -53,7 +32,7 @@ class InProcesses:
 
     @property
     def started(self) -> str:
-        """How cells start."""
+        """How cells start, as `run.json` keeps it: a run in containers never continues one in processes."""
         return self.start
 
     def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
@@ -77,29 +56,6 @@ class InProcesses:
         return ProcessExecutor(start=self.start, mark=str(run.folder.parent.resolve()), interpreter=interpreter)
 
 
-@dataclass(frozen=True, slots=True)
-class AskedLimits:
-    """What a container may use, as far as it was asked for; None means the usual."""
-
-    memory_bytes: int | None = None
-    shared_memory_bytes: int | None = None
-    seccomp: Seccomp | None = None
-
-    def limits(self) -> Limits:
-        """Return the limits of a container, with nearly all of the machine's memory by default. Raises `UsageError`."""
-        from runner.executors.engine import Limits
-        from runner.surroundings.memory import usable_bytes
-        from runner.surroundings.tree import Tree
-
-        here = usable_bytes(Tree())
-        memory = self.memory_bytes or (round(here * (1 - MACHINES_SHARE)) if here else None)
-        if memory is None:
-            raise UsageError("--memory: must be given, since this machine does not tell how much it has")
-        usual = Limits(memory)
-        shared_memory = self.shared_memory_bytes or usual.shared_memory_bytes
-        return Limits(memory, shared_memory, usual.processes, self.seccomp)
-
-
 class InContainers:
     """Each cell runs in a container of its image, made for it (`fresh`) or forked from a container's server (`warm`).
 
@@ -108,10 +64,10 @@ class InContainers:
 
     in_containers = True
 
-    def __init__(self, start: str, images: str | None, asked: AskedLimits, engine: Engine | None = None) -> None:
+    def __init__(self, start: str, images: str | None, limits: Limits, engine: Engine | None = None) -> None:
         from runner.executors.docker import IMAGES
 
-        self._start, self._images, self._asked = start, images or IMAGES, asked
+        self._start, self._images, self._limits = start, images or IMAGES, limits
         self._connected = engine
         self._found: dict[str, Image | str] = {}
 
@@ -146,7 +102,7 @@ class InContainers:
         from runner.executors.docker import DockerExecutor, Place
 
         place = Place(str(run.folder.parent.resolve()), run.run_id, self._images, self._found)
-        return DockerExecutor(self._engine(), place, self._asked.limits(), warm=self._start == "warm")
+        return DockerExecutor(self._engine(), place, self._limits, warm=self._start == "warm")
 
     def _engine(self) -> Engine:
         """Return the engine. Raises `ExecutorError` if none answers."""
@@ -155,3 +111,21 @@ class InContainers:
 
             self._connected = connect()
         return self._connected
+
+
+Executors = InProcesses | InContainers
+"""Makes the executor of each run of a command."""
+
+
+def container_limits(memory_bytes: int | None, shared_memory_bytes: int | None, seccomp: Seccomp | None) -> Limits:
+    """Return what a container may use: nearly all of the machine's memory by default. Raises `UsageError`."""
+    from runner.executors.engine import Limits
+    from runner.surroundings.memory import usable_bytes
+    from runner.surroundings.tree import Tree
+
+    here = usable_bytes(Tree())
+    memory = memory_bytes or (round(here * (1 - MACHINES_SHARE)) if here else None)
+    if memory is None:
+        raise UsageError("--memory: must be given, since this machine does not tell how much it has")
+    usual = Limits(memory)
+    return Limits(memory, shared_memory_bytes or usual.shared_memory_bytes, usual.processes, seccomp)
