@@ -64,7 +64,8 @@ def arms(backend: str, task: Task) -> dict[str, Arm]:
 def ready(task: Task, plug: Any) -> tuple[Any, Any, Any]:
     """Return a model that has taken a step of `fit`, at the task's weights; the batch, and an endless source of it."""
     from models.fc import layout
-    from models.registry import Request, load
+    from models.registry import load
+    from models.workload import Request
 
     model = load("fc")(Request({"level": task.level, "weight_size": task.weight_size}, "synthetic", None)).model
     batch = plug.resident(layout.draw_batch(task, SEED))
