@@ -91,7 +91,8 @@ def _source(args: argparse.Namespace) -> Source:
     from dashboards.board import empty_notice
     from dashboards.questions import EVER
     from runner.campaign import utc_now
-    from uploader.warehouse import is_local, open_warehouse
+    from uploader.opening import open_warehouse
+    from uploader.warehouse import is_local
 
     warehouse = open_warehouse(args.source, args.results, options.reached(args))
     if is_local(args.source):

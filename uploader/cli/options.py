@@ -52,7 +52,7 @@ def add_first_day(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def warehouse(args: argparse.Namespace) -> Iterator[Warehouse]:
     """Open the warehouse that the flags name. Raises `UploadError`."""
-    from uploader.warehouse import open_warehouse
+    from uploader.opening import open_warehouse
 
     opened = open_warehouse(args.to, args.results, reached(args))
     try:
