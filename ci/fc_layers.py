@@ -38,7 +38,8 @@ Run = Callable[[int], float]
 
 def arms(backend: str, task: Task) -> dict[str, Arm]:
     """Return an epoch of each rung. Ends the script where they do not do the same work."""
-    from models.fc.crew import Order, assemble, reserve
+    from models.fc.crew import Order
+    from models.fc.native.assembly import assemble, reserve
     from runner.cell import backends
 
     if task.precision != "float32":

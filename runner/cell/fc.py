@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order, assemble, reserve
+from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order
+from models.fc.native.assembly import assemble, reserve
 from records import fc, fc_rules, inherited, network
 from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
