@@ -16,7 +16,7 @@ from runner.cli.options import add_measuring_options, check_output, chosen_of, c
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
-    from runner.entries import Entry
+    from runner.entry import Entry
     from runner.matrix import Matrix
     from runner.tasks.cfg import Filled
 
