@@ -119,8 +119,8 @@ def earlier_wall_times(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, seed: int) -> None:
+    from runner.cli.attempt_text import work
     from runner.cli.format import asked
-    from runner.cli.progress import work
 
     lines = ["", "cells"]
     for cell in cells:

@@ -14,9 +14,9 @@ import pytest
 
 from analysis.gate import Rule
 from records.schema import Record, Status
+from runner.cli.attempt_text import result
 from runner.cli.compare import _also
 from runner.cli.main import main
-from runner.cli.progress import result
 from runner.executors.interpreter import Interpreter
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.sessions import nights, processes, run_name, store_session
