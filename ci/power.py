@@ -231,15 +231,15 @@ def power_table(kept: dict[str, list[Any]]) -> Iterator[str]:
         for one in found:
             count = power.affordable(one, power.SAME, BUDGETS_S[condition])
             for name, finds, inner in (("interval", power.by_interval, power.INNER), ("gate", power.by_gate, 50)):
-                shares = []
+                shares, draws = [], power.Draws(generator, inner)
                 for slowdown in SLOWDOWNS:
                     logs = one.logs(power.SAME)
                     if slowdown:
-                        shares.append(_share(power.power(logs, count, finds, generator, slowdown, inner)))
+                        shares.append(_share(power.power(logs, count, finds, draws, slowdown)))
                     else:
                         alarms = power.false_alarms(logs, count, finds, generator)
                         shares.append("-" if alarms is None else f"{alarms:.1%}")
-                shares.append(_share(power.power(one.logs(power.SLOWER), count, finds, generator, None, inner)))
+                shares.append(_share(power.power(one.logs(power.SLOWER), count, finds, draws)))
                 budget = f"{BUDGETS_S[condition]:.0f} s | {count}"
                 yield f"| {condition}, {one.backend}, {name} | {budget} | {' | '.join(shares)} |"
 
