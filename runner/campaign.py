@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from records.schema import MEASURED, Machine, Record, Status
-from records.settings import Settings
 from records.store import Run
 from runner.attempts import record_of
 from runner.cell.job import Job
@@ -29,6 +28,7 @@ from runner.executors.watch import Never
 from runner.machine import free_memory_bytes
 from runner.matrix import Cell
 from runner.plan import Step, calibration_group
+from runner.shared_folders import CUDA_CACHE, autotuned, compile_cache, cuda_cache, made
 from runner.surroundings.block import judged_together
 
 TARGET_EPOCH_S = 0.5
@@ -40,8 +40,6 @@ MOST_REPLACEMENTS = 1
 REPLACED_SHARE, SURELY_REPLACED = 0.25, 2
 # What a process may come to need beyond its own size so far, before another is started beside it.
 ROOM_FACTOR = 2
-# The folder of a run in which its GPU cells keep what the driver compiled, until the run is finished.
-CUDA_CACHE = "cuda-cache"
 # Every process of a cell does the same: one of them is traced.
 TRACED_REPEAT = 0
 
@@ -374,40 +372,13 @@ class _Campaign:
             folder=str(folder.absolute()),
             import_roots=self._workshop.import_roots,
             dataset_dir=self._workshop.dataset_dir,
-            compile_cache_dir=_compile_cache(arm.run, settings),
+            compile_cache_dir=compile_cache(arm.run, settings),
             fault=arm.fault,
-            autotune_dir=_autotuned(arm.run, step.cell),
-            cuda_cache_dir=_cuda_cache(arm.run, step.cell),
+            autotune_dir=autotuned(arm.run, step.cell),
+            cuda_cache_dir=cuda_cache(arm.run, step.cell),
             steps_held=step.cell.steps_held,
             task=step.cell.task,
-            outputs_dir=_made(arm.run.folder / "outputs" / name) if step.cell.task else None,
+            outputs_dir=made(arm.run.folder / "outputs" / name) if step.cell.task else None,
             trace=step.cell.trace if step.repeat == TRACED_REPEAT else None,
             board=self._workshop.log_dir is not None and step.cell.task is None,
         )
-
-
-def _compile_cache(run: Run, settings: Settings) -> str | None:
-    if settings.compile_cache == "cold":
-        return None
-    return _made(run.folder / "compile-cache" / settings.backend)
-
-
-def _autotuned(run: Run, cell: Cell) -> str | None:
-    """Return where the repeats of a cell keep what was tuned; None where each tunes for itself, or nothing is."""
-    if cell.settings.autotune != "pinned":
-        return None
-    return _made(run.folder / "autotune" / cell.cell_id)
-
-
-def _cuda_cache(run: Run, cell: Cell) -> str | None:
-    """Return where the GPU cells of a run keep what the driver compiled; a command has its own home or the caller's.
-
-    Under `compile_cache: cold`, too: what a backend compiles itself is machine code that the driver does not keep.
-    """
-    is_gpu_cell = cell.settings.device == "gpu" and cell.task is None
-    return _made(run.folder / CUDA_CACHE) if is_gpu_cell else None
-
-
-def _made(folder: Path) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    return str(folder.absolute())
