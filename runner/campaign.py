@@ -24,6 +24,7 @@ from records.store import Run
 from runner.attempts import record_of
 from runner.cell.job import Job
 from runner.executors import Executor, Outcome, Running, WaitingCell
+from runner.executors.contract import Contract
 from runner.executors.watch import Never
 from runner.machine import free_memory_bytes
 from runner.matrix import Cell
@@ -67,11 +68,12 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Where the records of an arm go and what runs its cells; `fault` is planted in its workloads."""
+    """Where the records of an arm go and what runs its cells, under which contract; `fault` is planted in workloads."""
 
     run: Run
     executor: Executor
     fault: str | None = None
+    contract: Contract = Contract()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,8 @@ class _Campaign:
 
     def _waiting(self, working: _Trial) -> list[WaitingCell]:
         """Return the comparison's cells that are alive and wait while this one works."""
-        waiting = [trial for trial in self._started if trial is not working]
+        others = [trial for trial in self._started if trial is not working]
+        waiting = [trial for trial in others if self._contract(trial).local_pids]
         return [WaitingCell(trial.name, root) for trial in waiting if (root := trial.running.root()) is not None]
 
     def _publish_all(self, ended: Sequence[_Ended]) -> list[Step]:
@@ -236,9 +239,14 @@ class _Campaign:
         """Return whether one more process may stay alive beside these: an accelerator cannot hold several at once."""
         if cell.settings.device != "cpu":
             return False
+        if not self._contract(warm[0]).local_machine:
+            return True
         free_bytes = free_memory_bytes()
         largest = max(trial.running.resident_bytes() for trial in warm)
         return free_bytes is None or free_bytes > ROOM_FACTOR * largest
+
+    def _contract(self, trial: _Trial) -> Contract:
+        return self._workshop.arms[trial.step.arm].contract
 
     def _needs_calibration(self, step: Step) -> bool:
         settings = step.cell.settings
@@ -338,7 +346,10 @@ class _Campaign:
         shutil.rmtree(trial.job.folder, ignore_errors=True)
 
     def _publish(self, step: Step, job: Job, outcome: Outcome, started_at: datetime) -> Record:
-        run = self._workshop.arms[step.arm].run
+        arm = self._workshop.arms[step.arm]
+        run = arm.run
+        if problem := arm.contract.problem(outcome):
+            outcome = Outcome(infrastructure=problem, wall_time_s=outcome.wall_time_s)
         record = record_of(run.run_id, self._workshop.machine, job, (outcome, started_at))
         if job.trace is not None:
             from runner.traces import with_trace_kept  # a run without traces does without

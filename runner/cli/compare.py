@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix, share
+from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix, executors_of, share
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -182,9 +182,9 @@ def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
     check_plant(args.plant)
     base = of_environment(args.base_env, "--base-env") if args.base_env else None
     new = of_environment(args.new_env, "--new-env") if args.new_env else None
-    if args.executor != "process" and (base or new):
+    if (base or new) and not executors_of(args).contract.local_software:
         raise UsageError(
-            f"--executor {args.executor}: cells in containers have their image's environment, not another's"
+            f"--executor {args.executor}: its cells bring their own environment; leave out --base-env and --new-env"
         )
     matrix, cells = chosen_matrix(args)
     for flag, interpreter in (("--base-env", base), ("--new-env", new)):

@@ -174,7 +174,7 @@ def _backends(named: Sequence[str], probe: Probe) -> list[str]:
 def _about(device: str, backends: Sequence[str]) -> dict[str, str]:
     """Return what a reader of the report needs to know of the machine and the versions."""
     from runner import machine
-    from runner.cli.run import installed_versions
+    from runner.executors.interpreter import installed_versions
 
     here, versions = machine.detect(), installed_versions()
     gpus = {"GPUs": ", ".join(here.gpus) or "none", "driver": here.gpu_driver or "none"} if device == "gpu" else {}

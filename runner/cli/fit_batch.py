@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING
 
 from runner.cli import cells
-from runner.cli.options import add_matrix_options, add_measuring_options, chosen_matrix
+from runner.cli.options import add_matrix_options, add_measuring_options, chosen_matrix, executors_of
 
 if TYPE_CHECKING:
     from runner.largest_cells import Found
@@ -31,11 +31,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search on each backend and print what was found."""
-    from runner.cli import containers
     from runner.cli.largest import find, line
     from runner.cli.preflight import printed
 
-    containers.check(args)
+    executors_of(args)
     chosen = _chosen(args)
     found = [(cell, find(args, cell)) for cell in chosen]
     if args.json:

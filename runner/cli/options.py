@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import UsageError
+from runner.executors import registry
 
 if TYPE_CHECKING:
     from runner.matrix import Cell, Matrix
     from runner.overrides import Overrides
 
 MATRIX = Path("matrix.yaml")
-EXECUTORS = ("process", "docker")
-# What each executor takes as --start, its default first.
-STARTS = {"process": ("fork", "fresh"), "docker": ("fresh", "warm")}
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -70,7 +68,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     add_results_option(group)
     group.add_argument(
         "--start",
-        choices=("fork", "fresh", "warm"),
+        choices=tuple(dict.fromkeys(start for entry in registry.ENTRIES.values() for start in entry.starts)),
         help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
         "accelerators always start fresh (default: fork; with --executor docker: fresh, or warm for fork)",
     )
@@ -90,32 +88,21 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--datasets", type=Path, metavar="FOLDER", help="where data sets lie; default: ~/.keras/datasets"
     )
-    _add_container_options(parser)
-
-
-def _add_container_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("in containers (docs/containers.md)")
     group.add_argument(
         "--executor",
-        choices=EXECUTORS,
-        default=EXECUTORS[0],
-        help="run cells as processes of this machine, or each in a container from its backend's image",
+        choices=tuple(registry.ENTRIES),
+        default=registry.DEFAULT,
+        help=f"{', or '.join(entry.summary for entry in registry.ENTRIES.values())}; default: {registry.DEFAULT}",
     )
-    group.add_argument(
-        "--images", metavar="NAME", help="where those images are tagged; default: keras-benchmark-matrix, as built here"
-    )
-    group.add_argument(
-        "--memory",
-        type=partial(size_bytes, "--memory"),
-        metavar="SIZE",
-        help="of one container, as in 8g; default: nearly all",
-    )
-    group.add_argument(
-        "--shm-size", type=partial(size_bytes, "--shm-size"), metavar="SIZE", help="of its /dev/shm; default: 1g"
-    )
-    group.add_argument(
-        "--seccomp", metavar="FILE", help="its seccomp profile, or unconfined; default: the engine's own"
-    )
+    for entry in registry.ENTRIES.values():
+        if entry.options:
+            _add_executor_options(parser.add_argument_group(f"in {entry.place} ({entry.guide})"), entry)
+
+
+def _add_executor_options(group: argparse._ArgumentGroup, entry: registry.Entry) -> None:
+    for option in entry.options:
+        read = partial(size_bytes, option.flag) if option.is_size else str
+        group.add_argument(option.flag, type=read, metavar=option.metavar, help=option.meaning)
 
 
 def add_results_option(parser: argparse._ActionsContainer) -> None:
@@ -152,12 +139,12 @@ def size_bytes(flag: str, text: str) -> int:
     return int(number) << SIZE_UNITS.get(unit, 0)
 
 
-def start_of(args: argparse.Namespace) -> str:
-    """Return how cells start, by the flag or the executor's default. Raises `UsageError`."""
-    offered = STARTS[args.executor]
-    if args.start is not None and args.start not in offered:
-        raise UsageError(f"--start: must be {' or '.join(offered)} with --executor {args.executor}, got {args.start}")
-    return args.start or offered[0]
+def executors_of(args: argparse.Namespace) -> registry.Executors:
+    """Return what the flags say that cells run in, the same one throughout a command. Raises `UsageError`."""
+    if getattr(args, "executors", None) is None:
+        args.executors = registry.chosen(args.executor, args.start, vars(args), args.seams.engine)
+    found: registry.Executors = args.executors
+    return found
 
 
 def seconds(text: str) -> float:

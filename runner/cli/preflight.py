@@ -8,6 +8,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from runner.cli.options import executors_of
+
 if TYPE_CHECKING:
     from runner.campaign import Arm
     from runner.preflight.cells import Preflight
@@ -17,16 +19,17 @@ if TYPE_CHECKING:
 def before_measuring(args: argparse.Namespace, session: Session) -> Preflight | None:
     """Return the preflight of what is pending, its problems printed; None if no cell needs one.
 
-    A test's executor stands for another machine: this one is then not examined.
+    This machine is not examined for cells of another one, for which a test's executor stands, too.
     """
     cells = [(step.cell.settings, step.cell.task) for step in session.pending]
     if all(settings.device == "cpu" for settings, _ in cells):
         return None
     found: Preflight | None = args.seams.preflight
-    if found is None and args.seams.executor is None:
+    contract = executors_of(args).contract
+    if found is None and args.seams.executor is None and contract.local_machine:
         from runner.preflight.cells import preflight_of
 
-        found = preflight_of([settings for settings, _ in cells], in_containers=args.executor == "docker")
+        found = preflight_of([settings for settings, _ in cells], in_containers=not contract.local_software)
     shown: set[str] = vars(args).setdefault("preflight_printed", set())
     for line in found.lines(cells) if found else ():
         if line not in shown:

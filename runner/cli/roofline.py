@@ -96,9 +96,9 @@ def _stage(args: argparse.Namespace) -> Stage:
     from records.codec import to_json
     from records.store import Results
     from runner import machine
-    from runner.cli.run import installed_versions
     from runner.cli.stored import chosen_run
     from runner.cli.usual import usual_values
+    from runner.executors.interpreter import installed_versions
 
     if args.run is None and Results(args.results).latest() is None:
         return Stage(None, {"machine": to_json(machine.detect()), "versions": installed_versions()}, [])
@@ -130,7 +130,7 @@ def _measured(args: argparse.Namespace, stage: Stage) -> Peaks | None:
     from runner import machine
     from runner import roofline as runs
     from runner.campaign import utc_now
-    from runner.cli.run import installed_versions
+    from runner.executors.interpreter import installed_versions
     from runner.interrupts import interruptible
     from runner.peaks import Effort, Subject, measure
 

@@ -6,15 +6,13 @@ infrastructure spoiled. A finished one starts a new run."""
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli import sending
-from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix, start_of
+from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix, executors_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +63,8 @@ def measure_session(args: argparse.Namespace, results: Results, asked: Request, 
     from runner.interrupts import interruptible
     from runner.surroundings import pinning
 
-    pinning.check(cell.settings for cell in asked.cells)
+    if executors_of(args).contract.local_machine:
+        pinning.check(cell.settings for cell in asked.cells)
     if not args.json:
         print("".join(f"{line}\n" for line in left_out.lines(left_out.read(asked.about))), end="", flush=True)
     with interruptible():
@@ -100,28 +99,23 @@ def request(
 
 
 def started(args: argparse.Namespace) -> str:
-    """Return how cells start, as a run keeps it: a run in containers is no other's continuation."""
-    start = start_of(args)
-    return start if args.executor == "process" else f"{args.executor} {start}"
+    """Return how cells start, as a run keeps it."""
+    return executors_of(args).started
 
 
 def own_arm(args: argparse.Namespace, cells: Sequence[Cell], fault: str | None = None) -> ArmAsked:
-    """Return an arm of this Python or, where cells run in containers, of their images."""
-    from runner.cli import containers
+    """Return an arm of the software that the executor's cells find."""
     from runner.session import ArmAsked
 
-    containers.check(args)
-    if args.executor == "docker":
-        return ArmAsked(None, fault, containers.images_here(args, cells))
-    return asked_arm(None, fault)
+    return ArmAsked(None, fault, executors_of(args).software(cells))
 
 
 def asked_arm(interpreter: Interpreter | None, fault: str | None) -> ArmAsked:
     """Return an arm of this Python, or of another."""
-    from runner.executors.interpreter import Interpreter
+    from runner.executors.interpreter import installed_versions
     from runner.session import ArmAsked
 
-    versions = (interpreter or Interpreter(sys.executable)).versions() if interpreter else installed_versions()
+    versions = interpreter.versions() if interpreter else installed_versions()
     return ArmAsked(interpreter.python if interpreter else None, fault, versions)
 
 
@@ -129,17 +123,13 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
     from runner import machine
     from runner.adaptive import Adaptive
     from runner.campaign import Workshop, measure, utc_now
-    from runner.cli import containers, options, preflight
+    from runner.cli import options, preflight
     from runner.cli.plan import estimates
     from runner.cli.progress import progress
-    from runner.executors.process_tree import end_leftovers
     from runner.session import begin, resume
 
     log_dir = options.log_dir(args)
-    mark = str(args.results.resolve())
-    end_leftovers(mark)
-    if args.executor == "docker":
-        containers.end_leftovers(args)
+    executors_of(args).end_leftovers(args.results)
     here = machine.detect()
     session = None if args.new else resume(results, asked, here)
     if session and not args.json:
@@ -154,13 +144,13 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
     with progress(args.json, session.steps, session.pending, expected_s, preflight.printed(args)) as observer:
         workshop = Workshop(
             arms={
-                name: preflight.behind(checked, arm, _arm(args, session.runs[name], arm, mark))
+                name: preflight.behind(checked, arm, _arm(args, session.runs[name], arm))
                 for name, arm in asked.arms.items()
             },
             observer=observer,
             machine=here,
             import_roots=[str(Path.cwd()), str(args.matrix.resolve().parent)],
-            dataset_dir=str(_dataset_dir(args)),
+            dataset_dir=_dataset_dir(args),
             log_dir=log_dir,
         )
         measure(workshop, session.pending, adaptive.more)
@@ -168,36 +158,21 @@ def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: G
     return session
 
 
-def _arm(args: argparse.Namespace, run: Run, asked: ArmAsked, mark: str) -> Arm:
+def _arm(args: argparse.Namespace, run: Run, asked: ArmAsked) -> Arm:
     from runner.campaign import Arm
-    from runner.cli import containers
-    from runner.executors.interpreter import Interpreter
-    from runner.executors.process import ProcessExecutor
 
     if args.seams.executor:
         return Arm(run, args.seams.executor, asked.fault)
-    if args.executor == "docker":
-        return Arm(run, containers.executor(args, run), asked.fault)
-    interpreter = Interpreter(asked.python, foreign=asked.python != sys.executable) if asked.python else None
-    return Arm(run, ProcessExecutor(start=start_of(args), mark=mark, interpreter=interpreter), asked.fault)
+    executors = executors_of(args)
+    return Arm(run, executors.executor(run, asked.python), asked.fault, executors.contract)
 
 
-def _dataset_dir(args: argparse.Namespace) -> Path:
+def _dataset_dir(args: argparse.Namespace) -> str | None:
+    """Return where a cell finds data sets; None for the usual place of a machine with other files than this one."""
+    if not executors_of(args).contract.local_files:
+        return str(args.datasets) if args.datasets else None
     home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
-    return (args.datasets or home / "datasets").resolve()
-
-
-def installed_versions() -> dict[str, str]:
-    """Return the versions of what a run is made of, as installed; looks them up and imports nothing."""
-    from importlib import metadata
-
-    from runner.executors.interpreter import DISTRIBUTIONS
-
-    found = {}
-    for name in DISTRIBUTIONS:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+    return str((args.datasets or home / "datasets").resolve())
 
 
 def conclude(args: argparse.Namespace, store: Run, session: Session) -> int:

@@ -311,4 +311,4 @@ def test_another_environment_is_refused_where_cells_run_in_containers(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("runner.executors.interpreter.of_environment", lambda folder, flag: Bare(str(folder)))
     code, printed = told(["--base-env", "bare", "--executor", "docker"], capsys)
-    assert (code, printed.startswith("runner: --executor docker: cells in containers have")) == (2, True)
+    assert (code, printed.startswith("runner: --executor docker: its cells bring their own environment")) == (2, True)
