@@ -70,9 +70,10 @@ COLUMNS = {
 
 def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     """Measure one session of three arms, in `folder`/`condition`."""
+    from runner.executors.chosen import InProcesses
+
     from runner.adaptive import Goal
     from runner.cli.display import TerminalDisplay
-    from runner.executors.chosen import InProcesses
     from runner.measuring import about_matrix, measure_session, own_arm, session_request
     from runner.overrides import Overrides
     from runner.request import CellChoice, RunRequest
@@ -234,15 +235,15 @@ def power_table(kept: dict[str, list[Any]]) -> Iterator[str]:
         for one in found:
             count = power.affordable(one, power.SAME, BUDGETS_S[condition])
             for name, finds, inner in (("interval", power.by_interval, power.INNER), ("gate", power.by_gate, 50)):
-                shares = []
+                shares, draws = [], power.Draws(generator, inner)
                 for slowdown in SLOWDOWNS:
                     logs = one.logs(power.SAME)
                     if slowdown:
-                        shares.append(_share(power.power(logs, count, finds, generator, slowdown, inner)))
+                        shares.append(_share(power.power(logs, count, finds, draws, slowdown)))
                     else:
                         alarms = power.false_alarms(logs, count, finds, generator)
                         shares.append("-" if alarms is None else f"{alarms:.1%}")
-                shares.append(_share(power.power(one.logs(power.SLOWER), count, finds, generator, None, inner)))
+                shares.append(_share(power.power(one.logs(power.SLOWER), count, finds, draws)))
                 budget = f"{BUDGETS_S[condition]:.0f} s | {count}"
                 yield f"| {condition}, {one.backend}, {name} | {budget} | {' | '.join(shares)} |"
 

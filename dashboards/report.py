@@ -85,11 +85,7 @@ def render(
         machine_line=environment.machine_line(records),
         run_facts=environment.run_facts(about),
         machines=environment.machines(records),
-        grids=[
-            ("Versions", environment.versions(records)),
-            ("Resolved settings", environment.resolved(records)),
-            ("Surroundings and cost", environment.surroundings(records)),
-        ],
+        grids=environment.grids(records),
     )
 
 

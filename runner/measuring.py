@@ -24,6 +24,7 @@ from runner.adaptive import Adaptive, Goal
 from runner.campaign import Arm, Observer, Workshop, measure, utc_now
 from runner.errors import UsageError
 from runner.estimates import estimates
+from runner.executors.contract import Contract
 from runner.matrix import Cell
 from runner.plan import Step
 from runner.request import RunRequest
@@ -92,13 +93,14 @@ def about_matrix(path: Path, not_run: Sequence[LeftOut] = ()) -> dict[str, Any]:
 
 
 def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None) -> ArmAsked:
-    """Return an arm of this Python or, if cells run in containers, of their images."""
+    """Return an arm of the software that the executor's cells find."""
     return ArmAsked(None, fault, request.executors.software(cells))
 
 
 def measure_session(request: RunRequest, asked: SessionRequest, goal: Goal, display: Display) -> Session:
     """Measure what is asked for, continuing where an earlier start ended, and return the session."""
-    pinning.check(cell.settings for cell in asked.cells)
+    if request.executors.contract.local_machine:
+        pinning.check(cell.settings for cell in asked.cells)
     if lines := left_out.lines(left_out.read(asked.about)):
         display.say("\n".join(lines))
     with writing(request.results) as results:
@@ -118,7 +120,7 @@ def measure_session(request: RunRequest, asked: SessionRequest, goal: Goal, disp
                 observer=observer,
                 machine=here,
                 import_roots=[str(Path.cwd()), str(request.choice.matrix.resolve().parent)],
-                dataset_dir=str(_dataset_dir(request)),
+                dataset_dir=_dataset_dir(request),
                 log_dir=log_dir,
             )
             measure(workshop, session.pending, adaptive.more)
@@ -152,31 +154,39 @@ def _made(log_dir: Path | None) -> Path | None:
 def _preflight(request: RunRequest, session: Session, display: Display) -> Preflight | None:
     """Return the preflight of what is pending, its problems shown; None if no cell needs one.
 
-    A test's executor stands for another machine: this one is then not examined.
+    This machine is not examined for cells of another one, for which a test's executor stands, too.
     """
     cells = [(step.cell.settings, step.cell.task) for step in session.pending]
     if all(settings.device == "cpu" for settings, _ in cells):
         return None
-    found = request.seams.preflight
-    if found is None and request.seams.executor is None:
+    found, contract = request.seams.preflight, request.executors.contract
+    if found is None and request.seams.executor is None and contract.local_machine:
         from runner.preflight.cells import preflight_of
 
-        found = preflight_of([settings for settings, _ in cells], in_containers=request.executors.in_containers)
+        found = preflight_of([settings for settings, _ in cells], in_containers=not contract.local_software)
     display.problems(found.lines(cells) if found else ())
     return found
 
 
 def _arm(request: RunRequest, run: Run, asked: ArmAsked, preflight: Preflight | None) -> Arm:
     """Return an arm that starts no cell which the preflight refuses; another Python's builds are not judged."""
-    executor = request.seams.executor or request.executors.executor(run, asked.python)
+    own = request.executors
+    executor, contract = (
+        (request.seams.executor, Contract())
+        if request.seams.executor
+        else (own.executor(run, asked.python), own.contract)
+    )
     if preflight is not None:
         from runner.preflight.executor import CheckedExecutor
 
-        own = preflight if asked.python is None else replace(preflight, versions={})
-        executor = CheckedExecutor(executor, own)
-    return Arm(run, executor, asked.fault)
+        known = preflight if asked.python is None else replace(preflight, versions={})
+        executor = CheckedExecutor(executor, known)
+    return Arm(run, executor, asked.fault, contract)
 
 
-def _dataset_dir(request: RunRequest) -> Path:
+def _dataset_dir(request: RunRequest) -> str | None:
+    """Return where a cell finds data sets; None for the usual place of a machine with other files than this one."""
+    if not request.executors.contract.local_files:
+        return str(request.datasets) if request.datasets else None
     home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
-    return (request.datasets or home / "datasets").resolve()
+    return str((request.datasets or home / "datasets").resolve())

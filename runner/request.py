@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from runner.seams import Seams
 
 if TYPE_CHECKING:
-    from runner.executors.chosen import Executors
+    from runner.executors.registry import Executors
     from runner.matrix import Cell, Matrix
     from runner.overrides import Overrides
     from runner.service import Service

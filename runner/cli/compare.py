@@ -204,8 +204,11 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     request = sides.request
     base = of_environment(sides.base_env, "--base-env") if sides.base_env else None
     new = of_environment(sides.new_env, "--new-env") if sides.new_env else None
-    if request.executors.in_containers and (base or new):
-        raise UsageError("--executor docker: cells in containers have their image's environment, not another's")
+    if (base or new) and not request.executors.contract.local_software:
+        name = request.executors.entry.name
+        raise UsageError(
+            f"--executor {name}: its cells bring their own environment; leave out --base-env and --new-env"
+        )
     matrix, cells = request.choice.load()
     for flag, interpreter in (("--base-env", base), ("--new-env", new)):
         _check_packages(flag, interpreter, cells)

@@ -92,7 +92,8 @@ def _source(target: options.Target, since: str | None, refresh_min: float) -> So
     from dashboards.board import empty_notice
     from dashboards.questions import EVER
     from runner.campaign import utc_now
-    from uploader.warehouse import is_local, open_warehouse
+    from uploader.opening import open_warehouse
+    from uploader.warehouse import is_local
 
     warehouse = open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):

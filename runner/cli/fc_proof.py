@@ -14,6 +14,7 @@ from records.settings import BACKENDS
 from runner.cli.fc_flags import FcFlags, as_flags, check_values
 from runner.cli.options import count_gpus
 from runner.errors import UsageError
+from runner.executors import registry
 
 if TYPE_CHECKING:
     from records.fc_proof import ProofAnswer
@@ -39,11 +40,8 @@ UNUSED = {
     "new": False,
     "log_dir": None,
     "datasets": None,
-    "executor": "process",
-    "images": None,
-    "memory": None,
-    "shm_size": None,
-    "seccomp": None,
+    "executor": registry.DEFAULT,
+    **{option.name: None for entry in registry.ENTRIES.values() for option in entry.options},
 }
 
 

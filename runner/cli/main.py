@@ -93,7 +93,9 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     """Run the command line and return the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = parser().parse_args(_spelled(_with_command(given)))
+        top = parser()
+        args = top.parse_args(_spelled(_with_command(given)))
+        args.parser = top
         args.seams = seams or Seams()
         args.given = given
         service.pin(args)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import UsageError
+from runner.executors import registry
 
 if TYPE_CHECKING:
-    from runner.executors.chosen import Executors
-    from runner.executors.engine import Seccomp
     from runner.request import CellChoice, RunRequest
 
 MATRIX = Path("matrix.yaml")
-EXECUTORS = ("process", "docker")
-# What each executor takes as --start, its default first.
-STARTS = {"process": ("fork", "fresh"), "docker": ("fresh", "warm")}
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -70,7 +65,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     add_results_option(group)
     group.add_argument(
         "--start",
-        choices=("fork", "fresh", "warm"),
+        choices=tuple(dict.fromkeys(start for entry in registry.ENTRIES.values() for start in entry.starts)),
         help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
         "accelerators always start fresh (default: fork; with --executor docker: fresh, or warm for fork)",
     )
@@ -90,32 +85,21 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--datasets", type=Path, metavar="FOLDER", help="where data sets lie; default: ~/.keras/datasets"
     )
-    _add_container_options(parser)
-
-
-def _add_container_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("in containers (docs/containers.md)")
     group.add_argument(
         "--executor",
-        choices=EXECUTORS,
-        default=EXECUTORS[0],
-        help="run cells as processes of this machine, or each in a container from its backend's image",
+        choices=tuple(registry.ENTRIES),
+        default=registry.DEFAULT,
+        help=f"{', or '.join(entry.summary for entry in registry.ENTRIES.values())}; default: {registry.DEFAULT}",
     )
-    group.add_argument(
-        "--images", metavar="NAME", help="where those images are tagged; default: keras-benchmark-matrix, as built here"
-    )
-    group.add_argument(
-        "--memory",
-        type=partial(size_bytes, "--memory"),
-        metavar="SIZE",
-        help="of one container, as in 8g; default: nearly all",
-    )
-    group.add_argument(
-        "--shm-size", type=partial(size_bytes, "--shm-size"), metavar="SIZE", help="of its /dev/shm; default: 1g"
-    )
-    group.add_argument(
-        "--seccomp", metavar="FILE", help="its seccomp profile, or unconfined; default: the engine's own"
-    )
+    for entry in registry.ENTRIES.values():
+        if entry.options:
+            _add_executor_options(parser.add_argument_group(f"in {entry.place} ({entry.guide})"), entry)
+
+
+def _add_executor_options(group: argparse._ArgumentGroup, entry: registry.Entry) -> None:
+    for option in entry.options:
+        read = partial(size_bytes, option.flag) if option.is_size else str
+        group.add_argument(option.flag, type=read, metavar=option.metavar, help=option.meaning)
 
 
 def add_results_option(parser: argparse._ActionsContainer) -> None:
@@ -203,7 +187,7 @@ def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> R
         command=("runner", *args.given),
         choice=choice or cell_choice(args),
         results=args.results,
-        executors=_executors(args),
+        executors=registry.chosen(args.executor, args.start, vars(args), args.seams.engine),
         memory_bytes=args.memory,
         budget_s=args.budget,
         order_seed=args.order_seed,
@@ -213,38 +197,3 @@ def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> R
         in_service=args.in_service,
         seams=args.seams,
     )
-
-
-def _executors(args: argparse.Namespace) -> Executors:
-    """Return what the flags say that cells run in.
-
-    Raises `UsageError` for flags of containers where none are made, and for a profile that cannot be read.
-    """
-    from runner.executors.chosen import InContainers, InProcesses, container_limits
-
-    offered = STARTS[args.executor]
-    if args.start is not None and args.start not in offered:
-        raise UsageError(f"--start: must be {' or '.join(offered)} with --executor {args.executor}, got {args.start}")
-    start = args.start or offered[0]
-    if args.executor == "docker":
-        limits = container_limits(args.memory, args.shm_size, _seccomp(args.seccomp))
-        return InContainers(start, args.images, limits, args.seams.engine)
-    for name in ("images", "memory", "shm_size", "seccomp"):
-        if getattr(args, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')}: is for containers: add --executor docker")
-    return InProcesses(start)
-
-
-def _seccomp(text: str | None) -> Seccomp | None:
-    """Return the profile that a file has, which the engine would otherwise refuse for each container by itself."""
-    from runner.executors.engine import Seccomp
-
-    if text is None or text == "unconfined":
-        return Seccomp(text, text) if text else None
-    path = Path(text)
-    try:
-        profile = path.read_text(encoding="utf-8")
-        json.loads(profile)
-        return Seccomp(path.name, profile)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--seccomp: must be a profile's file or unconfined, got {text!r}: {error}") from error

@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, seed: int) -> None:
+    from runner.cli.attempt_text import work
     from runner.cli.format import asked
-    from runner.cli.progress import work
 
     lines = ["", "cells"]
     for cell in cells:

@@ -114,8 +114,8 @@ def _stage(results: Path, run: str | None) -> Stage:
     from records.codec import to_json
     from records.store import Results
     from runner import machine
-    from runner.cli.present import usual_values
     from runner.cli.stored import chosen_run
+    from runner.cli.usual import usual_values
     from runner.executors.interpreter import installed_versions
 
     if run is None and Results(results).latest() is None:

@@ -66,7 +66,7 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
 def findings_of(run: Run) -> Findings:
     """Return a stored run's table, with what its results folder knows beside it. Measures nothing."""
     from analysis.compare import table
-    from runner.cli.present import usual_values
+    from runner.cli.usual import usual_values
     from runner.stopping import looks_of
 
     records, _ = run.load()

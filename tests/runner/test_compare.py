@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from records.schema import Record, Status
+from runner.cli.attempt_text import result
 from runner.cli.compare import rule_of
 from runner.cli.main import main
-from runner.cli.progress import result
 from runner.executors.interpreter import Interpreter
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.sessions import nights, processes, run_name, store_session
@@ -310,4 +310,4 @@ def test_another_environment_is_refused_where_cells_run_in_containers(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("runner.executors.interpreter.of_environment", lambda folder, flag: Bare(str(folder)))
     code, printed = told(["--base-env", "bare", "--executor", "docker"], capsys)
-    assert (code, printed.startswith("runner: --executor docker: cells in containers have")) == (2, True)
+    assert (code, printed.startswith("runner: --executor docker: its cells bring their own environment")) == (2, True)

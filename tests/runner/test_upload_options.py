@@ -49,7 +49,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
         found.append(options)
         return FakeWarehouse(address)
 
-    monkeypatch.setattr("uploader.warehouse.open_warehouse", opening)
+    monkeypatch.setattr("uploader.opening.open_warehouse", opening)
     return found
 
 

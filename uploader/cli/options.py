@@ -66,7 +66,7 @@ def target(args: argparse.Namespace) -> Target:
 @contextmanager
 def warehouse(named: Target) -> Iterator[Warehouse]:
     """Open the warehouse that the flags name. Raises `UploadError`."""
-    from uploader.warehouse import open_warehouse
+    from uploader.opening import open_warehouse
 
     opened = open_warehouse(named.address, named.results, named.options)
     try:

@@ -50,8 +50,8 @@ def merge(request: MergeRequest) -> int:
 def _findings(results: Path, reader: MergeReader, merge: Merge, page: Path) -> tuple[Findings, MergeSummary]:
     """Return the merged table, of the cells as each run's own table has them, and what it says of its runs."""
     from analysis.compare import rows_of
-    from runner.cli.present import usual_values
     from runner.cli.stored import Findings, findings_of
+    from runner.cli.usual import usual_values
 
     runs = {name: findings_of(reader.runs[name]) for name in merge.run_ids}
     own = {name: {b for b, of in merge.runs.items() if of == name} for name in runs}
