@@ -115,6 +115,15 @@ def surroundings(records: Sequence[Record]) -> Grid:
     return Grid(columns, facts)
 
 
+def grids(records: Sequence[Record]) -> list[tuple[str, Grid]]:
+    """Return each table of what cells ran with, and its title."""
+    return [
+        ("Versions", versions(records)),
+        ("Resolved settings", resolved(records)),
+        ("Surroundings and cost", surroundings(records)),
+    ]
+
+
 def _machines(records: Sequence[Record]) -> list[Machine]:
     return list({record.machine.host_id: record.machine for record in latest_attempts(records)}.values())
 

@@ -82,21 +82,11 @@ def render(
         doubts=troubles.doubts(rows, beside),
         caveats=sum(bool(row.doubts) for row in rows),
         peak_notes=beside.notes if rows and not beside.has_peaks else (),
-        **_environment(records, about),
+        machine_line=environment.machine_line(records),
+        run_facts=environment.run_facts(about),
+        machines=environment.machines(records),
+        grids=environment.grids(records),
     )
-
-
-def _environment(records: Sequence[Record], about: Mapping[str, object]) -> dict[str, object]:
-    return {
-        "machine_line": environment.machine_line(records),
-        "run_facts": environment.run_facts(about),
-        "machines": environment.machines(records),
-        "grids": [
-            ("Versions", environment.versions(records)),
-            ("Resolved settings", environment.resolved(records)),
-            ("Surroundings and cost", environment.surroundings(records)),
-        ],
-    }
 
 
 def _heading(about: Mapping[str, object], beside: Beside) -> str:

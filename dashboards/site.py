@@ -22,7 +22,8 @@ from dashboards.format import plural
 from dashboards.questions import Choice, questions
 from records.identity import CELL_ID, RUN_ID
 from records.store import Run
-from uploader.warehouse import LOCAL, Warehouse, open_warehouse
+from uploader.opening import open_warehouse
+from uploader.warehouse import LOCAL, Warehouse
 
 CELLS = "SELECT DISTINCT cell_id FROM newest_cells ORDER BY cell_id"
 NO_JEKYLL = ".nojekyll"  # GitHub Pages would otherwise leave out what begins with an underscore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from models.corrections import DECAY, LAYOUT, PIXELS, RESCALING, SOFTMAX, TRANSPOSED_TWICE
-from models.registry import Built, Param, Request, workload
+from models.workload import Built, Param, Request, workload
 
 CLASSES = 1000
 

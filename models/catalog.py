@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.registry import Param, Request, Workload, workloads
+from models.registry import workloads
+from models.workload import Param, Request, Workload
 
 CATALOG = Path(__file__).with_name("catalog.json")
 VERSION = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.corrections import DECAY, LABELS, LAYOUT, PIXELS
-from models.registry import Built, Param, Request, workload
+from models.workload import Built, Param, Request, workload
 
 
 @workload(

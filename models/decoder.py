@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.registry import Built, Param, Request, workload
+from models.workload import Built, Param, Request, workload
 
 
 @workload(

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from models.registry import UnsupportedWorkload
+from models.workload import UnsupportedWorkload
 from records.faults import parse, scattered_share
 from records.settings import Settings
 
 if TYPE_CHECKING:
-    from models.registry import Built
+    from models.workload import Built
 
 TRAINING_PER_FORWARD = 3
 SIDE = 256

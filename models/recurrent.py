@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from models.corrections import BOOLEANS, LABELS, PIXELS, TEXT_TARGETS, UNITS
-from models.registry import Built, Param, Request, Samples, UnsupportedWorkload, workload
+from models.workload import Built, Param, Request, Samples, UnsupportedWorkload, workload
 
 FEATURES = 60
 LENGTH = Param("sequence_length", 40, "Steps in a sequence.", minimum=1, maximum=4096)

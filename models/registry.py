@@ -10,14 +10,10 @@ typed and in range. It knows nothing of jit, precision, seeds or timing: whoever
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
 
-Scalar = bool | int | float | str
-Samples = Callable[[int, int], tuple[Any, Any]]
+from models.workload import Built, Request, Workload, near_name
 
 # The one line to add for a new file of workloads.
 FAMILIES = (
@@ -33,131 +29,8 @@ FAMILIES = (
 )
 
 
-class UnsupportedWorkload(Exception):  # names the cell's status
-    """The workload exists, but not with this backend, setting or data."""
-
-
-class UnknownWorkload(ValueError):  # beside UnsupportedWorkload
+class UnknownWorkload(ValueError):
     """No workload has this name; the message offers near ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """One parameter of a workload; its type is the type of its default."""
-
-    name: str
-    default: Scalar
-    meaning: str
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[Scalar, ...] = ()
-
-    def checked(self, value: object) -> Scalar:
-        """`value` as this parameter takes it. Raises TypeError or ValueError, naming rule and value."""
-        kind = type(self.default)
-        if kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is not kind:
-            raise TypeError(f"{self.name}: takes {kind.__name__}. Received: {value!r}")
-        if self.choices and value not in self.choices:
-            raise ValueError(f"{self.name}: one of {', '.join(map(str, self.choices))}. Received: {value!r}")
-        if isinstance(value, int | float):
-            if self.minimum is not None and not value >= self.minimum:
-                raise ValueError(f"{self.name}: at least {self.minimum}. Received: {value!r}")
-            if self.maximum is not None and not value <= self.maximum:
-                raise ValueError(f"{self.name}: at most {self.maximum}. Received: {value!r}")
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a cell asks of a workload. Inside a build function, `params` is complete and checked."""
-
-    params: dict[str, Scalar]
-    data: str
-    dataset_dir: str | None
-
-    def integer(self, name: str) -> int:
-        """The integer parameter `name`."""
-        return int(self.params[name])
-
-    def text(self, name: str) -> str:
-        """The text parameter `name`."""
-        return str(self.params[name])
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A compiled Keras model whose weights are made, and its data.
-
-    `samples(count, seed)` gives numpy arrays `(x, y)` with leading dimension `count`, equal for equal arguments;
-    with several inputs, x or y is a tuple or a dict of such arrays. `available_samples` is how many there are, None
-    where as many are made as are asked for.
-    """
-
-    model: Any
-    samples: Samples
-    data_is_real: bool = False
-    available_samples: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One named workload: what the catalogue says of it, and the function that builds it."""
-
-    name: str
-    family: str
-    summary: str
-    batch_size: int
-    samples: int
-    params: tuple[Param, ...]
-    data: tuple[str, ...]
-    corrections: tuple[str, ...]
-    build: Callable[[Request], Built]
-
-    def __call__(self, request: Request) -> Built:
-        """Build it, with defaults filled in. Raises TypeError, ValueError or UnsupportedWorkload."""
-        if request.data not in self.data:
-            raise UnsupportedWorkload(
-                f"{self.name}: its data is one of {', '.join(self.data)}. Received: data={request.data!r}"
-            )
-        return self.build(replace(request, params=self._filled(request.params)))
-
-    def _filled(self, given: dict[str, Scalar]) -> dict[str, Scalar]:
-        known = {param.name: param for param in self.params}
-        for name, value in given.items():
-            if name not in known:
-                raise ValueError(f"{self.name}: no parameter {name!r}{_offer(name, known)}. Received: {value!r}")
-        try:
-            return {name: param.checked(given.get(name, param.default)) for name, param in known.items()}
-        except (TypeError, ValueError) as problem:
-            raise type(problem)(f"{self.name}: {problem}") from None
-
-
-def workload(
-    *,
-    batch_size: int,
-    samples: int = 1000,
-    params: tuple[Param, ...] = (),
-    data: tuple[str, ...] = ("synthetic",),
-    corrections: tuple[str, ...] = (),
-) -> Callable[[Callable[[Request], Built]], Workload]:
-    """Declare a workload: its name is the function's, its family the module's, its summary the docstring's start."""
-
-    def declare(build: Callable[[Request], Built]) -> Workload:
-        return Workload(
-            name=build.__name__,
-            family=build.__module__.rpartition(".")[2],
-            summary=" ".join((build.__doc__ or "").split("\n\n")[0].split()),
-            batch_size=batch_size,
-            samples=samples,
-            params=params,
-            data=data,
-            corrections=corrections,
-            build=build,
-        )
-
-    return declare
 
 
 def workloads() -> dict[str, Workload]:
@@ -178,12 +51,7 @@ def load(name: str) -> Callable[[Request], Built]:
     known = workloads()
     if name not in known:
         raise UnknownWorkload(
-            f"no workload {name!r}{_offer(name, known)}. Known: {', '.join(known)}; "
+            f"no workload {name!r}{near_name(name, known)}. Known: {', '.join(known)}; "
             "or your own, written package.module:function"
         )
     return known[name]
-
-
-def _offer(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""

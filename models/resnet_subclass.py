@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.corrections import FROM_LOGITS, LAYOUT, PIXELS, POOLING, TF_DECAY, TRAINING
-from models.registry import Built, Param, Request, workload
+from models.workload import Built, Param, Request, workload
 
 
 @workload(

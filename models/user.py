@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from models.registry import Built, Request, UnsupportedWorkload
+from models.workload import Built, Request, UnsupportedWorkload
 
 
 class WorkloadNotFound(ValueError):

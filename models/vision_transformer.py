@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.registry import Built, Param, Request, workload
+from models.workload import Built, Param, Request, workload
 
 
 @workload(

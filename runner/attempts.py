@@ -66,7 +66,7 @@ def build_record(
             peak_host_memory_bytes=max((peak for peak in peaks if peak is not None), default=None),
         ),
         versions=result.versions if result else {},
-        machine=machine,
+        machine=outcome.machine or machine,
         surroundings=outcome.surroundings,
         evidence=_evidence(outcome, result, problem, verdict),
         harness=Harness(outcome.wall_time_s, outcome.start_time_s, outcome.parent_cpu_time_s),

@@ -21,14 +21,15 @@ from typing import Any, Protocol
 
 from records.host import free_memory_bytes
 from records.schema import MEASURED, Machine, Record, Status
-from records.settings import Settings
 from records.store import Run
 from runner.attempts import record_of
 from runner.cell.job import Job
 from runner.executors import Executor, Outcome, Running, WaitingCell
+from runner.executors.contract import Contract
 from runner.executors.watch import Never
 from runner.matrix import Cell
 from runner.plan import Step, calibration_group
+from runner.shared_folders import CUDA_CACHE, autotuned, compile_cache, cuda_cache, made
 from runner.surroundings.block import judged_together
 
 TARGET_EPOCH_S = 0.5
@@ -40,8 +41,6 @@ MOST_REPLACEMENTS = 1
 REPLACED_SHARE, SURELY_REPLACED = 0.25, 2
 # What a process may come to need beyond its own size so far, before another is started beside it.
 ROOM_FACTOR = 2
-# The folder of a run in which its GPU cells keep what the driver compiled, until the run is finished.
-CUDA_CACHE = "cuda-cache"
 # Every process of a cell does the same: one of them is traced.
 TRACED_REPEAT = 0
 
@@ -69,11 +68,12 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Where the records of an arm go and what runs its cells; `fault` is planted in its workloads."""
+    """Where the records of an arm go and what runs its cells, under which contract; `fault` is planted in workloads."""
 
     run: Run
     executor: Executor
     fault: str | None = None
+    contract: Contract = Contract()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,8 @@ class _Campaign:
 
     def _waiting(self, working: _Trial) -> list[WaitingCell]:
         """Return the comparison's cells that are alive and wait while this one works."""
-        waiting = [trial for trial in self._started if trial is not working]
+        others = [trial for trial in self._started if trial is not working]
+        waiting = [trial for trial in others if self._contract(trial).local_pids]
         return [WaitingCell(trial.name, root) for trial in waiting if (root := trial.running.root()) is not None]
 
     def _publish_all(self, ended: Sequence[_Ended]) -> list[Step]:
@@ -238,9 +239,14 @@ class _Campaign:
         """Return whether one more process may stay alive beside these: an accelerator cannot hold several at once."""
         if cell.settings.device != "cpu":
             return False
+        if not self._contract(warm[0]).local_machine:
+            return True
         free_bytes = free_memory_bytes()
         largest = max(trial.running.resident_bytes() for trial in warm)
         return free_bytes is None or free_bytes > ROOM_FACTOR * largest
+
+    def _contract(self, trial: _Trial) -> Contract:
+        return self._workshop.arms[trial.step.arm].contract
 
     def _needs_calibration(self, step: Step) -> bool:
         settings = step.cell.settings
@@ -340,7 +346,10 @@ class _Campaign:
         shutil.rmtree(trial.job.folder, ignore_errors=True)
 
     def _publish(self, step: Step, job: Job, outcome: Outcome, started_at: datetime) -> Record:
-        run = self._workshop.arms[step.arm].run
+        arm = self._workshop.arms[step.arm]
+        run = arm.run
+        if problem := arm.contract.problem(outcome):
+            outcome = Outcome(infrastructure=problem, wall_time_s=outcome.wall_time_s)
         record = record_of(run.run_id, self._workshop.machine, job, (outcome, started_at))
         if job.trace is not None:
             from runner.traces import with_trace_kept  # a run without traces does without
@@ -374,40 +383,13 @@ class _Campaign:
             folder=str(folder.absolute()),
             import_roots=self._workshop.import_roots,
             dataset_dir=self._workshop.dataset_dir,
-            compile_cache_dir=_compile_cache(arm.run, settings),
+            compile_cache_dir=compile_cache(arm.run, settings),
             fault=arm.fault,
-            autotune_dir=_autotuned(arm.run, step.cell),
-            cuda_cache_dir=_cuda_cache(arm.run, step.cell),
+            autotune_dir=autotuned(arm.run, step.cell),
+            cuda_cache_dir=cuda_cache(arm.run, step.cell),
             steps_held=step.cell.steps_held,
             task=step.cell.task,
-            outputs_dir=_made(arm.run.folder / "outputs" / name) if step.cell.task else None,
+            outputs_dir=made(arm.run.folder / "outputs" / name) if step.cell.task else None,
             trace=step.cell.trace if step.repeat == TRACED_REPEAT else None,
             board=self._workshop.log_dir is not None and step.cell.task is None,
         )
-
-
-def _compile_cache(run: Run, settings: Settings) -> str | None:
-    if settings.compile_cache == "cold":
-        return None
-    return _made(run.folder / "compile-cache" / settings.backend)
-
-
-def _autotuned(run: Run, cell: Cell) -> str | None:
-    """Return where the repeats of a cell keep what was tuned; None where each tunes for itself, or nothing is."""
-    if cell.settings.autotune != "pinned":
-        return None
-    return _made(run.folder / "autotune" / cell.cell_id)
-
-
-def _cuda_cache(run: Run, cell: Cell) -> str | None:
-    """Return where the GPU cells of a run keep what the driver compiled; a command has its own home or the caller's.
-
-    Under `compile_cache: cold`, too: what a backend compiles itself is machine code that the driver does not keep.
-    """
-    is_gpu_cell = cell.settings.device == "gpu" and cell.task is None
-    return _made(run.folder / CUDA_CACHE) if is_gpu_cell else None
-
-
-def _made(folder: Path) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    return str(folder.absolute())

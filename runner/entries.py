@@ -6,16 +6,17 @@ It does not multiply axes, and never asks whether a user's own workload exists: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from records.settings import BACKENDS, OWN_OPTIONS, Scalar
 from records.traces.asked import Trace
 from runner import trace_rules
 from runner.catalog import Catalog, Workload, user_workload
 from runner.conflicts import Conflict, conflicts
+from runner.entry import Entry
 from runner.grammar import (
     DEFAULTS,
     LIMITS,
@@ -30,35 +31,11 @@ from runner.grammar import (
     near,
     user_workload_fault,
 )
+from runner.value_reader import ValueReader
 from runner.yaml_strict import MAX_PROBLEMS, REFUSED, Document, Path, Problem, Stop, note, path_text, say
-
-if TYPE_CHECKING:
-    from runner.tasks.asked import TaskAsked
 
 MAX_EXCLUDES = 100  # each is tried on every point of its entry
 _BACKEND = Rule(choices=BACKENDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of `cells` or `tasks`, or an include: what it measures, as axes with at least one value each.
-
-    Of a task `backends` holds the labels of the axis that is compared. `set_by_matrix` is that of `Settings`.
-    `sets_device` is false where its device is the grammar's default.
-    """
-
-    where: str
-    line: int | None
-    workload: Workload
-    backends: tuple[str, ...]
-    axes: Axes
-    params: Axes
-    limits: dict[str, Scalar]
-    excludes: tuple[Axes, ...] = ()
-    task: TaskAsked | None = None
-    trace: Trace | None = None
-    set_by_matrix: str = ""
-    sets_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,29 +86,15 @@ def workload_named(name: str, catalog: Catalog) -> Workload | str:
     return user_workload(name) if fault is None else fault + near(name, catalog.workloads)
 
 
-class Reader:
+class Reader(ValueReader):
     """Walks a document once, collecting problems."""
 
     def __init__(self, document: Document, catalog: Catalog) -> None:
-        self.lines = document.lines
-        self.problems = list(document.problems)
+        super().__init__(document)
         self.catalog = catalog
-        self.defaults: dict[str, Scalar] = {}
         self.trace: Trace | None = None
         self.backends: tuple[str, ...] = ()
         self.whole: dict[str, Scalar] = {}
-
-    def line(self, path: Path) -> int:
-        """Return the line of a path, or of the nearest thing around it."""
-        while path and path not in self.lines:
-            path = path[:-1]
-        return self.lines.get(path, 1)
-
-    def refuse(self, path: Path, text: str) -> None:
-        note(self.problems, self.problem(path, text))
-
-    def problem(self, path: Path, text: str) -> Problem:
-        return Problem(self.line(path), path, text)
 
     # The document, from the top down.
 
@@ -313,76 +276,6 @@ class Reader:
             self.refuse(path, f"{conflict.key} {conflict.text}")
         elif (problem := self.problem(("defaults", shared[0]), f"{conflict.key} {conflict.text}")) not in self.problems:
             note(self.problems, problem)
-
-    # The shapes of values.
-
-    def mapping(
-        self, path: Path, value: object, allowed: Iterable[str] | None, advise: Callable[[str], str] | None = None
-    ) -> dict[str, Any]:
-        """Return the known keys of a mapping; unknown ones, and what is no mapping, are refused."""
-        if not isinstance(value, dict):
-            if value is not REFUSED:
-                self.refuse(path, f"must be a mapping, got {say(value)}")
-            return {}
-        if allowed is None:
-            return dict(value)
-        names = list(allowed)
-        for key in [key for key in value if key not in names]:
-            advice = advise(key) if advise else near(key, names)
-            self.refuse((*path, key), f"unknown key, got {say(key)}{advice}")
-        return {key: item for key, item in value.items() if key in names}
-
-    def items(self, path: Path, value: object) -> list[tuple[int, object]]:
-        """Return the numbered items of a list that must not be empty."""
-        if isinstance(value, list) and value:
-            return list(enumerate(value))
-        if value is not REFUSED:
-            self.refuse(path, f"must be a list of at least one item, got {say(value)}")
-        return []
-
-    def names(self, path: Path, value: object, allowed: tuple[str, ...] = BACKENDS) -> tuple[str, ...]:
-        """Return a list of backends; a single name is no list."""
-        found: list[str] = []
-        for index, item in self.items(path, value):
-            if item is REFUSED:
-                continue
-            if item not in allowed:
-                advice = near(item, allowed) if isinstance(item, str) else ""
-                self.refuse((*path, index), f"must be one of {', '.join(allowed)}, got {say(item)}{advice}")
-            elif item in found:
-                self.refuse((*path, index), f"must not repeat, got {say(item)} twice")
-            else:
-                found.append(str(item))
-        return tuple(found)
-
-    def axes(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, Rule]) -> Axes:
-        """Return the axes among the known keys; a single value is an axis of one."""
-        found = {key: self.axis((*path, key), rules[key], item) for key, item in known.items() if key in rules}
-        return {key: values for key, values in found.items() if values}
-
-    def axis(self, path: Path, rule: Rule, value: object) -> tuple[Scalar, ...]:
-        if not isinstance(value, list):
-            checked = self.scalar(path, rule, value)
-            return () if checked is None else (checked,)
-        seen: dict[str, Scalar] = {}
-        for index, item in self.items(path, value):
-            checked = self.scalar((*path, index), rule, item)
-            if repr(checked) in seen:
-                self.refuse((*path, index), f"must not repeat, got {say(item)} twice")
-            elif checked is not None:
-                seen[repr(checked)] = checked
-        return tuple(seen.values())
-
-    def scalar(self, path: Path, rule: Rule, value: object) -> Scalar | None:
-        """Return a value in its one spelling, or None when it was refused."""
-        if value is REFUSED:
-            return None
-        if fault := rule.fault(value):
-            words = [choice for choice in rule.choices if isinstance(choice, str)]
-            self.refuse(path, fault + (near(value, words) if isinstance(value, str) else ""))
-            return None
-        assert isinstance(value, (bool, int, float, str))
-        return rule.normal(value)
 
 
 def set_by_matrix(workload: Workload, keys: Iterable[str]) -> str:

@@ -30,7 +30,8 @@ from records.traces.asked import Trace
 from runner import catalog as catalogs
 from runner import yaml_strict
 from runner.catalog import Catalog
-from runner.entries import Entry, read
+from runner.entries import read
+from runner.entry import Entry
 from runner.errors import MatrixError
 from runner.grammar import LARGEST, SETTINGS, Axes
 from runner.overrides import Overrides, overridden

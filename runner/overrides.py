@@ -12,7 +12,8 @@ from fnmatch import fnmatchcase
 
 from records.settings import BACKENDS, Scalar
 from runner.conflicts import conflicts
-from runner.entries import Entry, set_by_matrix
+from runner.entries import set_by_matrix
+from runner.entry import Entry
 from runner.errors import UsageError
 from runner.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule, near
 from runner.yaml_strict import printable, resolve, say

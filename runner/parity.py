@@ -13,21 +13,84 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from analysis import explanations, parity
 from analysis.explanations import Evidence
-from records.parity import PARITY_VERSION, Deviation, Facts, Operation, Pair, ParityRecord, Trace
+from records.parity import (
+    FOLDER,
+    PARITY_VERSION,
+    Deviation,
+    Facts,
+    Operation,
+    Pair,
+    ParityRecord,
+    Trace,
+    save,
+)
 from records.schema import Status
+from runner.campaign import utc_now
 from runner.cell.job import WEIGHTS_NAME, Twin
-from runner.twins import Key, Reply, Subject, Workshop
+from runner.executors import Executor
+from runner.executors.process import ProcessExecutor
+from runner.executors.process_tree import end_leftovers
+from runner.session import writing
+from runner.twins import Key, Lane, Reply, Subject, Workshop, lanes
 
 OWN_THREADS = 2
 # Three, since a nudge moves little where it happens to carry no ReLU over its kink.
 NUDGES = (1, 2, 3)
 # A pair is explained by either of its backends: XLA, which compiles for a minute, is asked last.
 QUICKEST_FIRST = ("torch", "tensorflow", "jax")
+
+
+@dataclass(frozen=True, slots=True)
+class ParityRequest:
+    """What is compared, on which backends and in which precisions; `executor` replaces processes in a test."""
+
+    subjects: Sequence[Subject]
+    backends: Sequence[str]
+    precisions: Sequence[str]
+    results: Path
+    timeout_s: float
+    keep_weights: bool = False
+    executor: Executor | None = None
+
+
+def compare_all(request: ParityRequest, done: Callable[[ParityRecord], None]) -> list[ParityRecord]:
+    """Compare workload after workload and keep each comparison; `done` is called with each."""
+    records = []
+    mark = str(request.results.resolve())
+    with writing(request.results):
+        end_leftovers(mark)
+        (request.results / FOLDER).mkdir(exist_ok=True)
+        several = [Lane(request.executor)] if request.executor else lanes(lambda: ProcessExecutor(mark=mark), most=2)
+        try:
+            for subject in request.subjects:
+                record = compare(_workshop(request, several), subject)
+                save(request.results, record)
+                records.append(record)
+                done(record)
+        finally:
+            for lane in several:
+                lane.executor.close()
+    return records
+
+
+def _workshop(request: ParityRequest, several: Sequence[Lane]) -> Workshop:
+    folder = request.results / FOLDER
+    return Workshop(
+        lanes=several,
+        backends=request.backends,
+        precisions=request.precisions,
+        work=folder / "work",
+        import_roots=[str(Path.cwd())],
+        started_at=utc_now().isoformat(timespec="seconds"),
+        timeout_s=request.timeout_s,
+        weights=folder / "weights" if request.keep_weights else None,
+    )
 
 
 def compare(workshop: Workshop, subject: Subject) -> ParityRecord:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from records import fc
 from records.left_out import LeftOut, listed
 from records.settings import BACKENDS, Settings
-from runner.entries import Entry
+from runner.entry import Entry
 from runner.errors import UsageError
 from runner.matrix import Cell, Matrix, expand_entries, makes_cells
 from runner.overrides import Overrides, overridden

@@ -8,20 +8,35 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from records.codec import to_json
 from records.identity import run_id
 from records.schema import Machine, Record
 from records.store import Results, Run, StoreFailure
+from runner.interrupts import interruptible
 from runner.matrix import Cell
 from runner.plan import Step, order, plan_id, remaining
 from runner.stopping import FIXED
 
 FINISHED = "finished.json"
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Results]:
+    """Open a results folder for writing, which no other runner can do meanwhile; a signal raises `Interrupted`."""
+    results = Results(folder)
+    with interruptible():
+        try:
+            results.open_for_writing()
+            yield results
+        finally:
+            results.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +49,7 @@ class ArmAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SessionRequest:
     """What a session is to measure. `about` holds what else `run.json` keeps; `seed` None asks for a new one."""
 
     cells: Sequence[Cell]
@@ -69,7 +84,7 @@ class Session:
             run.keep(FINISHED, {"ended_at": now.isoformat(timespec="seconds"), "stopped": dict(why)})
 
 
-def begin(results: Results, request: Request, here: Machine, now: datetime) -> Session:
+def begin(results: Results, request: SessionRequest, here: Machine, now: datetime) -> Session:
     """Begin a new session; `now` is a label for people."""
     seed = request.seed if request.seed is not None else int.from_bytes(os.urandom(4))
     token = os.urandom(8).hex()
@@ -97,7 +112,7 @@ def begin(results: Results, request: Request, here: Machine, now: datetime) -> S
 
 def resume(
     results: Results,
-    request: Request,
+    request: SessionRequest,
     here: Machine,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
 ) -> Session | None:
@@ -120,7 +135,7 @@ def resume(
 
 
 def _runs_of(
-    results: Results, run: Run, request: Request, here: Machine, say: Callable[[str], None]
+    results: Results, run: Run, request: SessionRequest, here: Machine, say: Callable[[str], None]
 ) -> tuple[dict[str, Run], int] | None:
     """Return the runs of a run's session and its seed, if it is of this request, on this host, with this software."""
     try:

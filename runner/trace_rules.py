@@ -9,7 +9,7 @@ from runner.grammar import Rule
 from runner.yaml_strict import REFUSED
 
 if TYPE_CHECKING:
-    from runner.entries import Reader
+    from runner.value_reader import ValueReader
     from runner.yaml_strict import Path
 
 KEY = "trace"
@@ -30,7 +30,7 @@ def fault(asked: Trace) -> str | None:
     return f"{STEPS}: {told}" if told else None
 
 
-def read_trace(reader: Reader, path: Path, value: object) -> Trace | None:
+def read_trace(reader: ValueReader, path: Path, value: object) -> Trace | None:
     """Return what an entry asks to be traced; None, and its problems told, where it is nothing that can be."""
     before = len(reader.problems)
     known = reader.mapping(path, value, (EPOCHS, STEPS))
@@ -42,7 +42,7 @@ def read_trace(reader: Reader, path: Path, value: object) -> Trace | None:
     return Trace(epochs, steps)
 
 
-def _epochs(reader: Reader, path: Path, value: object) -> list[int]:
+def _epochs(reader: ValueReader, path: Path, value: object) -> list[int]:
     found: list[int] = []
     for index, item in reader.items(path, value):
         if item is REFUSED:

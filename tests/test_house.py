@@ -1,4 +1,4 @@
-"""The floors of the house: no import runs upward, and the host side never imports a backend."""
+"""The rules of the house: the direction of imports, no import cycle, sizes, and no backend on the host side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,27 @@ MAY_IMPORT = {
 }
 # The host and a cell speak through these; they import no backend.
 SHARED_WITH_HOST = ("runner.cell.job",)
+
+MOST_FUNCTION_LINES, MOST_MODULE_LINES, MOST_PARAMETERS, MOST_MODULES = 50, 400, 5, 15
+# A function of usual size, and the share of functions that must not exceed it.
+USUAL_FUNCTION_LINES, USUAL_SHARE = 25, 0.9
+
+# Temporary: imports that close a cycle. This list only shrinks.
+CYCLIC_IMPORTS = frozenset({("runner.cli.largest", "runner.cli.run")})
+# Temporary: folders with more modules than that. This list only shrinks.
+FULL_FOLDERS = {
+    "analysis",
+    "dashboards",
+    "models",
+    "records",
+    "records/traces",
+    "runner",
+    "runner/cell",
+    "runner/cli",
+    "runner/executors",
+    "runner/tasks",
+    "uploader",
+}
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -142,3 +165,166 @@ def test_every_module_is_used_by_the_product_itself() -> None:
 
 def test_a_module_that_only_tests_use_is_found() -> None:
     assert unused({"a.b": "import a.c", "a.c": "", "a.fake": "import a.b"}) == ["a.fake"]
+
+
+def imported_modules(name: str, tree: ast.AST, known: frozenset[str]) -> set[str]:
+    """Return which of the known modules a module imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            # A package counts as imported where a name is its own, not where all are its modules.
+            found |= inside if inside <= known else {*inside, node.module}
+    return found & known - {name}
+
+
+def cycle(texts: Mapping[str, str]) -> list[str]:
+    """Return the modules of an import cycle, or an empty list if there is none."""
+    known = frozenset(texts)
+    graph = {name: imported_modules(name, ast.parse(text), known) for name, text in texts.items()}
+    for importer, imported in CYCLIC_IMPORTS & {(name, other) for name, others in graph.items() for other in others}:
+        graph[importer].discard(imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_modules_import_each_other_in_a_cycle() -> None:
+    assert cycle({name: path.read_text() for name, path in modules()}) == []
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"room.one": "from room.two import f", "room.two": "import room.one"},
+        {"room.one": "from room import two", "room.two": "def f():\n    from room.one import g"},
+        {
+            "room.one": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import room.two",
+            "room.two": "import room.one",
+        },
+        {"room.one": "import room.two", "room.two": "import room.three", "room.three": "from room import one"},
+        {"room": "from room.one import f", "room.one": "from room import f"},
+    ],
+)
+def test_the_scan_finds_an_import_cycle(texts: dict[str, str]) -> None:
+    assert set(cycle(texts)) == set(texts)
+
+
+def test_the_scan_accepts_a_package_that_imports_its_modules() -> None:
+    assert cycle({"room": "from room import one", "room.one": "import sys", "room.two": "from room import one"}) == []
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a function without its docstring."""
+    first, end = function.body[0], function.end_lineno or 0
+    is_docstring = isinstance(first, ast.Expr) and ast.get_docstring(function) is not None
+    documented = (first.end_lineno or 0) - first.lineno + 1 if is_docstring else 0
+    return end - function.lineno + 1 - documented
+
+
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return how many parameters a caller may give."""
+    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return sum(one.arg not in ("self", "cls") for one in given)
+
+
+def too_large(module: str, text: str) -> list[str]:
+    """Return what exceeds the sizes in a module, each as `module:line name: size`."""
+    found = []
+    if (lines := len(text.splitlines())) > MOST_MODULE_LINES:
+        found.append(f"{module}: {lines} lines")
+    for function in functions(ast.parse(text)):
+        place = f"{module}:{function.lineno} {function.name}"
+        if (lines := lines_of(function)) > MOST_FUNCTION_LINES:
+            found.append(f"{place}: {lines} lines")
+        if (parameters := parameters_of(function)) > MOST_PARAMETERS:
+            found.append(f"{place}: {parameters} parameters")
+    return found
+
+
+def test_functions_and_modules_keep_to_their_sizes() -> None:
+    assert [text for name, path in modules() for text in too_large(name, path.read_text())] == []
+
+
+def test_most_functions_are_short() -> None:
+    sizes = [lines_of(function) for _, path in modules() for function in functions(ast.parse(path.read_text()))]
+    assert sum(size <= USUAL_FUNCTION_LINES for size in sizes) >= USUAL_SHARE * len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("x = 1\n" * 401, ["m: 401 lines"]),
+        ("def f():\n" + "    x = 1\n" * 50, ["m:1 f: 51 lines"]),
+        ("def f(a, b, c, *, d, e, g): ...\n", ["m:1 f: 6 parameters"]),
+        ("class C:\n    def f(self, a, b, c, d, e): ...\n", []),
+        ('def f():\n    """One.\n\n    Two.\n    """\n' + "    x = 1\n" * 49, []),
+    ],
+)
+def test_the_scan_finds_what_is_too_large(text: str, found: list[str]) -> None:
+    assert too_large("m", text) == found
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    counts = Counter(str(path.parent.relative_to(ROOT)) for _, path in modules())
+    over = {name: count for name, count in counts.items() if count > MOST_MODULES and name not in FULL_FOLDERS}
+    assert over == {}
+
+
+def takes_namespace(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    found = function.args
+    given = [*found.posonlyargs, *found.args, *found.kwonlyargs, found.vararg, found.kwarg]
+    return any(one and one.annotation and "Namespace" in ast.unparse(one.annotation) for one in given)
+
+
+def flag_faults(module: str, text: str) -> list[str]:
+    """Return where a module passes parsed flags on instead of values.
+
+    In a command line's package a function may take an `argparse.Namespace` if it is a command's `run`, or if it returns
+    the flags as values: at most `MOST_CONVERTERS` of these a module. Elsewhere no function may, nor import argparse.
+    """
+    tree, in_cli = ast.parse(text), ".cli." in f"{module}."
+    if not in_cli:
+        return [f"{module} imports argparse" for name in imports(tree) if name == "argparse"]
+    taking = [one for one in functions(tree) if takes_namespace(one) and f"{module}.{one.name}" not in CHANGES_FLAGS]
+    others = [one for one in taking if one.name != "run"]
+    found = [f"{module}.{one.name}" for one in others if one.returns is None or ast.unparse(one.returns) in NO_VALUE]
+    return found + [f"{module} has {len(others)} converters"] * (len(others) > MOST_CONVERTERS)
+
+
+MOST_CONVERTERS = 3
+NO_VALUE = ("None", "int", "NoReturn")
+CHANGES_FLAGS = {"runner.cli.service.pin"}  # puts a service's backend and device where the flags would
+
+
+def test_parsed_flags_become_values_where_a_command_begins() -> None:
+    assert [fault for name, path in modules() for fault in flag_faults(name, path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("runner.session", "import argparse"),
+        ("runner.measuring", "def f():\n    from argparse import Namespace"),
+        ("runner.cli.run", "def _measure(args: argparse.Namespace) -> None: ..."),
+        ("runner.cli.merge.table", "def merge(args: argparse.Namespace) -> int: ..."),
+        ("uploader.cli.push", "def push(*, args: Namespace | None): ..."),
+        ("uploader.cli.push", "\n".join(f"def f{i}(args: Namespace) -> str: ..." for i in range(4))),
+    ],
+)
+def test_the_scan_finds_parsed_flags_that_are_passed_on(module: str, text: str) -> None:
+    assert flag_faults(module, text) != []
+
+
+@pytest.mark.parametrize("returned", ["int", "RunRequest"])
+def test_a_command_and_a_converter_may_take_parsed_flags(returned: str) -> None:
+    name = "run" if returned == "int" else "run_request"
+    assert flag_faults("runner.cli.run", f"def {name}(args: argparse.Namespace) -> {returned}: ...") == []

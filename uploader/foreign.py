@@ -92,7 +92,7 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
 
 def read_table(address: str, results: Path, options: Options) -> list[dict[str, Any]]:
     """Return the rows of a BigQuery table. Raises `UploadError`."""
-    from uploader.warehouse import open_warehouse
+    from uploader.opening import open_warehouse
 
     dataset, _, table = address.rpartition(".")
     if not table.isidentifier():

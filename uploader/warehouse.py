@@ -104,18 +104,6 @@ def is_local(address: str, flag: str = "--to") -> bool:
     )
 
 
-def open_warehouse(address: str, results: Path, options: Options | None = None) -> Warehouse:
-    """Return the warehouse at an address. Raises `BadInput` for what is none."""
-    if is_local(address):
-        from uploader.local import LocalWarehouse
-
-        return LocalWarehouse(_folder(address) or results / "warehouse")
-    from uploader.connect import connect
-
-    project, _, dataset = address.removeprefix("bigquery://").partition(".")
-    return connect(project, dataset, options or Options())
-
-
 def outbox_folder(address: str, results: Path) -> Path:
     """Return where the outbox for an address lies: beside the results, so that a later push finds it.
 
@@ -123,11 +111,12 @@ def outbox_folder(address: str, results: Path) -> Path:
     Raises `BadInput` for what is no address.
     """
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", address.replace("://", "-")).strip("-")
-    if is_local(address) and (folder := _folder(address)):
+    if is_local(address) and (folder := folder_of(address)):
         name += "-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:8]
     return results / "outbox" / name
 
 
-def _folder(address: str) -> Path | None:
+def folder_of(address: str) -> Path | None:
+    """Return the folder that a local address names, None for the default one."""
     folder = address.partition(":")[2]
     return Path(folder).expanduser() if folder else None

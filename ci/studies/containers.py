@@ -42,7 +42,7 @@ from runner.executors.process import ProcessExecutor
 from runner.interrupts import interruptible
 from runner.matrix import Cell, expand, parse
 from runner.overrides import Overrides
-from runner.session import ArmAsked, Request, begin
+from runner.session import ArmAsked, SessionRequest, begin
 
 ROOT = Path(__file__).parents[2]
 HOST, CONTAINER, OPEN, OTHER = "host", "container", "without seccomp", "other Python"
@@ -88,7 +88,7 @@ def epochs(backends: Sequence[str], repeats: int, other: Path | None, freed_memo
 
 def _epochs(folder: Path, cells: Sequence[Cell], other: Path | None) -> list[list[str]]:
     arms, results = executors(str(folder), other), Results(folder)
-    request = Request(cells, dict.fromkeys(arms, ArmAsked()), "fresh", None, {})
+    request = SessionRequest(cells, dict.fromkeys(arms, ArmAsked()), "fresh", None, {})
     session = begin(results, request, machine.detect(), utc_now())
     workshop = Workshop(
         {name: Arm(session.runs[name], executor) for name, executor in arms.items()}, Silent(), machine.detect()

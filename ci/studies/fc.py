@@ -41,7 +41,8 @@ Arm = Callable[[], float]
 
 def arms(backend: str, task: Task) -> dict[str, Arm]:
     """Return the products, the update, and a step of each mode."""
-    from models.fc.crew import Order, assemble, reserve
+    from models.fc.crew import Order
+    from models.fc.native.assembly import assemble, reserve
 
     reserve(backend, 1, "cpu")
     made: dict[str, Arm] = {

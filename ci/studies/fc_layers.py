@@ -38,7 +38,8 @@ Run = Callable[[int], float]
 
 def arms(backend: str, task: Task) -> dict[str, Arm]:
     """Return an epoch of each rung. Ends the script where they do not do the same work."""
-    from models.fc.crew import Order, assemble, reserve
+    from models.fc.crew import Order
+    from models.fc.native.assembly import assemble, reserve
     from runner.cell import backends
 
     if task.precision != "float32":
@@ -64,7 +65,8 @@ def arms(backend: str, task: Task) -> dict[str, Arm]:
 def ready(task: Task, plug: Any) -> tuple[Any, Any, Any]:
     """Return a model that has taken a step of `fit`, at the task's weights; the batch, and an endless source of it."""
     from models.fc import layout
-    from models.registry import Request, load
+    from models.registry import load
+    from models.workload import Request
 
     model = load("fc")(Request({"level": task.level, "weight_size": task.weight_size}, "synthetic", None)).model
     batch = plug.resident(layout.draw_batch(task, SEED))

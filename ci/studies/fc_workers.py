@@ -36,7 +36,8 @@ STEPS = 4
 
 def gain(weight_size: int, batch_size: int, rounds: int) -> None:
     """Print a row for each mode: the gain of two workers, of the products, and the share of these."""
-    from models.fc.crew import Order, assemble, reserve
+    from models.fc.crew import Order
+    from models.fc.native.assembly import assemble, reserve
     from records.fc import Task
 
     every = os.sched_getaffinity(0)
@@ -96,8 +97,9 @@ class Seen:
 
 def profiled(mode: str, weight_size: int, batch_size: int, rounds: int) -> list[Seen]:
     """Return what the two workers of a mode saw, the mean over both, a round each."""
-    from models.fc.crew import Order, assemble, reserve
+    from models.fc.crew import Order
     from models.fc.native import torch as native
+    from models.fc.native.assembly import assemble, reserve
     from records.fc import OVERLAPPING, Task
 
     native.TorchRank.seen = _seen  # type: ignore[attr-defined]  # before the workers are forked

@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from models.registry import Built, Param, Request, workload
+from models.workload import Built, Param, Request, workload
 from records.fc import LEARNING_RATE, MODES, PARTITIONS, Task
 
 

@@ -1,14 +1,12 @@
-"""All workers of a task, ready to step: in this process for JAX and TensorFlow, one process a worker for PyTorch."""
+"""What all workers of a task are asked to do together, and what they are made from."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 from models.fc.layout import Array
-from models.float64 import keep_float64
 from records.communication import Communication
 from records.fc import Place, Task
 from records.traces.asked import TraceOrder
@@ -96,25 +94,3 @@ class Order:
     keep_gradients: bool = False
     namespaces: tuple[str, ...] = ()
     configure: Callable[[], None] | None = None
-
-
-def reserve(backend: str, workers: int, device: str) -> None:
-    """See to it that the backend has a device for each worker; before it is used for anything.
-
-    Raises `NoDevice` if there is no such device at all, `NoSuchDevices` if there are too few.
-    """
-    importlib.import_module(f"models.fc.native.{backend}").reserve(workers, device)
-
-
-def assemble(backend: str, order: Order, *, apart: bool = False) -> Crew:
-    """Return the crew of a task; `apart` where PyTorch is to keep out of this process even for one worker.
-
-    On a CPU PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.
-    """
-    if order.task.precision == "float64":
-        keep_float64()
-    if backend == "torch" and (apart or order.task.workers > 1):
-        from models.fc.ranks import Ranks
-
-        return Ranks(order)
-    return cast(Crew, importlib.import_module(f"models.fc.native.{backend}").make(order))

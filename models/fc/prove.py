@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from models.fc import layout
-from models.fc.crew import Crew, Order, assemble, reserve
+from models.fc.crew import Crew, Order
+from models.fc.native.assembly import assemble, reserve
 from models.fc.reference import Trained, train
 from records.codec import decode, dumps, loads
 from records.fc import MODES, Parallel, Task, layout_fault, parallel_of

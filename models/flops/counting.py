@@ -11,7 +11,8 @@ import keras
 
 from models import flops
 from models.flops import analytic
-from models.registry import Built, Request, load, workloads
+from models.registry import load, workloads
+from models.workload import Built, Request
 from records.work import FlopCheck, Target, Work
 
 

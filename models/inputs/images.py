@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from models.inputs import synthetic
-from models.registry import Request, Samples
+from models.workload import Request, Samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from records.traces.xla import Recording
 COLLECTIVE = re.compile(
     r"^(all-reduce|all-gather|reduce-scatter|all-to-all|collective-|ragged-all-to-all|Collective|Nccl)"
 )
-# What stands for a collective in a traced step of the FC modes (models.fc.native.tensorflow).
+# What stands for a collective in a traced step of the FC modes (models.fc.native.tensorflow_crew).
 COLLECTIVE_SCOPE = re.compile(r"(?:^|/)collective_of_\d+")
 INPUT = re.compile(r"^(Iterator\w*GetNext\w*|IteratorV2|MultiDeviceIteratorGetNextFromShard)$")
 

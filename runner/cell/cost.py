@@ -18,7 +18,8 @@ from typing import Any
 
 import keras
 
-from models.registry import Request, load
+from models.registry import load
+from models.workload import Request
 from records.settings import Settings
 from runner.cell import backends
 from runner.cell.backends import Plug

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order, assemble, reserve
+from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order
+from models.fc.native.assembly import assemble, reserve
 from records import fc, fc_rules, host, inherited, network
 from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
@@ -44,15 +45,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     cuda_cache = inherited.cuda_cache_state(os.environ)
     plug = backends.load(settings.backend)
     plug.configure(settings, job.compile_cache_dir)
-    try:
-        reserve(settings.backend, task.workers, settings.device)
-    except NoDevice as error:
-        raise DeviceMismatch(str(error)) from error
-    except NoSuchDevices as error:
-        raise Unsupported(str(error)) from error
-    except (RuntimeError, AssertionError) as error:
-        check_initialised(error, settings)
-        raise
+    _reserve_devices(settings, task.workers)
     begun_s = monotonic()
     configure = partial(configure_worker, settings, job.compile_cache_dir)
     order = Order(task, settings.seed, settings.device, namespaces=namespaces, configure=configure)
@@ -91,6 +84,19 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         return _with_trace(job, result, crew)
     finally:
         crew.close()
+
+
+def _reserve_devices(settings: Settings, workers: int) -> None:
+    """Have the backend provide a device for each worker. Raises `Unsupported` or `DeviceMismatch`."""
+    try:
+        reserve(settings.backend, workers, settings.device)
+    except NoDevice as error:
+        raise DeviceMismatch(str(error)) from error
+    except NoSuchDevices as error:
+        raise Unsupported(str(error)) from error
+    except (RuntimeError, AssertionError) as error:
+        check_initialised(error, settings)
+        raise
 
 
 def configure_worker(settings: Settings, compile_cache_dir: str | None) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from models.faults import Circumstances, plant
-from models.registry import Built, Request, load
+from models.registry import load
+from models.workload import Built, Request
 from records import cpu_list, inherited
 from records.device_memory import says_out_of_memory
 from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Memory, Resolved, Times

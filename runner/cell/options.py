@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.registry import Built
+from models.workload import Built
 from records.settings import Settings
 from runner.cell.batches import seed_steps
 from runner.cell.job import Job

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from models.registry import Built
+from models.workload import Built
 from records.schema import Learning, Times
 from records.settings import Settings
 from runner.cell import backends

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.float64 import keep_float64
-from models.registry import Built
+from models.workload import Built
 from records import files
 from records.codec import dumps
 from records.parity import Operation, Sketch, Trace, Weight, content_hash

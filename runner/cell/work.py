@@ -10,7 +10,7 @@ import math
 import sys
 from typing import Any
 
-from models.registry import Built
+from models.workload import Built
 from runner.cell.backends import Batch
 from runner.cell.job import Job
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix, share
+from runner.cli.display import TerminalDisplay
+from runner.cli.options import add_matrix_options, add_measuring_options, run_request, share
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from records.store import Run
     from runner.executors.interpreter import Interpreter
     from runner.matrix import Cell
+    from runner.request import RunRequest
 
 NAME = "compare"
 HELP = "compare two runs, or two environments measured in turn"
@@ -70,37 +72,68 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and show. Returns the exit code."""
-    found = findings(args, to_decide=False)
-    show(args, found)
+    check_pages(args.markdown, args.out)
+    found = findings(sides_of(args), rule_of(args.threshold), to_decide=False)
+    show(found, args.threshold, args.markdown, args.out, as_json=args.json)
     return 0 if any(one.ratio for one in found.comparisons) else 1
 
 
-def findings(args: argparse.Namespace, *, to_decide: bool, also: str = "") -> Versus:
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What is compared: two stored runs by name, or two environments that are measured."""
+
+    command: str
+    request: RunRequest
+    base: str | None
+    new: str | None
+    base_env: Path | None
+    new_env: Path | None
+    fault: str | None
+    display: TerminalDisplay
+
+
+def sides_of(args: argparse.Namespace) -> Sides:
+    """Return what the flags of `add_sides` compare. Raises `UsageError`."""
+    sides = (args.base, args.new, args.base_env, args.new_env, args.plant)
+    return Sides(args.command, run_request(args), *sides, TerminalDisplay(args.json))
+
+
+def check_pages(markdown: Path | None, page: Path | None) -> None:
+    """Refuse files that could not be written, before anything is measured for them. Raises `UsageError`."""
+    for flag, path in (("--markdown", markdown), ("--out", page)):
+        if path is None:
+            continue
+        if path.is_dir() or not path.parent.is_dir():
+            raise UsageError(f"{flag}: must name a file in a folder that exists, got {str(path)!r}")
+        if not os.access(path.parent, os.W_OK):
+            raise UsageError(f"{flag}: {path.parent} cannot be written; name a file in another folder")
+    if page is not None and page.suffix not in (".html", ".htm"):
+        raise UsageError(f"--out: must end in .html, got {str(page)!r}")
+
+
+def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
     """Find or measure both sides and compare them; `to_decide` adds auto repeats until the gate has decided.
 
-    `also` names what else fails a gate, with commas. Raises `UsageError`.
+    Raises `UsageError`.
     """
-    from analysis.gate import Rule
     from analysis.versus import versus
     from runner.cli import stored
     from runner.stopping import looks_of
 
-    check_pages(args)
-    rule = _also(Rule(threshold=args.threshold), also)
-    measuring = args.base_env or args.new_env or args.plant
-    if measuring and args.base:
-        raise UsageError(f"{args.command}: name two stored runs or two environments, not both; got {args.base} too")
-    if measuring:
-        base, new = _measured(args, rule if to_decide else None)
-    elif args.base and args.new:
-        base, new = stored_run(args, args.base), stored_run(args, args.new)
+    to_measure = sides.base_env or sides.new_env or sides.fault
+    if to_measure and sides.base:
+        raise UsageError(f"{sides.command}: name two stored runs or two environments, not both; got {sides.base} too")
+    if to_measure:
+        base, new = _measured(sides, rule if to_decide else None)
+    elif sides.base and sides.new:
+        base, new = stored_run(sides, sides.base), stored_run(sides, sides.new)
     else:
-        raise UsageError(f"{args.command}: name two stored runs (BASE NEW), or environments (--base-env, --new-env)")
+        raise UsageError(f"{sides.command}: name two stored runs (BASE NEW), or environments (--base-env, --new-env)")
     if base.folder.resolve() == new.folder.resolve():
-        raise UsageError(f"{args.command}: BASE and NEW are the same run, {base.folder}")
+        raise UsageError(f"{sides.command}: BASE and NEW are the same run, {base.folder}")
     paired = _session(base) == _session(new) is not None
     (base_records, base_problems), (new_records, new_problems) = base.load(), new.load()
-    across = None if paired else _across(args, base, new, {record.cell_id for record in new_records})
+    across = None if paired else _across(sides.request.results, base, new, {record.cell_id for record in new_records})
     found = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
     notes = [
         *stored.notes(BASE, base, base_records, base_problems),
@@ -109,37 +142,24 @@ def findings(args: argparse.Namespace, *, to_decide: bool, also: str = "") -> Ve
     return replace(found, runs=(base.run_id, new.run_id), notes=tuple(notes))
 
 
-def check_pages(args: argparse.Namespace) -> None:
-    """Refuse files that could not be written, before anything is measured for them. Raises `UsageError`."""
-    for flag, path in (("--markdown", args.markdown), ("--out", args.out)):
-        if path is None:
-            continue
-        if path.is_dir() or not path.parent.is_dir():
-            raise UsageError(f"{flag}: must name a file in a folder that exists, got {str(path)!r}")
-        if not os.access(path.parent, os.W_OK):
-            raise UsageError(f"{flag}: {path.parent} cannot be written; name a file in another folder")
-    if args.out is not None and args.out.suffix not in (".html", ".htm"):
-        raise UsageError(f"--out: must end in .html, got {str(args.out)!r}")
-
-
-def _also(rule: Rule, names: str) -> Rule:
-    """Return the rule that also fails on what these names say. Raises `UsageError`."""
-    from analysis.gate import sharing
+def rule_of(threshold: float, also: str = "") -> Rule:
+    """Return the rule of a gate that also fails on what `also` names, with commas. Raises `UsageError`."""
+    from analysis.gate import Rule, sharing
     from analysis.kinds import ALSO, TESTED
 
-    given = [name.strip() for name in names.split(",")] if names else []
+    given = [name.strip() for name in also.split(",")] if also else []
     for name in given:
         if name not in ALSO:
             raise UsageError(f"--also: must be some of {', '.join(ALSO)}, with commas; got {name!r}")
     kinds = [ALSO[name] for name in dict.fromkeys(given)]
-    return sharing(rule, kinds, sum(kind in TESTED for kind in kinds))
+    return sharing(Rule(threshold=threshold), kinds, sum(kind in TESTED for kind in kinds))
 
 
-def _across(args: argparse.Namespace, base: Run, new: Run, cells: set[str]) -> Across:
+def _across(results: Path, base: Run, new: Run, cells: set[str]) -> Across:
     """Return how two sessions are compared: by the spread between sessions that their results folders know."""
     from runner.cli.past import across_stored
 
-    roots = {folder.resolve() for folder in (args.results, base.folder.parent, new.folder.parent)}
+    roots = {folder.resolve() for folder in (results, base.folder.parent, new.folder.parent)}
     return across_stored(sorted(roots), {*_runs(base), *_runs(new)}, cells)
 
 
@@ -153,50 +173,54 @@ def _session(run: Run) -> object:
     return run.about().get("session")
 
 
-def stored_run(args: argparse.Namespace, name: str) -> Run:
+def stored_run(sides: Sides, name: str) -> Run:
     """Return the run that a folder or an id names. Raises `UsageError`."""
     from records.store import Results, Run
     from runner.grammar import near
 
-    for folder in (Path(name), args.results / name):
+    results = sides.request.results
+    for folder in (Path(name), results / name):
         if (folder / "run.json").is_file():
             return Run(folder.resolve())
         if (newest := Results(folder).latest()) is not None:
             return newest
-    there = [run.run_id for run in Results(args.results).runs()]
+    there = [run.run_id for run in Results(results).runs()]
     raise UsageError(
-        f"{args.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
-        f"{near(name, there)}; {args.results} holds {', '.join(there[-RUNS_NAMED:]) or 'no run'}"
+        f"{sides.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
+        f"{near(name, there)}; {results} holds {', '.join(there[-RUNS_NAMED:]) or 'no run'}"
     )
 
 
-def _measured(args: argparse.Namespace, rule: Rule | None) -> tuple[Run, Run]:
-    """Measure both sides in turn, in one session."""
+def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
+    """Measure both sides interleaved, in one session."""
     from records.faults import counterpart
-    from records.store import Results
     from runner.adaptive import Goal
-    from runner.cli.run import asked_arm, measure_session, own_arm, request
     from runner.cli.stored import write_reports
     from runner.executors.interpreter import of_environment
+    from runner.measuring import about_matrix, measure_session, own_arm, session_request
+    from runner.session import ArmAsked
 
-    check_plant(args.plant)
-    base = of_environment(args.base_env, "--base-env") if args.base_env else None
-    new = of_environment(args.new_env, "--new-env") if args.new_env else None
-    if args.executor != "process" and (base or new):
+    check_plant(sides.fault)
+    request = sides.request
+    base = of_environment(sides.base_env, "--base-env") if sides.base_env else None
+    new = of_environment(sides.new_env, "--new-env") if sides.new_env else None
+    if (base or new) and not request.executors.contract.local_software:
+        name = request.executors.entry.name
         raise UsageError(
-            f"--executor {args.executor}: cells in containers have their image's environment, not another's"
+            f"--executor {name}: its cells bring their own environment; leave out --base-env and --new-env"
         )
-    matrix, cells = chosen_matrix(args)
+    matrix, cells = request.choice.load()
     for flag, interpreter in (("--base-env", base), ("--new-env", new)):
         _check_packages(flag, interpreter, cells)
-    sides = {BASE: (base, counterpart(args.plant)), NEW: (new, args.plant)}
     arms = {
-        name: asked_arm(interpreter, fault) if interpreter else own_arm(args, cells, fault)
-        for name, (interpreter, fault) in sides.items()
+        name: ArmAsked(interpreter.python, fault, interpreter.versions())
+        if interpreter
+        else own_arm(request, cells, fault)
+        for name, interpreter, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
     }
-    goal = Goal(budget_s(args, matrix), rule)
-    asked = request(args, cells, arms, to_decide=rule is not None, left_out=matrix.left_out)
-    session = measure_session(args, Results(args.results), asked, goal)
+    about = about_matrix(request.choice.matrix, matrix.left_out)
+    asked = session_request(request, cells, about, arms, to_decide=rule is not None)
+    session = measure_session(request, asked, Goal(request.budget_of(matrix), rule), sides.display)
     write_reports(session.runs.values())
     return session.runs[BASE], session.runs[NEW]
 
@@ -223,15 +247,15 @@ def check_plant(fault: str | None) -> None:
         raise UsageError(f"--plant: {error}") from error
 
 
-def show(args: argparse.Namespace, found: Versus) -> None:
+def show(found: Versus, threshold: float, markdown: Path | None, page: Path | None, *, as_json: bool) -> None:
     """Print the findings, and write what was asked for."""
     from runner.cli import versus
 
     names = versus.names(found)
-    print(versus.as_json(found, args.threshold) if args.json else versus.text(found, names), flush=True)
-    if args.markdown:
-        args.markdown.write_text(versus.markdown(found, names), encoding="utf-8")
-    if args.out:
+    print(versus.as_json(found, threshold) if as_json else versus.text(found, names), flush=True)
+    if markdown:
+        markdown.write_text(versus.markdown(found, names), encoding="utf-8")
+    if page:
         from dashboards import forest, report
 
-        report.write(args.out, forest.page(found, names, args.threshold))
+        report.write(page, forest.page(found, names, threshold))

@@ -18,7 +18,5 @@ def run(args: argparse.Namespace) -> int:
     """Print the script."""
     import shtab
 
-    from runner.cli.main import parser
-
-    print(shtab.complete(parser(), args.shell))
+    print(shtab.complete(args.parser, args.shell))
     return 0

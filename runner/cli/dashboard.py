@@ -78,11 +78,12 @@ def run(args: argparse.Namespace) -> int:
     with sending.explained():
         if args.source == LOCAL:
             sending.send(sending.Upload(LOCAL), args.results)
-        serve(_source(args), place)
+        target = options.Target(args.source, args.results, options.reached(args))
+        serve(_source(target, args.since, args.refresh), place)
     return 0
 
 
-def _source(args: argparse.Namespace) -> Source:
+def _source(target: options.Target, since: str | None, refresh_min: float) -> Source:
     """Return what the pages are made from: the local warehouse itself, or snapshots of a dataset."""
     from dashboards.app.application import statements
     from dashboards.app.needed import needed
@@ -91,12 +92,13 @@ def _source(args: argparse.Namespace) -> Source:
     from dashboards.board import empty_notice
     from dashboards.questions import EVER
     from runner.campaign import utc_now
-    from uploader.warehouse import is_local, open_warehouse
+    from uploader.opening import open_warehouse
+    from uploader.warehouse import is_local
 
-    warehouse = open_warehouse(args.source, args.results, options.reached(args))
-    if is_local(args.source):
-        return Live(warehouse, args.since or EVER, partial(empty_notice, args.source, args.results))
-    return Refreshed(warehouse, needed(statements()), Terms(60 * args.refresh, args.since), Times(utc_now))
+    warehouse = open_warehouse(target.address, target.results, target.options)
+    if is_local(target.address):
+        return Live(warehouse, since or EVER, partial(empty_notice, target.address, target.results))
+    return Refreshed(warehouse, needed(statements()), Terms(60 * refresh_min, since), Times(utc_now))
 
 
 def _day(text: str) -> str | None:

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING
 from records.fc import MODES, gpu_aggr, task_of
 from records.settings import BACKENDS
 from runner.cli import fc_proof
+from runner.cli.display import TerminalDisplay
 from runner.cli.fc_flags import (
     FULL_TRACE,
+    FcFlags,
     add_task_flags,
     as_flags,
     check_original,
     check_task,
     check_values,
-    task_given,
+    fc_flags,
 )
 from runner.cli.format import size
-from runner.cli.options import add_measuring_options
+from runner.cli.options import add_measuring_options, run_request
 from runner.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from records.store import Run
     from runner.cli.stored import Findings
     from runner.matrix import Cell
+    from runner.request import RunRequest
 
 NAME = "fc"
 HELP = "measure or prove a parallel mode of fully connected layers"
@@ -61,76 +64,78 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure the task, or prove."""
+    """Measure the task, prove, or export."""
+    from runner.cli.stored import chosen_run
+    from runner.overrides import Overrides
+    from runner.request import CellChoice
+
     for name in args.backend:
         if name not in BACKENDS:
             raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}")
     if args.prove:
-        return fc_proof.run(args)
+        fc_proof.refuse_unused(vars(args))
+        return fc_proof.prove(fc_flags(args), args.results, args.seams, as_json=args.json)
     if args.export_csv is not None:
-        return _export(args)
+        return _export(chosen_run(args.results, args.run), args.backend, args.export_csv)
     if args.mode is None:
         raise UsageError(f"--mode: must be one of {', '.join(MODES)}, got none")
-    return _measure(args)
+    flags = fc_flags(args)
+    request = run_request(args, CellChoice(Path("fc"), Overrides()))  # the cells are of no file
+    return _measure(request, flags, TerminalDisplay(args.json))
 
 
 # Measuring.
 
 
-def _measure(args: argparse.Namespace) -> int:
-    from records.store import Results, latest_attempts
+def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> int:
+    from records.store import latest_attempts
     from runner.adaptive import Goal
-    from runner.cli.run import exit_code, measure_session, own_arm, started
+    from runner.cli.run import exit_code
     from runner.cli.stored import write_report
-    from runner.session import Request
-    from runner.stopping import stopping
+    from runner.measuring import measure_session, session_request
 
-    text, cells = _cells(args)
+    text, cells = _cells(flags)
     _refuse_too_large(cells)
-    args.matrix = Path("fc")  # what the cells come from; there is no such file
-    about = {"command": ["runner", *args.given], "matrix_path": "runner fc", "matrix_text": text}
-    arms = {"": own_arm(args, cells)}
-    asked = Request(cells, arms, started(args), args.order_seed, about, stopping(cells, to_decide=False))
-    session = measure_session(args, Results(args.results), asked, Goal(None))
+    asked = session_request(request, cells, {"matrix_path": "runner fc", "matrix_text": text})
+    session = measure_session(request, asked, Goal(None), display)
     store = session.runs[""]
     store.clear_leftovers()
     found = write_report(store, store.folder / "report.html")
     latest, figures = latest_attempts(found.records), _figures(found)
-    if args.json:
+    if display.quiet:
         print(_measured_document(latest, figures))
     else:
         print("\n".join(measured_lines(latest, figures)))
         print(f"records: {store.folder / 'records'}")
-    missing = args.full_trace and not _all_traces_left(args, store, latest)
+    missing = flags.full_trace and not _all_traces_left(store, latest, display)
     return exit_code(latest, max(0, len(session.steps) - len(latest))) or int(missing)
 
 
-def _all_traces_left(args: argparse.Namespace, store: Run, latest: Sequence[Record]) -> bool:
+def _all_traces_left(store: Run, latest: Sequence[Record], display: TerminalDisplay) -> bool:
     """Leave each cell's trace here, as the original did for its one; return whether there were all."""
     from runner.traces import left_plain
 
     left = left_plain(store, latest, Path(FULL_TRACE))
-    if not args.json:
-        print("".join(f"trace: {path}\n" for path in left), end="")
+    for path in left:
+        display.say(f"trace: {path}")
     return len(left) == len({record.cell_id for record in latest})
 
 
-def _cells(args: argparse.Namespace) -> tuple[str, list[Cell]]:
+def _cells(flags: FcFlags) -> tuple[str, list[Cell]]:
     """Return the matrix that the flags stand for, as text, and its cells. Raises `InputError`."""
     from runner.fc import matrix_of
     from runner.matrix import expand, parse
 
-    if args.num_batches < 1:
-        raise UsageError(f"--num-batches: must be at least 1, got {args.num_batches}")
-    if args.full_trace not in (0, 1):
-        raise UsageError(f"--full-trace: must be 0 or 1, got {args.full_trace}")
-    given = task_given(args)
-    for workers in given.get("workers", [1]):
-        check_values({**given, "workers": workers, "repeats": args.repeats})
-        check_task({**given, "workers": workers})
-    check_original(args)
-    entry = given | ({"trace": {}} if args.full_trace else {})
-    text = json.dumps(matrix_of(args.backend or BACKENDS, entry, args.num_batches, args.repeats), indent=1)
+    if flags.num_batches < 1:
+        raise UsageError(f"--num-batches: must be at least 1, got {flags.num_batches}")
+    if flags.full_trace not in (0, 1):
+        raise UsageError(f"--full-trace: must be 0 or 1, got {flags.full_trace}")
+    for workers in flags.task.get("workers", [1]):
+        check_values({**flags.task, "workers": workers, "repeats": flags.repeats})
+        check_task({**flags.task, "workers": workers})
+    check_original(flags)
+    entry = flags.task | ({"trace": {}} if flags.full_trace else {})
+    text = json.dumps(matrix_of(flags.backends or BACKENDS, entry, flags.num_batches, flags.repeats), indent=1)
     try:
         return text, expand(parse(Path("runner fc"), text.encode()))
     except MatrixError as error:
@@ -236,11 +241,11 @@ def _measured_document(records: Sequence[Record], figures: Mapping[str, Figure])
 # Exporting.
 
 
-def _export(args: argparse.Namespace) -> int:
+def _export(store: Run, backends: Sequence[str], path: Path) -> int:
+    """Write a stored sweep of one backend as CSV."""
     from analysis.sweep import as_csv, backends_of
-    from runner.cli.stored import chosen_run, findings_of
+    from runner.cli.stored import findings_of
 
-    store = chosen_run(args)
     found = _figures(findings_of(store)).values()
     there = backends_of(found)
     if not there:
@@ -248,13 +253,13 @@ def _export(args: argparse.Namespace) -> int:
             f"--export-csv: {store.run_id} holds no measured cell of the sweep; measure one with: "
             "runner --matrix matrices/fc-sweep.yaml"
         )
-    chosen = args.backend or there
+    chosen = backends or there
     if len(chosen) != 1 or chosen[0] not in there:
-        got = f", got {' '.join(args.backend)}" if args.backend else ""
+        got = f", got {' '.join(backends)}" if backends else ""
         raise UsageError(f"--backend: must name one of {', '.join(there)} for --export-csv{got}")
     try:
-        args.export_csv.write_text(as_csv(found, chosen[0]), encoding="ascii")
+        path.write_text(as_csv(found, chosen[0]), encoding="ascii")
     except OSError as error:
-        raise UsageError(f"--export-csv: {args.export_csv} cannot be written: {error.strerror}") from error
-    print(f"{chosen[0]} of {store.run_id}: {args.export_csv}")
+        raise UsageError(f"--export-csv: {path} cannot be written: {error.strerror}") from error
+    print(f"{chosen[0]} of {store.run_id}: {path}")
     return 0

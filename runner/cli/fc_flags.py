@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from records.fc import MODES, PARTITIONS
@@ -122,9 +122,24 @@ def _spelled(word: str) -> str:
     return f"--{RENAMED.get(name, name)}{equals}{value}"
 
 
-def task_given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters and settings that were given as flags, by the names of a matrix file."""
-    return {key: getattr(args, flag) for flag, key in TASK.items() if getattr(args, flag) is not None}
+@dataclass(frozen=True, slots=True)
+class FcFlags:
+    """What the flags ask for; `task` has what was given of the workload, by the names of a matrix file."""
+
+    task: dict[str, Any]
+    backends: list[str]
+    num_batches: int
+    repeats: int
+    full_trace: int
+    gpu_aggr: int | None
+    num_classes: int | None
+
+
+def fc_flags(args: argparse.Namespace) -> FcFlags:
+    """Return what the flags of `add_task_flags` ask for."""
+    task = {key: value for flag, key in TASK.items() if (value := getattr(args, flag)) is not None}
+    agree = (args.full_trace, args.gpu_aggr, args.num_classes)
+    return FcFlags(task, args.backend, args.num_batches, args.repeats, *agree)
 
 
 def check_values(given: Mapping[str, Any]) -> None:
@@ -151,18 +166,19 @@ def check_task(given: Mapping[str, Any]) -> None:
         raise UsageError("\n".join(as_flags(problems)))
 
 
-def check_original(args: argparse.Namespace) -> None:
+def check_original(flags: FcFlags) -> None:
     """Raise `UsageError` where the original's own flags ask for another thing than is done here."""
     from records.fc import gpu_aggr
 
-    device, workers = args.device or "cpu", max(args.num_workers or [1])
-    if args.gpu_aggr not in (None, own := gpu_aggr(args.mode, workers, device)):
+    device, workers = flags.task.get("device", "cpu"), max(flags.task.get("workers", [1]))
+    mode = flags.task["mode"]
+    if flags.gpu_aggr not in (None, own := gpu_aggr(mode, workers, device)):
         raise UsageError(
-            f"--gpu-aggr: must be {own} for {args.mode} with {workers} workers on {device}, got {args.gpu_aggr}; each "
+            f"--gpu-aggr: must be {own} for {mode} with {workers} workers on {device}, got {flags.gpu_aggr}; each "
             "worker keeps its weights on its own device, which --device chooses"
         )
-    if args.num_classes not in (None, 1):
-        raise UsageError(f"--num-classes: must be 1, the column of the last layer, got {args.num_classes}")
+    if flags.num_classes not in (None, 1):
+        raise UsageError(f"--num-classes: must be 1, the column of the last layer, got {flags.num_classes}")
 
 
 def as_flags(problems: Iterable[str]) -> list[str]:

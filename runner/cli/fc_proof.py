@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from records.fc import LOCAL, MODES, Task
 from records.fc_rules import PARAMETERS, backend_faults, memory_fault, parameter_faults
 from records.settings import BACKENDS
-from runner.cli.fc_flags import as_flags, check_values, task_given
+from runner.cli.fc_flags import FcFlags, as_flags, check_values
 from runner.cli.options import count_gpus
 from runner.errors import UsageError
+from runner.executors import registry
 
 if TYPE_CHECKING:
     from records.fc_proof import ProofAnswer
     from runner.fc import ProofRequest
+    from runner.seams import Seams
 
 # Flags that hold for all tasks of a proof, by the names of a matrix file.
 FIXED = ("level", "weight_size", "batch_size", *(name for name in PARAMETERS if name != "network"))
@@ -38,37 +40,41 @@ UNUSED = {
     "new": False,
     "log_dir": None,
     "datasets": None,
-    "executor": "process",
-    "images": None,
-    "memory": None,
-    "shm_size": None,
-    "seccomp": None,
+    "executor": registry.DEFAULT,
+    **{option.name: None for entry in registry.ENTRIES.values() for option in entry.options},
 }
 
 
-def run(args: argparse.Namespace) -> int:
+def refuse_unused(given: Mapping[str, object]) -> None:
+    """Raise `UsageError` for flags, by their values, that a proof has no use for."""
+    wrong = [flag.replace("_", "-") for flag, value in UNUSED.items() if given[flag] not in (None, value)]
+    if wrong:
+        raise UsageError("\n".join(f"--{flag}: has no effect with --prove; leave one of the two out" for flag in wrong))
+
+
+def prove(flags: FcFlags, results: Path, seams: Seams, *, as_json: bool) -> int:
     """Prove what the flags ask for; exit code 1 where a task is beyond its limit or a backend gave no answer."""
     from analysis.fc import proof_fault
     from records.fc_proof import ProofAnswer, ProofOrder
+    from runner import fc
     from runner.executors.probe import ProcessProbe
-    from runner.fc import prove
     from runner.interrupts import interruptible
 
-    request = proof_request(args)
-    tasks, seed, device = request.tasks(), args.seed or 0, args.device or "cpu"
-    backends = _backends(args.backend, tasks)
+    request, seed, device = proof_request(flags.task), flags.task.get("seed", 0), flags.task.get("device", "cpu")
+    tasks = request.tasks()
+    backends = _backends(flags.backends, tasks)
     _refuse_too_large(tasks)
-    if missing := _missing_gpu(args, device):
+    if missing := _missing_gpu(device, seams):
         print(f"preflight: {missing}", file=sys.stderr)
         answers = list[ProofAnswer]()
         refused = dict.fromkeys(backends, missing)
     else:
-        probe = args.seams.probe or ProcessProbe(str(args.results.resolve()))
+        probe = seams.probe or ProcessProbe(str(results.resolve()))
         with interruptible():
             order = ProofOrder(tasks, seed=seed, device=device)
-            answers, refused = prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
+            answers, refused = fc.prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
     holds = bool(answers) and not refused and not any(proof_fault(p) for a in answers for p in a.proofs)
-    if args.json:
+    if as_json:
         from records.codec import to_json
 
         found = {"holds": holds, "seed": seed, "device": device, "answers": to_json(answers), "refused": refused}
@@ -79,45 +85,45 @@ def run(args: argparse.Namespace) -> int:
     return 0 if holds else 1
 
 
-def _missing_gpu(args: argparse.Namespace, device: str) -> str | None:
+def _missing_gpu(device: str, seams: Seams) -> str | None:
     """Return why nothing can be proved on a GPU; None on the CPU. A test's probe stands for another machine."""
-    if device != "gpu" or (args.seams.probe and not args.seams.preflight):
+    if device != "gpu" or (seams.probe and not seams.preflight):
         return None
     from runner.preflight.facts import read_gpus
     from runner.preflight.rules import gpu_problems
 
-    facts = args.seams.preflight.gpus if args.seams.preflight else read_gpus(())
+    facts = (seams.preflight and seams.preflight.gpus) or read_gpus(())
     return next((str(one) for one in gpu_problems(facts, (), None) if one.status is not None), None)
 
 
-def proof_request(args: argparse.Namespace) -> ProofRequest:
-    """Return what the flags ask to be proved: modes, workers and precisions, and what is fixed in all tasks.
+def proof_request(given: Mapping[str, Any]) -> ProofRequest:
+    """Return what is to be proved: modes, workers and precisions, and what is fixed in all tasks.
 
-    Raises `UsageError` for a flag that a proof has no use for, and where nothing is left to prove.
+    `given` is what was given of a task, by the names of a matrix file. Raises `UsageError` where nothing is left to
+    prove.
     """
     from runner.fc import PRECISIONS, ProofRequest, workers_on
 
-    _refuse_unused(args)
-    if args.device not in (None, "cpu", "gpu"):
-        raise UsageError(f"--device: must be cpu or gpu with --prove, got {args.device!r}")
-    if args.mode is not None and args.mode not in MODES:
-        raise UsageError(f"--mode: must be one of {', '.join(MODES)}, got {args.mode!r}")
-    if args.mode is not None and not MODES[args.mode].native:
-        raise UsageError(f"--mode: {args.mode} is Keras's own path, which `runner parity fc` compares")
-    if args.dtype not in (None, *PRECISIONS):
-        raise UsageError(f"--dtype: must be {' or '.join(PRECISIONS)} with --prove, got {args.dtype}")
-    given = task_given(args)
-    for workers in given.pop("workers", [1]):
+    device, mode, precision = given.get("device", "cpu"), given.get("mode"), given.get("precision")
+    if device not in ("cpu", "gpu"):
+        raise UsageError(f"--device: must be cpu or gpu with --prove, got {device!r}")
+    if mode is not None and mode not in MODES:
+        raise UsageError(f"--mode: must be one of {', '.join(MODES)}, got {mode!r}")
+    if mode is not None and not MODES[mode].native:
+        raise UsageError(f"--mode: {mode} is Keras's own path, which `runner parity fc` compares")
+    if precision not in (None, *PRECISIONS):
+        raise UsageError(f"--dtype: must be {' or '.join(PRECISIONS)} with --prove, got {precision}")
+    named = given.get("workers")
+    for workers in named or [1]:
         check_values({**given, "workers": workers})
     fixed = {key: value for key, value in given.items() if key in FIXED}
-    device = args.device or "cpu"
     request = ProofRequest(
-        modes=[args.mode] if args.mode else _modes_with(fixed),
-        workers=list(dict.fromkeys(args.num_workers or workers_on(device, count_gpus(device)))),
-        precisions=[args.dtype] if args.dtype else PRECISIONS,
+        modes=[mode] if mode else _modes_with(fixed),
+        workers=list(dict.fromkeys(named or workers_on(device, count_gpus(device)))),
+        precisions=[precision] if precision else PRECISIONS,
         fixed=fixed,
     )
-    if not request.tasks() or (args.mode and args.num_workers and request.skipped()):
+    if not request.tasks() or (mode and named and request.skipped()):
         raise UsageError("\n".join(as_flags(fault for _, fault in request.problems())))
     return request
 
@@ -125,13 +131,6 @@ def proof_request(args: argparse.Namespace) -> ProofRequest:
 def _modes_with(fixed: Mapping[str, Any]) -> list[str]:
     """Return the modes that have all the parameters that are given."""
     return [mode.name for mode in MODES.values() if mode.native and not parameter_faults(Task(mode.name, **fixed))]
-
-
-def _refuse_unused(args: argparse.Namespace) -> None:
-    given = vars(args)
-    wrong = [flag.replace("_", "-") for flag, value in UNUSED.items() if given[flag] not in (None, value)]
-    if wrong:
-        raise UsageError("\n".join(f"--{flag}: has no effect with --prove; leave one of the two out" for flag in wrong))
 
 
 def _backends(named: Sequence[str], tasks: Sequence[Task]) -> list[str]:

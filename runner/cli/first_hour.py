@@ -56,48 +56,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the checks and write the report; exit code 1 where one failed, 130 after an interruption."""
-    path = _report_path(args)
+    from runner.executors.probe import ProcessProbe
+
+    path = _report_path(args.report, args.results)
     if args.merge:
-        return _write(_merged(args), path)
-    report, interrupted = _checked(args)
+        if args.only or args.backend:
+            raise UsageError("--merge: takes whole reports; leave out --only and --backend")
+        return _write(_merged(args.merge), path)
+    probe = args.seams.probe or ProcessProbe()
+    subject = _backends(args.backend, probe), args.device or "gpu"
+    report, interrupted = _checked(*subject, args.only, args.results, probe)
     code = _write(report, path)
     return Interrupted.exit_code if interrupted else code
 
 
-def _merged(args: argparse.Namespace) -> Report:
+def _merged(files: Sequence[Path]) -> Report:
     from runner.first_hour.report import merged
 
-    if args.only or args.backend:
-        raise UsageError("--merge: takes whole reports; leave out --only and --backend")
-    return merged({file.stem: _read(file) for file in args.merge})
+    return merged({file.stem: _read(file) for file in files})
 
 
-def _checked(args: argparse.Namespace) -> tuple[Report, bool]:
-    """Run the checks of every backend that is asked for; return also whether a signal ended them."""
+def _checked(
+    backends: Sequence[str], device: str, only: Sequence[str], results: Path, probe: Probe
+) -> tuple[Report, bool]:
+    """Run the checks of these backends, of the names that have a text of `only`; return whether a signal ended them."""
     from runner.campaign import utc_now
-    from runner.executors.probe import ProcessProbe
     from runner.first_hour.report import Report
     from runner.interrupts import interruptible
 
-    device = args.device or "gpu"
-    probe = args.seams.probe or ProcessProbe()
-    backends = _backends(args.backend, probe)
     count_gpus(device)  # refuses what CUDA_VISIBLE_DEVICES says before anything is asked of the driver
     _refuse_without_device(backends, device)
     about = {"date": f"{utc_now():%Y-%m-%d %H:%M} UTC", **_about(device, backends)}
-    args.results.mkdir(parents=True, exist_ok=True)
+    results.mkdir(parents=True, exist_ok=True)
     done: list[Done] = []
     interrupted = False
     try:
         # In the results folder, since a container's /tmp is small, and no library can be loaded from it.
-        with interruptible(), tempfile.TemporaryDirectory(prefix=".first-hour-", dir=args.results) as folder:
+        with interruptible(), tempfile.TemporaryDirectory(prefix=".first-hour-", dir=results) as folder:
             for backend in backends:
                 own = Path(folder).resolve() / backend
-                _run_all(_chosen(_steps(probe, backend, device, own), args.only), done)
+                _run_all(_chosen(_steps(probe, backend, device, own), only), done)
     except Interrupted:
         interrupted = True
     if not done and not interrupted:
-        raise UsageError(f"--only: no check has {' or '.join(map(repr, args.only))} in its name")
+        raise UsageError(f"--only: no check has {' or '.join(map(repr, only))} in its name")
     return Report(f"a {device.upper()}", about, done), interrupted
 
 
@@ -174,7 +176,7 @@ def _backends(named: Sequence[str], probe: Probe) -> list[str]:
 def _about(device: str, backends: Sequence[str]) -> dict[str, str]:
     """Return what a reader of the report needs to know of the machine and the versions."""
     from runner import machine
-    from runner.cli.run import installed_versions
+    from runner.executors.interpreter import installed_versions
 
     here, versions = machine.detect(), installed_versions()
     gpus = {"GPUs": ", ".join(here.gpus) or "none", "driver": here.gpu_driver or "none"} if device == "gpu" else {}
@@ -189,15 +191,15 @@ def _about(device: str, backends: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _report_path(args: argparse.Namespace) -> Path:
+def _report_path(asked: Path | None, results: Path) -> Path:
     """Return where the report is written. Raises `UsageError` where it cannot be."""
-    if args.report is None:
-        args.results.mkdir(parents=True, exist_ok=True)
-        return Path(args.results) / REPORT
-    if args.report.suffix != ".md":
-        raise UsageError(f"--report: must be a file such as report.md, got {args.report}; the .json is named after it")
-    check_output("--report", args.report)
-    return Path(args.report)
+    if asked is None:
+        results.mkdir(parents=True, exist_ok=True)
+        return results / REPORT
+    if asked.suffix != ".md":
+        raise UsageError(f"--report: must be a file such as report.md, got {asked}; the .json is named after it")
+    check_output("--report", asked)
+    return asked
 
 
 def _read(path: Path) -> Report:

@@ -11,11 +11,13 @@ import json
 from typing import TYPE_CHECKING
 
 from runner.cli import cells
-from runner.cli.options import add_matrix_options, add_measuring_options, chosen_matrix
+from runner.cli.display import TerminalDisplay
+from runner.cli.options import add_matrix_options, add_measuring_options, run_request
 
 if TYPE_CHECKING:
     from runner.largest_cells import Found
     from runner.matrix import Cell
+    from runner.request import RunRequest
 
 NAME = "fit-batch"
 HELP = "find the largest batch that fits a device's memory"
@@ -31,35 +33,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search on each backend and print what was found."""
-    from runner.cli import containers
-    from runner.cli.largest import find, line
-    from runner.cli.preflight import printed
+    from runner.cli.largest import line
+    from runner.largest_search import find
 
-    containers.check(args)
-    chosen = _chosen(args)
-    found = [(cell, find(args, cell)) for cell in chosen]
+    request, display = run_request(args), TerminalDisplay(args.json)
+    found = [(cell, find(request, cell, display)) for cell in _chosen(request, args.cell)]
     if args.json:
         print(json.dumps({"version": 1, "cells": [_row(*one) for one in found]}, indent=1, allow_nan=False))
     else:
-        print(
-            "\n".join(line(f"{c.settings.backend:<10}  {c.settings.workload}", one, printed(args)) for c, one in found)
-        )
+        names = {cell.cell_id: f"{cell.settings.backend:<10}  {cell.settings.workload}" for cell, _ in found}
+        print("\n".join(line(names[cell.cell_id], one, display.known_problems) for cell, one in found))
     return max(_exit_code(one) for _, one in found)
 
 
-def _chosen(args: argparse.Namespace) -> list[Cell]:
+def _chosen(request: RunRequest, name: str) -> list[Cell]:
     """Return the cells to search, one a backend. Raises `UsageError`."""
     from runner.largest_cells import check_limit
 
-    there = {cell.cell_id: cell for cell in chosen_matrix(args, largest=True)[1] if cell.task is None}
-    settings = {name: cell.settings for name, cell in there.items()}
-    names = cells.matching(args.cell, settings)
+    there = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1] if cell.task is None}
+    settings = {cell_id: cell.settings for cell_id, cell in there.items()}
+    names = cells.matching(name, settings)
     if not names:
-        cells.refuse(args.cell, settings, str(args.matrix))
-    if len({settings[name].backend for name in names}) < len(names):
-        cells.ask(args.cell, names, settings)
-    check_limit([there[name] for name in names], args.memory, "--memory")
-    return [there[name] for name in names]
+        cells.refuse(name, settings, str(request.choice.matrix))
+    if len({settings[one].backend for one in names}) < len(names):
+        cells.ask(name, names, settings)
+    check_limit([there[one] for one in names], request.memory_bytes, "--memory")
+    return [there[one] for one in names]
 
 
 def _row(cell: Cell, found: Found) -> dict[str, object]:

@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     """Compare, show, and return the verdict as an exit code."""
     from analysis.gate import Outcome
 
-    found = compare.findings(args, to_decide=True, also=args.also)
-    compare.show(args, found)
+    compare.check_pages(args.markdown, args.out)
+    found = compare.findings(compare.sides_of(args), compare.rule_of(args.threshold, args.also), to_decide=True)
+    compare.show(found, args.threshold, args.markdown, args.out, as_json=args.json)
     codes = {Outcome.NO_WORSE: 0, Outcome.NOT_MEASURED: 1, Outcome.REGRESSED: 4, Outcome.UNDECIDED: 5}
     return codes[found.outcome]

@@ -10,6 +10,7 @@ runner history --calibrate                       false alarms and delays of the 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ from runner.cli.options import folder
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from analysis.replay import Replays
     from records.annotations import Annotation
     from records.past import Past, Wanted
     from records.store import Problem
@@ -65,18 +69,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, note or measure."""
-    args.results = args.results or [Path("results")]
+    roots, cell = args.results or [Path("results")], _cell(args)
+    if args.words[:1] == [ANNOTATE]:
+        return _annotate(roots, cell or "", args.run, args.note)
+    if args.calibrate:
+        from analysis.replay import Replays
+
+        replays = Replays(count=args.replays, seed=args.seed)
+        return _calibrate(roots, cell, replays, args.false_alarm_every, as_json=args.json)
+    return _list(roots, cell, _Listing(args.last, args.false_alarm_every, args.out, args.json))
+
+
+def _cell(args: argparse.Namespace) -> str | None:
+    """Return the cell or pattern that is named. Raises `UsageError` for this and for flags that do not fit together."""
     noting = args.words[:1] == [ANNOTATE]
     cells = args.words[1:] if noting else args.words
-    _check(args, noting, cells)
-    if noting:
-        return _annotate(args, cells[0])
-    if args.calibrate:
-        return _calibrate(args, cells[0] if cells else None)
-    return _list(args, cells[0] if cells else None)
-
-
-def _check(args: argparse.Namespace, noting: bool, cells: list[str]) -> None:
     if len(cells) > 1:
         raise UsageError(f"CELL: name one cell or pattern, got {len(cells)}: {' '.join(cells)}")
     for flag, given in (("--run", args.run), ("--note", args.note), ("--withdraw", args.withdraw or None)):
@@ -89,61 +96,71 @@ def _check(args: argparse.Namespace, noting: bool, cells: list[str]) -> None:
             raise UsageError(f"{flag}: must be 1 or more, got {value}")
     if args.seed < 0:
         raise UsageError(f"--seed: must be 0 or more, got {args.seed}")
+    return cells[0] if cells else None
 
 
-def _list(args: argparse.Namespace, cell: str | None) -> int:
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """How histories are listed: the newest `last` sessions, changes by the rule of a run length, and to what page."""
+
+    last: int
+    run_length: int
+    page: Path | None
+    as_json: bool
+
+
+def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
     from runner.cli import history_lines as lines
     from runner.cli import past as stored
 
-    past, problems = _read(args, cell)
-    assessed = stored.assessed(past, args.results, args.false_alarm_every)
-    if args.out is not None:
+    past, problems = _read(roots, cell)
+    assessed = stored.assessed(past, roots, listing.run_length)
+    if listing.page is not None:
         from dashboards import history, report
 
         titles = [lines.title(one.history) for one in assessed]
-        report.write(args.out, history.render(assessed, titles, lines.remarks(assessed, past.doubts, problems)))
-    if args.json:
+        report.write(listing.page, history.render(assessed, titles, lines.remarks(assessed, past.doubts, problems)))
+    if listing.as_json:
         print(lines.as_json(assessed, past.doubts, problems))
         return 0
-    print("\n".join(lines.listing(assessed, args.last) if cell else lines.overview(assessed)))
+    print("\n".join(lines.listing(assessed, listing.last) if cell else lines.overview(assessed)))
     if remarks := lines.remarks(assessed, past.doubts, problems):
         print("\n" + "\n".join(remarks))
-    if args.out is not None:
-        print(f"\npage: {args.out}")
+    if listing.page is not None:
+        print(f"\npage: {listing.page}")
     return 0
 
 
-def _calibrate(args: argparse.Namespace, cell: str | None) -> int:
-    from analysis.replay import Replays, residuals
+def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:
+    from analysis.replay import residuals
     from records.store import Results
     from runner.cli import history_rule, past
 
-    there = any(Results(root).runs() for root in args.results)
-    found = residuals(past.assessed(_read(args, cell)[0], args.results)) if there else []
-    figures = history_rule.measure(found, Replays(count=args.replays, seed=args.seed), args.false_alarm_every)
-    print(history_rule.as_json(figures) if args.json else "\n".join(history_rule.lines(figures)))
+    there = any(Results(root).runs() for root in roots)
+    found = residuals(past.assessed(_read(roots, cell)[0], roots)) if there else []
+    figures = history_rule.measure(found, replays, run_length)
+    print(history_rule.as_json(figures) if as_json else "\n".join(history_rule.lines(figures)))
     return 0
 
 
-def _annotate(args: argparse.Namespace, cell: str) -> int:
+def _annotate(roots: Sequence[Path], cell: str, run_id: str, text: str | None) -> int:
+    """Note that a cell was changed on purpose from a run on; without a text, withdraw that note."""
     from dashboards.format import plural
     from records import annotations
     from records.annotations import Annotation, checked_note
 
-    past, _ = _read(args, cell)
-    run = next((run for run in past.runs if run.run_id == args.run), None)
+    past, _ = _read(roots, cell)
+    run = next((run for run in past.runs if run.run_id == run_id), None)
     if run is None:
-        raise UsageError(
-            f"--run: no run {args.run!r} in {_names(args)}{_near(args.run, [r.run_id for r in past.runs])}"
-        )
+        raise UsageError(f"--run: no run {run_id!r} in {_names(roots)}{_near(run_id, [r.run_id for r in past.runs])}")
     if not run.attempts:
-        raise UsageError(f"CELL: run {args.run} holds no cell called {cell!r}; name a run from which the change holds")
+        raise UsageError(f"CELL: run {run_id} holds no cell called {cell!r}; name a run from which the change holds")
     try:
-        note = None if args.withdraw else checked_note(args.note)
+        note = None if text is None else checked_note(text)
     except ValueError as error:
         raise UsageError(f"--note: {error}") from error
     line = Annotation(run.run_id, sorted({a.cell_id for a in run.attempts}), sorted(run.hosts), note, cell)
-    if args.withdraw and not _is_noted(annotations.load(run.root)[0], line):
+    if note is None and not _is_noted(annotations.load(run.root)[0], line):
         raise UsageError(f"--withdraw: {cell!r} has no note at run {run.run_id} to take back")
     annotations.append(run.root, line)
     print(f"{'withdrawn' if note is None else 'noted'} for {plural(len(line.cells), 'cell')} from run {run.run_id} on")
@@ -156,20 +173,20 @@ def _is_noted(before: list[Annotation], line: Annotation) -> bool:
     return any((cell, host, line.run_id) in in_force(before) for cell in line.cells for host in line.hosts)
 
 
-def _read(args: argparse.Namespace, cell: str | None) -> tuple[Past, list[Problem]]:
+def _read(roots: Sequence[Path], cell: str | None) -> tuple[Past, list[Problem]]:
     """Return what is stored of the cells that the argument names. Raises `UsageError` where there is nothing."""
     from records import annotations, past
     from records.store import Results
 
-    if not any(Results(root).runs() for root in args.results):
-        raise UsageError(f"--results: {_names(args)} holds no run; measure one with: runner --matrix matrix.yaml")
+    if not any(Results(root).runs() for root in roots):
+        raise UsageError(f"--results: {_names(roots)} holds no run; measure one with: runner --matrix matrix.yaml")
     seen: set[str] = set()
-    found = past.read(args.results, _choice(cell, seen))
+    found = past.read(roots, _choice(cell, seen))
     if not any(run.attempts for run in found.runs):
         if cell is None:
-            raise UsageError(f"--results: {_names(args)} holds no readable record{_first_problem(found.problems)}")
+            raise UsageError(f"--results: {_names(roots)} holds no readable record{_first_problem(found.problems)}")
         raise UsageError(f"CELL: no stored cell is called {cell!r}{_near(cell, seen)}; there are {_some(seen)}")
-    return found, [*found.problems, *(problem for root in args.results for problem in annotations.load(root)[1])]
+    return found, [*found.problems, *(problem for root in roots for problem in annotations.load(root)[1])]
 
 
 def _choice(cell: str | None, seen: set[str]) -> Wanted:
@@ -183,8 +200,8 @@ def _choice(cell: str | None, seen: set[str]) -> Wanted:
     return wanted
 
 
-def _names(args: argparse.Namespace) -> str:
-    return ", ".join(map(str, args.results))
+def _names(roots: Sequence[Path]) -> str:
+    return ", ".join(map(str, roots))
 
 
 def _near(text: str, there: set[str] | list[str]) -> str:

@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from records.schema import Record, Status
+from runner.cli.attempt_text import TimeLeft, Told, is_bad, label, name
 from runner.cli.format import duration
-from runner.cli.progress import TimeLeft, Told, is_bad, label, name
 
 if TYPE_CHECKING:
     from runner.matrix import Cell

@@ -10,8 +10,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from records.store import StoreFailure
 from runner.cli import (
@@ -40,12 +38,7 @@ from runner.cli import (
     trace,
 )
 from runner.errors import RunnerError, UsageError
-from runner.executors import Executor
-
-if TYPE_CHECKING:
-    from runner.executors.engine import Engine
-    from runner.executors.probe import Probe
-    from runner.preflight.cells import Preflight
+from runner.seams import Seams
 
 COMMANDS = (
     run,
@@ -78,16 +71,6 @@ EPILOG = """exit codes: 0 all cells ok, 1 some cell not ok, 2 bad input, 3 infra
 of gate: 4 regressed, 5 undecided"""
 
 
-@dataclass(frozen=True, slots=True)
-class Seams:
-    """What a test may put in place of the real world; None means the real one."""
-
-    executor: Executor | None = None
-    probe: Probe | None = None
-    engine: Engine | None = None
-    preflight: Preflight | None = None
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the whole command line, for parsing, help and completion."""
     top = argparse.ArgumentParser(
@@ -102,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
         configured = commands.add_parser(module.NAME, help=module.HELP, description=module.__doc__)
         configured.formatter_class = argparse.RawDescriptionHelpFormatter
         module.configure(configured)
-        configured.set_defaults(main=module.run, service=None)
+        configured.set_defaults(main=module.run, service=None, in_service=False)
     return top
 
 
@@ -110,7 +93,9 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     """Run the command line and return the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = parser().parse_args(_spelled(_with_command(given)))
+        top = parser()
+        args = top.parse_args(_spelled(_with_command(given)))
+        args.parser = top
         args.seams = seams or Seams()
         args.given = given
         service.pin(args)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import math
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.errors import UsageError
+from runner.executors import registry
 
 if TYPE_CHECKING:
-    from runner.matrix import Cell, Matrix
-    from runner.overrides import Overrides
+    from runner.request import CellChoice, RunRequest
 
 MATRIX = Path("matrix.yaml")
-EXECUTORS = ("process", "docker")
-# What each executor takes as --start, its default first.
-STARTS = {"process": ("fork", "fresh"), "docker": ("fresh", "warm")}
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -70,7 +65,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     add_results_option(group)
     group.add_argument(
         "--start",
-        choices=("fork", "fresh", "warm"),
+        choices=tuple(dict.fromkeys(start for entry in registry.ENTRIES.values() for start in entry.starts)),
         help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
         "accelerators always start fresh (default: fork; with --executor docker: fresh, or warm for fork)",
     )
@@ -90,32 +85,21 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--datasets", type=Path, metavar="FOLDER", help="where data sets lie; default: ~/.keras/datasets"
     )
-    _add_container_options(parser)
-
-
-def _add_container_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("in containers (docs/containers.md)")
     group.add_argument(
         "--executor",
-        choices=EXECUTORS,
-        default=EXECUTORS[0],
-        help="run cells as processes of this machine, or each in a container from its backend's image",
+        choices=tuple(registry.ENTRIES),
+        default=registry.DEFAULT,
+        help=f"{', or '.join(entry.summary for entry in registry.ENTRIES.values())}; default: {registry.DEFAULT}",
     )
-    group.add_argument(
-        "--images", metavar="NAME", help="where those images are tagged; default: keras-benchmark-matrix, as built here"
-    )
-    group.add_argument(
-        "--memory",
-        type=partial(size_bytes, "--memory"),
-        metavar="SIZE",
-        help="of one container, as in 8g; default: nearly all",
-    )
-    group.add_argument(
-        "--shm-size", type=partial(size_bytes, "--shm-size"), metavar="SIZE", help="of its /dev/shm; default: 1g"
-    )
-    group.add_argument(
-        "--seccomp", metavar="FILE", help="its seccomp profile, or unconfined; default: the engine's own"
-    )
+    for entry in registry.ENTRIES.values():
+        if entry.options:
+            _add_executor_options(parser.add_argument_group(f"in {entry.place} ({entry.guide})"), entry)
+
+
+def _add_executor_options(group: argparse._ArgumentGroup, entry: registry.Entry) -> None:
+    for option in entry.options:
+        read = partial(size_bytes, option.flag) if option.is_size else str
+        group.add_argument(option.flag, type=read, metavar=option.metavar, help=option.meaning)
 
 
 def add_results_option(parser: argparse._ActionsContainer) -> None:
@@ -152,14 +136,6 @@ def size_bytes(flag: str, text: str) -> int:
     return int(number) << SIZE_UNITS.get(unit, 0)
 
 
-def start_of(args: argparse.Namespace) -> str:
-    """Return how cells start, by the flag or the executor's default. Raises `UsageError`."""
-    offered = STARTS[args.executor]
-    if args.start is not None and args.start not in offered:
-        raise UsageError(f"--start: must be {' or '.join(offered)} with --executor {args.executor}, got {args.start}")
-    return args.start or offered[0]
-
-
 def seconds(text: str) -> float:
     """Read a number of seconds. Raises `UsageError` for what is none."""
     from runner.grammar import WHOLE
@@ -178,10 +154,6 @@ def folder(text: str) -> Path:
     return Path(text).expanduser()
 
 
-# Of a run's folder: the log folder that the latest start with one wrote into.
-LOG_DIR_NAME = "log_dir.json"
-
-
 def log_folder(text: str) -> Path:
     """Read a folder for TensorBoard. Raises `UsageError` for what cannot be one."""
     path = Path(text).expanduser()
@@ -190,64 +162,38 @@ def log_folder(text: str) -> Path:
     return path.resolve()
 
 
-def log_dir(args: argparse.Namespace) -> Path | None:
-    """Return where TensorBoard shall find what it shows, made; None for nowhere.
+def cell_choice(args: argparse.Namespace) -> CellChoice:
+    """Return which cells are meant by those of the flags of `add_matrix_options` that a command has.
 
-    Raises `UsageError` for a folder that cannot be made; that a disk is full costs no measurement, and is told later.
+    Raises `UsageError`.
     """
-    found: Path | None = args.log_dir
-    try:
-        if found is not None:
-            found.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise UsageError(f"--log-dir: {found} cannot be made: {error.strerror}; name another folder") from error
-    return found
-
-
-def chosen_matrix(args: argparse.Namespace, *, largest: bool = False) -> tuple[Matrix, list[Cell]]:
-    """Return the matrix and the cells that it and the flags ask for; `batch_size: largest` only for who asks for it.
-
-    Raises `InputError`.
-    """
-    from runner.largest_cells import refuse
-    from runner.matrix import load
-
-    matrix, cells = chosen_of(args, load(args.matrix), overrides(args))
-    if not largest:
-        refuse(cells)
-    return matrix, cells
-
-
-def chosen_of(args: argparse.Namespace, matrix: Matrix, wanted: Overrides) -> tuple[Matrix, list[Cell]]:
-    """Return the cells of a matrix that are asked for and, in a service, that it can run; `left_out` says which not.
-
-    Raises `InputError`.
-    """
-    from runner.matrix import expand
-
-    if args.service is None:
-        return matrix, expand(matrix, wanted)
-    from runner.mounted import missing
-    from runner.service import chosen
-
-    roots = [Path.cwd(), (args.matrix or MATRIX).resolve().parent]
-    cells, left_out = chosen(matrix, args.service, wanted, lambda cell: missing(cell, roots))
-    return replace(matrix, left_out=tuple(left_out)), cells
-
-
-def budget_s(args: argparse.Namespace, matrix: Matrix) -> float | None:
-    """Return the budget that the flags or else the matrix give."""
-    return matrix.budget_s if args.budget is None else float(args.budget)
-
-
-def overrides(args: argparse.Namespace) -> Overrides:
-    """Return what the flags change. Raises `UsageError`."""
     from runner.overrides import Overrides, parse_assignment
+    from runner.request import CellChoice
 
-    return Overrides(
-        backends=tuple(args.backend),
-        filters=tuple(args.filter),
-        assignments=dict(map(parse_assignment, args.assignments)),
-        repeats=args.repeats,
+    overrides = Overrides(
+        backends=tuple(getattr(args, "backend", ())),
+        filters=tuple(getattr(args, "filter", ())),
+        assignments=dict(map(parse_assignment, getattr(args, "assignments", ()))),
+        repeats=getattr(args, "repeats", None),
+    )
+    return CellChoice(getattr(args, "matrix", None) or MATRIX, overrides, args.service)
+
+
+def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> RunRequest:
+    """Return what the flags of `add_measuring_options` ask for, of the cells that are chosen. Raises `UsageError`."""
+    from runner.request import RunRequest
+
+    return RunRequest(
+        command=("runner", *args.given),
+        choice=choice or cell_choice(args),
+        results=args.results,
+        executors=registry.chosen(args.executor, args.start, vars(args), args.seams.engine),
+        memory_bytes=args.memory,
+        budget_s=args.budget,
+        order_seed=args.order_seed,
+        new=args.new,
+        log_dir=args.log_dir,
+        datasets=args.datasets,
+        in_service=args.in_service,
+        seams=args.seams,
     )

@@ -8,10 +8,10 @@ the loss of the worst step. exit codes: 0 all agree, 1 some deviate or could not
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import add_results_option
@@ -20,7 +20,8 @@ from runner.errors import UsageError
 if TYPE_CHECKING:
     from records.parity import ParityRecord
     from records.settings import Scalar
-    from runner.twins import Lane, Subject, Workshop
+    from runner.executors import Executor
+    from runner.parity import ParityRequest
 
 NAME = "parity"
 HELP = "check that every backend does the same work"
@@ -50,22 +51,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare the workloads and return the exit code."""
-    from records.parity import FOLDER
-    from records.store import Results
-    from runner.executors.process_tree import end_leftovers
-    from runner.interrupts import interruptible
-    from runner.parity import exit_code
+    from runner.parity import compare_all, exit_code
 
-    subjects, chosen = _subjects(args), (_backends(args), _precisions(args.precision))
-    results = Results(args.results)
-    with interruptible():
-        try:
-            results.open_for_writing()
-            end_leftovers(str(args.results.resolve()))
-            (args.results / FOLDER).mkdir(exist_ok=True)
-            records = _compared(args, subjects, chosen)
-        finally:
-            results.close()
+    request = _request(args)
+    ended = itertools.count(1)
+
+    def say(record: ParityRecord) -> None:
+        if not args.json:
+            number = f"{next(ended)}/{len(request.subjects)}"
+            print(f"{number} {record.workload}: {verdict(record)}", file=sys.stderr, flush=True)
+
+    records = compare_all(request, say)
     code = exit_code(records)
     if args.json:
         print(_document(records, code))
@@ -74,60 +70,11 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _compared(
-    args: argparse.Namespace, subjects: Sequence[Subject], chosen: tuple[list[str], list[str]]
-) -> list[ParityRecord]:
-    """Compare workload after workload, keep each comparison, and say so on stderr."""
-    from records.parity import save
-    from runner.parity import compare
-
-    lanes = _lanes(args)
-    records = []
-    try:
-        for number, subject in enumerate(subjects, 1):
-            record = compare(_workshop(args, lanes, chosen), subject)
-            save(args.results, record)
-            records.append(record)
-            if not args.json:
-                print(f"{number}/{len(subjects)} {subject.workload}: {verdict(record)}", file=sys.stderr, flush=True)
-    finally:
-        for lane in lanes:
-            lane.executor.close()
-    return records
-
-
-def _workshop(args: argparse.Namespace, lanes: Sequence[Lane], chosen: tuple[list[str], list[str]]) -> Workshop:
-    from records.parity import FOLDER
-    from runner.campaign import utc_now
-    from runner.twins import Workshop
-
-    folder = args.results / FOLDER
-    return Workshop(
-        lanes=lanes,
-        backends=chosen[0],
-        precisions=chosen[1],
-        work=folder / "work",
-        import_roots=[str(Path.cwd())],
-        started_at=utc_now().isoformat(timespec="seconds"),
-        timeout_s=args.timeout_s,
-        weights=folder / "weights" if args.keep_weights else None,
-    )
-
-
-def _lanes(args: argparse.Namespace) -> list[Lane]:
-    from runner.executors.process import ProcessExecutor
-    from runner.twins import Lane, lanes
-
-    if args.seams.executor is not None:
-        return [Lane(args.seams.executor)]
-    mark = str(args.results.resolve())
-    return lanes(lambda: ProcessExecutor(mark=mark), most=2)
-
-
-def _subjects(args: argparse.Namespace) -> list[Subject]:
-    """Return what is to be compared. Raises `UsageError`."""
+def _request(args: argparse.Namespace) -> ParityRequest:
+    """Return what the flags ask to be compared. Raises `UsageError`."""
     from runner import catalog
     from runner.overrides import parse_assignment
+    from runner.parity import ParityRequest
     from runner.presets import small_batch
     from runner.twins import Subject
 
@@ -136,10 +83,18 @@ def _subjects(args: argparse.Namespace) -> list[Subject]:
             raise UsageError(f"{name}: must be a whole number from {least}, got {value}")
     known = catalog.load()
     assigned = dict(map(parse_assignment, args.assignments))
-    return [
-        Subject(name, _params(known, name, assigned), args.batch_size or small_batch(name), args.steps, args.seed)
-        for name in dict.fromkeys(args.workloads or known.workloads)
-    ]
+    return ParityRequest(
+        subjects=[
+            Subject(name, _params(known, name, assigned), args.batch_size or small_batch(name), args.steps, args.seed)
+            for name in dict.fromkeys(args.workloads or known.workloads)
+        ],
+        backends=_backends(args.backend, args.seams.executor),
+        precisions=_precisions(args.precision),
+        results=args.results,
+        timeout_s=args.timeout_s,
+        keep_weights=args.keep_weights,
+        executor=args.seams.executor,
+    )
 
 
 def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Scalar]:
@@ -162,18 +117,19 @@ def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Sca
     return {**small(name), **{key: rules[key].normal(value) for key, value in assigned.items()}}
 
 
-def _backends(args: argparse.Namespace) -> list[str]:
+def _backends(named: Sequence[str], executor: Executor | None) -> list[str]:
     """Return the backends to compare, two at least, all installed. Raises `UsageError`."""
     from records.settings import BACKENDS
+    from runner.executors.process import ProcessExecutor
     from runner.grammar import near
 
-    for name in args.backend:
+    for name in named:
         if name not in BACKENDS:
             raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")
-    executor = _lanes(args)[0].executor
-    asked = [name for name in BACKENDS if not args.backend or name in args.backend]
+    executor = executor or ProcessExecutor()
+    asked = [name for name in BACKENDS if not named or name in named]
     missing = {name: reason for name in asked if (reason := executor.missing(name))}
-    if args.backend and missing:
+    if named and missing:
         raise UsageError(f"--backend: {'; '.join(missing.values())}")
     found = [name for name in asked if name not in missing]
     if len(found) < 2:

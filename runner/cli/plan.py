@@ -10,13 +10,13 @@ import argparse
 import gc
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.options import add_matrix_options, add_results_option, chosen_matrix
+from runner.cli.options import add_matrix_options, add_results_option, cell_choice
 
 if TYPE_CHECKING:
+    from runner.estimates import Estimates
     from runner.matrix import Cell
     from runner.plan import Step
 
@@ -32,48 +32,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """About how long a repeat of each cell takes, in seconds, by cell_id.
-
-    `over_limit_s` has the cells whose estimate is longer than their time limit (`timeout_s`), with that estimate; in
-    `within_limit_s` theirs is the limit. `earlier` has what the newest run took, where it measured a cell.
-    """
-
-    within_limit_s: Mapping[str, float]
-    over_limit_s: Mapping[str, float]
-    earlier: Mapping[str, float]
-
-    def total_s(self, steps: Iterable[Step]) -> float:
-        """Return the estimate of all these repeats together."""
-        return sum(self.within_limit_s[step.cell.cell_id] for step in steps)
-
-    def without_limit_s(self, cell_id: str) -> float:
-        """Return the estimate of a repeat were there no time limit."""
-        return self.over_limit_s.get(cell_id, self.within_limit_s[cell_id])
-
-    def cap(self, cell: Cell) -> str:
-        """Return what a line of the plan says of a capped estimate, empty where it is not."""
-        from runner.cli.format import duration
-
-        if cell.cell_id not in self.over_limit_s:
-            return ""
-        took = "the newest run took {}" if cell.cell_id in self.earlier else "about {} without it"
-        return f"capped by timeout_s ({took.format(duration(self.over_limit_s[cell.cell_id]))})"
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     from records import left_out
     from records.codec import to_json
     from runner.cli.refused import refused_cells, refused_lines
+    from runner.estimates import estimates
     from runner.plan import order, plan_id
 
     gc.disable()  # nothing here forms cycles, and on 100,000 cells the collector takes a sixth of the time
-    matrix, cells = chosen_matrix(args, largest=True)
-    estimated = estimates(args, cells)
+    matrix, cells = cell_choice(args).load(largest=True)
+    estimated = estimates(args.results, cells)
     steps = order(cells, args.order_seed)
-    refused = refused_cells(args, cells)
+    refused = refused_cells(cells, args.seams.preflight)
     measured = [step for step in steps if step.cell.cell_id not in refused]
     if args.json:
         document = _document(plan_id(cells), steps, estimated) | {
@@ -89,44 +60,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def estimates(args: argparse.Namespace, cells: Sequence[Cell]) -> Estimates:
-    """Return about how long a repeat of each cell takes: as long as before where it was measured before."""
-    from runner import catalog
-    from runner.plan import estimate_s
-
-    known, earlier = catalog.load(), earlier_wall_times(args)
-    within_s, over_s = {}, {}
-    for cell in cells:
-        within_s[cell.cell_id] = found_s = estimate_s(cell, known, earlier)
-        if found_s > cell.timeout_s:
-            within_s[cell.cell_id], over_s[cell.cell_id] = cell.timeout_s, found_s
-    return Estimates(within_s, over_s, earlier)
-
-
-def earlier_wall_times(args: argparse.Namespace) -> dict[str, float]:
-    """Return what each cell's process took in the newest run, in seconds; the best estimate there is."""
-    from statistics import median
-
-    from records.store import Results
-
-    newest = Results(args.results).latest()
-    records = newest.load()[0] if newest else []
-    taken: dict[str, list[float]] = {}
-    for record in records:
-        if record.harness.wall_time_s:
-            taken.setdefault(record.cell_id, []).append(record.harness.wall_time_s)
-    return {cell: median(walls) for cell, walls in taken.items()}
-
-
 def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, seed: int) -> None:
+    from runner.cli.attempt_text import work
     from runner.cli.format import asked
-    from runner.cli.progress import work
 
     lines = ["", "cells"]
     for cell in cells:
         s = cell.settings
         taken = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"
-        cap = estimated.cap(cell)
+        cap = _cap(estimated, cell)
         lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {asked(s)}{cap and f'  {cap}'}")
     block = None
     for step in steps:
@@ -179,3 +121,13 @@ def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[st
         ],
         "order": [{"cell_id": step.cell.cell_id, "repeat": step.repeat} for step in steps],
     }
+
+
+def _cap(estimated: Estimates, cell: Cell) -> str:
+    """Return what a line of the plan says of a capped estimate, empty where it is not."""
+    from runner.cli.format import duration
+
+    if cell.cell_id not in estimated.over_limit_s:
+        return ""
+    took = "the newest run took {}" if cell.cell_id in estimated.earlier else "about {} without it"
+    return f"capped by timeout_s ({took.format(duration(estimated.over_limit_s[cell.cell_id]))})"

@@ -17,7 +17,6 @@ from analysis.statistics import MIN_BLOCKS
 from records import left_out
 from records.codec import to_json
 from records.schema import MEASURED, Record
-from records.settings import Scalar
 from records.task import DEFINITION, PREFIX, TaskRun
 from runner.cli.figures import between, metric_lines, quantity, task_lines
 from runner.cli.format import columns, seconds, significant, size
@@ -28,21 +27,6 @@ if TYPE_CHECKING:
     from runner.cli.stored import Findings
 
 WARNINGS_SHOWN = 12
-
-
-def usual_values() -> dict[str, dict[str, Scalar]]:
-    """Return, per workload of the catalog, the batch size and parameters that go without saying in a title."""
-    from runner import catalog
-    from runner.grammar import SETTINGS
-
-    return {
-        name: {
-            **{key: rule.default for key, rule in SETTINGS.items() if rule.default is not None and key not in LENGTHS},
-            "batch_size": entry.batch_size,
-            **{k: r.default for k, r in entry.params.items() if r.default is not None},
-        }
-        for name, entry in catalog.load().workloads.items()
-    }
 
 
 def print_table(found: Findings, printed: Collection[str] = ()) -> None:
@@ -89,8 +73,6 @@ def _title_text(row: Row, beside: Beside) -> str:
     return f"{_plain(row.title)}\n[dim]{_plain(same_work(beside.parity, row).text)}[/]"
 
 
-# How long a cell is measured, not what it is.
-LENGTHS = frozenset({"epochs", "discard", "steps_per_epoch", "samples", "seed"})
 STEP_LEGEND = "step time, 95 % interval between processes; samples/s; first epoch against a steady one."
 COMMAND_LEGEND = "Of a command: its primary metric, 95 % interval between processes; its other metrics."
 FASTEST_LEGEND = "* marks the fastest, where the intervals of the ratios separate it."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,21 +9,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runner.matrix import Cell
+    from runner.preflight.cells import Preflight
 
 
-def refused_cells(args: argparse.Namespace, cells: Sequence[Cell]) -> dict[str, str]:
+def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> dict[str, str]:
     """Return by cell_id why a cell on a GPU will not be measured.
 
-    A plan does not know what its cells will run in, so the backends' builds are not judged.
+    A plan does not know what its cells will run in, so the backends' builds are not judged. `preflight` replaces that
+    of this machine.
     """
     on_gpu = [cell for cell in cells if cell.settings.device == "gpu"]
     if not on_gpu:
         return {}
-    from runner.preflight.cells import Preflight, preflight_of
+    from runner.preflight.cells import preflight_of
 
-    found: Preflight | None = args.seams.preflight or preflight_of(
-        [cell.settings for cell in on_gpu], in_containers=True
-    )
+    found = preflight or preflight_of([cell.settings for cell in on_gpu], in_containers=True)
     assert found is not None, "there are cells on a GPU"
     checked = replace(found, versions={})
     refusing = {

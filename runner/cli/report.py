@@ -18,6 +18,7 @@ from runner.errors import UsageError
 
 if TYPE_CHECKING:
     from records.store import Run
+    from runner.cli.merge.choice import MergeRequest
 
 NAME = "report"
 HELP = "write a run's HTML report again, and print its table"
@@ -51,12 +52,12 @@ def run(args: argparse.Namespace) -> int:
     from runner.cli.stored import chosen_run, write_report
 
     if args.merge:
-        return table.run(args)
+        return table.merge(_merge_request(args))
     if args.runs:
         raise UsageError(f"RUN: name one run with --run {args.runs[0]}, or merge several with --merge")
     if args.publish is not None:
-        return _publish(args)
-    store = chosen_run(args)
+        return _publish(args.results, args.publish, args.last)
+    store = chosen_run(args.results, args.run)
     found = write_report(store, args.output or store.folder / "report.html")
     if args.json:
         print(as_json(store, found, 0))
@@ -66,22 +67,36 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _publish(args: argparse.Namespace) -> int:
+def _merge_request(args: argparse.Namespace) -> MergeRequest:
+    """Return which runs are to be in one table. Raises `UsageError`."""
+    from runner.cli.merge.choice import MergeRequest
+    from runner.cli.options import check_output
+
+    if args.publish is not None:
+        raise UsageError("--publish: a site is of all runs; leave out --merge")
+    if args.run is not None and args.runs:
+        raise UsageError(f"--run: name the runs to merge alone, or the reference alone; got {args.run} and RUN ...")
+    if args.output is not None:
+        check_output("--out", args.output)
+    return MergeRequest(args.results, args.runs, args.run, args.output, args.json)
+
+
+def _publish(folder: Path, site_folder: Path, last: int) -> int:
     """Bring the local warehouse up to date and write the site from it."""
     from dashboards import site
     from records.store import Results
     from runner.cli import sending
     from runner.cli.stored import chosen_run
 
-    chosen_run(args)  # complains where there is none
-    if args.last < 1:
-        raise UsageError(f"--last: must be 1 or more, got {args.last}")
-    results = Results(args.results)
-    told = [(run, _unreadable(run)) for run in results.runs()[-args.last :]]
+    chosen_run(folder, None)  # raises if there is none
+    if last < 1:
+        raise UsageError(f"--last: must be 1 or more, got {last}")
+    results = Results(folder)
+    told = [(run, _unreadable(run)) for run in results.runs()[-last:]]
     with sending.explained():
-        sending.send(sending.Upload("local"), args.results)
-        pages = site.publish(args.publish, args.results, [run for run, problem in told if problem is None])
-    print(f"{pages} pages: {args.publish / 'index.html'}")
+        sending.send(sending.Upload("local"), folder)
+        pages = site.publish(site_folder, folder, [run for run, problem in told if problem is None])
+    print(f"{pages} pages: {site_folder / 'index.html'}")
     problems = [problem for _, problem in told if problem is not None]
     for problem in problems:
         print(f"left out: {problem}")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import add_results_option
+from runner.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,12 +56,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure what is missing, print the tables and write the picture; or check the FLOPs."""
-    _refuse_unusable(args)
+    if not 1 <= args.rounds <= 100:
+        raise UsageError(f"--rounds: must be from 1 to 100, got {args.rounds}")
+    if args.out is not None and args.out.suffix not in SUFFIXES:
+        raise UsageError(f"--out: must end in {' or '.join(SUFFIXES)}, got {str(args.out)!r}")
+    asked = _asked(args)
     if args.check_flops is not None:
-        return _check(args)
-    stage = _stage(args)
-    found, peaks = _found(args, stage)
-    page = _write(args, stage, found, peaks)
+        return _check(asked, args.check_flops or CHECKED)
+    stage = _stage(asked.results, args.run)
+    found, peaks = _found(asked, stage)
+    page = _write(args.out, stage, found, peaks)
     if args.json:
         print(_document(stage, found, peaks))
     else:
@@ -74,6 +78,29 @@ def run(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What is measured: the peaks anew or only where they are missing, in how many rounds, and with what."""
+
+    results: Path
+    anew: bool
+    rounds: int
+    probe: Probe
+    as_json: bool
+
+    def say(self, line: str) -> None:
+        """Print how far the measurement is."""
+        if not self.as_json:
+            print(f"roofline: {line}", file=sys.stderr)
+
+
+def _asked(args: argparse.Namespace) -> Asked:
+    from runner.executors.probe import ProcessProbe
+
+    probe = args.seams.probe or ProcessProbe(str(args.results.resolve()))
+    return Asked(args.results, args.measure, args.rounds, probe, args.json)
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """What is set against the machine: a run with its table, or, where there is none yet, the machine alone."""
 
@@ -82,57 +109,47 @@ class Stage:
     rows: list[Row]
 
 
-def _refuse_unusable(args: argparse.Namespace) -> None:
-    from runner.errors import UsageError
-
-    if not 1 <= args.rounds <= 100:
-        raise UsageError(f"--rounds: must be from 1 to 100, got {args.rounds}")
-    if args.out is not None and args.out.suffix not in SUFFIXES:
-        raise UsageError(f"--out: must end in {' or '.join(SUFFIXES)}, got {str(args.out)!r}")
-
-
-def _stage(args: argparse.Namespace) -> Stage:
+def _stage(results: Path, run: str | None) -> Stage:
     from analysis.compare import table
     from records.codec import to_json
     from records.store import Results
     from runner import machine
-    from runner.cli.present import usual_values
-    from runner.cli.run import installed_versions
     from runner.cli.stored import chosen_run
+    from runner.cli.usual import usual_values
+    from runner.executors.interpreter import installed_versions
 
-    if args.run is None and Results(args.results).latest() is None:
+    if run is None and Results(results).latest() is None:
         return Stage(None, {"machine": to_json(machine.detect()), "versions": installed_versions()}, [])
-    store = chosen_run(args)
+    store = chosen_run(results, run)
     records, _ = store.load()
     return Stage(store, store.about(), table(records, usual_values()))
 
 
-def _found(args: argparse.Namespace, stage: Stage) -> tuple[Roofline, Peaks | None]:
+def _found(asked: Asked, stage: Stage) -> tuple[Roofline, Peaks | None]:
     """Return the roofline, after measuring and counting what is not yet kept."""
     from analysis.roofline import roofline
     from runner import roofline as runs
     from runner import work
 
     cells = runs.cells_of(stage.rows)
-    peaks = None if args.measure else runs.peaks_of(args.results, stage.about)
+    peaks = None if asked.anew else runs.peaks_of(asked.results, stage.about)
     if peaks is None:
-        peaks = _measured(args, stage)
-    counted = work.count(_probe(args), args.results, [cell.settings for _, cell in cells], _told(args))
+        peaks = _measured(asked, stage)
+    counted = work.count(asked.probe, asked.results, [cell.settings for _, cell in cells], asked.say)
     for key, why in counted.refused.items():
         print(f"runner: {key}: work not counted: {why}", file=sys.stderr)
     return roofline(cells, counted.works, peaks), peaks
 
 
-def _measured(args: argparse.Namespace, stage: Stage) -> Peaks | None:
+def _measured(asked: Asked, stage: Stage) -> Peaks | None:
     """Measure and keep this machine's peaks. None, and a word about it, where the run comes from another machine."""
     from records import peaks as peak_files
-    from records.store import Results
     from runner import machine
     from runner import roofline as runs
     from runner.campaign import utc_now
-    from runner.cli.run import installed_versions
-    from runner.interrupts import interruptible
+    from runner.executors.interpreter import installed_versions
     from runner.peaks import Effort, Subject, measure
+    from runner.session import writing
 
     here, versions = machine.detect(), installed_versions()
     if peak_files.fingerprint(here, versions) != runs.fingerprint_of(stage.about):
@@ -142,16 +159,10 @@ def _measured(args: argparse.Namespace, stage: Stage) -> Peaks | None:
         )
         return None
     subject = Subject(here, versions, runs.threads_of(runs.cells_of(stage.rows)), utc_now(), _gpu(here))
-    results = Results(args.results)
-    with interruptible():
-        try:
-            # Whoever else measures into this folder would be disturbed, and would disturb.
-            results.open_for_writing()
-            found = measure(_probe(args), subject, Effort(rounds=args.rounds), _told(args))
-            peak_files.keep(args.results, found)
-        finally:
-            results.close()
-    return runs.with_other_images(args.results, found)
+    with writing(asked.results):  # whoever else measures into this folder would be disturbed, and would disturb
+        found = measure(asked.probe, subject, Effort(rounds=asked.rounds), asked.say)
+        peak_files.keep(asked.results, found)
+    return runs.with_other_images(asked.results, found)
 
 
 def _gpu(machine: Machine) -> GpuIdentity | None:
@@ -164,23 +175,12 @@ def _gpu(machine: Machine) -> GpuIdentity | None:
     return gpu_identity(visible[0]) if visible else None
 
 
-def _probe(args: argparse.Namespace) -> Probe:
-    from runner.executors.probe import ProcessProbe
-
-    return args.seams.probe or ProcessProbe(str(args.results.resolve()))
-
-
-def _told(args: argparse.Namespace) -> Callable[[str], None]:
-    return (lambda line: None) if args.json else (lambda line: print(f"roofline: {line}", file=sys.stderr))
-
-
-def _write(args: argparse.Namespace, stage: Stage, found: Roofline, peaks: Peaks | None) -> Path | None:
+def _write(asked: Path | None, stage: Stage, found: Roofline, peaks: Peaks | None) -> Path | None:
     """Write the picture and return where; None where nobody asked and there is no run to put it beside."""
     from dashboards import report, roofline_page
     from dashboards.roofline import scenes
-    from runner.errors import UsageError
 
-    path: Path | None = args.out or (stage.store.folder / "roofline.html" if stage.store else None)
+    path = asked or (stage.store.folder / "roofline.html" if stage.store else None)
     if path is None:
         return None
     if path.suffix == ".svg":
@@ -218,15 +218,15 @@ def _document(stage: Stage, found: Roofline, peaks: Peaks | None) -> str:
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def _check(args: argparse.Namespace) -> int:
+def _check(asked: Asked, workloads: Sequence[str]) -> int:
     """Count FLOPs in every way and say where they differ."""
     from analysis.flops import agreements, all_agree
     from records.codec import to_json
     from runner.cli.roofline_text import check_lines
     from runner.work import check
 
-    checks, refused = check(_probe(args), _targets(args.check_flops or CHECKED), None, _told(args))
-    if args.json:
+    checks, refused = check(asked.probe, _targets(workloads), None, asked.say)
+    if asked.as_json:
         found = [{**to_json(one), "agreements": to_json(agreements(one))} for one in checks]
         print(json.dumps({"version": 1, "checks": found, "refused": refused}, indent=1, allow_nan=False))
     else:
@@ -237,7 +237,6 @@ def _check(args: argparse.Namespace) -> int:
 def _targets(names: Sequence[str]) -> list[Any]:
     from records.work import Target
     from runner import catalog
-    from runner.errors import UsageError
     from runner.grammar import near
 
     known = catalog.load().workloads

@@ -6,28 +6,22 @@ infrastructure spoiled. A finished one starts a new run."""
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli import sending
-from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix, start_of
+from runner.cli.display import TerminalDisplay
+from runner.cli.options import add_matrix_options, add_measuring_options, run_request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from analysis.compare import Row
-    from records.left_out import LeftOut
     from records.schema import Record
-    from records.store import Results, Run
-    from runner.adaptive import Goal
-    from runner.campaign import Arm
-    from runner.executors.interpreter import Interpreter
-    from runner.matrix import Cell
-    from runner.session import ArmAsked, Request, Session
+    from records.store import Run
+    from runner.request import RunRequest
+    from runner.session import Session
 
 NAME = "run"
 HELP = "measure the cells of a matrix (the default command)"
@@ -43,181 +37,47 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, publish, show. Returns the exit code."""
-    from records.store import Results
-    from runner.adaptive import Goal
-    from runner.cli.largest import with_largest
-
-    matrix, cells = chosen_matrix(args, largest=True)
-    upload = sending.asked(args)
-    results = Results(args.results)
-    arms = {"": own_arm(args, cells)}
-    asked = with_largest(args, results, request(args, cells, arms, left_out=matrix.left_out))
-    session = measure_session(args, results, asked, Goal(budget_s(args, matrix)))
-    code = conclude(args, session.runs[""], session)
+    request, upload = run_request(args), sending.asked(args)
+    display = TerminalDisplay(args.json)
+    session = _measured(request, display)
+    code = conclude(request, session, display)
     if upload is not None:
-        sending.after_run(upload, args.results)
+        sending.after_run(upload, request.results)
     return code
 
 
-def measure_session(args: argparse.Namespace, results: Results, asked: Request, goal: Goal) -> Session:
-    """Measure what is asked for, continuing where an earlier start left off, and return the session."""
-    from records import left_out
-    from runner.interrupts import interruptible
-    from runner.surroundings import pinning
+def _measured(request: RunRequest, display: TerminalDisplay) -> Session:
+    from runner.adaptive import Goal
+    from runner.cli import largest
+    from runner.largest_search import with_largest
+    from runner.measuring import about_matrix, measure_session, session_request
 
-    pinning.check(cell.settings for cell in asked.cells)
-    if not args.json:
-        print("".join(f"{line}\n" for line in left_out.lines(left_out.read(asked.about))), end="", flush=True)
-    with interruptible():
-        try:
-            results.open_for_writing()
-            return _measure(args, results, asked, goal)
-        finally:
-            results.close()
+    matrix, cells = request.choice.load(largest=True)
+    asked = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out))
+    asked, found = with_largest(request, asked, display)
+    if found is not None:
+        display.say("\n".join(largest.lines(found, display.known_problems)))
+    return measure_session(request, asked, Goal(request.budget_of(matrix)), display)
 
 
-def request(
-    args: argparse.Namespace,
-    cells: Sequence[Cell],
-    arms: Mapping[str, ArmAsked],
-    *,
-    to_decide: bool = False,
-    left_out: Sequence[LeftOut] = (),
-) -> Request:
-    """Return what the flags ask to be measured; `to_decide` where a gate decides when it is enough."""
-    from records.codec import to_json
-    from records.left_out import KEY
-    from runner.session import Request
-    from runner.stopping import stopping
-
-    about = {
-        "command": ["runner", *args.given],
-        "matrix_path": str(args.matrix),
-        "matrix_text": args.matrix.read_text(encoding="utf-8"),
-        KEY: to_json(left_out),
-    }
-    return Request(cells, arms, started(args), args.order_seed, about, stopping(cells, to_decide=to_decide))
-
-
-def started(args: argparse.Namespace) -> str:
-    """Return how cells start, as a run keeps it: a run in containers is no other's continuation."""
-    start = start_of(args)
-    return start if args.executor == "process" else f"{args.executor} {start}"
-
-
-def own_arm(args: argparse.Namespace, cells: Sequence[Cell], fault: str | None = None) -> ArmAsked:
-    """Return an arm of this Python or, where cells run in containers, of their images."""
-    from runner.cli import containers
-    from runner.session import ArmAsked
-
-    containers.check(args)
-    if args.executor == "docker":
-        return ArmAsked(None, fault, containers.images_here(args, cells))
-    return asked_arm(None, fault)
-
-
-def asked_arm(interpreter: Interpreter | None, fault: str | None) -> ArmAsked:
-    """Return an arm of this Python, or of another."""
-    from runner.executors.interpreter import Interpreter
-    from runner.session import ArmAsked
-
-    versions = (interpreter or Interpreter(sys.executable)).versions() if interpreter else installed_versions()
-    return ArmAsked(interpreter.python if interpreter else None, fault, versions)
-
-
-def _measure(args: argparse.Namespace, results: Results, asked: Request, goal: Goal) -> Session:
-    from runner import machine
-    from runner.adaptive import Adaptive
-    from runner.campaign import Workshop, measure, utc_now
-    from runner.cli import containers, options, preflight
-    from runner.cli.plan import estimates
-    from runner.cli.progress import progress
-    from runner.executors.process_tree import end_leftovers
-    from runner.session import begin, resume
-
-    log_dir = options.log_dir(args)
-    mark = str(args.results.resolve())
-    end_leftovers(mark)
-    if args.executor == "docker":
-        containers.end_leftovers(args)
-    here = machine.detect()
-    session = None if args.new else resume(results, asked, here)
-    if session and not args.json:
-        print(f"continuing {', '.join(str(run.folder) for run in session.runs.values())}")
-    session = session or begin(results, asked, here, utc_now())
-    if log_dir is not None:
-        for run in session.runs.values():
-            run.keep(options.LOG_DIR_NAME, {"log_dir": str(log_dir)})
-    checked = preflight.before_measuring(args, session)
-    adaptive = Adaptive(session, asked.cells, goal)
-    expected_s = estimates(args, asked.cells).within_limit_s
-    with progress(args.json, session.steps, session.pending, expected_s, preflight.printed(args)) as observer:
-        workshop = Workshop(
-            arms={
-                name: preflight.behind(checked, arm, _arm(args, session.runs[name], arm, mark))
-                for name, arm in asked.arms.items()
-            },
-            observer=observer,
-            machine=here,
-            import_roots=[str(Path.cwd()), str(args.matrix.resolve().parent)],
-            dataset_dir=str(_dataset_dir(args)),
-            log_dir=log_dir,
-        )
-        measure(workshop, session.pending, adaptive.more)
-    session.finish(adaptive.why(), utc_now())
-    return session
-
-
-def _arm(args: argparse.Namespace, run: Run, asked: ArmAsked, mark: str) -> Arm:
-    from runner.campaign import Arm
-    from runner.cli import containers
-    from runner.executors.interpreter import Interpreter
-    from runner.executors.process import ProcessExecutor
-
-    if args.seams.executor:
-        return Arm(run, args.seams.executor, asked.fault)
-    if args.executor == "docker":
-        return Arm(run, containers.executor(args, run), asked.fault)
-    interpreter = Interpreter(asked.python, foreign=asked.python != sys.executable) if asked.python else None
-    return Arm(run, ProcessExecutor(start=start_of(args), mark=mark, interpreter=interpreter), asked.fault)
-
-
-def _dataset_dir(args: argparse.Namespace) -> Path:
-    home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
-    return (args.datasets or home / "datasets").resolve()
-
-
-def installed_versions() -> dict[str, str]:
-    """Return the versions of what a run is made of, as installed; looks them up and imports nothing."""
-    from importlib import metadata
-
-    from runner.executors.interpreter import DISTRIBUTIONS
-
-    found = {}
-    for name in DISTRIBUTIONS:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
-def conclude(args: argparse.Namespace, store: Run, session: Session) -> int:
+def conclude(request: RunRequest, session: Session, display: TerminalDisplay) -> int:
     """Write the report, print the table, and return the exit code that the records ask for."""
     from records.store import latest_attempts
-    from runner.cli import preflight
     from runner.cli.present import as_json, print_table
     from runner.cli.stored import write_report
 
+    store = session.runs[""]
     store.clear_leftovers()
     found = write_report(store, store.folder / "report.html")
     latest = latest_attempts(found.records)
     code = exit_code(latest, max(0, len(session.steps) - len(latest)))
-    if args.json:
+    if display.quiet:
         print(as_json(store, found, code))
     else:
-        print_table(found, preflight.printed(args))
-        if advice := merge_advice(found.rows, in_service=args.in_service):
+        print_table(found, display.known_problems)
+        if advice := merge_advice(found.rows, in_service=request.in_service):
             print(advice)
-        print(f"\nreport: {_page(args, store)}   records: {store.folder / 'records'}")
+        print(f"\nreport: {_page(request.results, store)}   records: {store.folder / 'records'}")
     return code
 
 
@@ -232,9 +92,9 @@ def merge_advice(rows: Sequence[Row], *, in_service: bool) -> str | None:
     return f"{backends.pop()} alone was measured; for one table with the newest runs of the other backends: {command}"
 
 
-def _page(args: argparse.Namespace, store: Run) -> Path:
+def _page(results: Path, store: Run) -> Path:
     """Return the page's path, through the link `latest` where that leads to this run."""
-    latest: Path = args.results / "latest"
+    latest = results / "latest"
     return (latest if latest.resolve() == store.folder.resolve() else store.folder) / "report.html"
 
 

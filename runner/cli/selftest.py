@@ -11,7 +11,8 @@ import json
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.options import add_matrix_options, add_measuring_options, budget_s, chosen_matrix
+from runner.cli.display import TerminalDisplay
+from runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from analysis.selftest import Finding, Labelled, Rate
     from records.schema import Record
     from records.store import Results
+    from runner.request import RunRequest
 
 NAME = "selftest"
 HELP = "measure the matrix against itself: false alarms, detection, cost of measuring"
@@ -58,33 +60,34 @@ def cost_seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, tell. Returns the exit code."""
+    """Measure, and say what all sessions show. Returns the exit code."""
     from records.store import Results
     from runner.cli.compare import check_plant
 
     check_plant(args.plant)
-    results = Results(args.results)
+    request = run_request(args)
     if not args.stored:
-        _measure(args, results)
-    sessions = stored_sessions(results, args.plant)
+        _measure(request, args.plant, TerminalDisplay(args.json))
+    sessions = stored_sessions(Results(request.results), args.plant)
     if not sessions:
-        raise UsageError(f"--stored: {args.results} holds no selftest{f' with {args.plant}' if args.plant else ''}")
-    document = _document(sessions, args)
+        planted = f" with {args.plant}" if args.plant else ""
+        raise UsageError(f"--stored: {request.results} holds no selftest{planted}")
+    document = _document(sessions, args.plant, _cost(request, args.cost_s) if args.cost_s else [])
     print(json.dumps(document, indent=1, allow_nan=False) if args.json else _text(document))
     return 0 if document["findings"] else 1
 
 
-def _measure(args: argparse.Namespace, results: Results) -> None:
+def _measure(request: RunRequest, fault: str | None, display: TerminalDisplay) -> None:
     from records.faults import counterpart
     from runner.adaptive import Goal
-    from runner.cli.run import measure_session, own_arm, request
     from runner.cli.stored import write_reports
+    from runner.measuring import about_matrix, measure_session, own_arm, session_request
 
-    matrix, cells = chosen_matrix(args)
-    faults = dict(zip(LABELS, (counterpart(args.plant), args.plant), strict=True))
-    arms = {label: own_arm(args, cells, fault) for label, fault in faults.items()}
-    asked = request(args, cells, arms, left_out=matrix.left_out)
-    session = measure_session(args, results, asked, Goal(budget_s(args, matrix)))
+    matrix, cells = request.choice.load()
+    faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
+    arms = {label: own_arm(request, cells, planted) for label, planted in faults.items()}
+    asked = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out), arms)
+    session = measure_session(request, asked, Goal(request.budget_of(matrix)), display)
     write_reports(session.runs.values())
 
 
@@ -104,14 +107,14 @@ def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
     return found
 
 
-def _document(sessions: Sequence[Labelled], args: argparse.Namespace) -> dict[str, Any]:
+def _document(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[str, Any]]) -> dict[str, Any]:
     from analysis.gate import Rule
     from analysis.selftest import findings, gate_alarms, named, pooled
     from analysis.sequential import FIXED
 
     return {
         "version": 1,
-        "planted": args.plant,
+        "planted": fault,
         "sessions": len(sessions),
         "notes": pooled(sessions),
         "findings": [_finding_json(one) for one in findings(sessions)],
@@ -121,7 +124,7 @@ def _document(sessions: Sequence[Labelled], args: argparse.Namespace) -> dict[st
             for name, kinds in named(sessions, Rule(looks=FIXED)).items()
         },
         "parent_cpu_share": _parent_cpu([record for session in sessions for side in session for record in side]),
-        "cost": _cost(args) if args.cost_s else [],
+        "cost": cost,
     }
 
 
@@ -150,11 +153,11 @@ def _parent_cpu(records: Sequence[Record]) -> dict[str, float] | None:
     return {"median": statistics.median(shares), "maximum": max(shares)} if shares else None
 
 
-def _cost(args: argparse.Namespace) -> list[dict[str, Any]]:
+def _cost(request: RunRequest, seconds: float) -> list[dict[str, Any]]:
     from runner.executors.cost import cost_of_timing
 
-    _, cells = chosen_matrix(args)
-    return [cost_of_timing(backend, args.cost_s) for backend in dict.fromkeys(cell.settings.backend for cell in cells)]
+    _, cells = request.choice.load()
+    return [cost_of_timing(backend, seconds) for backend in dict.fromkeys(cell.settings.backend for cell in cells)]
 
 
 def _text(document: dict[str, Any]) -> str:

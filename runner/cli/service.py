@@ -25,33 +25,26 @@ def pin(args: argparse.Namespace, environment: Mapping[str, str] | None = None) 
     backends = [name for name in environment.get(BACKENDS_VARIABLE, "").split(",") if name]
     device = environment.get(DEVICE_VARIABLE) or None
     args.in_service = bool(backends)
-    if backends:
-        _pin_backends(args, backends)
-    if device:
-        _pin_device(args, device)
+    if backends and hasattr(args, "backend"):
+        args.backend = _pinned_backends(args.backend, backends)
+    if device and hasattr(args, "assignments"):
+        asked = [text.partition("=")[2] for text in args.assignments if text.partition("=")[0] == "device"]
+        _refuse_other(asked, device, "--set device=")
+    elif device and hasattr(args, "device"):
+        _refuse_other([args.device] if args.device else [], device, "--device ")
+        args.device = device
     if hasattr(args, "matrix") and (backends or device):
         from runner.service import Service  # most commands do without
 
         args.service = Service(tuple(getattr(args, "backend", None) or backends), device)
 
 
-def _pin_backends(args: argparse.Namespace, there: list[str]) -> None:
-    if not hasattr(args, "backend"):
-        return  # a command that chooses none
-    for name in args.backend:
+def _pinned_backends(asked: list[str], there: list[str]) -> list[str]:
+    for name in asked:
         if name not in there:
             told = f"this service holds {', '.join(there)} ({BACKENDS_VARIABLE})"
             raise UsageError(f"--backend {name}: {told}; run the service of {name}")
-    args.backend = args.backend or there
-
-
-def _pin_device(args: argparse.Namespace, device: str) -> None:
-    if hasattr(args, "assignments"):
-        asked = [text.partition("=")[2] for text in args.assignments if text.partition("=")[0] == "device"]
-        _refuse_other(asked, device, "--set device=")
-    elif hasattr(args, "device"):
-        _refuse_other([args.device] if args.device else [], device, "--device ")
-        args.device = device
+    return asked or there
 
 
 def _refuse_other(asked: list[str], device: str, flag: str) -> None:

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from runner.cli.present import cell_lines
     from runner.cli.stored import chosen_run, findings_of
 
-    store = chosen_run(args)
+    store = chosen_run(args.results, args.run)
     found = findings_of(store)
     there = {record.cell_id: record.settings for record in found.records}
     wanted = cells.matching(args.cell, there)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,18 +35,16 @@ class Findings:
     left_out: tuple[LeftOut, ...] = ()
 
 
-def chosen_run(args: argparse.Namespace) -> Run:
-    """Return the run that the flags name, by default the newest. Raises `UsageError`."""
-    runs = {run.run_id: run for run in Results(args.results).runs()}
+def chosen_run(results: Path, name: str | None) -> Run:
+    """Return the run of a name, by default the newest. Raises `UsageError`."""
+    runs = {run.run_id: run for run in Results(results).runs()}
     if not runs:
-        raise UsageError(f"--results: {args.results} holds no run; measure one with: runner --matrix matrix.yaml")
-    if args.run is None:
+        raise UsageError(f"--results: {results} holds no run; measure one with: runner --matrix matrix.yaml")
+    if name is None:
         return runs[max(runs)]
-    if args.run not in runs:
-        raise UsageError(
-            f"--run: {args.results} holds no run {args.run!r}{near(args.run, runs)}; it holds {', '.join(runs)}"
-        )
-    return runs[args.run]
+    if name not in runs:
+        raise UsageError(f"--run: {results} holds no run {name!r}{near(name, runs)}; it holds {', '.join(runs)}")
+    return runs[name]
 
 
 def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Problem]) -> list[str]:
@@ -69,7 +66,7 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
 def findings_of(run: Run) -> Findings:
     """Return a stored run's table, with what its results folder knows beside it. Measures nothing."""
     from analysis.compare import table
-    from runner.cli.present import usual_values
+    from runner.cli.usual import usual_values
     from runner.stopping import looks_of
 
     records, _ = run.load()

@@ -12,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.cli.options import add_measuring_options, check_output, chosen_of, count_or_auto
+from runner.cli.display import TerminalDisplay
+from runner.cli.options import MATRIX, add_measuring_options, check_output, count_or_auto, run_request
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
-    from runner.entries import Entry
     from runner.matrix import Matrix
+    from runner.request import RunRequest
     from runner.tasks.cfg import Filled
+    from runner.tasks.result_file import Labels
 
 NAME = "task"
 HELP = "run one external command, of matrix.yaml or a .cfg file"
@@ -56,70 +58,76 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the task, and write its result file."""
-    from records.store import Results, latest_attempts
-    from runner.adaptive import Goal
-    from runner.cli.options import budget_s
-    from runner.cli.run import conclude, measure_session, own_arm, request
     from runner.overrides import Overrides
+    from runner.request import CellChoice
     from runner.service import command_backends
     from runner.tasks import result_file
 
-    matrix = _matrix(args)
-    if args.service is not None and not command_backends(matrix.entries[0]):
+    path, matrix = _matrix(args)
+    service = args.service
+    if service is not None and not command_backends(matrix.entries[0]):
         # It is chosen by its name, so that it need not say which backend's service runs it.
-        args.service = replace(args.service, backends=())
-    matrix, cells = chosen_of(args, matrix, Overrides(repeats=args.repeats))
+        service = replace(service, backends=())
+    request = run_request(args, CellChoice(path, Overrides(repeats=args.repeats), service))
     # In a service only the results folder can be written, and the engine has made it.
-    output: Path = args.result or (args.results if args.service else Path()) / result_file.NAME
-    if args.result is not None or not args.service:
+    output: Path = args.result or (request.results if service else Path()) / result_file.NAME
+    if args.result is not None or not service:
         check_output("--result", output)
-    output.unlink(missing_ok=True)  # what an earlier run found is no result of this one
-    asked = request(args, cells, {"": own_arm(args, cells)}, left_out=matrix.left_out)
-    session = measure_session(args, Results(args.results), asked, Goal(budget_s(args, matrix)))
     labels = result_file.Labels(args.framework, args.metrics_suffix)
+    return _measured(request, matrix, TerminalDisplay(args.json), output, labels)
+
+
+def _measured(request: RunRequest, matrix: Matrix, display: TerminalDisplay, output: Path, labels: Labels) -> int:
+    """Measure the one task of a matrix, write its figures and show them."""
+    from records.store import latest_attempts
+    from runner.adaptive import Goal
+    from runner.cli.run import conclude
+    from runner.measuring import about_matrix, measure_session, session_request
+    from runner.tasks import result_file
+
+    matrix, cells = request.choice.cells_of(matrix)
+    output.unlink(missing_ok=True)  # what an earlier run found is no result of this one
+    asked = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out))
+    session = measure_session(request, asked, Goal(request.budget_of(matrix)), display)
     figures = result_file.document(latest_attempts(session.records("")), labels)
     if figures:  # before anything is printed: who reads that may leave amid it
         output.write_text(result_file.text(figures), encoding="utf-8")
-    code = conclude(args, session.runs[""], session)
-    if not args.json:
-        print(f"result: {output}" if figures else f"no result: nothing was measured, and {output} was not written")
+    code = conclude(request, session, display)
+    display.say(f"result: {output}" if figures else f"no result: nothing was measured, and {output} was not written")
     return code
 
 
-def _matrix(args: argparse.Namespace) -> Matrix:
-    """Return the matrix of the one task that the flags name. Raises `InputError`."""
-    from runner import catalog
-    from runner.matrix import Matrix
-
-    path = _config(args)
-    found = _of_matrix(args) if path is None else Matrix(str(path), (_of_cfg(args, path),), catalog.load())
-    args.matrix = path or args.matrix or Path("matrix.yaml")
-    return found
-
-
-def _config(args: argparse.Namespace) -> Path | None:
+def _matrix(args: argparse.Namespace) -> tuple[Path, Matrix]:
+    """Return the file of the one task that the flags name, and its matrix. Raises `InputError`."""
     if args.config is not None and args.matrix is not None:
         raise UsageError("--config, --matrix: name one file, not both")
-    if args.config is not None or args.matrix is not None:
-        return Path(args.config) if args.config is not None else None
-    return next((Path(name) for name in CONFIGS if Path(name).is_file()), None)
+    here = (Path(name) for name in CONFIGS if Path(name).is_file())
+    if config := args.config or (None if args.matrix else next(here, None)):
+        return config, _of_cfg(config, args.task_name, _filled(args))
+    flags = [f"--{name.replace('_', '-')}" for name in CFG_ONLY if getattr(args, name) is not None]
+    if flags:
+        raise UsageError(f"{', '.join(flags)}: belongs to a .cfg file; a matrix file has params in their place")
+    path: Path = args.matrix or MATRIX
+    return path, _of_matrix(path, args.task_name, args.num_gpus)
 
 
-def _of_cfg(args: argparse.Namespace, path: Path) -> Entry:
+def _of_cfg(path: Path, name: str | None, filled: Filled) -> Matrix:
+    from runner import catalog
     from runner.grammar import LIMITS
+    from runner.matrix import Matrix
     from runner.tasks.asked import TaskAsked, labelled
     from runner.tasks.cfg import Filled, placeless, read_cfg, unused_keys
     from runner.tasks.entry import entry_of
 
-    filled = _filled(args)
-    task = read_cfg(path, args.task_name, filled)
-    written = read_cfg(path, args.task_name, Filled(policy=filled.policy, command=filled.command))
-    for note in unused_keys(path, args.task_name, filled):
+    task = read_cfg(path, name, filled)
+    written = read_cfg(path, name, Filled(policy=filled.policy, command=filled.command))
+    for note in unused_keys(path, name, filled):
         print(f"runner: {note}", file=sys.stderr)
     for flag in placeless(written.command[0], filled):
         print(f"runner: {flag}: the command has no such field, and runs as it stands there", file=sys.stderr)
     limits = {key: rule.default for key, rule in LIMITS.items()} | {"timeout_s": LIMITS["timeout_s"].maximum}
-    return entry_of((f"[{task.name}]", None), TaskAsked(task, None, labelled(None, ())), {}, limits)
+    entry = entry_of((f"[{task.name}]", None), TaskAsked(task, None, labelled(None, ())), {}, limits)
+    return Matrix(str(path), (entry,), catalog.load())
 
 
 def _filled(args: argparse.Namespace) -> Filled:
@@ -137,20 +145,17 @@ def _filled(args: argparse.Namespace) -> Filled:
     return Filled(*fields, workers=max(1, int(workers)))
 
 
-def _of_matrix(args: argparse.Namespace) -> Matrix:
+def _of_matrix(path: Path, named: str | None, gpus: int | None) -> Matrix:
     from runner.grammar import near
     from runner.matrix import load
     from runner.tasks.entry import with_gpus
 
-    flags = [f"--{name.replace('_', '-')}" for name in CFG_ONLY if getattr(args, name) is not None]
-    if flags:
-        raise UsageError(f"{', '.join(flags)}: belongs to a .cfg file; a matrix file has params in their place")
-    matrix = load(args.matrix or Path("matrix.yaml"))
+    matrix = load(path)
     entries = {entry.task.task.name: entry for entry in matrix.entries if entry.task}
-    name = args.task_name or (next(iter(entries)) if len(entries) == 1 else None)
+    name = named or (next(iter(entries)) if len(entries) == 1 else None)
     if name is None or name not in entries:
         there = ", ".join(entries) or "none; write some under tasks:"
         raise UsageError(
             f"--task-name: must be a task of {matrix.name} ({there}), got {name}{near(str(name), entries)}"
         )
-    return replace(matrix, entries=(with_gpus(entries[name], args.num_gpus),))
+    return replace(matrix, entries=(with_gpus(entries[name], gpus),))

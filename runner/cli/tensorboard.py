@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from runner.cli.options import LOG_DIR_NAME, add_results_option, log_folder
+from runner.cli.options import add_results_option, log_folder
 from runner.errors import InfrastructureError, UsageError
 
 NAME = "tensorboard"
@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
 def _newest(results: Path) -> Path:
     """Return the log folder of the newest run that had one. Raises `UsageError`."""
     from records.store import Results
+    from runner.measuring import LOG_DIR_NAME
 
     for one in reversed(Results(results).runs()):
         found = (one.kept(LOG_DIR_NAME) or {}).get("log_dir")

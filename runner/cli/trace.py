@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from runner.cli import cells
-from runner.cli.options import add_measuring_options, check_output, chosen_of
+from runner.cli.display import TerminalDisplay
+from runner.cli.options import MATRIX, add_measuring_options, check_output, run_request
 from runner.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from records.traces.asked import Trace
     from records.traces.table import Table
     from runner.matrix import Cell
+    from runner.request import RunRequest
 
 NAME = "trace"
 HELP = "record a trace of one cell, or show where its time went"
-MATRIX = Path("matrix.yaml")
 TOP = 20
 FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz", ".ctf")
 
@@ -56,11 +57,25 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--top: must be at least 1, got {args.top}")
     if args.to is not None:
         check_output("--to", args.to)
+    shown = _Shown(args.top, args.to, args.json)
     if args.cell.endswith(FILE_ENDINGS):
-        return _of_file(args, Path(args.cell))
-    wanted = _wanted(args)
-    found = None if args.new or args.steps or args.epochs else _stored(args)
-    return _shown(args, found) if found else _recorded(args, wanted)
+        return _of_file(Path(args.cell), shown)
+    wanted = _wanted(args.epochs, args.steps)
+    request = run_request(args)
+    found = None if args.new or args.steps or args.epochs else _stored(request.results, args.cell, args.run)
+    if found:
+        return _show(found, shown)
+    in_matrix = args.matrix is not None or MATRIX.is_file()
+    return _recorded(request, replace(_cell(request, args.cell, in_matrix=in_matrix), trace=wanted), shown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """How a trace is shown: how many lines of each table, where else it is written, whether as JSON."""
+
+    top: int
+    copy: Path | None
+    as_json: bool
 
 
 # A stored trace.
@@ -75,19 +90,19 @@ class _Found:
     path: Path
 
 
-def _stored(args: argparse.Namespace) -> _Found | None:
-    """Return the newest trace of the cell, None where there is none. Raises `UsageError` where `--run` has none."""
+def _stored(results: Path, name: str, run: str | None) -> _Found | None:
+    """Return the newest trace of the cell, None where there is none. Raises `UsageError` where `run` has none."""
     from records.store import Results
     from runner.cli.stored import chosen_run
 
-    runs = [chosen_run(args)] if args.run else Results(args.results).runs()
+    runs = [chosen_run(results, run)] if run else Results(results).runs()
     for one in reversed(runs):
         traces = {found.record.cell_id: found for found in _traces(one)}
         there = {cell: found.record.settings for cell, found in traces.items()}
-        if names := cells.matching(args.cell, there):
-            return traces[cells.one_of(args.cell, there, one.run_id) if len(names) > 1 else names[0]]
-        if args.run:
-            _no_trace(args, one, there)
+        if names := cells.matching(name, there):
+            return traces[cells.one_of(name, there, one.run_id) if len(names) > 1 else names[0]]
+        if run:
+            _no_trace(name, one, there)
     return None
 
 
@@ -98,106 +113,97 @@ def _traces(run: Run) -> Iterator[_Found]:
         yield _Found(run, record, path)
 
 
-def _no_trace(args: argparse.Namespace, run: Run, there: dict[str, Settings]) -> NoReturn:
+def _no_trace(name: str, run: Run, there: dict[str, Settings]) -> NoReturn:
     names = ", ".join(sorted({f"{one.backend}:{one.workload}" for one in there.values()})) or "none"
     raise UsageError(
-        f"--run: {run.run_id} holds no trace of {args.cell!r} (traces there: {names}); record one with: "
-        f"runner trace {args.cell} --new"
+        f"--run: {run.run_id} holds no trace of {name!r} (traces there: {names}); record one with: "
+        f"runner trace {name} --new"
     )
 
 
 # A new one.
 
 
-def _wanted(args: argparse.Namespace) -> Trace:
-    """Return what the flags ask to be traced. Raises `UsageError`."""
+def _wanted(epochs: list[int] | None, steps: int | None) -> Trace:
+    """Return what is to be traced. Raises `UsageError`."""
     from records.traces.asked import Trace
     from runner.trace_rules import fault
 
-    asked = Trace()
-    asked = replace(asked, epochs=args.epochs or asked.epochs, steps=asked.steps if args.steps is None else args.steps)
-    if told := fault(asked):
-        raise UsageError(f"--{told}")
-    return asked
+    usual = Trace()
+    wanted = replace(usual, epochs=epochs or usual.epochs, steps=usual.steps if steps is None else steps)
+    if problem := fault(wanted):
+        raise UsageError(f"--{problem}")
+    return wanted
 
 
-def _recorded(args: argparse.Namespace, wanted: Trace) -> int:
-    from records.store import Results, latest_attempts
+def _recorded(request: RunRequest, cell: Cell, shown: _Shown) -> int:
+    from records.store import latest_attempts
     from runner.adaptive import Goal
-    from runner.cli.run import exit_code, measure_session, own_arm, started
+    from runner.cli.run import exit_code
     from runner.cli.stored import write_report
-    from runner.largest_cells import refuse
-    from runner.session import Request
-    from runner.stopping import stopping
+    from runner.measuring import measure_session, session_request
 
-    cell = replace(_cell(args), repeats=1, precision_target=None, trace=wanted)
-    refuse([cell])
-    args.matrix = args.matrix or MATRIX
-    arms = {"": own_arm(args, [cell])}
-    about = {"command": ["runner", *args.given], "matrix_path": "runner trace", "matrix_text": _text(cell)}
-    asked = Request([cell], arms, started(args), args.order_seed, about, stopping([cell], to_decide=False))
-    session = measure_session(args, Results(args.results), asked, Goal(None))
+    about = {"matrix_path": "runner trace", "matrix_text": _text(cell)}
+    asked = session_request(request, [cell], about)
+    session = measure_session(request, asked, Goal(None), TerminalDisplay(shown.as_json))
     store = session.runs[""]
     store.clear_leftovers()
     latest = latest_attempts(write_report(store, store.folder / "report.html").records)
     code = exit_code(latest, len(session.steps) - len(latest))
     for found in _traces(store):
         if found.record in latest:
-            return _shown(args, found) or code
+            return _show(found, shown) or code
     for record in latest:
-        _tell(args, record)
+        _say_why(record, as_json=shown.as_json)
     return code or 1  # what was measured without a trace is not what was asked for
 
 
-def _tell(args: argparse.Namespace, record: Record) -> None:
+def _say_why(record: Record, *, as_json: bool) -> None:
     """Say why there is no trace."""
     from runner.cli.format import asked
     from runner.executors.output import printable
 
     why = record.trace.problem if record.trace else f"{record.status}: {record.reason}"
-    if args.json:
+    if as_json:
         about = {"run": record.run_id, "cell_id": record.cell_id, "trace": None, "problem": why}
         print(json.dumps({"version": 1, **about}, indent=1))
     else:
         print(printable(f"no trace of {record.settings.backend} {asked(record.settings)}: {why}"))
 
 
-def _cell(args: argparse.Namespace) -> Cell:
-    """Return the cell that is named, of the matrix or of a stored run. Raises `UsageError`."""
-    there = _cells(args)
+def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
+    """Return the cell that is named, once, of the matrix if it is there or of a stored run. Raises `UsageError`."""
+    from runner.largest_cells import refuse
+
+    there = _cells(request, name, in_matrix=in_matrix)
     settings = {cell_id: cell.settings for cell_id, cell in there.items()}
-    where = f"{args.matrix or MATRIX} or a stored run"
+    matrix = request.choice.matrix
     if not there:
-        raise UsageError(f"CELL: there is no {args.matrix or MATRIX} and {args.results} holds no run; name a --matrix")
-    found = there[cells.one_of(args.cell, settings, where)]
+        raise UsageError(f"CELL: there is no {matrix} and {request.results} holds no run; name a --matrix")
+    found = there[cells.one_of(name, settings, f"{matrix} or a stored run")]
     if found.task is not None:
-        raise UsageError(
-            f"CELL: {args.cell!r} is an external command; put a profiler round it with wrap: docs/tasks.md"
-        )
-    return found
+        raise UsageError(f"CELL: {name!r} is an external command; put a profiler round it with wrap: docs/tasks.md")
+    refuse([found])
+    return replace(found, repeats=1, precision_target=None)
 
 
-def _cells(args: argparse.Namespace) -> dict[str, Cell]:
+def _cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell]:
     """Return the cells of the matrix or, without one, of the stored runs, the newest first."""
     from records.identity import cell_id
     from records.store import Results
     from records.task import PREFIX
     from runner.grammar import LIMITS
-    from runner.matrix import Cell, load
-    from runner.overrides import Overrides
+    from runner.matrix import Cell
 
-    found: dict[str, Cell] = {}
-    if args.matrix is not None or MATRIX.is_file():
-        matrix = load(args.matrix or MATRIX)
-        found = {cell.cell_id: cell for cell in chosen_of(args, matrix, Overrides())[1]}
-    if cells.matching(args.cell, {name: cell.settings for name, cell in found.items()}):
+    found = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1]} if in_matrix else {}
+    if cells.matching(name, {one: cell.settings for one, cell in found.items()}):
         return found
-    timeout_s = float(LIMITS["timeout_s"].default or 0)
-    for one in reversed(Results(args.results).runs()):
-        records = [record for record in one.load()[0] if not record.settings.workload.startswith(PREFIX)]
-        there = {cell_id(r.settings): r.settings for r in records if not args.service or args.service.runs(r.settings)}
-        found |= {name: Cell(own, name, 1, timeout_s, None) for name, own in there.items() if name not in found}
-        if cells.matching(args.cell, there):
+    timeout_s, service = float(LIMITS["timeout_s"].default or 0), request.choice.service
+    for run in reversed(Results(request.results).runs()):
+        records = [record for record in run.load()[0] if not record.settings.workload.startswith(PREFIX)]
+        there = {cell_id(r.settings): r.settings for r in records if not service or service.runs(r.settings)}
+        found |= {one: Cell(own, one, 1, timeout_s, None) for one, own in there.items() if one not in found}
+        if cells.matching(name, there):
             return found
     return found
 
@@ -211,7 +217,7 @@ def _text(cell: Cell) -> str:
 # Showing.
 
 
-def _shown(args: argparse.Namespace, found: _Found) -> int:
+def _show(found: _Found, shown: _Shown) -> int:
     from records.traces.asked import TraceError
     from runner.cli.format import asked
     from runner.cli.trace_text import heading, table_lines
@@ -220,16 +226,16 @@ def _shown(args: argparse.Namespace, found: _Found) -> int:
 
     try:
         table = table_of(found.path)
-        _write_to(args, found.path)
+        _write_to(shown.copy, found.path)
     except TraceError as error:
         raise InfrastructureError(str(error)) from error
-    if args.json:
+    if shown.as_json:
         document = {"run": found.run.run_id, "cell_id": found.record.cell_id, "trace": str(found.path)}
         print(_document(table, document))
         return 0
     settings = found.record.settings
     title = f"{settings.backend} {asked(settings)}, cell {found.record.cell_id} of run {found.run.run_id}"
-    lines = [title, *heading(table, _call_time_s(found.record)), *table_lines(table, args.top)]
+    lines = [title, *heading(table, _call_time_s(found.record)), *table_lines(table, shown.top)]
     print("\n".join([*map(printable, lines), f"trace: {found.path}   https://ui.perfetto.dev opens it"]))
     return 0
 
@@ -242,7 +248,7 @@ def _call_time_s(record: Record) -> float | None:
     return step_time_s * settings.steps_per_execution
 
 
-def _of_file(args: argparse.Namespace, path: Path) -> int:
+def _of_file(path: Path, shown: _Shown) -> int:
     """Show a profiler's own file, or a neutral trace."""
     import tempfile
 
@@ -261,28 +267,28 @@ def _of_file(args: argparse.Namespace, path: Path) -> int:
             table = table_of(made)
         except TraceError as error:
             raise UsageError(str(error)) from error
-        _write_to(args, made)
-    if args.json:
+        _write_to(shown.copy, made)
+    if shown.as_json:
         print(_document(table, {"file": str(path)}))
     else:
-        print("\n".join(map(printable, [str(path), *heading(table, None), *table_lines(table, args.top)])))
+        print("\n".join(map(printable, [str(path), *heading(table, None), *table_lines(table, shown.top)])))
     return 0
 
 
-def _write_to(args: argparse.Namespace, path: Path) -> None:
+def _write_to(copy: Path | None, path: Path) -> None:
     import shutil
 
     from records.traces.neutral import plain
 
-    if args.to is None:
+    if copy is None:
         return
     try:
-        if args.to.suffix == ".gz":
-            shutil.copyfile(path, args.to)
+        if copy.suffix == ".gz":
+            shutil.copyfile(path, copy)
         else:
-            plain(path, args.to)
+            plain(path, copy)
     except OSError as error:
-        raise InfrastructureError(f"--to: {args.to}: cannot be written: {error.strerror or error}") from error
+        raise InfrastructureError(f"--to: {copy}: cannot be written: {error.strerror or error}") from error
 
 
 def _document(table: Table, about: dict[str, str]) -> str:

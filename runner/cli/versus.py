@@ -17,7 +17,7 @@ from analysis.versus import ACROSS_UNKNOWN, Comparison, Versus, percent
 from records.codec import to_json
 from runner.cli.figures import quantity
 from runner.cli.format import columns, count
-from runner.cli.present import usual_values
+from runner.cli.usual import usual_values
 from runner.executors.output import printable
 
 Names = Mapping[str, str]

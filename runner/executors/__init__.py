@@ -1,4 +1,7 @@
-"""Executors: where a cell's process runs. One file each; the seam is `Executor`."""
+"""Executors: where a cell's process runs. The seam is `Executor`; a row of `registry` names each, with its contract.
+
+To add one, read `contract`: what an executor owes the runner if its cells are on another machine.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from analysis.surroundings.disturbance import Watched
-from records.schema import Container, Surroundings
+from records.schema import Container, Machine, Surroundings
 from records.settings import Settings
 from records.usage import Course, Usage
 from runner.cell.job import Job
@@ -24,7 +27,7 @@ class Outcome:
     Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes where it was in a `container`, else
     the machine's. `watched` holds what the machine did in each kept epoch, None where nobody watched; `task` what an
     external command showed; `usage` and `course` what the process used over time; `gpu_lost` what NVML said of a GPU
-    that it reported lost.
+    that it reported lost. `machine` is the machine that the process ran on, None for the runner's own.
     """
 
     exit_code: int | None = None
@@ -47,6 +50,7 @@ class Outcome:
     usage: Usage | None = None
     course: Course | None = None
     gpu_lost: str | None = None
+    machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,10 @@ class Running(Protocol):
         """
 
     def root(self) -> int | None:
-        """Return the process above all that this cell started, by its id on this machine; None once it has ended."""
+        """Return the process above all that this cell started, by its id on this machine; None once it has ended.
+
+        None, too, if the executor's processes are not on this machine.
+        """
 
     def resident_bytes(self) -> int:
         """Return the memory the process and its own hold, at the most seen so far."""

@@ -8,6 +8,7 @@ are measured by the same code.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.util
 import json
 import shutil
@@ -17,6 +18,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,15 @@ for name in distributions:
 absent = [name for name in names if importlib.util.find_spec(name) is None]
 print(json.dumps({"python": list(sys.version_info[:3]), "absent": absent, "versions": versions}))
 """
+
+
+def installed_versions(distributions: Iterable[str] = DISTRIBUTIONS) -> dict[str, str]:
+    """Return the versions that are installed for the runner's own Python; looks them up and imports nothing."""
+    found = {}
+    for name in distributions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any
 
 from records.procfs import Tree, Unread
 from records.schema import Status
 from records.settings import Settings
 from records.task import Task
+from runner.executors.interpreter import installed_versions
 from runner.executors.visible import NoGpu, TooFewGpus, gpus_of
 from runner.preflight.builds import DISTRIBUTIONS, build_of
 from runner.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
@@ -95,8 +94,4 @@ def gpu_names(settings: Settings, present: PresentGpus | Unread | None) -> tuple
 
 def installed() -> dict[str, str]:
     """Return the versions of the backends' distributions that are installed for this Python."""
-    found = {}
-    for name in (name for names in DISTRIBUTIONS.values() for name in names):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+    return installed_versions(name for names in DISTRIBUTIONS.values() for name in names)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from records.settings import Scalar
 from records.task import DEFINITION
-from runner.entries import Entry
+from runner.entry import Entry
 from runner.grammar import LIMITS, SETTINGS, Axes
 from runner.tasks.asked import OWN, TaskAsked, workload_of
 from runner.tasks.rules import SHARED

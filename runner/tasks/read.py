@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from records.settings import BACKENDS
 from records.task import DEFINITION, UPTIME, Compute, Goal, MetricAsked, Task
-from runner.entries import Entry
+from runner.entry import Entry
 from runner.grammar import DEFAULTS, USER_PARAM, Axes, near
 from runner.tasks.asked import TaskAsked, labelled
 from runner.tasks.entry import entry_of
@@ -32,12 +32,12 @@ from runner.tasks.rules import (
 from runner.yaml_strict import REFUSED, Path, path_text, say
 
 if TYPE_CHECKING:
-    from runner.entries import Reader
+    from runner.value_reader import ValueReader
 
 ALL = "all"
 
 
-def read_tasks(reader: Reader, value: object) -> list[Entry]:
+def read_tasks(reader: ValueReader, value: object) -> list[Entry]:
     """Return the entries of `tasks`."""
     found: list[Entry] = []
     for index, item in reader.items(("tasks",), value):
@@ -57,7 +57,7 @@ def read_tasks(reader: Reader, value: object) -> list[Entry]:
 class _Task:
     """One entry of `tasks`."""
 
-    def __init__(self, reader: Reader, path: Path, value: dict[str, Any]) -> None:
+    def __init__(self, reader: ValueReader, path: Path, value: dict[str, Any]) -> None:
         self.reader, self.path, self.value = reader, path, value
         self.known = reader.mapping(path, value, KEYS, task_key_advice)
         self.problems_before = len(reader.problems)

@@ -13,7 +13,8 @@ from typing import Any
 
 import keras
 
-from models.registry import Request, load
+from models.registry import load
+from models.workload import Request
 
 BATCH = 32
 ATTENTION = (2, 16, 4, 64)  # batch, positions, heads, features

@@ -13,7 +13,8 @@ import numpy as np
 
 from models import faults, flops
 from models.faults import Circumstances, plant
-from models.registry import Built, Request, UnsupportedWorkload, load
+from models.registry import load
+from models.workload import Built, Request, UnsupportedWorkload
 from runner.cell import backends
 from tests.conftest import make_settings
 

@@ -14,7 +14,7 @@ import pytest
 from models.inputs import keras_datasets, synthetic
 from models.inputs.images import Images, image_samples, resized
 from models.inputs.keras_datasets import DatasetUnavailable, load_keras_dataset
-from models.registry import Request
+from models.workload import Request
 
 KNOWN_PIXELS = [94, 129, 193, 216, 206, 234, 14, 162]
 

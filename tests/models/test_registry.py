@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from models.registry import Built, Param, Request, UnknownWorkload, UnsupportedWorkload, Workload, load, workloads
+from models.registry import UnknownWorkload, load, workloads
+from models.workload import Built, Param, Request, UnsupportedWorkload, Workload
 
 
 def echo(request: Request) -> Built:

@@ -11,7 +11,8 @@ warnings.simplefilter("ignore")  # third-party warnings at import; the figures b
 
 import keras  # noqa: E402
 
-from models.registry import Request, UnsupportedWorkload, workloads  # noqa: E402
+from models.registry import workloads  # noqa: E402
+from models.workload import Request, UnsupportedWorkload  # noqa: E402
 
 SMALL = {
     "mnist_mlp": {"image_size": 8},

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from analysis.gate import Rule
 from records.schema import Record, Status
-from runner.cli.compare import _also
+from runner.cli.attempt_text import result
+from runner.cli.compare import rule_of
 from runner.cli.main import main
-from runner.cli.progress import result
 from runner.executors.interpreter import Interpreter
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.sessions import nights, processes, run_name, store_session
@@ -208,7 +207,7 @@ def test_show_tells_median_and_p95_of_each_process_and_of_all(
     [("", 1), ("recompiles", 1), ("scatter", 2), ("unstable", 2), ("first-epoch, scatter,recompiles,scatter", 3)],
 )
 def test_the_chance_of_a_false_alarm_is_shared_by_what_can_be_one(names: str, shares: int) -> None:
-    assert _also(Rule(), names).level == pytest.approx(0.01 / shares)
+    assert rule_of(0.05, names).level == pytest.approx(0.01 / shares)
 
 
 def test_a_run_that_is_still_going_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -317,4 +316,4 @@ def test_another_environment_is_refused_where_cells_run_in_containers(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("runner.executors.interpreter.of_environment", lambda folder, flag: Bare(str(folder)))
     code, printed = told(["--base-env", "bare", "--executor", "docker"], capsys)
-    assert (code, printed.startswith("runner: --executor docker: cells in containers have")) == (2, True)
+    assert (code, printed.startswith("runner: --executor docker: its cells bring their own environment")) == (2, True)

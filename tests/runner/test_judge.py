@@ -126,7 +126,7 @@ def test_a_second_epoch_at_the_limit_is_ok() -> None:
     ("kind", "message", "status"),
     [
         ("runner.cell.backends.Unsupported", "no", Status.UNSUPPORTED),
-        ("models.registry.UnsupportedWorkload", "no", Status.UNSUPPORTED),
+        ("models.workload.UnsupportedWorkload", "no", Status.UNSUPPORTED),
         ("runner.cell.measure.DeviceMismatch", "gpu asked", Status.DEVICE_MISMATCH),
         ("builtins.MemoryError", "", Status.ERROR),
         ("builtins.ValueError", "RESOURCE_EXHAUSTED: out of memory", Status.ERROR),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.registry import Built
+from models.workload import Built
 from records.identity import cell_id
 from records.settings import Settings
 from runner.cell.job import Job

@@ -230,7 +230,7 @@ def test_a_query_of_the_dashboard_reads_no_more_than_it_may(folder: Path, monkey
         opened.append((address, options))
         return FakeWarehouse(address)
 
-    monkeypatch.setattr("uploader.warehouse.open_warehouse", opening)
+    monkeypatch.setattr("uploader.opening.open_warehouse", opening)
     monkeypatch.setattr(serve, "serve", lambda source, place: None)
     for more in ([], ["--maximum-bytes-billed", "5", "--location", "EU", "--impersonate", "a@b.example"]):
         assert runner("dashboard", "--from", "bigquery://some-project.data", *more) == 0

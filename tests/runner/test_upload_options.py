@@ -33,7 +33,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
         found.append(options)
         return FakeWarehouse(address)
 
-    monkeypatch.setattr("uploader.warehouse.open_warehouse", opening)
+    monkeypatch.setattr("uploader.opening.open_warehouse", opening)
     return found
 
 
@@ -66,7 +66,7 @@ def test_option_that_is_added_to_push_is_an_option_of_the_runner(
 ) -> None:
     monkeypatch.setattr(push, "OWN", (*push.OWN, Flag("waves", "", "N", positive, 1), Flag("backwards", "")))
     pushed: list[argparse.Namespace] = []
-    monkeypatch.setattr(push, "push", lambda args: pushed.append(args) or 0)
+    monkeypatch.setattr(push, "run", lambda args: pushed.append(args) or 0)
     assert runner("--upload", "local", "--upload-waves", "4", "--upload-backwards") == 0
     assert [(args.waves, args.backwards) for args in pushed] == [(4, True)]
     with pytest.raises(SystemExit, match="2"):
@@ -118,7 +118,7 @@ def test_option_of_push_without_an_address_is_refused_before_anything_is_measure
 def test_json_document_is_all_of_stdout_when_the_upload_has_something_to_report(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(push, "push", lambda args: print("3 rows are set aside"))
+    monkeypatch.setattr(push, "run", lambda args: print("3 rows are set aside"))
     assert runner("--json", "--upload", "local") == 0
     shown = capsys.readouterr()
     assert "3 rows are set aside" in shown.err

@@ -18,7 +18,6 @@ import pytest
 from records.schema import SCHEMA_VERSION
 from tests.fakes.warehouse import FakeWarehouse
 from tests.uploader.stored import full_at, results_with, store_run
-from uploader import warehouse
 from uploader.cli.main import main
 from uploader.errors import BadInput, NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
 from uploader.local import LocalWarehouse
@@ -158,7 +157,7 @@ class Measuring(FakeWarehouse):
 def test_a_dry_run_prints_bytes_and_money_and_runs_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: list[str]
 ) -> None:
-    monkeypatch.setattr(warehouse, "open_warehouse", lambda *asked: Measuring())
+    monkeypatch.setattr("uploader.opening.open_warehouse", lambda *asked: Measuring())
     assert main(["query", "--dry-run", "--to", BIGQUERY, *arguments]) == 0
     assert capsys.readouterr().out.splitlines() == expected
 
@@ -216,7 +215,7 @@ def test_flags_of_bigquery_reach_the_warehouse(
         opened.append(options)
         return FakeWarehouse(address)
 
-    monkeypatch.setattr(warehouse, "open_warehouse", opening)
+    monkeypatch.setattr("uploader.opening.open_warehouse", opening)
     main([*arguments, "--to", BIGQUERY, "--results", results])
     assert opened == [asked]
 
@@ -236,7 +235,7 @@ def test_table_to_import_is_read_within_the_limits_of_the_flags(results: str, mo
         opened.append((address, options))
         raise BadInput("that is enough")
 
-    monkeypatch.setattr(warehouse, "open_warehouse", opening)
+    monkeypatch.setattr("uploader.opening.open_warehouse", opening)
     theirs = "bigquery://some-project.theirs"
     maps = [f"--map={name}={name}" for name in ("workload", "backend", "value", "started_at")]
     asked = ["import", f"{theirs}.old", *maps, "--metric", "times.step_time_s", "--source", "lab", "--append-only"]
@@ -293,7 +292,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWarehouse:
     """What stands behind any address of BigQuery: made, and empty."""
     made = FakeWarehouse()
     made.create()
-    monkeypatch.setattr(warehouse, "open_warehouse", lambda address, results, options: made)
+    monkeypatch.setattr("uploader.opening.open_warehouse", lambda address, results, options: made)
     return made
 
 

@@ -175,7 +175,7 @@ def test_an_import_into_bigquery_names_the_command_that_lets_views_show_all_of_i
 ) -> None:
     fake = FakeWarehouse()
     fake.create()
-    monkeypatch.setattr(warehouse, "open_warehouse", lambda address, results, options: fake)
+    monkeypatch.setattr("uploader.opening.open_warehouse", lambda address, results, options: fake)
     path = tmp_path / "old.csv"
     path.write_text("name,lib,seconds,when\nmlp,theano,1.5,2017-06-02\nmlp,theano,1.5,2017-06-01\n")
     maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
@@ -222,7 +222,7 @@ def test_foreign_rows_go_to_no_table_of_another_shape_and_those_refused_are_set_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = FakeWarehouse(refuses=lambda row: "no" if row.get("value") == 2.0 else None)
-    monkeypatch.setattr(warehouse, "open_warehouse", lambda address, results, options: made)
+    monkeypatch.setattr("uploader.opening.open_warehouse", lambda address, results, options: made)
     path = tmp_path / "old.csv"
     path.write_text("name,lib,seconds,when\nmlp,theano,1,2017-10-02\nmlp,cntk,2,2017-10-02\n")
     maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]

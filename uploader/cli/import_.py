@@ -53,8 +53,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         print("\n".join(row.line for row in found.rows[:6]))
         return _told(found)
-    outbox, done = options.outbox(args), pushing.Pushed()
-    with options.warehouse(args) as warehouse:
+    target = options.target(args)
+    outbox, done = options.outbox(target), pushing.Pushed()
+    with options.warehouse(target) as warehouse:
         options.make_ready(warehouse, args.to)
         options.notice_emptied(Results(args.results), warehouse, outbox)
         with outbox.locked():

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from uploader.rights import least_rights
     from uploader.warehouse import BIGQUERY
 
-    with options.warehouse(args) as warehouse:
+    with options.warehouse(options.target(args)) as warehouse:
         made = warehouse.create()
         kept_from = warehouse.kept_from()
         append_only = isinstance(warehouse, BigQueryWarehouse) and warehouse.append_only

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from uploader.ddl import days_read
     from uploader.differences import differences, refuse
 
-    with options.warehouse(args) as warehouse:
+    with options.warehouse(options.target(args)) as warehouse:
         found = differences(warehouse)
         if not found:
             print("the tables are as this version needs them")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,12 +49,26 @@ def add_first_day(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@contextmanager
-def warehouse(args: argparse.Namespace) -> Iterator[Warehouse]:
-    """Open the warehouse that the flags name. Raises `UploadError`."""
-    from uploader.warehouse import open_warehouse
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The warehouse that the flags name, and the results folder that it is filled from."""
 
-    opened = open_warehouse(args.to, args.results, reached(args))
+    address: str
+    results: Path
+    options: Options
+
+
+def target(args: argparse.Namespace) -> Target:
+    """Return what the flags of `add_warehouse_options` name."""
+    return Target(args.to, args.results, reached(args))
+
+
+@contextmanager
+def warehouse(named: Target) -> Iterator[Warehouse]:
+    """Open the warehouse that the flags name. Raises `UploadError`."""
+    from uploader.opening import open_warehouse
+
+    opened = open_warehouse(named.address, named.results, named.options)
     try:
         yield opened
     finally:
@@ -84,21 +98,21 @@ def notice_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> bo
     return bool(found.without_record)
 
 
-def outbox(args: argparse.Namespace) -> Outbox:
+def outbox(named: Target) -> Outbox:
     """Return the outbox of the warehouse that the flags name. Raises `BadInput` for what names none."""
     from uploader.outbox import Outbox
     from uploader.warehouse import outbox_folder
 
-    return Outbox(outbox_folder(args.to, args.results))
+    return Outbox(outbox_folder(named.address, named.results))
 
 
-def require_results(args: argparse.Namespace) -> None:
+def require_results(results: Path) -> None:
     """Raise `BadInput` where the results folder is missing, or is one run of it."""
-    if not args.results.is_dir():
-        raise BadInput(f"--results: {args.results} is no folder; measure with: runner --matrix matrix.yaml")
-    if (args.results / "run.json").exists():
-        holder = args.results.resolve().parent if args.results.is_symlink() else args.results.parent
-        raise BadInput(f"--results: {args.results} is a run, name the folder that holds it: --results {holder}")
+    if not results.is_dir():
+        raise BadInput(f"--results: {results} is no folder; measure with: runner --matrix matrix.yaml")
+    if (results / "run.json").exists():
+        holder = results.resolve().parent if results.is_symlink() else results.parent
+        raise BadInput(f"--results: {results} is a run, name the folder that holds it: --results {holder}")
 
 
 def day(text: str) -> str:

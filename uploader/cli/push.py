@@ -42,32 +42,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Push, and tell what arrived."""
-    options.require_results(args)
-    return push(args)
+    """Push, and say what arrived."""
+    options.require_results(args.results)
+    return push(options.target(args), retry_dead=args.retry_dead, repair=args.repair, quiet=args.quiet)
 
 
-def push(args: argparse.Namespace) -> int:
-    """Push what the flags name; return 1 where something was set aside, left out, or still differs after a repair."""
+def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool) -> int:
+    """Push a results folder; return 1 where something was set aside, left out, or still differs after a repair."""
     from records.store import Results
     from uploader import push as pushing
     from uploader import repair as repairing
 
-    outbox, results = options.outbox(args), Results(args.results)
-    say = (lambda text: None) if args.quiet else print
-    with options.warehouse(args) as warehouse:
-        if args.repair:
+    outbox, results = options.outbox(target), Results(target.results)
+    say = (lambda text: None) if quiet else print
+    with options.warehouse(target) as warehouse:
+        if repair:
             _repair_files(warehouse)
-        options.make_ready(warehouse, args.to)
+        options.make_ready(warehouse, target.address)
         lost = options.notice_emptied(results, warehouse, outbox)
-        if args.retry_dead or args.repair:
+        if retry_dead or repair:
             with outbox.locked():
                 say(f"{outbox.revive()} rows set aside are tried again")
         done = pushing.push(results, warehouse, outbox, say)
-        repaired = repairing.repair(results, warehouse, outbox, done, say) if args.repair else None
+        repaired = repairing.repair(results, warehouse, outbox, done, say) if repair else None
         _check_files(warehouse)
     say(f"{done.new:,} new rows, {done.known:,} were there")
-    for line in [*_wrong(done), *(repairs.lines(repaired, args.to) if repaired else [])]:
+    for line in [*_wrong(done), *(repairs.lines(repaired, target.address) if repaired else [])]:
         print(line)
     return 1 if done.dead or done.left_out or lost or (repaired and repairs.differs(repaired)) else 0
 

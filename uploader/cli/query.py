@@ -56,10 +56,12 @@ def run(args: argparse.Namespace) -> int:
     from uploader.warehouse import is_local
 
     given = dict(map(_assignment, args.assignments))
-    sql = with_views(_sql(args)) if "since" in given else _sql(args)
+    written = _sql(args.sql, args.file)
+    sql = with_views(written) if "since" in given else written
+    target = options.target(args)
     if is_local(args.to):
-        options.require_results(args)
-    with options.warehouse(args) as warehouse:
+        options.require_results(target.results)
+    with options.warehouse(target) as warehouse:
         if isinstance(warehouse, LocalWarehouse):
             warehouse.shut_in()
         if args.dry_run:
@@ -67,45 +69,45 @@ def run(args: argparse.Namespace) -> int:
             return 0
         answer = warehouse.query(sql, given)
         emptied = isinstance(warehouse, LocalWarehouse) and warehouse.is_empty()
-    _print(answer, args)
+    _print(answer, as_csv=args.csv, as_json=args.json)
     if emptied:
-        _warn_of_rows_sent(args)
+        _warn_of_rows_sent(target)
     return 0
 
 
-def _warn_of_rows_sent(args: argparse.Namespace) -> None:
+def _warn_of_rows_sent(target: options.Target) -> None:
     """Warn on stderr if rows had been sent to a warehouse that has none now."""
     from uploader.schema import CELLS
 
-    if sent := len(options.outbox(args).sent()[CELLS.name]):
+    if sent := len(options.outbox(target).sent()[CELLS.name]):
         print(
             f"warning: the warehouse has no row, though {sent:,} attempts had been sent there; send them again with: "
-            f"uploader push --to {args.to} --results {args.results}",
+            f"uploader push --to {target.address} --results {target.results}",
             file=sys.stderr,
         )
 
 
-def _print(answer: Answer, args: argparse.Namespace) -> None:
-    if args.csv:
+def _print(answer: Answer, *, as_csv: bool, as_json: bool) -> None:
+    if as_csv:
         writer = csv.writer(sys.stdout)
         writer.writerow(answer.columns)
         writer.writerows(map(_text, row) for row in answer.rows)
-    elif args.json:
+    elif as_json:
         for row in answer.dicts():
             print(_line(row))
     else:
         _print_table(answer)
 
 
-def _sql(args: argparse.Namespace) -> str:
-    if (args.sql is None) == (args.file is None):
+def _sql(sql: str | None, file: Path | None) -> str:
+    if (sql is None) == (file is None):
         raise BadInput("SELECT: give a query, or --file FILE that holds one")
     try:
-        return str(args.sql) if args.file is None else str(args.file.read_text(encoding="utf-8"))
+        return str(sql) if file is None else file.read_text(encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"--file: {args.file}: {error.strerror or error}") from error
+        raise BadInput(f"--file: {file}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"--file: {args.file}: must be text in UTF-8, got byte {error.start} of another form") from error
+        raise BadInput(f"--file: {file}: must be text in UTF-8, got byte {error.start} of another form") from error
 
 
 def _assignment(text: str) -> tuple[str, Scalar]:

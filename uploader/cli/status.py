@@ -25,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
     from records.store import Results
     from uploader.push import unsealed
 
-    options.require_results(args)
-    outbox = options.outbox(args)
+    options.require_results(args.results)
+    outbox = options.outbox(options.target(args))
     pending, dead, waiting = outbox.pending(), outbox.dead(), unsealed(Results(args.results), outbox)
     if args.json:
         letters = [{"table": one.table, "item": one.item, "reason": one.reason} for one in dead]

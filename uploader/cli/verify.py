@@ -22,8 +22,9 @@ def run(args: argparse.Namespace) -> int:
     from records.store import Results
     from uploader import verify as verifying
 
-    options.require_results(args)
-    with options.warehouse(args) as warehouse:
+    target = options.target(args)
+    options.require_results(target.results)
+    with options.warehouse(target) as warehouse:
         found = verifying.verify(Results(args.results), warehouse, values=args.values)
     if found.runs:
         there = f"{found.found:,} in the warehouse, {found.foreign:,} of other records"
@@ -36,18 +37,18 @@ def run(args: argparse.Namespace) -> int:
         print(f"not compared: {found.expired} runs from before the first day that the warehouse keeps")
     if found.runs or found.problems:
         print(f"{len(found.problems)} differences" if found.problems else "0 lost, 0 doubled")
-    for line in _advice(args, found.missing):
+    for line in _advice(target, found.missing):
         print(line)
     return 1 if found.problems else 0
 
 
-def _advice(args: argparse.Namespace, missing: int) -> list[str]:
+def _advice(target: options.Target, missing: int) -> list[str]:
     """Return how rows that are missing are sent again."""
     if not missing:
         return []
-    given = [] if args.to == "local" else ["--to", args.to]
-    given += [] if str(args.results) == "results" else ["--results", str(args.results)]
+    given = [] if target.address == "local" else ["--to", target.address]
+    given += [] if str(target.results) == "results" else ["--results", str(target.results)]
     command = shlex.join(["uploader", "push", "--repair", *given])
-    dead = len(options.outbox(args).dead())
+    dead = len(options.outbox(target).dead())
     lines = [f"{dead} rows were refused and set aside: uploader status says why"] if dead else []
     return [*lines, f"at least {missing:,} rows are missing; send them again from the records with: {command}"]

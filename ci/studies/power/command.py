@@ -72,11 +72,13 @@ COLUMNS = {
 
 def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     """Measure one session of three arms, in `folder`/`condition`."""
-    from records.store import Results
+    from runner.executors.chosen import InProcesses
+
     from runner.adaptive import Goal
-    from runner.cli.main import Seams, parser
-    from runner.cli.options import chosen_matrix
-    from runner.cli.run import asked_arm, measure_session, request
+    from runner.cli.display import TerminalDisplay
+    from runner.measuring import about_matrix, measure_session, own_arm, session_request
+    from runner.overrides import Overrides
+    from runner.request import CellChoice, RunRequest
 
     with tempfile.TemporaryDirectory() as temporary:
         matrix = Path(temporary) / "matrix.yaml"
@@ -85,16 +87,18 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
             f"    epochs: {EPOCHS}\n    discard: {DISCARD}\n    freed_memory: {FREED[backend]}\n"
             f"    steps_per_epoch: {STEPS[backend]}\n    repeats: {blocks}\n"
         )
-        given = ["selftest", "--matrix", str(matrix), "--results", str(folder / condition), "--new"]
-        args = parser().parse_args(given, argparse.Namespace(seams=Seams(), given=given))
+        request = RunRequest(
+            ("ci/power.py",), CellChoice(matrix, Overrides()), folder / condition, InProcesses(), new=True
+        )
+        _, cells = request.choice.load()
         arms = {
-            "base": asked_arm(None, None),
-            "same": asked_arm(None, None),
-            "slower": asked_arm(None, PLANTED[backend]),
+            "base": own_arm(request, cells),
+            "same": own_arm(request, cells),
+            "slower": own_arm(request, cells, PLANTED[backend]),
         }
-        asked = request(args, chosen_matrix(args)[1], arms)
+        asked = session_request(request, cells, about_matrix(matrix), arms)
         with load() if condition == "loaded" else contextlib.nullcontext():
-            measure_session(args, Results(args.results), asked, Goal(None))
+            measure_session(request, asked, Goal(None), TerminalDisplay(quiet=False))
 
 
 @contextlib.contextmanager
@@ -230,15 +234,15 @@ def power_table(kept: dict[str, list[Any]]) -> Iterator[str]:
         for one in found:
             count = draws.affordable(one, draws.SAME, BUDGETS_S[condition])
             for name, finds, inner in (("interval", draws.by_interval, draws.INNER), ("gate", draws.by_gate, 50)):
-                shares = []
+                shares, drawn = [], draws.Draws(generator, inner)
                 for slowdown in SLOWDOWNS:
                     logs = one.logs(draws.SAME)
                     if slowdown:
-                        shares.append(_share(draws.power(logs, count, finds, generator, slowdown, inner)))
+                        shares.append(_share(draws.power(logs, count, finds, drawn, slowdown)))
                     else:
                         alarms = draws.false_alarms(logs, count, finds, generator)
                         shares.append("-" if alarms is None else f"{alarms:.1%}")
-                shares.append(_share(draws.power(one.logs(draws.SLOWER), count, finds, generator, None, inner)))
+                shares.append(_share(draws.power(one.logs(draws.SLOWER), count, finds, drawn)))
                 budget = f"{BUDGETS_S[condition]:.0f} s | {count}"
                 yield f"| {condition}, {one.backend}, {name} | {budget} | {' | '.join(shares)} |"
 

@@ -68,6 +68,14 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
+class Draws:
+    """The source of random draws, and how many comparisons are drawn from each resampled recording."""
+
+    generator: np.random.Generator
+    inner: int = INNER
+
+
+@dataclass(frozen=True, slots=True)
 class Power:
     """The share of comparisons that find a slowdown, with its 95 % interval over recordings like this one."""
 
@@ -99,9 +107,8 @@ def power(
     logs: Array,
     count: int,
     finds: Finds,
-    generator: np.random.Generator,
+    draws: Draws,
     slowdown: float | None = None,
-    inner: int = INNER,
 ) -> Power | None:
     """Return the power of comparisons of `count` blocks drawn from these; None below `MIN_BLOCKS`.
 
@@ -111,12 +118,12 @@ def power(
         return None
 
     def share(own: Array, rows: int) -> float:
-        drawn = stretches(own, rows, count, generator)
+        drawn = stretches(own, rows, count, draws.generator)
         if slowdown is not None:
-            drawn = tossed(drawn, generator) + math.log1p(slowdown)
+            drawn = tossed(drawn, draws.generator) + math.log1p(slowdown)
         return float(finds(drawn).mean())
 
-    shares = [share(again, inner) for again in stretches(logs, OUTER, len(logs), generator)]
+    shares = [share(again, draws.inner) for again in stretches(logs, OUTER, len(logs), draws.generator)]
     low, high = np.quantile(shares, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return Power(share(logs, OUTER * 10), float(low), float(high))
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from models.fc import layout
 from models.fc.crew import Order
-from models.fc.native.tensorflow import TensorFlowCrew, taped_gradient
+from models.fc.native.tensorflow_crew import TensorFlowCrew, taped_gradient
 from models.fc.programs import Result, program
 from models.fc.seam import Axis, Loss, Tensor, Worker
 from records.communication import Communication

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from models.fc.native.torch import TorchWorker
+from models.fc.native.torch_worker import TorchWorker
 from models.fc.seam import Tensor, Worker
 
 

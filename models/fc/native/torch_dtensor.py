@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.fc.native.torch import TorchWorker
+from models.fc.native.torch_worker import TorchWorker
 from models.fc.seam import Loss, Tensor
 
 

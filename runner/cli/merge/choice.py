@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from records.store import Problem, Run, StoreFailure
@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 
 LOOKED_BACK = 100  # runs; a backend that was not measured in so many is taken as not measured
 RUNS_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRequest:
+    """Which runs are merged, exactly `runs` or those that fit `reference`, by default the newest; and to what page."""
+
+    results: Path
+    runs: Sequence[str]
+    reference: str | None
+    page: Path | None
+    as_json: bool
 
 
 @dataclass(slots=True)
@@ -61,32 +72,32 @@ def _without_records(records: Sequence[Record], problems: Sequence[Problem]) -> 
     return f"{said}: {first.path.name}: {printable(first.reason)}"
 
 
-def chosen(args: argparse.Namespace, reader: MergeReader) -> Merge:
+def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
     """Return which runs are merged. Raises `UsageError` where there are none, or where named ones do not fit."""
     from analysis.merge import choose, few
 
     if not reader.runs:
         raise UsageError(
-            f"--results: {args.results} holds no run; measure one with: runner --matrix matrix.yaml, "
+            f"--results: {request.results} holds no run; measure one with: runner --matrix matrix.yaml, "
             "or with a service: docker compose run --rm jax-cpu"
         )
-    named = list(dict.fromkeys(args.runs or ([args.run] if args.run else [])))
+    named = list(dict.fromkeys(request.runs or ([request.reference] if request.reference else [])))
     for name in named:
         if name not in reader.runs:
             raise UsageError(
-                f"report --merge: {args.results} holds no run {name!r}{near(name, reader.runs)}; "
+                f"report --merge: {request.results} holds no run {name!r}{near(name, reader.runs)}; "
                 f"the newest are {', '.join(sorted(reader.runs)[-RUNS_NAMED:])}"
             )
     newest = sorted(reader.runs, reverse=True)[:LOOKED_BACK]
-    asked = sorted(named, reverse=True) if args.runs else [*named, *(name for name in newest if name not in named)]
+    asked = sorted(named, reverse=True) if request.runs else [*named, *(name for name in newest if name not in named)]
     found = choose(reader.candidates(asked))
     found = replace(found, left_out=(*reader.left_out, *found.left_out))
-    if args.runs or args.run not in (None, found.reference):
+    if request.runs or request.reference not in (None, found.reference):
         _check_named(named, found)
     found = replace(found, left_out=tuple(few(found.left_out)))
     if not found.runs:
         reasons = "; ".join(map(str, found.left_out))
-        raise UsageError(f"report --merge: no run in {args.results} has a measured cell: {reasons}")
+        raise UsageError(f"report --merge: no run in {request.results} has a measured cell: {reasons}")
     return found
 
 

@@ -5,7 +5,6 @@ Writes the page and nothing else: no run's folder and no run's findings change.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from records.store import Results
 from runner.cli.merge import summary
-from runner.cli.merge.choice import MergeReader, chosen
-from runner.errors import StoreError, UsageError
+from runner.cli.merge.choice import MergeReader, MergeRequest, chosen
+from runner.errors import StoreError
 
 if TYPE_CHECKING:
     from analysis.beside import Beside, ShownTrace
@@ -26,17 +25,16 @@ if TYPE_CHECKING:
 FOLDER = "merged"  # no run's id, so that no reader of runs takes it for one
 
 
-def run(args: argparse.Namespace) -> int:
+def merge(request: MergeRequest) -> int:
     """Choose the runs, print their table, write their page. Returns the exit code."""
     from runner.cli.present import as_document, print_table
 
-    _check(args)
-    page: Path = args.output or args.results / FOLDER / "report.html"
-    reader = MergeReader({run.run_id: run for run in Results(args.results).runs()})
-    merge = chosen(args, reader)
-    found, said = _findings(args.results, reader, merge, page)
-    problem = _write(page, found, reader, merge) if args.output or not args.json else None
-    if args.json:
+    page = request.page or request.results / FOLDER / "report.html"
+    reader = MergeReader({run.run_id: run for run in Results(request.results).runs()})
+    merge = chosen(request, reader)
+    found, said = _findings(request.results, reader, merge, page)
+    problem = _write(page, found, reader, merge) if request.page or not request.as_json else None
+    if request.as_json:
         print(as_document({"merge": summary.as_json(merge, said), "exit_code": 0}, found))
     else:
         print(summary.heading(said))
@@ -44,27 +42,16 @@ def run(args: argparse.Namespace) -> int:
         print(f"\n{summary.how_to_alternate(said)}", flush=True)
     if problem is not None:
         raise problem
-    if not args.json:
+    if not request.as_json:
         print(f"report: {page}")
     return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    from runner.cli.options import check_output
-
-    if args.publish is not None:
-        raise UsageError("--publish: a site is of all runs; leave out --merge")
-    if args.run is not None and args.runs:
-        raise UsageError(f"--run: name the runs to merge alone, or the reference alone; got {args.run} and RUN ...")
-    if args.output is not None:
-        check_output("--out", args.output)
 
 
 def _findings(results: Path, reader: MergeReader, merge: Merge, page: Path) -> tuple[Findings, MergeSummary]:
     """Return the merged table, of the cells as each run's own table has them, and what it says of its runs."""
     from analysis.compare import rows_of
-    from runner.cli.present import usual_values
     from runner.cli.stored import Findings, findings_of
+    from runner.cli.usual import usual_values
 
     runs = {name: findings_of(reader.runs[name]) for name in merge.run_ids}
     own = {name: {b for b, of in merge.runs.items() if of == name} for name in runs}

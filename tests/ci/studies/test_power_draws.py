@@ -14,6 +14,7 @@ from ci.studies.power.draws import (
     BASE,
     SAME,
     SLOWER,
+    Draws,
     Process,
     Recording,
     affordable,
@@ -59,8 +60,8 @@ def test_the_smallest_slowdown_found_is_that_of_the_t_test() -> None:
 
 
 def test_power_grows_with_the_slowdown_and_its_interval_holds_it() -> None:
-    draw, logs = generator(), recording().logs(SAME)
-    found = [power(logs, 12, by_interval, draw, slowdown, inner=100) for slowdown in (0.01, 0.03, 0.05)]
+    draws, logs = Draws(generator(), inner=100), recording().logs(SAME)
+    found = [power(logs, 12, by_interval, draws, slowdown) for slowdown in (0.01, 0.03, 0.05)]
     shares = [one.share for one in found if one is not None]
     assert len(shares) == 3
     assert sorted(shares) == shares
@@ -69,7 +70,7 @@ def test_power_grows_with_the_slowdown_and_its_interval_holds_it() -> None:
 
 def test_a_lucky_recording_gives_no_power() -> None:
     logs = recording().logs(SAME)
-    shares = [power(luck, 12, by_interval, generator(), 0.03, inner=50) for luck in (logs, logs + 0.02)]
+    shares = [power(luck, 12, by_interval, Draws(generator(), inner=50), 0.03) for luck in (logs, logs + 0.02)]
     still, lucky = (one.share for one in shares if one is not None)
     assert lucky < still
 
@@ -92,7 +93,7 @@ def test_the_gate_finds_a_clear_slowdown_and_not_an_equal_arm() -> None:
 
 def test_nothing_is_said_of_fewer_than_five_blocks() -> None:
     logs = recording().logs(SAME)
-    assert power(logs, 4, by_interval, generator()) is None
+    assert power(logs, 4, by_interval, Draws(generator())) is None
     assert false_alarms(logs[:4], 5, by_interval, generator()) is None
     assert ours(logs, 4, generator()) is None
 

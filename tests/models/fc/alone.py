@@ -3,7 +3,8 @@
 import json
 import os
 
-from models.fc.crew import Order, assemble, reserve
+from models.fc.crew import Order
+from models.fc.native.assembly import assemble, reserve
 from models.fc.prove import error
 from models.fc.reference import train
 from records.fc import Task

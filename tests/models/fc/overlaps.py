@@ -11,7 +11,8 @@ import os
 import re
 import threading
 
-from models.fc.crew import Order, assemble, reserve
+from models.fc.crew import Order
+from models.fc.native.assembly import assemble, reserve
 from records.fc import OVERLAPPING, Task
 
 # The first bucket of DistributedDataParallel is full at 1 MiB, which is one of these layers.
@@ -98,7 +99,7 @@ def by_hand_overlaps(task: Task) -> bool:
     import torch
 
     from models.fc import layout
-    from models.fc.native.torch import TorchWorker
+    from models.fc.native.torch_worker import TorchWorker
     from models.fc.programs import program
 
     gate = threading.Event()

@@ -7,7 +7,8 @@ goes to the first. Prints, for each mode and for MirroredStrategy, how many prod
 import json
 from collections import Counter
 
-from models.fc.crew import Order, assemble, reserve
+from models.fc.crew import Order
+from models.fc.native.assembly import assemble, reserve
 from records.fc import MODES, Kind, Task
 
 TASK = Task(workers=2, level=2, weight_size=8, batch_size=8, shared_ratio=0.5)

@@ -33,7 +33,7 @@ def of_jax() -> dict[str, object]:
 
 
 def of_tensorflow() -> dict[str, object]:
-    from models.fc.native import tensorflow
+    from models.fc.native import tensorflow_crew as tensorflow
 
     tensorflow.seen_by = profile(
         ("worker_0/collective_of_2/AddN", 0, 10, {}),
@@ -46,7 +46,8 @@ def of_tensorflow() -> dict[str, object]:
 def of_torch() -> dict[str, object]:
     import torch
 
-    from models.fc.native.torch import TorchWorker, Watch
+    from models.fc.native.torch import Watch
+    from models.fc.native.torch_worker import TorchWorker
 
     waited = []
 

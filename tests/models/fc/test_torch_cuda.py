@@ -92,7 +92,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
-    for name in ("torch", "torch_cuda"):
+    for name in ("torch_worker", "torch", "torch_cuda"):
         path = ROOT / f"models/fc/native/{name}.py"
         spec = importlib.util.spec_from_file_location(f"models.fc.native.{name}", path)
         assert spec is not None

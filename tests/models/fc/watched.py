@@ -5,7 +5,8 @@ import os
 import sys
 from dataclasses import asdict
 
-from models.fc.crew import Order, assemble, reserve
+from models.fc.crew import Order
+from models.fc.native.assembly import assemble, reserve
 from records.fc import Task
 
 BACKEND = os.environ["KERAS_BACKEND"]

@@ -1,0 +1,31 @@
+"""All workers of a task, ready to step: in this process for JAX and TensorFlow, one process a worker for PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from models.fc.crew import Crew, Order
+from models.float64 import keep_float64
+
+
+def reserve(backend: str, workers: int, device: str) -> None:
+    """See to it that the backend has a device for each worker; before it is used for anything.
+
+    Raises `NoDevice` if there is no such device at all, `NoSuchDevices` if there are too few.
+    """
+    importlib.import_module(f"models.fc.native.{backend}").reserve(workers, device)
+
+
+def assemble(backend: str, order: Order, *, apart: bool = False) -> Crew:
+    """Return the crew of a task; `apart` where PyTorch is to keep out of this process even for one worker.
+
+    On a CPU PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.
+    """
+    if order.task.precision == "float64":
+        keep_float64()
+    if backend == "torch" and (apart or order.task.workers > 1):
+        from models.fc.ranks import Ranks
+
+        return Ranks(order)
+    return cast(Crew, importlib.import_module(f"models.fc.native.{backend}").make(order))

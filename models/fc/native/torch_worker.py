@@ -1,0 +1,123 @@
+"""A PyTorch worker of the collective modes: its gradients and its collectives, by gloo or NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from models.fc import layout
+from models.fc.seam import Axis, Loss, Tensor, Worker
+from records.fc import Task
+
+# Workers that have met wait for each other as long as it takes, over a slow network or beside a slower worker: a cell
+# has a limit of its own, and where a worker dies the others are ended.
+COLLECTIVE_LIMIT = timedelta(days=7)
+
+
+class TorchWorker(Worker):
+    """This process's worker, within all or within a group of them."""
+
+    def __init__(self, size: int, group: Any = None, whole: Worker | None = None) -> None:
+        super().__init__(size, whole)
+        self._group = group
+        self._parts: dict[Axis, TorchWorker] = {}
+        self._replica: torch.nn.parallel.DistributedDataParallel | None = None
+        self._aside: ThreadPoolExecutor | None = None
+
+    def divide(self, task: Task, rank: int) -> None:
+        """Form the groups of a task; every worker does so, in the same order."""
+        for axis in Axis:
+            groups = layout.groups(task, axis is Axis.MODEL)
+            apart = [ranks if 1 < len(ranks) < self.size else None for ranks in groups]
+            handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in apart]
+            (own,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
+            self._parts[axis] = TorchWorker(len(groups[0]), own, self)
+
+    def along(self, axis: Axis) -> Worker:
+        return self._parts[axis]
+
+    def parts(self) -> list[TorchWorker]:
+        """Return this worker, and the same within each of its groups."""
+        return [self, *self._parts.values()]
+
+    def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        with torch.enable_grad():
+            value = loss(weights)
+            return value.detach(), list(torch.autograd.grad(value, weights))
+
+    def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Use DistributedDataParallel, which sums gradients in buckets while the backward pass goes on."""
+        if self.size == 1:
+            return self.gradient(loss, weights)
+        with torch.enable_grad():
+            value = self._replicated(weights)(loss)
+            value.backward()
+        gradients = [weight.grad for weight in weights]
+        for weight in weights:
+            weight.grad = None
+        return value.detach(), gradients
+
+    def meanwhile(self, communicate: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Communicate in a thread of its own, in the order asked."""
+        if self.size == 1:
+            return super().meanwhile(communicate)
+        self._aside = self._aside or ThreadPoolExecutor(1)
+        return self._aside.submit(communicate).result
+
+    def _replicated(self, weights: Sequence[Tensor]) -> Any:
+        if self._replica is None:
+            self._replica = torch.nn.parallel.DistributedDataParallel(Replica(weights))
+            # A lambda, for the annotations of a hook are checked, and are text in this file.
+            self._replica.register_comm_hook(self, lambda worker, bucket: _summed(worker, bucket))  # noqa: PLW0108
+        return self._replica
+
+    def bucket_reduce(self, buffer: Tensor) -> Any:
+        """Begin to sum a bucket of gradients; return its future."""
+        work = dist.all_reduce(buffer, async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+
+    def _all_reduce(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        dist.all_reduce(x, group=self._group)
+        return x
+
+    def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
+        # Pieces along the first axis already lie one behind the other, as the collectives want them.
+        pieces = x.contiguous() if axis == 0 else torch.cat(torch.chunk(x, self.size, axis))
+        if x.is_cuda:
+            own = x.new_empty((pieces.shape[0] // self.size, *pieces.shape[1:]))
+            dist.reduce_scatter_single(own, pieces, group=self._group)
+            return own
+        # gloo's reduce-scatter sums the whole array on every worker, which sends twice as much as this exchange.
+        received = torch.empty_like(pieces)
+        dist.all_to_all_single(received, pieces, group=self._group)
+        return received.unflatten(0, (self.size, -1)).sum(0)
+
+    def _all_gather(self, x: Tensor, axis: int) -> Tensor:
+        x = x.contiguous()
+        gathered = x.new_empty((self.size * x.shape[0], *x.shape[1:]))
+        dist.all_gather_single(gathered, x, group=self._group)
+        return gathered if axis == 0 else torch.cat(torch.chunk(gathered, self.size), axis)
+
+
+class Replica(torch.nn.Module):  # type: ignore[misc]
+    """The weights of one worker as a module, whose output is the loss of them that it is given."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList(weights)
+
+    def forward(self, loss: Loss) -> Tensor:
+        return loss(list(self.weights))
+
+
+def _summed(worker: TorchWorker, bucket: Any) -> Any:
+    """Sum one bucket over the workers, and count it; without a hook of ours it would be averaged."""
+    buffer = bucket.buffer()
+    worker.count("all_reduce_bytes", buffer)
+    return worker.bucket_reduce(buffer)

@@ -1,0 +1,146 @@
+"""The ways to run a cell, one row each: name for `--executor`, flags, contract, and the module that makes it.
+
+A new one is a module (or a package) with a function `make(entry, asked) -> Executors`, and a row of `ENTRIES`.
+Importing this module imports none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from runner.errors import UsageError
+from runner.executors.contract import Contract
+
+if TYPE_CHECKING:
+    from records.store import Run
+    from runner.executors import Executor
+    from runner.matrix import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A flag that belongs to one executor; its value is a text or, with `is_size`, a size in bytes."""
+
+    name: str
+    metavar: str
+    meaning: str
+    is_size: bool = False
+
+    @property
+    def flag(self) -> str:
+        """How it is written on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One way to run a cell.
+
+    `starts` are the values of --start that it takes, its default first. In help and messages `place` says what its
+    options are for, `guide` where they are described, and `summary` what it does.
+    """
+
+    name: str
+    module: str
+    summary: str
+    contract: Contract
+    starts: tuple[str, ...]
+    place: str = ""
+    guide: str = ""
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks of an executor: `options` by name, None for those not given.
+
+    `service` is what a test puts in place of the service that runs cells, such as a container engine.
+    """
+
+    start: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    service: Any = None
+
+
+class Executors(ABC):
+    """Makes the executor of each run of a command: one for each arm that is compared."""
+
+    def __init__(self, entry: Entry, asked: Asked) -> None:
+        """Raises `UsageError` for an option that cannot be used."""
+        self.entry, self.asked = entry, asked
+
+    @property
+    def contract(self) -> Contract:
+        """What of its cells is on this machine."""
+        return self.entry.contract
+
+    @property
+    def started(self) -> str:
+        """How cells start, as `run.json` keeps it: no executor continues the run of another."""
+        return self.asked.start if self.entry.name == DEFAULT else f"{self.entry.name} {self.asked.start}"
+
+    @abstractmethod
+    def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
+        """Return the software that these cells will find, as names and versions; a run is continued only with it."""
+
+    @abstractmethod
+    def end_leftovers(self, results: Path) -> None:
+        """End what a killed runner left running for this results folder."""
+
+    @abstractmethod
+    def executor(self, run: Run, python: str | None) -> Executor:
+        """Return what runs the cells of a run, under another Python if one is named (only with local software)."""
+
+
+DEFAULT = "process"
+ENTRIES = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            name=DEFAULT,
+            module="runner.executors.in_processes",
+            summary="run cells as processes of this machine",
+            contract=Contract(),
+            starts=("fork", "fresh"),
+        ),
+        Entry(
+            name="docker",
+            module="runner.executors.in_containers",
+            summary="each in a container from its backend's image",
+            contract=Contract(local_software=False),
+            starts=("fresh", "warm"),
+            place="containers",
+            guide="docs/containers.md",
+            options=(
+                Option(
+                    "images", "NAME", "where those images are tagged; default: keras-benchmark-matrix, as built here"
+                ),
+                Option("memory", "SIZE", "of one container, as in 8g; default: nearly all", is_size=True),
+                Option("shm_size", "SIZE", "of its /dev/shm; default: 1g", is_size=True),
+                Option("seccomp", "FILE", "its seccomp profile, or unconfined; default: the engine's own"),
+            ),
+        ),
+    )
+}
+
+
+def chosen(name: str, start: str | None, given: Mapping[str, Any], service: Any = None) -> Executors:
+    """Return what runs the cells of a command. `given` has the values of all executors' options.
+
+    Raises `UsageError` for a start or an option that this executor does not take.
+    """
+    entry = ENTRIES[name]
+    if start is not None and start not in entry.starts:
+        raise UsageError(f"--start: must be {' or '.join(entry.starts)} with --executor {name}, got {start}")
+    for other in ENTRIES.values():
+        for option in other.options:
+            if option not in entry.options and given.get(option.name) is not None:
+                raise UsageError(f"{option.flag}: is for {other.place}: add --executor {other.name}")
+    own = {option.name: given.get(option.name) for option in entry.options}
+    made = importlib.import_module(entry.module).make(entry, Asked(start or entry.starts[0], own, service))
+    return cast(Executors, made)

@@ -1,0 +1,122 @@
+"""The registry of executors, walked by one on another machine: its own module and one row are all that it needs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from records.schema import Status
+from runner.cli.main import main
+from runner.executors import Outcome, registry
+from runner.executors.contract import Contract
+from tests.runner import remote_executor
+from tests.runner.remote_executor import NODE, Node
+from tests.sessions import newest_records
+
+MATRIX = """\
+version: 1
+defaults: {repeats: 2}
+backends: [tensorflow, jax, torch]
+cells:
+  - workload: mnist_mlp
+    batch_size: [32, 128]
+  - workload: gru
+    cpus: 64
+"""
+
+
+@pytest.fixture
+def run_on_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    monkeypatch.setitem(registry.ENTRIES, "grid", remote_executor.ENTRY)
+
+    def run(*flags: str) -> int:
+        return main(["--matrix", "matrix.yaml", "--executor", "grid", *flags])
+
+    return run
+
+
+def test_remote_executor_measures_a_matrix_from_the_command_line(
+    run_on_grid: Callable[..., int], tmp_path: Path
+) -> None:
+    assert run_on_grid("--grid", "node") == 0
+    records = newest_records(tmp_path)
+    assert len(records) == 18
+    assert {record.status for record in records} == {Status.OK}
+    assert [record.machine for record in records] == [NODE] * len(records)
+    about = json.loads((tmp_path / "results/latest/run.json").read_text())
+    assert about["versions"] == {"grid": "1.0"}
+    assert (tmp_path / "results/latest/report.html").is_file()
+
+
+def test_remote_run_is_continued_by_its_own_executor_alone(
+    run_on_grid: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Node, "missing", lambda node, backend, device="cpu": "node: offline")
+    assert run_on_grid("--grid", "node") == 3
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(registry.ENTRIES, "grid", remote_executor.ENTRY)
+    assert run_on_grid("--grid", "node") == 0
+    assert len([path for path in (tmp_path / "results").iterdir() if (path / "run.json").is_file()]) == 2
+
+
+def test_outcome_without_its_machine_is_not_a_measurement(
+    run_on_grid: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_executor, "Node", lambda disk: Node(disk, machine=None))
+    assert run_on_grid("--grid", "node") == 3
+    assert {(record.status, record.reason) for record in newest_records(tmp_path)} == {
+        (Status.INFRA, "machine: the executor does not say on which machine the process ran")
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--executor", "grid"], "--grid: must name a grid"),
+        (
+            ["--executor", "grid", "--grid", "node", "--start", "fork"],
+            "--start: must be fresh with --executor grid",
+        ),
+        (["--executor", "docker", "--grid", "node"], "--grid: is for a grid: add --executor grid"),
+        (["--grid", "node"], "--grid: is for a grid: add --executor grid"),
+    ],
+)
+def test_options_of_a_new_executor_are_checked(
+    run_on_grid: Callable[..., int], capsys: pytest.CaptureFixture[str], flags: list[str], text: str
+) -> None:
+    assert main(["--matrix", "matrix.yaml", *flags]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_help_lists_the_options_of_a_new_executor(
+    run_on_grid: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    printed = capsys.readouterr().out
+    assert "--executor {process,docker,grid}" in printed
+    assert "in a grid (docs/grid.md):\n  --grid FOLDER         the grid that runs cells" in printed
+
+
+@pytest.mark.parametrize("entry", registry.ENTRIES.values(), ids=lambda entry: entry.name)
+def test_every_row_names_a_module_that_makes_its_executors(entry: registry.Entry) -> None:
+    made = importlib.import_module(entry.module).make(
+        entry, registry.Asked(entry.starts[0], dict.fromkeys(option.name for option in entry.options))
+    )
+    assert made.contract == entry.contract
+
+
+def test_only_an_ended_process_of_another_machine_must_name_it() -> None:
+    remote = Contract(local_machine=False)
+    assert remote.problem(Outcome(exit_code=1)) is not None
+    assert remote.problem(Outcome(signal=9)) is not None
+    assert remote.problem(Outcome(exit_code=0, machine=NODE)) is None
+    assert remote.problem(Outcome(infrastructure="node: offline")) is None
+    assert Contract().problem(Outcome(exit_code=0)) is None

@@ -1,0 +1,19 @@
+"""Opening the warehouse at an address; the libraries that it needs are imported only then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from uploader.warehouse import Options, Warehouse, folder_of, is_local
+
+
+def open_warehouse(address: str, results: Path, options: Options | None = None) -> Warehouse:
+    """Return the warehouse at an address. Raises `BadInput` for what is none."""
+    if is_local(address):
+        from uploader.local import LocalWarehouse
+
+        return LocalWarehouse(folder_of(address) or results / "warehouse")
+    from uploader.connect import connect
+
+    project, _, dataset = address.removeprefix("bigquery://").partition(".")
+    return connect(project, dataset, options or Options())
