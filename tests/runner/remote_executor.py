@@ -20,7 +20,7 @@ from runner.executors import Executor, Outcome, Running, WaitingCell
 from runner.executors.contract import Contract
 from runner.executors.registry import Asked, Entry, Executors, Option
 from runner.matrix import Cell
-from runner.testing import FakeExecutor
+from tests.fakes.executor import FakeExecutor
 
 NODE = Machine(host_id="9" * 16, cpu_model="a CPU of the grid", logical_cpus=64)
 ENTRY = Entry(

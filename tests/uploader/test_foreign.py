@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.warehouse import FakeWarehouse
-from uploader import foreign, push, warehouse
+from uploader import foreign, push
 from uploader.cli.main import main
 from uploader.errors import BadInput
 from uploader.foreign import Asked
