@@ -2,13 +2,15 @@
 
 The layout is that of `XSpace` in tsl/profiler/protobuf/xplane.proto. JAX's own reader is there only with JAX,
 TensorFlow's only with TensorFlow, and neither hands out the programs that stand in a plane's metadata. There are
-millions of events, so that those of a line are read together, as columns.
+millions of events, so that those of a line are read together, as columns: with the classes that protoc generates the
+same figures take 2.5 times the CPU time and 5 times the memory (`ci/trace_figures.py readers`, docs/traces.md), and
+protobuf would become a requirement of `records`.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -125,10 +127,6 @@ class Line:
         """Return the events at these places of the line's, by default all. Raises `Malformed` where one breaks off."""
         begins, ends = (self.begins, self.ends) if at is None else (self.begins[at], self.ends[at])
         return Events(self, columns.padded(self.data), begins, ends)
-
-    def events_of(self, kinds: Iterable[int]) -> Events:
-        """Return the events of these kinds. Raises `Malformed` where one breaks off."""
-        return self.events(np.flatnonzero(np.isin(self.kinds(), list(kinds))))
 
 
 class Events:
