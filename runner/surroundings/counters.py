@@ -24,13 +24,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from analysis.surroundings.disturbance import Stretch
 from analysis.surroundings.readings import Unread
 from runner.surroundings.cgroups import quota_folder
 from runner.surroundings.tree import Tree
 
+N = TypeVar("N", int, float)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MICRO_S, NANO_S = 1e-6, 1e-9
@@ -120,12 +121,12 @@ class Sampler:
 
 def since(before: Counters, after: Counters) -> Stretch:
     """Return what the counters moved by. A counter that is missing at one end or ran backwards is None."""
-    moved: dict[str, Any] = {
-        f.name: _moved(getattr(before.totals, f.name), getattr(after.totals, f.name)) for f in fields(Stretch)
+    counted: dict[str, Any] = {
+        f.name: moved(getattr(before.totals, f.name), getattr(after.totals, f.name)) for f in fields(Stretch)
     }
     wall_s = after.totals.wall_s - before.totals.wall_s
-    counted = Stretch(**(moved | {"wall_s": wall_s}))
-    return _timed(counted, wall_s * after.cpus, _moved(before.cpu_idle_s, after.cpu_idle_s), after.cpus)
+    stretch = Stretch(**(counted | {"wall_s": wall_s}))
+    return _timed(stretch, wall_s * after.cpus, moved(before.cpu_idle_s, after.cpu_idle_s), after.cpus)
 
 
 def _timed(counted: Stretch, total_s: float, idle_s: float | None, cpus: int) -> Stretch:
@@ -150,7 +151,8 @@ def covered_stat(tree: Tree) -> bool:
     return any(line.split()[4:5] == ["/proc/stat"] for line in mounts.splitlines())
 
 
-def _moved(before: float | None, after: float | None) -> float | None:
+def moved(before: N | None, after: N | None) -> N | None:
+    """Return by how much a counter moved; None where it is missing at one end or ran backwards."""
     return None if before is None or after is None or after < before else after - before
 
 

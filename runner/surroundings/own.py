@@ -16,14 +16,13 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Collection
-from typing import TypeVar
 
 from analysis.surroundings.disturbance import OwnUse
 from analysis.surroundings.readings import Unread
+from runner.surroundings.counters import N, moved
 from runner.surroundings.processes import read_line
 from runner.surroundings.tree import Tree, whole_number
 
-N = TypeVar("N", int, float)
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -44,9 +43,9 @@ def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
     """Return what was used between two readings of the same processes; of memory the larger share held."""
     shares = [share for share in (before.memory_share, after.memory_share) if share is not None]
     return OwnUse(
-        cpu_s=_moved(before.cpu_s, after.cpu_s),
+        cpu_s=moved(before.cpu_s, after.cpu_s),
         memory_share=max(shares) if len(shares) == 2 else None,
-        storage_bytes=_moved(before.storage_bytes, after.storage_bytes),
+        storage_bytes=moved(before.storage_bytes, after.storage_bytes),
     )
 
 
@@ -83,7 +82,3 @@ def _sum(pids: Collection[int], used: Callable[[int], N | None]) -> N | None:
     found = [used(pid) for pid in pids]
     known = [amount for amount in found if amount is not None]
     return sum(known[1:], known[0]) if known and len(known) == len(found) else None
-
-
-def _moved(before: N | None, after: N | None) -> N | None:
-    return None if before is None or after is None or after < before else after - before
