@@ -6,7 +6,6 @@
     │   └── UsageError          2   a flag or an argument
     ├── InfrastructureError     3   the world around the cells failed; no cell is to blame
     │   ├── StoreError          3   the results folder cannot be read or written
-    │   ├── RunLocked           3   another runner is using the results folder
     │   └── ExecutorError       3   cells cannot be started at all
     │       └── EngineGone      3   the container engine does not answer (runner.executors.engine)
     └── Interrupted           130   a signal asked the runner to stop
@@ -55,10 +54,6 @@ class InfrastructureError(RunnerError):
 
 class StoreError(InfrastructureError):
     """The results folder cannot be read or written."""
-
-
-class RunLocked(InfrastructureError):
-    """Another runner is using the results folder."""
 
 
 class ExecutorError(InfrastructureError):
