@@ -205,7 +205,7 @@ class TensorFlowCrew:
         self._order = order
         self._devices = _devices(order)
         self._workers: Sequence[Worker | Stage] = []
-        self._weights = self._laid_out()
+        self._weights = [self._variables(rank) for rank in range(order.task.workers)]
         self._batches = [self._constants(rank) for rank in range(order.task.workers)]
         self._step = tf.function(self._traced, autograph=False)
         self._found: list[Any] = []
@@ -270,10 +270,6 @@ class TensorFlowCrew:
 
     def close(self) -> None:
         """There is nothing to end."""
-
-    def _laid_out(self) -> list[list[Any]]:
-        """Return each worker's variables, on its device."""
-        return [self._variables(rank) for rank in range(self._order.task.workers)]
 
     def _traced(self) -> list[Result]:
         """Every worker's step: its loss, and its gradients where they are kept."""
