@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
@@ -114,9 +114,7 @@ class Sampler:
         return Counters(totals, len(self._labels), times.idle_s)
 
     def _throttle_events(self) -> int | None:
-        counts = [_number(_content(descriptor)) for descriptor in self._throttles]
-        known = [count for count in counts if count is not None]
-        return sum(known) if known and len(known) == len(counts) else None
+        return total(_number(_content(descriptor)) for descriptor in self._throttles)
 
 
 def since(before: Counters, after: Counters) -> Stretch:
@@ -154,6 +152,13 @@ def covered_stat(tree: Tree) -> bool:
 def moved(before: N | None, after: N | None) -> N | None:
     """Return by how much a counter moved; None where it is missing at one end or ran backwards."""
     return None if before is None or after is None or after < before else after - before
+
+
+def total(values: Iterable[N | None]) -> N | None:
+    """Return the sum; None where a value is missing, and where there are no values."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known[1:], known[0]) if known and len(known) == len(found) else None
 
 
 def _throttle_paths(tree: Tree, cpus: Collection[int]) -> list[str]:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from analysis.surroundings.disturbance import OwnUse
 from analysis.surroundings.readings import Unread
-from runner.surroundings.counters import N, moved
+from runner.surroundings.counters import moved, total
 from runner.surroundings.processes import read_line
 from runner.surroundings.tree import Tree, whole_number
 
@@ -31,11 +31,11 @@ def own_now(tree: Tree, pids: Collection[int], usable_bytes: int | None) -> OwnU
 
     `usable_bytes` is what they may use (`memory.usable_bytes`); None where that is not known.
     """
-    resident = _sum(pids, lambda pid: _resident_bytes(tree, pid))
+    resident = total(_resident_bytes(tree, pid) for pid in pids)
     return OwnUse(
         cpu_s=cpu_now(tree, pids),
         memory_share=resident / usable_bytes if resident is not None and usable_bytes else None,
-        storage_bytes=_sum(pids, lambda pid: _storage_bytes(tree, pid)),
+        storage_bytes=total(_storage_bytes(tree, pid) for pid in pids),
     )
 
 
@@ -51,7 +51,7 @@ def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
 
 def cpu_now(tree: Tree, pids: Collection[int]) -> float | None:
     """Return the CPU time of these processes and their ended children since they started."""
-    return _sum(pids, lambda pid: _cpu_s(tree, pid))
+    return total(_cpu_s(tree, pid) for pid in pids)
 
 
 def ended_cpu_s() -> float:
@@ -76,9 +76,3 @@ def _storage_bytes(tree: Tree, pid: int) -> int | None:
     told = {} if isinstance(text, Unread) else dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     read, written = (whole_number(told.get(name, "")) for name in ("read_bytes", "write_bytes"))
     return None if read is None or written is None else read + written
-
-
-def _sum(pids: Collection[int], used: Callable[[int], N | None]) -> N | None:
-    found = [used(pid) for pid in pids]
-    known = [amount for amount in found if amount is not None]
-    return sum(known[1:], known[0]) if known and len(known) == len(found) else None

@@ -23,7 +23,7 @@ from analysis.surroundings.gpu import MHZ, reasons_in_words
 from analysis.surroundings.readings import Unread
 from records.schema import GpuEpochs
 from records.settings import Settings
-from runner.surroundings.counters import moved
+from runner.surroundings.counters import moved, total
 from runner.surroundings.gpus.nvml import GpuLost, NotPermitted, Nvml, open_nvml
 
 MILLI = 1e-3
@@ -191,9 +191,8 @@ class ReadableGpu:
         It knows processes by the machine's numbers, which differ in a container.
         """
         listed = self._ask_own("nvmlDeviceGetComputeRunningProcesses") or []
-        ours = [one.usedGpuMemory for one in listed if one.pid in pids]
-        known = [int(size) for size in ours if size is not None]
-        return sum(known) if known and len(known) == len(ours) else None
+        used: int | None = total(one.usedGpuMemory for one in listed if one.pid in pids)
+        return used
 
     def _violation_s(self, policy: int) -> float | None:
         status = self._ask("nvmlDeviceGetViolationStatus", policy)
