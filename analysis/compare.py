@@ -192,7 +192,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         superseded=tuple(r for r in records if r.status in MEASURED and r not in kept),
         step_time=geometric(step_times),
         step_time_median=statistics.median(step_times) if len(step_times) > 1 else None,
-        step_time_p95=_p95(step_times),
+        step_time_p95=statistics.quantiles(step_times, n=20, method="inclusive")[-1] if len(step_times) > 1 else None,
         spread=spread(step_times),
         # The cell's own scatter holds what pairing takes out, so a ratio's smallest difference is often smaller.
         smallest_difference=_smallest_difference(spread(step_times), len(step_times)),
@@ -235,7 +235,7 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
     values = _values(running, separate)
     if reason := incomparable(running, apart=bool(values)):
         return Row(title, cells, None, f"not comparable: {reason}", values=values)
-    quickest = _quickest(running)
+    quickest = min(running, key=lambda backend: cost_of(running[backend]))
     looks = separate.looks[quickest] if separate else looks
     row = Row(title, cells, None, "", looks=looks, values=values)
     ratios = tuple(one for backend in running if backend != quickest and (one := _ratio(row, backend, quickest)))
@@ -363,10 +363,6 @@ def _with_disturbed(ratio: Ratio) -> str:
     return f" (with disturbed blocks {found.low:.2f}-{found.high:.2f}x)"
 
 
-def _quickest(running: Mapping[str, CellSummary]) -> str:
-    return min(running, key=lambda backend: cost_of(running[backend]))
-
-
 def _smallest_difference(scatter: float | None, count: int) -> float | None:
     return None if scatter is None else minimum_detectable_effect(math.sqrt(2) * scatter, count)
 
@@ -385,10 +381,6 @@ def cost_of(cell: CellSummary) -> float:
 def _median(values: Iterable[float | None]) -> float | None:
     found = [value for value in values if value is not None]
     return statistics.median(found) if found else None
-
-
-def _p95(values: Sequence[float]) -> float | None:
-    return statistics.quantiles(values, n=20, method="inclusive")[-1] if len(values) > 1 else None
 
 
 def _maximum(values: Iterable[int | None]) -> int | None:

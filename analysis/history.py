@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.primary import STEP_TIME, Figure
-from analysis.statistics import CONFIDENCE, Estimate, geometric
+from analysis.statistics import CONFIDENCE, Estimate, geometric, t_quantile
 from records.past import Attempt, Past
 from records.schema import Status
 
@@ -176,7 +176,7 @@ def with_interval(
     Each variance is given as its independent parts; their sum has Satterthwaite's degrees of freedom.
     """
     errors = tuple(_summed(parts) for parts in variances if any(part for part, _ in parts)) or ((0.0, 1.0),)
-    half = max(_quantile(degrees, confidence) * error for error, degrees in errors)
+    half = max(t_quantile(degrees, confidence) * error for error, degrees in errors)
     return SessionRatio(Estimate(ratio, ratio * math.exp(-half), ratio * math.exp(half), count), errors)
 
 
@@ -184,12 +184,6 @@ def _summed(parts: Sequence[Part]) -> tuple[float, float]:
     """Return the standard error of a sum of variances and its degrees of freedom."""
     variance = sum(part for part, _ in parts)
     return math.sqrt(variance), variance**2 / sum(part**2 / free for part, free in parts)
-
-
-def _quantile(degrees: float, confidence: float) -> float:
-    from scipy.special import stdtrit  # the whole of scipy.stats takes ten times as long to import
-
-    return float(stdtrit(degrees, 0.5 + confidence / 2))
 
 
 def _tail(distance: float, error: float, degrees: float) -> float:

@@ -62,7 +62,9 @@ def scatter_ratio(
     centre = statistics.stdev(first) / statistics.stdev(second)
     if count < MIN_BLOCKS:
         return Estimate(centre, None, None, count, Method.BONETT)
-    quantile = _normal_quantile(confidence)
+    from scipy.special import ndtri
+
+    quantile = float(ndtri(0.5 + confidence / 2))
     shift = math.log(_small_sample(len(first), quantile) / _small_sample(len(second), quantile))
     half = quantile * _error(first, second)
     low, high = (math.sqrt(math.exp(2 * math.log(centre) + shift + sign * half)) for sign in (-1, 1))
@@ -109,12 +111,6 @@ def _trimmed_mean(values: Sequence[float]) -> float:
 
 def _small_sample(count: int, quantile: float) -> float:
     return count / (count - quantile)
-
-
-def _normal_quantile(confidence: float) -> float:
-    from scipy.special import ndtri
-
-    return float(ndtri(0.5 + confidence / 2))
 
 
 @lru_cache(maxsize=64)

@@ -183,7 +183,7 @@ def adjusted_p_values(p_values: Sequence[float]) -> list[float]:
 
 
 @lru_cache(maxsize=4096)
-def t_quantile(degrees: int, confidence: float) -> float:
+def t_quantile(degrees: float, confidence: float) -> float:
     """Return the t quantile that holds `confidence` between itself and its negative."""
     from scipy.special import stdtrit  # the whole of scipy.stats takes ten times as long to import
 

@@ -89,7 +89,10 @@ def _decode(kind: Any, data: object, where: str) -> object:
     if is_dataclass(kind):
         return _decode_dataclass(cast(type, kind), data, where)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return _decode_enum(kind, data, where)
+        try:
+            return kind(_is(str, data, where))
+        except ValueError as error:
+            raise CodecError(f"{where}: must be one of {', '.join(kind)}, got {_short(data)}") from error
     return _decode_scalar(kind, data, where)
 
 
@@ -122,13 +125,6 @@ def _decode_dataclass(cls: type, data: object, where: str) -> object:
         raise CodecError(f"{where}: field {missing[0]!r} is missing")
     hints = _hints(cls)
     return cls(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in given.items()})
-
-
-def _decode_enum(kind: type[StrEnum], data: object, where: str) -> StrEnum:
-    try:
-        return kind(_is(str, data, where))
-    except ValueError as error:
-        raise CodecError(f"{where}: must be one of {', '.join(kind)}, got {_short(data)}") from error
 
 
 def _decode_scalar(kind: Any, data: object, where: str) -> object:

@@ -190,7 +190,12 @@ class _Reader:
             return None
         primary = Metric(str(one["name"]), None, one.get("unit"), goal=Goal(one["goal"]))
         self.primaries.setdefault(data["cell_id"], primary)
-        return _above_zero(one["value"])
+        value = one["value"]
+        if value is None:
+            return None
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError(f"task.metrics: must hold finite numbers, got {value!r}")
+        return float(value) if value > 0 else None
 
 
 def _aside(name: str) -> bool:
@@ -242,14 +247,6 @@ def _duration(value: object) -> float | None:
     if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"times.step_time_s: must be a positive number, got {value!r}")
     return float(value)
-
-
-def _above_zero(value: object) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"task.metrics: must hold finite numbers, got {value!r}")
-    return float(value) if value > 0 else None
 
 
 def _facts(data: Mapping[str, Any]) -> Facts:

@@ -240,7 +240,12 @@ class Run:
 
     def kept(self, name: str) -> dict[str, Any] | None:
         """Return what was kept under a file name of this run, or None."""
-        return _object(self.folder / name)
+        path = self.folder / name
+        try:
+            found = loads(path.read_bytes())
+        except (OSError, CodecError):
+            return None  # missing or torn: it is made again
+        return found if isinstance(found, dict) else None
 
     def keep(self, name: str, value: dict[str, Any]) -> None:
         """Keep a JSON object under a file name of this run, in place of an earlier one."""
@@ -267,14 +272,6 @@ def _bounded(path: Path) -> bytes:
     if path.stat().st_size > RECORD_LIMIT_BYTES:
         raise CodecError(f"larger than {RECORD_LIMIT_BYTES} bytes")
     return path.read_bytes()
-
-
-def _object(path: Path) -> dict[str, Any] | None:
-    try:
-        found = loads(path.read_bytes())
-    except (OSError, CodecError):
-        return None  # missing or torn: it is made again
-    return found if isinstance(found, dict) else None
 
 
 def _read_record(path: Path) -> Record:

@@ -78,7 +78,10 @@ def _gpus() -> tuple[list[str], str | None]:
     """Ask the driver's own tool or, where that is missing as in some containers, its library NVML."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return _gpus_by_nvml()
+        from runner.surroundings.gpus.present import PresentGpus, present_gpus
+
+        found = present_gpus()
+        return (list(found.models), found.driver) if isinstance(found, PresentGpus) else ([], None)
     query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
@@ -86,13 +89,6 @@ def _gpus() -> tuple[list[str], str | None]:
         return [], None
     rows = [line.rsplit(", ", 1) for line in asked.stdout.splitlines() if ", " in line]
     return [name for name, _ in rows], rows[0][1] if rows else None
-
-
-def _gpus_by_nvml() -> tuple[list[str], str | None]:
-    from runner.surroundings.gpus.present import PresentGpus, present_gpus
-
-    found = present_gpus()
-    return (list(found.models), found.driver) if isinstance(found, PresentGpus) else ([], None)
 
 
 def _first_value(path: str, key: str) -> str | None:

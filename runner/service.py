@@ -50,10 +50,7 @@ class Service:
 
     def runs(self, settings: Settings) -> bool:
         """Return whether a cell is of its backend and device."""
-        return self._has(settings.backend) and self.device in (None, settings.device)
-
-    def _has(self, backend: str) -> bool:
-        return not self.backends or backend in self.backends
+        return (not self.backends or settings.backend in self.backends) and self.device in (None, settings.device)
 
     def other(self, backends: Iterable[str], device: str | None = None) -> str:
         """Return the services for these backends, on another device where one is given."""

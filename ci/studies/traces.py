@@ -2,6 +2,7 @@
 
 ci/study traces kept     on each backend: share of the original's operations that the trace keeps
 ci/study traces speed FILE...   seconds and memory that normalising 200 MB of these takes
+ci/study traces readers FILE    CPU time of our reader of xplane files and of generated classes
 """
 
 from __future__ import annotations
@@ -186,15 +187,73 @@ def normalise(source: Path, target: Path) -> None:
     print(f"  {taken_s:.1f} s, at most {peak_mib:.0f} MiB", flush=True)
 
 
+# Our reader against the classes that protoc generates, which TensorFlow ships.
+
+
+def readers(source: Path, size_bytes: int) -> None:
+    """Print the CPU seconds of both readers, interleaved; both must find the same."""
+    with tempfile.TemporaryDirectory(prefix="trace-figures-") as folder:
+        large = Path(folder) / "large.xplane.pb"
+        large_xplane(source, large, size_bytes)
+        data = large.read_bytes()
+    by_generated_classes(b"")  # TensorFlow's import does not count
+    for _ in range(4):
+        ours, own_s = _timed(by_columns, data)
+        theirs, generated_s = _timed(by_generated_classes, data)
+        assert ours == theirs, (ours, theirs)
+        print(
+            f"{ours[0]} events: {own_s:.2f} s, generated classes {generated_s:.2f} s: {generated_s / own_s:.1f} times"
+        )
+
+
+def _timed(read: Any, data: bytes) -> tuple[tuple[int, int], float]:
+    begun_s = time.process_time()
+    return read(data), time.process_time() - begun_s
+
+
+def by_columns(data: bytes) -> tuple[int, int]:
+    """Return how many events there are and their nanoseconds, having read two statistics of each."""
+    count = total_ns = 0
+    for plane in xplane.planes(data):
+        for events in (line.events() for line in plane.lines):
+            count, total_ns = count + len(events), total_ns + int((events.end_ns - events.start_ns).sum())
+            events.numbers("_c")
+            events.words("hlo_op")
+    return count, total_ns
+
+
+def by_generated_classes(data: bytes) -> tuple[int, int]:
+    """Return the same."""
+    import numpy as np
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    count = total_ns = 0
+    for plane in xplane_pb2.XSpace.FromString(data).planes:
+        names = {key: value.name for key, value in plane.stat_metadata.items()}
+        wanted = {key for key, name in names.items() if name in ("_c", "hlo_op")}
+        for line in plane.lines:
+            offsets_ps, durations_ps, told = [], [], []
+            for event in line.events:
+                offsets_ps.append(event.offset_ps)
+                durations_ps.append(event.duration_ps)
+                told.append([s.int64_value or s.ref_value for s in event.stats if s.metadata_id in wanted])
+            begins, lasts = np.array(offsets_ps, np.int64), np.array(durations_ps, np.int64)
+            count += len(begins)
+            total_ns += int((np.rint((begins + lasts) / 1000) - np.rint(begins / 1000)).sum())
+    return count, total_ns
+
+
 def main() -> None:
     """Measure what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("kept", "speed", "normalise"))
+    parser.add_argument("what", choices=("kept", "speed", "readers", "normalise"))
     parser.add_argument("files", nargs="*", type=Path, help="speed: profiles to make large ones of")
     parser.add_argument("--size", type=int, default=SIZE_BYTES, metavar="BYTES", help="speed: how large")
     args = parser.parse_args()
     if args.what == "kept":
         kept()
+    elif args.what == "readers":
+        readers(args.files[0], args.size)
     elif args.what == "normalise":
         normalise(*args.files)
     else:

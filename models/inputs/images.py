@@ -43,8 +43,6 @@ def _loaded(request: Request, images: Images, count: int, seed: int) -> tuple[An
     if request.data == "synthetic":
         return synthetic.images(count, images.shape, seed), synthetic.labels(count, images.classes, seed)
     if request.data == "digits":
-        from models.inputs.digits import load_digits
-
         pixels, numbers = load_digits()
     else:
         from models.inputs.keras_datasets import load_keras_dataset
@@ -54,6 +52,26 @@ def _loaded(request: Request, images: Images, count: int, seed: int) -> tuple[An
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(pixels))[:count]
     again = slice(None) if len(order) == count else np.resize(np.arange(len(order)), count)
     return resized(pixels[order], images)[again], numbers[order][again]
+
+
+def load_digits() -> tuple[Any, Any]:
+    """Return handwritten digits that need no network: (1797, 8, 8, 1) uint8 in 0..255, (1797,) class numbers.
+
+    Raises DatasetUnavailable without scikit-learn. Source: E. Alpaydin and C. Kaynak, "Optical Recognition of
+    Handwritten Digits", UCI Machine Learning Repository, 1998: 8x8 pixels in 17 grey levels.
+    """
+    from models.inputs.keras_datasets import DatasetUnavailable
+
+    try:
+        from sklearn import datasets
+    except ImportError as problem:
+        raise DatasetUnavailable(
+            "data 'digits' comes with scikit-learn, which is not installed here; install scikit-learn>=1.7, "
+            "or use data: synthetic"
+        ) from problem
+    bunch = datasets.load_digits()
+    grey = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    return grey[..., None], bunch.target.astype(np.int32)
 
 
 def resized(pixels: Any, images: Images) -> Any:

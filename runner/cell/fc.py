@@ -13,10 +13,12 @@ from functools import partial
 
 from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order
 from models.fc.native.assembly import assemble, reserve
+from models.fc.scopes import layer_name
 from records import fc, fc_rules, host, inherited, network
 from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from records.settings import Settings
+from records.traces.asked import Names
 from runner.cell import backends, memory
 from runner.cell.backends import Plug, Unsupported
 from runner.cell.clock import monotonic
@@ -118,11 +120,21 @@ def _here(places: Sequence[fc.Place]) -> bool:
     return all(place.process in (None, os.getpid()) for place in places)
 
 
+class TracedCrew:
+    """All workers of a task, for the profiler: their programs open a scope of each phase and layer, or mark it."""
+
+    def __init__(self, crew: Crew, task: fc.Task) -> None:
+        self._task, self.traced = task, crew.traced
+
+    def names(self) -> Names:
+        """Return the names of the layers; phases stand in scopes of their own."""
+        return Names([layer_name(number) for number in range(len(self._task.shapes))], phases=True)
+
+
 def _with_trace(job: Job, result: CellResult, crew: Crew) -> CellResult:
     if job.trace is None:
         return result
     from runner.cell.tracing import with_trace
-    from runner.cell.tracing.crew import TracedCrew
 
     return with_trace(job, job.trace, result, TracedCrew(crew, fc.task_of(job.settings)))
 

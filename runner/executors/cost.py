@@ -9,11 +9,10 @@ import tempfile
 from dataclasses import asdict, replace
 from typing import Any
 
-from records.settings import Settings
 from runner.catalog import load
 from runner.errors import InfrastructureError
 from runner.executors.environment import cell_environment
-from runner.grammar import SETTINGS
+from runner.peaks import probe_settings
 
 TARGET = 0.01
 WORKLOAD = "mnist_mlp"
@@ -23,11 +22,13 @@ START_LIMIT_S = 120.0
 def cost_of_timing(backend: str, limit_s: float) -> dict[str, Any]:
     """Return the ratio of our timed epochs to bare ones, with its interval and pairs. Raises `InfrastructureError`."""
     workload = load().workloads[WORKLOAD]
-    usual = {key: rule.default for key, rule in SETTINGS.items() if rule.default is not None}
-    size = {"batch_size": workload.batch_size, "samples": workload.samples}
-    settings = Settings(**(usual | size), backend=backend, workload=WORKLOAD, params={})  # type: ignore[arg-type]
-    # Else PyTorch's page faults drown what is measured.
-    settings = replace(settings, freed_memory="kept")
+    settings = replace(
+        probe_settings(backend),
+        workload=WORKLOAD,
+        batch_size=workload.batch_size,
+        samples=workload.samples,
+        freed_memory="kept",  # else PyTorch's page faults drown what is measured
+    )
     asked = json.dumps(asdict(settings) | {"threads": 1})
     with tempfile.TemporaryDirectory(prefix="runner-cost-") as home:
         places = {"HOME": home, "KERAS_HOME": home, "TMPDIR": home, "OMP_NUM_THREADS": "1"}

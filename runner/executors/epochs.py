@@ -33,7 +33,7 @@ from runner.cell.job import Job
 from runner.executors import WaitingCell, process_tree
 from runner.executors.environment import allowed_cpus
 from runner.executors.visible import gpus_if_visible
-from runner.surroundings.counters import Counters, Sampler, since
+from runner.surroundings.counters import Counters, Sampler, moved, since
 from runner.surroundings.gpus.cell import CellGpus
 from runner.surroundings.gpus.readings import ReadableGpu, Unreadable
 from runner.surroundings.own import cpu_now, own_now, own_since
@@ -100,7 +100,7 @@ class Epochs:
         self._gpus.end()
         stretch, own = since(begun.counters, self._sampler.read()), own_since(begun.own, self._own(begun.alive))
         ends_s = zip(begun.alive.waiting, begun.waiting_s, self._waiting_s(begun.alive), strict=True)
-        waiting = [WaitingUse(cell.name, _moved(*ends)) for cell, *ends in ends_s]
+        waiting = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
         self.watched.append(Watched(stretch, own, tuple(waiting)))
         self._scans.end(begun.alive.roots, last=self._left <= 0)
 
@@ -172,10 +172,6 @@ class _Scans:
 def below(roots: Collection[int]) -> set[int]:
     """Return these processes and everything below them."""
     return {pid for root in roots for pid in process_tree.tree(root)}
-
-
-def _moved(before_s: float | None, after_s: float | None) -> float | None:
-    return None if before_s is None or after_s is None or after_s < before_s else after_s - before_s
 
 
 def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:

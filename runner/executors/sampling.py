@@ -22,6 +22,7 @@ from dataclasses import astuple, dataclass, fields
 
 from records.usage import MOST_POINTS, Course, MemoryUse, PowerUse, ShareUse, Usage
 from runner.executors.tree_memory import GroupMemory, TreeMemory
+from runner.surroundings.counters import total
 from runner.surroundings.gpus.readings import GpuUse, ReadableGpu, Unreadable
 
 SAMPLE_S = 0.1
@@ -282,10 +283,8 @@ class Sampling:
 
     def _add_device_total(self, gpus: Sequence[GpuUse]) -> None:
         """Add the memory of all GPUs together, if each is known."""
-        sizes = [gpu.memory_used_bytes for gpu in gpus]
-        known = [size for size in sizes if size is not None]
-        if self._counts and known and len(known) == len(sizes):
-            self._device_total.add(sum(known), kept=self._kept)
+        if self._counts:
+            self._device_total.add(total(gpu.memory_used_bytes for gpu in gpus), kept=self._kept)
 
     def _energies_j(self) -> tuple[list[float | None], float]:
         """Return the energy counters, and when they were read."""

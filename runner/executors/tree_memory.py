@@ -21,6 +21,7 @@ from pathlib import Path
 from records.cgroups import Group, group
 from records.procfs import Tree
 from runner.executors import process_tree
+from runner.surroundings.counters import total
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WALK_S = 1.0
@@ -71,9 +72,7 @@ class TreeMemory:
     def proportional_bytes(self) -> int | None:
         """Return the tree's proportional set size; None where a process does not tell. It walks every page."""
         self._follow()
-        sizes = [_proportional(pid) for pid in self._files]
-        known = [size for size in sizes if size is not None]
-        return sum(known) or None if len(known) == len(sizes) else None  # 0: all of it has ended meanwhile
+        return total(map(_proportional, self._files)) or None  # 0: all of it has ended meanwhile
 
     def close(self) -> None:
         """Let go of the files."""

@@ -134,7 +134,7 @@ def _parsed(value: str, uuids: Sequence[str]) -> tuple[str, ...]:
     if MIG.fullmatch(named[0]):
         return (named[0],)
     found = tuple(_completed(name, value, uuids) for name in named)
-    same = [_uuid(name, uuids) for name in found]
+    same = [uuids[int(name)] if uuids and INDEX.fullmatch(name) else name for name in found]
     if twice := next((name for name, one in zip(found, same, strict=True) if same.count(one) > 1), None):
         raise NoGpu(f"{VARIABLE} is {value!r}: {twice} is listed twice, and CUDA then shows no GPU; name each GPU once")
     return found
@@ -166,7 +166,3 @@ def completed_uuid(name: str, uuids: Sequence[str]) -> str:
         fits = f"fits {len(found)} GPUs" if found else "is the UUID of no GPU here"
         raise NoGpu(f"{VARIABLE}: {name!r} {fits}; name one of {', '.join(found or uuids)}")
     return found[0] if found else name
-
-
-def _uuid(name: str, uuids: Sequence[str]) -> str:
-    return uuids[int(name)] if uuids and INDEX.fullmatch(name) else name

@@ -14,6 +14,7 @@ import os
 import select
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from records.codec import CodecError, decode, loads
@@ -134,23 +135,65 @@ def sampling_of(parent: Parent, pid: int, gpus: Sequence[ReadableGpu | Unreadabl
     return Sampling(pid, gpus, group_of(pid) if parent.alone else None)
 
 
-class Watch:
-    """One process, from its start to its end: the executors' `Running`. `pace` says when it is sampled."""
+class ProcessWatch:
+    """What is seen of any one process from its start to its end. `pace` says when it is sampled."""
+
+    _pid: int
+    _use: Sampling
+
+    def __init__(self, parent: Parent, job: Job, timeout_s: float) -> None:
+        self._parent, self._job, self._left_s = parent, job, timeout_s
+        self.pace = Pace()
+        self._deadline_exceeded = False
+        self._ended: dict[str, Any] | None = None
+        self._gone: str | None = None
+        self._meter, self._epochs = Meter(), Epochs(job)
+        self._load_before = os.getloadavg()[0]
+
+    @property
+    def _over(self) -> bool:
+        """Whether the process ended, or what started it."""
+        return self._ended is not None or self._gone is not None
+
+    def _receive(self) -> None:
+        """Notice the process's end."""
+        try:
+            self._ended = self._parent.receive()
+        except ServerGone as error:
+            self._gone = str(error)
+
+    def _outcome(self, ended: dict[str, Any]) -> Outcome:
+        """Return what was seen of a process that ended so."""
+        code = os.waitstatus_to_exitcode(ended["exited"])
+        return Outcome(
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            deadline_exceeded=self._deadline_exceeded,
+            oom_kills=ended.get("oom_kills", self._meter.oom_kills),
+            wall_time_s=self._meter.wall_s,
+            parent_cpu_time_s=self._meter.own_cpu_s,
+            peak_tree_memory_bytes=self._use.peak_resident_bytes,
+            surroundings=surroundings(self._epochs, (self._load_before, os.getloadavg()[0])),
+            watched=tuple(self._epochs.watched),
+            container=self._parent.container,
+            usage=self._use.usage(),
+            course=self._use.course(),
+            gpu_lost=self._epochs.gpu_lost,
+        )
+
+
+class Watch(ProcessWatch):
+    """A cell's process: the executors' `Running`."""
 
     def __init__(
         self, parent: Parent, job: Job, order: dict[str, Any], timeout_s: float, warnings: tuple[str, ...] = ()
     ) -> None:
         """Have its parent start the process; `warnings` are known before it starts. Raises `ServerGone`."""
-        self._parent, self._job, self._left_s, self._warnings = parent, job, timeout_s, warnings
+        super().__init__(parent, job, timeout_s)
+        self._warnings = warnings
         self._output = CappedOutput()
-        self.pace = Pace()
-        self._deadline_exceeded = False
-        self._ended: dict[str, Any] | None = None
-        self._gone: str | None = None
         self._resting: Resting | None = None
         self._steps: int | None = None
-        self._meter, self._epochs = Meter(), Epochs(job)
-        self._load_before = os.getloadavg()[0]
         self._meter.on()
         self._reins = Reins(job)
         self._reader, writer = os.pipe()
@@ -188,7 +231,7 @@ class Watch:
 
     def root(self) -> int | None:
         """Return the process above all that the cell started; None once it has ended."""
-        return None if self._ended or self._gone else self._root
+        return None if self._over else self._root
 
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Let the process go on until it rests again; False when it has ended."""
@@ -222,24 +265,11 @@ class Watch:
         self._parent.release()
         if self._ended is None:
             return Outcome(infrastructure=self._gone, wall_time_s=self._meter.wall_s)
-        code = os.waitstatus_to_exitcode(self._ended["exited"])
-        return Outcome(
-            exit_code=code if code >= 0 else None,
-            signal=-code if code < 0 else None,
-            deadline_exceeded=self._deadline_exceeded,
-            oom_kills=self._ended.get("oom_kills", self._meter.oom_kills),
+        return replace(
+            self._outcome(self._ended),
             warnings=self._warnings,
             output_tail=self._output.text(),
-            wall_time_s=self._meter.wall_s,
             start_time_s=self._start_time_s,
-            parent_cpu_time_s=self._meter.own_cpu_s,
-            peak_tree_memory_bytes=self._use.peak_resident_bytes,
-            surroundings=surroundings(self._epochs, (self._load_before, os.getloadavg()[0])),
-            watched=tuple(self._epochs.watched),
-            container=self._parent.container,
-            usage=self._use.usage(),
-            course=self._use.course(),
-            gpu_lost=self._epochs.gpu_lost,
         )
 
     def abandon(self) -> None:
@@ -253,12 +283,12 @@ class Watch:
         self._meter.on()
         deadline_s = time.perf_counter() + self._left_s
         try:
-            while self._resting is None and self._ended is None and self._gone is None:
+            while self._resting is None and not self._over:
                 self._look()
                 if time.perf_counter() > deadline_s and not self._deadline_exceeded:
                     self._deadline_exceeded = True
                     self._parent.kill(self._pid)
-            return self._ended is None and self._gone is None
+            return not self._over
         except BaseException:
             self._parent.kill(self._pid)
             raise
@@ -274,10 +304,7 @@ class Watch:
         if self._reins.descriptor in readable:
             self._resting = self._reins.heard()
         if self._parent.connection in readable:
-            try:
-                self._ended = self._parent.receive()
-            except ServerGone as error:
-                self._gone = str(error)
+            self._receive()
             return
         # What prints without end is looked at often; to read the tree's memory each time would cost percents of a core.
         if self.pace.due(time.perf_counter()):

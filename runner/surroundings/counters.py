@@ -20,16 +20,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from analysis.surroundings.disturbance import Stretch
 from records.cgroups import quota_folder
 from records.procfs import Tree, Unread
 
+N = TypeVar("N", int, float)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MICRO_S, NANO_S = 1e-6, 1e-9
@@ -112,19 +113,17 @@ class Sampler:
         return Counters(totals, len(self._labels), times.idle_s)
 
     def _throttle_events(self) -> int | None:
-        counts = [_number(_content(descriptor)) for descriptor in self._throttles]
-        known = [count for count in counts if count is not None]
-        return sum(known) if known and len(known) == len(counts) else None
+        return total(_number(_content(descriptor)) for descriptor in self._throttles)
 
 
 def since(before: Counters, after: Counters) -> Stretch:
     """Return what the counters moved by. A counter that is missing at one end or ran backwards is None."""
-    moved: dict[str, Any] = {
-        f.name: _moved(getattr(before.totals, f.name), getattr(after.totals, f.name)) for f in fields(Stretch)
+    counted: dict[str, Any] = {
+        f.name: moved(getattr(before.totals, f.name), getattr(after.totals, f.name)) for f in fields(Stretch)
     }
     wall_s = after.totals.wall_s - before.totals.wall_s
-    counted = Stretch(**(moved | {"wall_s": wall_s}))
-    return _timed(counted, wall_s * after.cpus, _moved(before.cpu_idle_s, after.cpu_idle_s), after.cpus)
+    stretch = Stretch(**(counted | {"wall_s": wall_s}))
+    return _timed(stretch, wall_s * after.cpus, moved(before.cpu_idle_s, after.cpu_idle_s), after.cpus)
 
 
 def _timed(counted: Stretch, total_s: float, idle_s: float | None, cpus: int) -> Stretch:
@@ -149,8 +148,16 @@ def covered_stat(tree: Tree) -> bool:
     return any(line.split()[4:5] == ["/proc/stat"] for line in mounts.splitlines())
 
 
-def _moved(before: float | None, after: float | None) -> float | None:
+def moved(before: N | None, after: N | None) -> N | None:
+    """Return by how much a counter moved; None where it is missing at one end or ran backwards."""
     return None if before is None or after is None or after < before else after - before
+
+
+def total(values: Iterable[N | None]) -> N | None:
+    """Return the sum; None where a value is missing, and where there are no values."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known[1:], known[0]) if known and len(known) == len(found) else None
 
 
 def _throttle_paths(tree: Tree, cpus: Collection[int]) -> list[str]:

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Collection
-from typing import TypeVar
+from collections.abc import Collection
 
 from analysis.surroundings.disturbance import OwnUse
 from records.procfs import Tree, Unread, whole_number
+from runner.surroundings.counters import moved, total
 from runner.surroundings.processes import read_line
 
-N = TypeVar("N", int, float)
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -31,11 +30,11 @@ def own_now(tree: Tree, pids: Collection[int], usable_bytes: int | None) -> OwnU
 
     `usable_bytes` is what they may use (`records.host.usable_memory_bytes`); None where that is not known.
     """
-    resident = _sum(pids, lambda pid: _resident_bytes(tree, pid))
+    resident = total(_resident_bytes(tree, pid) for pid in pids)
     return OwnUse(
         cpu_s=cpu_now(tree, pids),
         memory_share=resident / usable_bytes if resident is not None and usable_bytes else None,
-        storage_bytes=_sum(pids, lambda pid: _storage_bytes(tree, pid)),
+        storage_bytes=total(_storage_bytes(tree, pid) for pid in pids),
     )
 
 
@@ -43,15 +42,15 @@ def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
     """Return what was used between two readings of the same processes; of memory the larger share held."""
     shares = [share for share in (before.memory_share, after.memory_share) if share is not None]
     return OwnUse(
-        cpu_s=_moved(before.cpu_s, after.cpu_s),
+        cpu_s=moved(before.cpu_s, after.cpu_s),
         memory_share=max(shares) if len(shares) == 2 else None,
-        storage_bytes=_moved(before.storage_bytes, after.storage_bytes),
+        storage_bytes=moved(before.storage_bytes, after.storage_bytes),
     )
 
 
 def cpu_now(tree: Tree, pids: Collection[int]) -> float | None:
     """Return the CPU time of these processes and their ended children since they started."""
-    return _sum(pids, lambda pid: _cpu_s(tree, pid))
+    return total(_cpu_s(tree, pid) for pid in pids)
 
 
 def ended_cpu_s() -> float:
@@ -76,13 +75,3 @@ def _storage_bytes(tree: Tree, pid: int) -> int | None:
     told = {} if isinstance(text, Unread) else dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     read, written = (whole_number(told.get(name, "")) for name in ("read_bytes", "write_bytes"))
     return None if read is None or written is None else read + written
-
-
-def _sum(pids: Collection[int], used: Callable[[int], N | None]) -> N | None:
-    found = [used(pid) for pid in pids]
-    known = [amount for amount in found if amount is not None]
-    return sum(known[1:], known[0]) if known and len(known) == len(found) else None
-
-
-def _moved(before: N | None, after: N | None) -> N | None:
-    return None if before is None or after is None or after < before else after - before

@@ -14,6 +14,7 @@ import select
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,9 @@ from records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
 from runner.cell.job import Job
 from runner.executors import Outcome, WaitingCell, process_tree
 from runner.executors.environment import allowed_cpus
-from runner.executors.epochs import Alive, Epochs, surroundings
+from runner.executors.epochs import Alive
 from runner.executors.output import HEAD_BYTES, TAIL_BYTES, CappedOutput
-from runner.executors.sampling import Pace
-from runner.executors.watch import MESSAGE_BYTES, Meter, Parent, ServerGone, sampling_of
+from runner.executors.watch import MESSAGE_BYTES, Parent, ProcessWatch, sampling_of
 from runner.surroundings.gpus.readings import open_gpu, readable
 from runner.tasks.metrics import Written, metrics_of
 from runner.tasks.seen import TaskSeen
@@ -37,22 +37,17 @@ REPORT_LIMIT_BYTES = 64 << 20
 MOST_FILES = 100
 
 
-class TaskWatch:
+class TaskWatch(ProcessWatch):
     """One external command that was started."""
 
     def __init__(self, parent: Parent, job: Job, command: Command, timeout_s: float) -> None:
         """Have its parent start it. Raises `ServerGone`."""
-        self._parent, self._job, self._command, self._left_s = parent, job, command, timeout_s
-        self.pace = Pace()
         gpus = readable([open_gpu(name) for name in command.gpus])
-        self._deadline_exceeded = False
+        super().__init__(parent, job, timeout_s)
+        self._command = command
         self._stopped: str | None = None
         self._kill_at_s: float | None = None
-        self._ended: dict[str, Any] | None = None
-        self._gone: str | None = None
         self._reported_bytes = 0
-        self._meter, self._epochs = Meter(), Epochs(job)
-        self._load_before = os.getloadavg()[0]
         os.mkfifo(job.report_path, 0o600)
         self._report = os.open(job.report_path, os.O_RDWR | os.O_NONBLOCK)
         self._kept = os.open(job.reported_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -90,13 +85,13 @@ class TaskWatch:
 
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Let it run to its end."""
-        if self._ended is None and self._gone is None:
+        if not self._over:
             self._wait()
         return False
 
     def resident_bytes(self) -> int:
         """Return the most it held: nothing once it has ended."""
-        if self._ended is not None or self._gone is not None:
+        if self._over:
             return 0
         self._use.sample(self._meter.worked_s())
         return self._use.peak_resident_bytes or 0
@@ -106,23 +101,10 @@ class TaskWatch:
         self.turn()
         if self._ended is None:
             return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
-        code = os.waitstatus_to_exitcode(self._ended["exited"])
-        return Outcome(
-            exit_code=code if code >= 0 else None,
-            signal=-code if code < 0 else None,
-            deadline_exceeded=self._deadline_exceeded,
-            oom_kills=self._ended.get("oom_kills", self._meter.oom_kills),
+        return replace(
+            self._outcome(self._ended),
             output_tail=_ends_of(self._job.log_path),
-            wall_time_s=self._meter.wall_s,
-            parent_cpu_time_s=self._meter.own_cpu_s,
-            peak_tree_memory_bytes=self._use.peak_resident_bytes,
-            surroundings=surroundings(self._epochs, (self._load_before, os.getloadavg()[0])),
-            watched=tuple(self._epochs.watched),
-            container=self._parent.container,
             task=self._seen(_task(self._job), self._ended.get("outlived", 0)),
-            usage=self._use.usage(),
-            course=self._use.course(),
-            gpu_lost=self._epochs.gpu_lost,
         )
 
     def abandon(self) -> None:
@@ -135,7 +117,7 @@ class TaskWatch:
     def _wait(self) -> None:
         deadline_s = self._begun_s + self._left_s
         try:
-            while self._ended is None and self._gone is None:
+            while not self._over:
                 self._look(self.pace.wait_s(time.perf_counter()))
                 now_s = time.perf_counter()
                 if self._ended is None and self.pace.due(now_s):
@@ -159,10 +141,7 @@ class TaskWatch:
         if self._report in readable:
             self._take_reports()
         if self._parent.connection in readable:
-            try:
-                self._ended = self._parent.receive()
-            except ServerGone as error:
-                self._gone = str(error)
+            self._receive()
 
     def _take_reports(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -23,6 +23,7 @@ from analysis.surroundings.gpu import MHZ, reasons_in_words
 from records.procfs import Unread
 from records.schema import GpuEpochs
 from records.settings import Settings
+from runner.surroundings.counters import moved, total
 from runner.surroundings.gpus.nvml import GpuLost, NotPermitted, Nvml, open_nvml
 
 MILLI = 1e-3
@@ -190,9 +191,8 @@ class ReadableGpu:
         It knows processes by the machine's numbers, which differ in a container.
         """
         listed = self._ask_own("nvmlDeviceGetComputeRunningProcesses") or []
-        ours = [one.usedGpuMemory for one in listed if one.pid in pids]
-        known = [int(size) for size in ours if size is not None]
-        return sum(known) if known and len(known) == len(ours) else None
+        used: int | None = total(one.usedGpuMemory for one in listed if one.pid in pids)
+        return used
 
     def _violation_s(self, policy: int) -> float | None:
         status = self._ask("nvmlDeviceGetViolationStatus", policy)
@@ -256,8 +256,8 @@ def over_epochs(
     if not ends:
         return None
     boundaries = [ends[0][0], *(after for _, after in ends)]
-    energies_j = [_moved(before.energy_j, after.energy_j) for before, after in ends]
-    times_s = [_moved(before.at_s, after.at_s) for before, after in ends]
+    energies_j = [moved(before.energy_j, after.energy_j) for before, after in ends]
+    times_s = [moved(before.at_s, after.at_s) for before, after in ends]
     return GpuEpochs(
         sm_clocks_hz=[one.sm_clock_hz for one in boundaries],
         memory_clocks_hz=[one.memory_clock_hz for one in boundaries],
@@ -267,8 +267,8 @@ def over_epochs(
             None if one.throttle_mask is None else ", ".join(reasons_in_words(one.throttle_mask)) for one in boundaries
         ],
         epoch_energies_j=energies_j,
-        thermal_throttled_times_s=[_moved(b.thermal_throttled_s, a.thermal_throttled_s) for b, a in ends],
-        power_throttled_times_s=[_moved(b.power_throttled_s, a.power_throttled_s) for b, a in ends],
+        thermal_throttled_times_s=[moved(b.thermal_throttled_s, a.thermal_throttled_s) for b, a in ends],
+        power_throttled_times_s=[moved(b.power_throttled_s, a.power_throttled_s) for b, a in ends],
         uuid=identity.uuid,
         compute_capability=identity.compute_capability,
         mig=identity.mig,
@@ -277,7 +277,3 @@ def over_epochs(
             for joules, seconds in zip(energies_j, times_s, strict=True)
         ],
     )
-
-
-def _moved(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None or after < before else after - before
