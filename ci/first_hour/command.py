@@ -26,7 +26,7 @@ from pathlib import Path
 from ci.first_hour import results, service
 from ci.first_hour.report import Report
 from ci.first_hour.results import Folders
-from ci.first_hour.service import Service, explained
+from ci.first_hour.service import Service, as_upload_errors
 from ci.first_hour.steps import Hour, steps
 from ci.first_hour.uploading import ROOT, Uploader
 from runner.first_hour.steps import Done, Found, Outcome, Step, exit_code
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, folder: Path) -> int:
     asked = checked(args)
-    there = _unused(asked, options.reached(args))
+    there = _unused(asked, options.warehouse_options(args))
     hour = Hour(
         there,
         Uploader(f"bigquery://{there.dataset}", _given(args, flags.IMPERSONATE, flags.MAXIMUM_BYTES_BILLED)),
@@ -97,7 +97,7 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
 
 def _unused(asked: Asked, reached: Options) -> Service:
     """Return the service at a dataset that does not exist. Raises `UploadError`."""
-    with explained("look for the dataset"):
+    with as_upload_errors("look for the dataset"):
         there = service.opened(asked.project, asked.dataset, reached)
         if left := service.require_unused(there):
             print(f"removing what an interrupted start of this command left: {', '.join(left)}")
@@ -137,7 +137,7 @@ def run(step: Step) -> Done:
     print(f"{step.name} ...", end="", flush=True)
     began, code = time.monotonic(), 1
     try:
-        with explained(step.name):
+        with as_upload_errors(step.name):
             found = step.run()
     except UploadError as error:
         found = Found(Outcome.FAILED, str(error))

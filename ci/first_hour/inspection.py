@@ -58,12 +58,12 @@ def expiry(service: Service, folders: Folders) -> Found:
 
 def _limits(service: Service, folders: Folders) -> list[str]:
     """Return what vanishes by itself, a line each, but for staging tables."""
-    found, kept_from = service.expiry(), service.kept_from()
+    found, retained_from = service.expiry(), service.retained_from()
     limits = (("tables", found.tables_days), ("partitions", found.partitions_days))
     lines = [f"new {what} of the dataset vanish after {days_text(days)}" for what, days in limits if days is not None]
-    if kept_from is not None:
-        dropped = _dropped(folders, kept_from)
-        lines.append(f"{dropped:,} rows that were pushed are of days before {kept_from}, which are not kept")
+    if retained_from is not None:
+        dropped = _dropped(folders, retained_from)
+        lines.append(f"{dropped:,} rows that were pushed are of days before {retained_from}, which are not kept")
     return [*found.expiring, *lines]
 
 
@@ -122,6 +122,6 @@ def _newest_cell(folders: Folders) -> str:
     return records[-1].cell_id if records else ""
 
 
-def _dropped(folders: Folders, kept_from: str) -> int:
-    every, kept = (sum(map(len, keys_of(folders.all, day).values())) for day in (None, kept_from))
+def _dropped(folders: Folders, retained_from: str) -> int:
+    every, kept = (sum(map(len, keys_of(folders.all, day).values())) for day in (None, retained_from))
     return every - kept

@@ -102,15 +102,15 @@ def has_runs(folder: Path) -> bool:
     return folder.is_dir() and not (folder / "run.json").exists() and bool(Results(folder).runs())
 
 
-def keys_of(results: Path, kept_from: str | None = None) -> dict[str, Counter[Key]]:
+def keys_of(results: Path, retained_from: str | None = None) -> dict[str, Counter[Key]]:
     """Return by table the keys, each with the row's hash at its end, that the tables have to show once.
 
-    Rows of days before `kept_from` are left out: the service does not keep them.
+    Rows of days before `retained_from` are left out: the service does not keep them.
     """
     found: dict[str, Counter[Key]] = {table.name: Counter() for table in TABLES}
     for row in _rows(results):
         values = json.loads(row.line)
-        if kept_from is None or values["day"] >= kept_from:
+        if retained_from is None or values["day"] >= retained_from:
             found[row.table.name][(*(values.get(name) for name in row.table.key), values["row_hash"])] += 1
     return found
 

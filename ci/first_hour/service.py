@@ -1,7 +1,7 @@
-"""What the plain client of BigQuery says of two datasets: none of it goes through the uploader's warehouse.
+"""Two datasets as Google's own client sees them, independently of the uploader's warehouse classes.
 
-Its calls raise what the client raises; within `explained` these become errors of `uploader.errors`, whose messages say
-what to do and hold no credential.
+Methods raise the client's exceptions. `as_upload_errors` converts these to errors of `uploader.errors`, whose messages
+say what to do and contain no credential.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Service:
         found = self.there().get(self.datasets[1])
         return None if found is None else _days(found.default_table_expiration_ms) or math.inf
 
-    def kept_from(self) -> str | None:
+    def retained_from(self) -> str | None:
         """Return the first day whose partition has not expired; None where none expires."""
         limits = [_days(one.time_partitioning.expiration_ms) for one in self._tables() if one.time_partitioning]
         shortest = min((days for days in limits if days is not None), default=None)
@@ -237,11 +237,11 @@ def _days(limit_ms: int | str | None) -> float | None:
 
 
 @contextmanager
-def explained(doing: str) -> Iterator[None]:
+def as_upload_errors(doing: str) -> Iterator[None]:
     """Raise what the client raises as an error of the uploader's."""
     try:
         yield
     except UploadError:
         raise
-    except refusals.kinds() as error:
-        raise refusals.explained(doing, error) from None
+    except refusals.client_errors() as error:
+        raise refusals.to_upload_error(doing, error) from None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ci.first_hour.inspection import inspections
 from ci.first_hour.results import KILLS, Folders, Key, keys_of
-from ci.first_hour.service import APPEND_ONLY, Service, explained
+from ci.first_hour.service import APPEND_ONLY, Service, as_upload_errors
 from ci.first_hour.uploading import Ended, Uploader
 from records.store import Results
 from runner.first_hour.steps import Found, Outcome, Step
@@ -47,8 +47,8 @@ def steps(hour: Hour) -> Iterator[Step]:
     yield step("push again", push_again, "0 new rows")
     yield step("killed pushes", killed_pushes, "each row is there once after SIGKILLs at several moments and one push")
     yield step("concurrent pushes", concurrent_pushes, "each row is there once after pushes of overlapping results")
-    yield step("verify", verify, "the uploader finds 0 lost, 0 doubled")
-    yield step("independent count", count, "the plain client finds 0 lost, 0 doubled, 0 altered")
+    yield step("verify", verify, "the uploader finds 0 lost, 0 duplicated")
+    yield step("independent count", count, "the plain client finds 0 lost, 0 duplicated, 0 altered")
     yield step("outbox removed", push_without_outbox, "0 new rows: the tables decide what they lack")
     yield step("rows deleted", repair, "verify reports the loss, push --repair brings the rows back")
     yield from inspections(hour.service, hour.folders)
@@ -66,7 +66,7 @@ def init(hour: Hour) -> Found:
 def _unmarked(service: Service) -> Iterator[str]:
     """Mark the datasets, or yield why that is not allowed: then this command will not remove them if it is killed."""
     try:
-        with explained("mark the datasets"):
+        with as_upload_errors("mark the datasets"):
             service.mark(made_here=True)
     except UploadError as error:
         yield f"a start that is killed leaves datasets that the next one refuses: {error}"
@@ -149,7 +149,7 @@ def repair(hour: Hour) -> Found:
     table = MEASUREMENTS.name + (ddl.APPENDED if hour.service.mode(MEASUREMENTS) == APPEND_ONLY else "")
     run_id = Results(hour.folders.base).runs()[-1].run_id
     try:
-        with explained("delete rows"):
+        with as_upload_errors("delete rows"):
             deleted = hour.service.delete(table, run_id, rows.day_of(run_id))
     except NotAllowed as error:  # as in a project without billing
         return Found(Outcome.NOT_RUN, f"no row can be deleted here: {error}")
@@ -169,13 +169,13 @@ def failed(ended: Ended) -> Found:
 
 
 def difference(expected: Counter[Key], found: Counter[Key]) -> dict[str, int]:
-    """Return how many keys are lost, doubled or altered; a key ends with the hash of its row. Pure."""
+    """Return how many keys are lost, duplicated or altered; a key ends with the hash of its row."""
     here, there = _by_key(expected), _by_key(found)
     return {
         "expected": len(here),
         "lost": len(here.keys() - there.keys()),
         "foreign": len(there.keys() - here.keys()),
-        "doubled": sum(len(hashes) > 1 for hashes in there.values()),
+        "duplicated": sum(len(hashes) > 1 for hashes in there.values()),
         "altered": sum(set(there[key]) != set(here[key]) for key in here.keys() & there.keys()),
     }
 
@@ -195,12 +195,12 @@ def _nothing_new(ended: Ended) -> Found:
 
 def _each_row_once(hour: Hour, summary: str, details: tuple[str, ...] = ()) -> Found:
     """Return whether the tables show each row of what was pushed so far once, and no other."""
-    kept_from = hour.service.kept_from()
+    retained_from = hour.service.retained_from()
     totals: Counter[str] = Counter()
-    expected = keys_of(hour.folders.all, kept_from)
+    expected = keys_of(hour.folders.all, retained_from)
     for table in TABLES:
         totals.update(difference(expected[table.name], hour.service.keys(table, hour.folders.days)))
-    wrong = {name: totals[name] for name in ("lost", "foreign", "doubled", "altered")}
+    wrong = {name: totals[name] for name in ("lost", "foreign", "duplicated", "altered")}
     counts = f"{totals['expected']:,} rows: " + ", ".join(f"{number} {name}" for name, number in wrong.items())
     outcome = Outcome.FAILED if any(wrong.values()) else Outcome.OK
     return Found(outcome, f"{summary}; {counts}" if summary else counts, details, dict(totals))

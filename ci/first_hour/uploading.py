@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 1800.0
 DEADLINE_MIN = "10"  # of one push; more would only hide that something hangs
-COUNTS = re.compile(r"^([\d,]+) new rows, ([\d,]+) were there$", re.MULTILINE)
+COUNTS = re.compile(r"^([\d,]+) new rows, ([\d,]+) already present$", re.MULTILINE)
 TIMED_OUT = 124
 
 

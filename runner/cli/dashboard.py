@@ -93,7 +93,7 @@ def _source(args: argparse.Namespace) -> Source:
     from runner.campaign import utc_now
     from uploader.warehouse import is_local, open_warehouse
 
-    warehouse = open_warehouse(args.source, args.results, options.reached(args))
+    warehouse = open_warehouse(args.source, args.results, options.warehouse_options(args))
     if is_local(args.source):
         return Live(warehouse, args.since or EVER, partial(empty_notice, args.source, args.results))
     return Refreshed(warehouse, needed(statements()), Terms(60 * args.refresh, args.since), Times(utc_now))

@@ -108,12 +108,12 @@ def done(outcome: Outcome, code: int = 1) -> Done:
 def test_lost_doubled_altered_and_foreign_rows_are_counted() -> None:
     expected = Counter({("a", 1): 1, ("b", 2): 1, ("c", 3): 1, ("d", 4): 1})
     found = Counter({("a", 1): 1, ("b", 2): 2, ("c", 9): 1, ("x", 5): 1})
-    assert difference(expected, found) == {"expected": 4, "lost": 1, "foreign": 1, "doubled": 1, "altered": 1}
+    assert difference(expected, found) == {"expected": 4, "lost": 1, "foreign": 1, "duplicated": 1, "altered": 1}
 
 
 def test_row_that_is_there_with_two_contents_is_doubled_and_altered() -> None:
     found = difference(Counter({("a", 1): 1}), Counter({("a", 1): 1, ("a", 2): 1}))
-    assert (found["doubled"], found["altered"], found["lost"]) == (1, 1, 0)
+    assert (found["duplicated"], found["altered"], found["lost"]) == (1, 1, 0)
 
 
 def test_expected_rows_are_those_of_the_records_of_days_that_are_kept(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_users_results_are_copied_and_left_as_they_are(tmp_path: Path) -> None:
 
 
 def test_new_rows_are_read_from_what_a_push_prints() -> None:
-    assert Ended(0, "cells: 9 new of 9 rows\n1,159 new rows, 0 were there\n").new == 1159
+    assert Ended(0, "cells: 9 new of 9 rows\n1,159 new rows, 0 already present\n").new == 1159
     assert Ended(3, "uploader: no answer; push again later\n").new is None
 
 
@@ -192,10 +192,10 @@ def test_tables_that_expire_are_expected_only_in_an_append_only_dataset(
     folders = Folders(tmp_path, datetime.now(UTC))
     folders.make_base(None)
     found = inspection.expiry(at(FakeClient(datasets, tables)), folders)
-    kept_from = (folders.today - timedelta(days=59)).isoformat()
+    retained_from = (folders.today - timedelta(days=59)).isoformat()
     assert found.outcome is outcome
     assert "partitions of cells vanish after 60 days" in found.details
-    assert f"53 rows that were pushed are of days before {kept_from}, which are not kept" in found.details
+    assert f"53 rows that were pushed are of days before {retained_from}, which are not kept" in found.details
 
 
 def test_dataset_without_limits_keeps_everything(tmp_path: Path) -> None:
@@ -341,7 +341,9 @@ def test_what_the_service_refuses_is_a_failed_step_without_the_requests_text() -
 
     found = command.run(step("queries", refused)).found
     assert found.outcome is Outcome.FAILED
-    assert found.summary.startswith("queries: Access Denied: table x (accessDenied); grant what the message names")
+    assert found.summary.startswith(
+        "queries: Access Denied: table x (accessDenied); grant the permission that the message names"
+    )
 
 
 @pytest.mark.parametrize(

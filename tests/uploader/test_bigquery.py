@@ -28,17 +28,17 @@ from uploader import ddl
 from uploader.bigquery import BigQueryWarehouse
 from uploader.cli.main import main
 from uploader.differences import differences, refuse
-from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
+from uploader.errors import NotAllowed, QuotaExceeded, SchemaMismatch, Unreachable, WarehouseFailure
 from uploader.outbox import Batch, Outbox
-from uploader.push import Pushed, push, send
-from uploader.retry import Patience
+from uploader.push import PushSummary, push, send
+from uploader.retry import RetryPolicy
 from uploader.rows import Row, of_record
 from uploader.schema import CELLS, MEASUREMENTS
 from uploader.verify import verify
 from uploader.warehouse import BIGQUERY, Options
 
 pytestmark = pytest.mark.google_client
-QUICK = Patience(tries=12, first_s=0.01, most_s=0.05)
+QUICK = RetryPolicy(tries=12, first_s=0.01, most_s=0.05)
 _nights = itertools.count(0, 300)
 
 
@@ -125,7 +125,7 @@ def test_a_third_of_all_requests_fail_and_each_row_is_there_once(
     ("fault", "kind", "told"),
     [
         (Fault(403, "accessDenied", "no bigquery.tables.get"), NotAllowed, "no bigquery.tables.get.*least roles"),
-        (Fault(403, "quotaExceeded", "too many"), QuotaSpent, "push again when the quota is refilled"),
+        (Fault(403, "quotaExceeded", "too many"), QuotaExceeded, "push again when the quota is refilled"),
         (Fault(403, "billingNotEnabled", "billing"), NotAllowed, "--append-only"),
         (Fault(401, "authError", "expired"), NotAllowed, "auth application-default login"),
         (Fault(503, "backendError", "down"), Unreachable, "push again later"),
@@ -215,11 +215,11 @@ def test_a_table_that_is_missing_retyped_or_older_is_told_before_a_row_is_sent_a
     own.create()
     client = own._client
     client.delete_table(f"{own._dataset}.findings")
-    with pytest.raises(SchemaDiffers, match="findings: is missing"):
+    with pytest.raises(SchemaMismatch, match="findings: is missing"):
         refuse(differences(own), own.address)
     client.delete_table(f"{own._dataset}.runs")
     client.query(f"CREATE TABLE `{own._dataset}.runs` (day DATE, run_id INT64)").result()
-    with pytest.raises(SchemaDiffers, match=r"runs\.run_id: is INT64, must be STRING"):
+    with pytest.raises(SchemaMismatch, match=r"runs\.run_id: is INT64, must be STRING"):
         refuse(differences(own), own.address)
     for name in ("runs", "cells"):
         client.delete_table(f"{own._dataset}.{name}")
@@ -247,14 +247,14 @@ def test_views_of_an_older_version_are_renewed_by_migrate_once_it_has_added_the_
     assert main(["migrate", "--to", emulated]) == 0
     assert capsys.readouterr().out == (
         "added cells.machine_machine_type\n"
-        "renewed the views benchmarks, latest_findings, newest_cells, which read the last 400 days\n"
+        "replaced the views benchmarks, latest_findings, newest_cells, which read the last 400 days\n"
     )
     assert own.query("SELECT platform_info.machine_type AS type FROM benchmarks").rows == []
     own.close()
 
 
 def test_one_bad_row_among_many_is_set_aside_and_the_rest_goes(results: Results, warehouse: BigQueryWarehouse) -> None:
-    outbox, done = Outbox(results.root.parent / "outbox"), Pushed()
+    outbox, done = Outbox(results.root.parent / "outbox"), PushSummary()
     rows = [row for record in results.runs()[0].load()[0] for row in _rows(record) if row.table is MEASUREMENTS]
     lines = [row.line for row in rows[:8]]
     lines[5] = lines[5].replace('"value":', '"value":"much","was":')
@@ -297,7 +297,7 @@ def test_without_dml_rows_are_appended_and_views_show_each_once(results: Results
 def test_a_lost_server_leaves_everything_pending(
     results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared: str
 ) -> None:
-    monkeypatch.setattr(connecting, "Patience", lambda: QUICK)
+    monkeypatch.setattr(connecting, "RetryPolicy", lambda: QUICK)
     began = time.monotonic()
     with Proxy(os.environ["BIGQUERY_EMULATOR_HOST"], lambda number, method, path: Fault(reset=True)) as url:
         monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", url)
@@ -344,7 +344,7 @@ def test_a_batch_that_was_sent_by_another_outbox_adds_nothing_without_dml_either
     maps = {"workload": "name", "backend": "backend", "started_at": "when", "value": "time"}
     command = ["import", str(theirs), "--metric", "times.seed_total_time_s", "--source", "lab", "--to", emulated]
     command += [f"--map={ours}={name}" for ours, name in maps.items()]
-    for folder, said in (("one", "3 new rows, 0 were there"), ("two", "0 new rows, 3 were there")):
+    for folder, said in (("one", "3 new rows, 0 already present"), ("two", "0 new rows, 3 already present")):
         capsys.readouterr()
         assert main([*command, "--results", str(results.root.parent / folder)]) == 0
         assert said in capsys.readouterr().out

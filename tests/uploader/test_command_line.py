@@ -19,9 +19,9 @@ from records.schema import SCHEMA_VERSION
 from tests.uploader.stored import full_at, results_with, store_run
 from uploader import warehouse
 from uploader.cli.main import main
-from uploader.errors import BadInput, NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
+from uploader.errors import BadInput, NotAllowed, QuotaExceeded, SchemaMismatch, Unreachable, WarehouseFailure
 from uploader.local import LocalWarehouse
-from uploader.rights import least_rights
+from uploader.rights import minimum_roles
 from uploader.testing import FakeWarehouse
 from uploader.verify import verify
 from uploader.warehouse import Options, Scalar
@@ -36,11 +36,11 @@ def results(tmp_path: Path) -> str:
 
 def test_push_push_again_verify_status_and_query(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["push", "--results", results]) == 0
-    assert "106 new rows, 0 were there" in capsys.readouterr().out
+    assert "106 new rows, 0 already present" in capsys.readouterr().out
     assert main(["push", "--results", results]) == 0
-    assert "0 new rows, 0 were there" in capsys.readouterr().out
+    assert "0 new rows, 0 already present" in capsys.readouterr().out
     assert main(["verify", "--results", results, "--values"]) == 0
-    assert "106 rows by the records, 106 in the warehouse" in capsys.readouterr().out
+    assert "106 rows expected from the records, 106 in the warehouse" in capsys.readouterr().out
     assert main(["status", "--results", results]) == 0
     assert "0 batches pending, 4 arrived, 0 rows set aside" in capsys.readouterr().out
     sql = "SELECT backend, COUNT(*) AS attempts FROM cells WHERE repeat < @most GROUP BY backend"
@@ -68,7 +68,7 @@ def test_a_query_of_a_removed_warehouse_warns_that_rows_had_been_sent_there(
     captured = capsys.readouterr()
     assert captured.out.split() == ["n", "0"]
     assert captured.err == (
-        "warning: the warehouse has no row, though 6 attempts had been sent there; send them again with: "
+        "warning: the warehouse has no rows, but 6 attempts were sent to it; send them again with: "
         f"uploader push --to local --results {results}\n"
     )
 
@@ -118,7 +118,7 @@ def test_since_bounds_the_views_that_a_query_reads(results: str, capsys: pytest.
 
 def test_a_dry_run_of_a_local_query_costs_nothing(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", "SELECT 1 AS one", "--dry-run", "--results", results]) == 0
-    assert capsys.readouterr().out == "the local warehouse: reading costs nothing\n"
+    assert capsys.readouterr().out == "the local warehouse: reading is free\n"
 
 
 AT_LIST_PRICE = (
@@ -141,15 +141,15 @@ class Measuring(FakeWarehouse):
             ["SELECT run_id FROM cells WHERE day >= '2026-01-31'"],
             [
                 "would read 41,943,040 bytes (40 MiB) of 1 tables",
-                f"billed at most 40 MiB (at least 10 MiB a table): USD 0.00024 {AT_LIST_PRICE}",
+                f"billed at most 40 MiB (at least 10 MiB per table): USD 0.00024 {AT_LIST_PRICE}",
             ],
         ),
         (
             ["SELECT c.run_id FROM cells AS c JOIN newest_cells USING (cell_id)", "--maximum-bytes-billed", "50000000"],
             [
                 "would read 41,943,040 bytes (40 MiB) of 3 tables",
-                f"billed at most 60 MiB (at least 10 MiB a table): USD 0.00036 {AT_LIST_PRICE}",
-                "above --maximum-bytes-billed (47.7 MiB): the query would be refused",
+                f"billed at most 60 MiB (at least 10 MiB per table): USD 0.00036 {AT_LIST_PRICE}",
+                "above --maximum-bytes-billed (47.7 MiB): the query would be rejected",
                 "reads every day of cells: add a condition such as day >= '2026-01-31' to read less",
             ],
         ),
@@ -226,7 +226,7 @@ def test_file_with_a_query_that_is_no_text_is_bad_input(
 ) -> None:
     (tmp_path / "query.sql").write_bytes(b"SELECT '\xff'")
     assert main(["query", "--file", str(tmp_path / "query.sql"), "--results", results]) == 2
-    assert "query.sql: must be text in UTF-8, got byte 8 of another form" in capsys.readouterr().err
+    assert "query.sql: must be text in UTF-8, got an invalid byte at offset 8" in capsys.readouterr().err
 
 
 def test_table_to_import_is_read_within_the_limits_of_the_flags(results: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,16 +250,16 @@ def test_table_to_import_is_read_within_the_limits_of_the_flags(results: str, mo
     [
         (["push", "--to", "bigquery://P.d"], "--to: must be local"),
         (["push", "--to", "postgres://x"], "--to: must be local"),
-        (["push", "--results", "absent"], "--results: absent is no folder"),
-        (["status", "--results", "absent"], "--results: absent is no folder"),
+        (["push", "--results", "absent"], "--results: must be a folder, got absent"),
+        (["status", "--results", "absent"], "--results: must be a folder, got absent"),
         (["status", "--to", "postgres://x"], "--to: must be local"),
-        (["query", "SELECT 1 AS x", "--results", "absent"], "--results: absent is no folder"),
-        (["verify", "--results", "run"], "--results: run is a run, name the folder that holds it: --results ."),
+        (["query", "SELECT 1 AS x", "--results", "absent"], "--results: must be a folder, got absent"),
+        (["verify", "--results", "run"], "--results: run is a run; name the folder above it: --results ."),
         (["query", "DROP TABLE cells"], "the query must be one SELECT"),
-        (["query"], "SELECT: give a query"),
+        (["query"], "SELECT: must be given, or --file"),
         (
             ["query", "SELECT 1 AS x", "--set", "y:int=x"],
-            "--set: 'y:int=x': the value must be of the type that is named",
+            "--set: 'y:int=x': the value must have the declared type",
         ),
         (["query", "SELECT 1 AS x", "--set", "y:day=x"], "one of int, float or bool (true, false)"),
         (["query", "SELECT 1 AS x", "--set", "y"], "--set: must be NAME=VALUE or NAME:TYPE=VALUE, got 'y'"),
@@ -297,7 +297,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWarehouse:
     return made
 
 
-@pytest.mark.parametrize("kind", [Unreachable, QuotaSpent, NotAllowed, SchemaDiffers])
+@pytest.mark.parametrize("kind", [Unreachable, QuotaExceeded, NotAllowed, SchemaMismatch])
 def test_what_the_warehouse_refuses_ends_with_3_and_is_sent_by_the_next_push(
     results: str, fake: FakeWarehouse, kind: type[WarehouseFailure], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -335,26 +335,26 @@ def test_a_row_that_is_refused_ends_with_1_and_can_be_tried_again(
 ) -> None:
     fake.refuses = lambda row: "value: out of range" if row.get("metric") == "learning.loss" else None
     assert main(["push", "--to", BIGQUERY, "--results", results]) == 1
-    assert "24 rows are set aside: uploader status says why" in capsys.readouterr().out
+    assert "24 rows are set aside: uploader status lists the reasons" in capsys.readouterr().out
     assert main(["status", "--to", BIGQUERY, "--results", results]) == 1
     told = capsys.readouterr().out
     assert told.count("value: out of range") == 20
     assert "and 4 more" in told
     fake.refuses = lambda row: None
     assert main(["push", "--to", BIGQUERY, "--results", results, "--retry-dead"]) == 0
-    assert "24 rows set aside are tried again" in capsys.readouterr().out
+    assert "24 rows that were set aside are retried" in capsys.readouterr().out
     assert fake.count("measurements") == 96
 
 
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda columns: columns.clear(), "make them with: uploader init --to"),
+        (lambda columns: columns.clear(), "create them with: uploader init --to"),
         (lambda columns: columns.pop("findings"), "findings: is missing"),
-        (lambda columns: columns["cells"].pop("machine_os"), "add what is missing with: uploader migrate --to"),
+        (lambda columns: columns["cells"].pop("machine_os"), "add the missing columns with: uploader migrate --to"),
         (
             lambda columns: columns["cells"].update(batch_size=("STRING", "NULLABLE")),
-            "cells.batch_size: is STRING, must be INT64\nput that right by hand",
+            "cells.batch_size: is STRING, must be INT64\ncorrect the columns by hand",
         ),
     ],
 )
@@ -379,13 +379,13 @@ def test_migrate_shows_the_difference_adds_what_may_be_null_and_nothing_else(
     assert main(["migrate", "--to", BIGQUERY]) == 0
     assert capsys.readouterr().out == "added cells.machine_os\n"
     assert main(["migrate", "--to", BIGQUERY]) == 0
-    assert "the tables are as this version needs them" in capsys.readouterr().out
+    assert "the tables have the schema of this version" in capsys.readouterr().out
     fake.columns["runs"]["planned"] = ("STRING", "NULLABLE")
     assert main(["migrate", "--to", BIGQUERY]) == 3
     assert "runs.planned: is STRING, must be INT64" in capsys.readouterr().err
     del fake.columns["runs"], fake.columns["cells"]["machine_os"]
     assert main(["migrate", "--to", BIGQUERY]) == 3
-    assert "runs: is missing\nmake them with: uploader init --to" in capsys.readouterr().err
+    assert "runs: is missing\ncreate them with: uploader init --to" in capsys.readouterr().err
     assert "machine_os" not in fake.columns["cells"]
 
 
@@ -394,11 +394,11 @@ def test_migrate_renews_the_views_but_not_in_a_dry_run(
 ) -> None:
     monkeypatch.setattr(FakeWarehouse, "create", lambda self: ["view benchmarks", "view newest_cells"])
     assert main(["migrate", "--to", BIGQUERY, "--dry-run"]) == 0
-    assert capsys.readouterr().out == "the tables are as this version needs them\n"
+    assert capsys.readouterr().out == "the tables have the schema of this version\n"
     assert main(["migrate", "--to", BIGQUERY]) == 0
     assert capsys.readouterr().out == (
-        "the tables are as this version needs them\n"
-        "renewed the views benchmarks, newest_cells, which read the last 400 days\n"
+        "the tables have the schema of this version\n"
+        "replaced the views benchmarks, newest_cells, which read the last 400 days\n"
     )
 
 
@@ -409,11 +409,11 @@ def test_migrate_reports_the_tables_that_it_makes(
     monkeypatch.setattr(FakeWarehouse, "create", lambda self: ["table lease", "view benchmarks"])
     capsys.readouterr()
     assert main(["migrate", "--to", BIGQUERY]) == 0
-    assert "made the table lease\n" in capsys.readouterr().out
+    assert "created the table lease\n" in capsys.readouterr().out
 
 
 def test_the_rights_of_an_append_only_dataset_name_no_staging_dataset() -> None:
-    rights = least_rights("some-project", "data", append_only=True)
+    rights = minimum_roles("some-project", "data", append_only=True)
     assert rights.count("roles/bigquery.dataEditor") == 1
     assert "staging" not in rights
 
@@ -438,7 +438,7 @@ def test_a_record_of_a_newer_version_ends_with_1_and_the_other_runs_go(
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}))
     assert main(["push", "--results", results]) == 1
     told = capsys.readouterr().out
-    assert f"left out: {path}" in told
+    assert f"skipped: {path}" in told
     assert "is newer than" in told
     assert main(["verify", "--results", results]) == 1
     assert "not compared: " in capsys.readouterr().out
@@ -502,5 +502,5 @@ def test_three_pushes_at_once_into_one_folder_wait_for_each_other_and_add_each_r
     started = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     told = [process.communicate()[0].splitlines()[-1] for process in started]
     assert [process.returncode for process in started] == [0, 0, 0]
-    assert sorted(told) == ["0 new rows, 0 were there"] * 2 + ["159 new rows, 0 were there"]
+    assert sorted(told) == ["0 new rows, 0 already present"] * 2 + ["159 new rows, 0 already present"]
     assert verify(results, LocalWarehouse(results.root / "warehouse"), values=True).problems == ()

@@ -14,9 +14,9 @@ from tests.uploader.stored import store_run
 from uploader import connect as connecting
 from uploader import ingest
 from uploader.bigquery import BigQueryWarehouse
-from uploader.errors import SchemaDiffers
+from uploader.errors import SchemaMismatch
 from uploader.outbox import Batch, Outbox
-from uploader.retry import Patience
+from uploader.retry import RetryPolicy
 from uploader.rows import of_record
 from uploader.schema import CELLS
 from uploader.warehouse import BIGQUERY, Options
@@ -29,8 +29,8 @@ LEASED = re.compile(r"UPDATE [^;]+;\nSET leased = @@row_count;")
 def opened(address: str, *, append_only: bool = False) -> BigQueryWarehouse:
     found = BIGQUERY.fullmatch(address)
     assert found is not None
-    patience = Patience(tries=12, first_s=0.05, most_s=0.5)
-    return connecting.connect(found["project"], found["dataset"], Options(append_only=append_only), patience)
+    policy = RetryPolicy(tries=12, first_s=0.05, most_s=0.5)
+    return connecting.connect(found["project"], found["dataset"], Options(append_only=append_only), policy)
 
 
 @pytest.fixture
@@ -110,7 +110,9 @@ def test_lease_without_its_row_stops_a_push_until_init_makes_the_row(emulated: s
     warehouse.create()
     assert "row of table lease" not in warehouse.create()
     warehouse._run("empty lease", f"DELETE FROM `{warehouse._dataset}.lease` WHERE TRUE")
-    with pytest.raises(SchemaDiffers, match=r"lease: has no row.*nothing was inserted.*uploader init --to bigquery://"):
+    with pytest.raises(
+        SchemaMismatch, match=r"lease: has no row.*nothing was inserted.*uploader init --to bigquery://"
+    ):
         warehouse.merge(overlapping[0])
     assert stored(warehouse) == Counter()
     assert "row of table lease" in warehouse.create()

@@ -37,7 +37,7 @@ def test_without_credentials_the_message_says_how_to_log_in(
     monkeypatch.setattr(google, "default", none)
     for contained, advice in (
         (False, "; log in with: gcloud auth application-default login"),
-        (True, "; a container has those that GOOGLE_APPLICATION_CREDENTIALS names outside of it"),
+        (True, "; on the host, set GOOGLE_APPLICATION_CREDENTIALS to a file"),
     ):
         monkeypatch.setattr(process, "in_container", lambda contained=contained: contained)
         assert main(["push", "--to", "bigquery://some-project.benchmarks", "--results", results]) == 3

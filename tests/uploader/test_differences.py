@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from uploader.differences import difference, differences, refuse
-from uploader.errors import SchemaDiffers
+from uploader.errors import SchemaMismatch
 from uploader.schema import CELLS, RUNS, TABLES, Mode, Table
 from uploader.testing import FakeWarehouse
 
@@ -56,13 +56,13 @@ def test_a_missing_nullable_column_can_be_added() -> None:
         ("batch_size", ("STRING", "NULLABLE"), "cells.batch_size: is STRING, must be INT64"),
         ("warnings", ("STRING", "NULLABLE"), "cells.warnings: is NULLABLE, must be REPEATED"),
         ("reason", ("STRING", "REQUIRED"), "cells.reason: is REQUIRED, must be NULLABLE"),
-        ("stranger", ("STRING", "REQUIRED"), "cells.stranger: is not ours and REQUIRED: no row can be added"),
+        ("stranger", ("STRING", "REQUIRED"), "cells.stranger: is an unknown REQUIRED column: no row can be added"),
     ],
 )
 def test_anything_else_is_refused_with_the_difference(name: str, kind: tuple[str, str], told: str) -> None:
     found = difference(CELLS, as_defined() | {name: kind})
     assert found.wrong == (told,)
-    with pytest.raises(SchemaDiffers, match="put that right by hand"):
+    with pytest.raises(SchemaMismatch, match="correct the columns by hand"):
         refuse([found], "bigquery://p.d")
 
 
@@ -77,7 +77,9 @@ def test_a_column_of_someone_elses_that_may_be_null_does_no_harm() -> None:
 
 
 def test_missing_tables_are_made_by_init() -> None:
-    with pytest.raises(SchemaDiffers, match=r"runs: is missing\n(.*\n)*make them with: uploader init --to x") as raised:
+    with pytest.raises(
+        SchemaMismatch, match=r"runs: is missing\n(.*\n)*create them with: uploader init --to x"
+    ) as raised:
         refuse(differences(FakeWarehouse()), "x")
     assert str(raised.value).count("is missing") == len(TABLES)
 

@@ -22,17 +22,17 @@ from tests.uploader.stored import results_with
 from uploader import connect as connecting
 from uploader.bigquery import BigQueryWarehouse
 from uploader.cli.main import main
-from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers
+from uploader.errors import NotAllowed, QuotaExceeded, SchemaMismatch
 from uploader.outbox import Outbox, seal_all
 from uploader.push import push
-from uploader.retry import Patience
+from uploader.retry import RetryPolicy
 from uploader.rows import of_record
 from uploader.verify import verify
 from uploader.warehouse import Options
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
 pytestmark = MARKS
-QUICK = Patience(tries=4, first_s=0.01, most_s=0.05)
+QUICK = RetryPolicy(tries=4, first_s=0.01, most_s=0.05)
 ROWS = 53  # of one run
 NIGHT_S = datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
 
@@ -129,7 +129,7 @@ def test_a_quota_that_was_used_up_blocks_nothing_once_it_is_refilled(
     warehouse = opened(append_only=append_only)
     warehouse.create()
     outbox = Outbox(results.root.parent / "outbox")
-    with pytest.raises(QuotaSpent, match="push again when the quota is refilled"):
+    with pytest.raises(QuotaExceeded, match="push again when the quota is refilled"):
         push(results, warehouse, outbox)
     assert len(outbox.pending()) == 4
     opened.service.limits.quotas = Quotas()  # type: ignore[attr-defined]
@@ -176,14 +176,14 @@ def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
     warehouse._client.create_dataset(expiring)
     warehouse.create()
     assert main(["init", "--to", warehouse.address]) == 0
-    assert "rows of days before 2025-11-03 are not kept: the dataset's partitions expire" in capsys.readouterr().out
-    assert warehouse.kept_from() == "2025-11-03"
+    assert "days before 2025-11-03 are not retained: the dataset's partitions expire" in capsys.readouterr().out
+    assert warehouse.retained_from() == "2025-11-03"
     results, outbox = results_with(tmp_path / "results", runs=3), Outbox(tmp_path / "outbox")
     with outbox.locked():
         seal_all([row for run in results.runs() for record in run.load()[0] for row in of_record(record)], outbox)
     now_s[0] += 61 * DAY_S  # after the batches were sealed
     later = opened()
-    assert later.kept_from() == "2026-01-03"
+    assert later.retained_from() == "2026-01-03"
     pushed = push(results, later, outbox)
     assert (pushed.new, pushed.expired, outbox.pending()) == (ROWS * 3 - 4, [run_name(0), run_name(1)], [])
     there = later.query("SELECT day, COUNT(*) AS n FROM cells GROUP BY day").dicts()
@@ -200,9 +200,9 @@ def test_a_dataset_made_by_an_older_version_is_told_and_made_ready_by_migrate(
     warehouse._client.delete_table("some-project.data.lease")
     command = ["push", "--to", warehouse.address, "--results", str(results.root)]
     assert main(command) == 3
-    assert "some-project.data.lease: is missing; make it with: uploader init" in capsys.readouterr().err
+    assert "some-project.data.lease: is missing; create it with: uploader init" in capsys.readouterr().err
     assert main(["migrate", "--to", warehouse.address]) == 0
-    assert "made the table lease\n" in capsys.readouterr().out
+    assert "created the table lease\n" in capsys.readouterr().out
     assert main(command) == 0
     assert f"{ROWS} new rows" in capsys.readouterr().out
 
@@ -219,7 +219,7 @@ def test_an_account_that_may_not_write_is_told_which_permission_it_lacks(
     opened().create()
     for account, right in (("reader", "tables.create"), ("writer", "tables.create"), ("idle", "jobs.create")):
         outbox = Outbox(results.root.parent / account)
-        with pytest.raises(NotAllowed, match=f"{right}.*uploader init prints the least roles"):
+        with pytest.raises(NotAllowed, match=f"{right}.*uploader init prints the roles"):
             push(results, opened(account), outbox)
         assert len(outbox.pending()) == 4
 
@@ -246,5 +246,5 @@ def test_staging_tables_in_another_location_are_reported_before_a_row_is_sent(
     elsewhere = bigquery.Dataset("some-project.data_staging")
     elsewhere.location = "US"
     warehouse._client.create_dataset(elsewhere)
-    with pytest.raises(SchemaDiffers, match=r"data_staging: is in US, some-project\.data in EU"):
+    with pytest.raises(SchemaMismatch, match=r"data_staging: is in US, some-project\.data in EU"):
         sent(results, opened())

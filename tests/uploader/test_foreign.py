@@ -10,10 +10,10 @@ import pytest
 from uploader import foreign, push, warehouse
 from uploader.cli.main import main
 from uploader.errors import BadInput
-from uploader.foreign import Asked
+from uploader.foreign import ImportSpec
 from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox, seal_all
-from uploader.push import Pushed, send
+from uploader.push import PushSummary, send
 from uploader.testing import FakeWarehouse
 
 MAPPING = {
@@ -29,7 +29,7 @@ THEIRS = {
     "metrics": {"totaltime": 12.5, "batch_size": 32},
     "recorded_time": "2017-10-02 10:00:00 UTC",
 }
-ASKED = Asked(MAPPING, "times.seed_total_time_s", "lab 2017")
+ASKED = ImportSpec(MAPPING, "times.seed_total_time_s", "lab 2017")
 
 
 def test_a_row_of_theirs_is_a_run_a_cell_and_a_measurement_that_say_where_they_come_from() -> None:
@@ -60,7 +60,7 @@ def test_a_table_that_grew_or_gives_its_rows_in_another_order_brings_only_what_i
     grown = [{**THEIRS, "metrics": {"totaltime": 3.0, "batch_size": 32}}, *reversed(old)]
     filled, outbox = LocalWarehouse(tmp_path / "warehouse"), Outbox(tmp_path / "outbox")
     for rows, new in ((old, 7), (grown, 2), (old[1:], 0)):
-        done = Pushed()
+        done = PushSummary()
         with outbox.locked():
             seal_all(foreign.rows_of(rows, ASKED).rows, outbox)
             send(filled, outbox, done, lambda text: None)
@@ -73,7 +73,7 @@ def test_a_table_that_grew_or_gives_its_rows_in_another_order_brings_only_what_i
     [
         ({"metrics": {"totaltime": "fast", "batch_size": 1}}, "metrics.totaltime: must be a number, got 'fast'"),
         ({"metrics": {"totaltime": float("nan"), "batch_size": 1}}, "metrics.totaltime is not finite"),
-        ({"metrics": {"totaltime": 1.0, "batch_size": 1.5}}, "batch_size: must be a whole number, got 1.5"),
+        ({"metrics": {"totaltime": 1.0, "batch_size": 1.5}}, "batch_size: must be an integer, got 1.5"),
         ({"metrics": {"totaltime": None, "batch_size": 1}}, "metrics.totaltime is empty"),
         ({"recorded_time": "yesterday"}, "recorded_time: must be a time such as 2017-06-01T12:00:00Z, got 'yesterday'"),
         ({"recorded_time": "9999-12-31T23:00:00-10:00"}, "date value out of range"),
@@ -119,7 +119,7 @@ def test_a_mapping_that_cannot_be_is_refused(assignments: list[str], told: str) 
     ],
 )
 def test_a_value_is_kept_as_its_column_has_it(ours: str, theirs: object, kept: object) -> None:
-    asked = Asked({**MAPPING, ours: "more"}, ASKED.metric, ASKED.source)
+    asked = ImportSpec({**MAPPING, ours: "more"}, ASKED.metric, ASKED.source)
     [_, cell, _] = foreign.rows_of([{**THEIRS, "more": theirs}], asked).rows
     assert json.loads(cell.line)[ours] == kept
 
@@ -134,7 +134,7 @@ def test_a_value_is_kept_as_its_column_has_it(ours: str, theirs: object, kept: o
     ],
 )
 def test_a_value_that_its_column_cannot_hold_is_told(ours: str, theirs: object, told: str) -> None:
-    asked = Asked({**MAPPING, ours: "more"}, ASKED.metric, ASKED.source)
+    asked = ImportSpec({**MAPPING, ours: "more"}, ASKED.metric, ASKED.source)
     found = foreign.rows_of([{**THEIRS, "more": theirs}], asked)
     assert found.rows == []
     [problem] = found.problems
@@ -148,7 +148,7 @@ def test_the_first_years_have_four_digits_too() -> None:
 
 def test_a_metric_must_be_one_of_ours() -> None:
     with pytest.raises(BadInput, match="must be a metric of measurements"):
-        foreign.rows_of([THEIRS], Asked(MAPPING, "speed", "lab"))
+        foreign.rows_of([THEIRS], ImportSpec(MAPPING, "speed", "lab"))
 
 
 def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
@@ -161,8 +161,8 @@ def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
     for new in (3, 0):
         assert main([*command, "--map", "started_at=when"]) == 1
         told = capsys.readouterr().out
-        assert f"{new} new rows, {3 - new} were there" in told
-        assert "left out: row 2: seconds: must be a number, got 'x'" in told
+        assert f"{new} new rows, {3 - new} already present" in told
+        assert "skipped: row 2: seconds: must be a number, got 'x'" in told
     filled = LocalWarehouse(tmp_path / "results" / "warehouse")
     assert filled.query("SELECT source, workload, backend FROM cells").rows == [("lab", "mlp", "theano")]
     assert filled.query("SELECT COUNT(*) AS n FROM newest_cells").rows == [(0,)]
@@ -192,8 +192,8 @@ def test_of_many_rows_that_do_not_fit_the_first_are_told_and_the_rest_is_counted
     maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
     command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
     assert main([*command, "--results", str(tmp_path / "results")]) == 1
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
-    assert (len(told), told[-1]) == (21, "left out: 3 more")
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped: ")]
+    assert (len(told), told[-1]) == (21, "skipped: 3 more")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_of_many_rows_that_do_not_fit_the_first_are_told_and_the_rest_is_counted
         (None, "No such file"),
         (b"\xff\xfe,x\n1,2\n", "cannot be read as CSV in UTF-8"),
         (b'a,"b\n', "cannot be read as CSV"),
-        (b"", "must begin with a line of columns' names, got an empty file"),
+        (b"", "must begin with a line of column names, got an empty file"),
         (b"x,y,x\n1,2,3\n", "columns must have different names, got more than one 'x'"),
     ],
 )
@@ -229,7 +229,7 @@ def test_foreign_rows_go_to_no_table_of_another_shape_and_those_refused_are_set_
     command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
     command += ["--to", "bigquery://some-project.data", "--results", str(tmp_path / "results")]
     assert main(command) == 3
-    assert "make them with: uploader init" in capsys.readouterr().err
+    assert "create them with: uploader init" in capsys.readouterr().err
     assert made.batches == []
     made.create()
     assert main(command) == 1
@@ -257,7 +257,7 @@ def test_a_row_above_the_limit_is_set_aside_before_it_is_sent(
     command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
     results = str(tmp_path / "results")
     assert main([*command, "--results", results]) == 1
-    assert "rows are set aside: uploader status says why" in capsys.readouterr().out
+    assert "rows are set aside: uploader status lists the reasons" in capsys.readouterr().out
     assert main(["status", "--results", results]) == 1
     assert "bytes, more than 500" in capsys.readouterr().out
     filled = LocalWarehouse(tmp_path / "results" / "warehouse")

@@ -11,7 +11,7 @@ import pytest
 from uploader import jobs
 from uploader.errors import Contended, Unreachable
 from uploader.jobs import Jobs
-from uploader.retry import Deadline, Patience
+from uploader.retry import Deadline, RetryPolicy
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
 
@@ -43,8 +43,8 @@ class Client:
 
 def jobs_of(client: Client, limit_s: float | None) -> Jobs:
     asked: Any = client
-    patience = Patience(tries=3, first_s=50.0, most_s=50.0, sleep=client.sleep, draw=lambda: 1.0)
-    return Jobs(asked, patience, Deadline(limit_s, clock=lambda: client.now_s))
+    policy = RetryPolicy(tries=3, first_s=50.0, most_s=50.0, sleep=client.sleep, draw=lambda: 1.0)
+    return Jobs(asked, policy, Deadline(limit_s, clock=lambda: client.now_s))
 
 
 def test_wait_before_the_next_job_ends_with_the_deadline() -> None:

@@ -77,8 +77,8 @@ def test_a_lost_and_a_doubled_row_are_found(tmp_path: Path, warehouse: LocalWare
     manifest["tables"]["runs"] = []
     (warehouse.folder / "manifest.json").write_text(json.dumps(manifest))
     problems = "\n".join(verify(results, warehouse).problems)
-    assert "runs, run 20260101T020000Z-000000: 0 rows, the records make 1" in problems
-    assert "cells, run 20260101T020000Z-000000: 3 keys are there more than once" in problems
+    assert "runs, run 20260101T020000Z-000000: 0 rows, expected 1 from the records" in problems
+    assert "cells, run 20260101T020000Z-000000: 3 duplicate keys" in problems
 
 
 def test_overlapping_batches_of_several_uploaders_add_each_row_once(tmp_path: Path, warehouse: LocalWarehouse) -> None:
@@ -218,7 +218,7 @@ def test_no_column_has_to_be_added_where_files_are_older(tmp_path: Path, capsys:
     whole = path.rename(tmp_path / "whole.parquet")
     duckdb.sql(f"COPY (SELECT * EXCLUDE (machine_os) FROM '{whole}') TO '{path}'")
     assert main(["migrate", "--dry-run", "--results", str(results.root)]) == 0
-    assert capsys.readouterr().out == "the tables are as this version needs them\n"
+    assert capsys.readouterr().out == "the tables have the schema of this version\n"
     assert LocalWarehouse(made.folder).query("SELECT machine_os, COUNT(*) AS n FROM cells GROUP BY 1").rows == [
         (None, 3)
     ]
@@ -243,7 +243,7 @@ def test_only_one_select_is_answered(warehouse: LocalWarehouse, sql: str) -> Non
 
 def test_a_query_that_a_person_wrote_reads_no_other_file(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     (tmp_path / "secret.csv").write_text("a\ncanary\n")
-    warehouse.shut_in()
+    warehouse.restrict_file_access()
     with pytest.raises(WarehouseFailure) as raised:
         warehouse.query(f"SELECT * FROM read_csv('{tmp_path}/secret.csv')")
     assert "canary" not in str(raised.value)
@@ -282,5 +282,5 @@ def test_parameters_are_values_and_never_text_of_the_query(tmp_path: Path, wareh
 
 def test_types_of_all_tables_are_known_to_the_engine() -> None:
     connection = parquet.engine()
-    parquet.show(connection, MEASUREMENTS, [])
+    parquet.create_view(connection, MEASUREMENTS, [])
     assert connection.execute("SELECT * FROM measurements").fetchall() == []

@@ -54,7 +54,7 @@ def test_a_damaged_manifest_is_refused_with_one_message_and_rebuilt_by_a_repair(
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == 1
         assert f"uploader: {folder / NAME}: is damaged: " in lines[0]
-        assert "with: uploader push --repair, and the same --to and --results" in lines[0]
+        assert "with: uploader push --repair, with the same --to and --results" in lines[0]
     assert uploader(results, "push", "--repair") == 0
     assert f"{folder / NAME}: is damaged" in capsys.readouterr().out
     assert (folder / "damaged" / NAME).read_bytes() == text.encode(errors="surrogateescape")
@@ -105,6 +105,6 @@ def test_a_manifest_that_this_user_may_not_read_is_not_taken_for_a_damaged_one(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refused)
-    with pytest.raises(WarehouseFailure, match="let this user read it") as raised:
+    with pytest.raises(WarehouseFailure, match="grant this user read access") as raised:
         LocalWarehouse(folder).repair()
     assert not isinstance(raised.value, ManifestDamaged)

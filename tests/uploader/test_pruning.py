@@ -12,7 +12,7 @@ from tests.uploader.stored import results_with
 from uploader import ddl, parquet
 from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox
-from uploader.pruning import bounded_inside, tables_read, unbounded
+from uploader.pruning import push_down_day_filters, tables_read, unbounded
 from uploader.push import push
 from uploader.schema import BY_NAME, FINDINGS
 from uploader.sql import EVERY_DAY, since, to_duckdb, views
@@ -85,7 +85,7 @@ def test_the_tables_of_a_view_are_read_by_a_query_of_it() -> None:
 
 
 def test_a_statement_for_an_append_only_dataset_filters_by_day_before_it_numbers_rows() -> None:
-    found = bounded_inside(
+    found = push_down_day_filters(
         "SELECT f.run_id FROM findings AS f WHERE f.kind = 'ratio' AND f.day >= CAST(@since AS DATE)"
     )
     assert found == (
@@ -99,11 +99,11 @@ def test_a_statement_for_an_append_only_dataset_filters_by_day_before_it_numbers
     "sql", ["SELECT run_id FROM findings", "SELECT run_id FROM other.findings WHERE day >= @since"]
 )
 def test_scans_without_a_bound_and_tables_of_other_datasets_stay_as_they_are(sql: str) -> None:
-    assert bounded_inside(sql) == sql
+    assert push_down_day_filters(sql) == sql
 
 
 def test_the_number_of_an_interval_keeps_its_type() -> None:
-    assert "INTERVAL 7 DAY) QUALIFY" in bounded_inside(
+    assert "INTERVAL 7 DAY) QUALIFY" in push_down_day_filters(
         "SELECT run_id FROM cells WHERE day >= DATE_SUB(CURRENT_DATE(), INTERVAL 7 DAY)"
     )
 
@@ -130,7 +130,7 @@ def test_a_view_of_a_dataset_bounds_its_days_and_says_so(
 
 
 def test_the_view_of_an_append_only_table_numbers_rows_by_day_too() -> None:
-    assert FINDINGS_ONCE in ddl.once_each("p.d", FINDINGS)
+    assert FINDINGS_ONCE in ddl.deduplicating_view("p.d", FINDINGS)
 
 
 def test_views_over_appended_rows_have_the_rows_of_views_over_merged_ones(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_views_over_appended_rows_have_the_rows_of_views_over_merged_ones(tmp_pa
         engine.execute(f"CREATE TABLE {table}_appended AS {twice}")
         engine.execute(f"CREATE VIEW {table} AS SELECT * FROM '{path}'")
     found = {}
-    for way, view in (("merged", lambda sql: sql), ("appended", bounded_inside)):
+    for way, view in (("merged", lambda sql: sql), ("appended", push_down_day_filters)):
         for name in ("latest_findings", "newest_cells"):
             sql = since(view(views()[name]), "DATE '2026-01-02'" if name == "newest_cells" else EVERY_DAY)
             engine.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {to_duckdb(sql)}")

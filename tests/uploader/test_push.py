@@ -18,9 +18,9 @@ from tests.conftest import make_record, make_settings
 from tests.sessions import run_name, store_session
 from tests.uploader.stored import Killed, dying_at, found, full_at, results_with, store_run
 from uploader import outbox as outbox_module
-from uploader.errors import OutboxFailure, QuotaSpent, Unreachable
+from uploader.errors import OutboxFailure, QuotaExceeded, Unreachable
 from uploader.outbox import Contents, Outbox
-from uploader.push import Pushed, push
+from uploader.push import PushSummary, push
 from uploader.schema import LONGEST_ROW_BYTES
 from uploader.testing import FakeWarehouse
 from uploader.warehouse import outbox_folder
@@ -45,7 +45,7 @@ def test_a_push_sends_everything_and_the_next_one_nothing(results: Results, outb
     first = push(results, warehouse, outbox)
     assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
     assert (first.new, first.known, first.dead, first.left_out) == (106, 0, 0, [])
-    assert push(results, warehouse, outbox) == Pushed()
+    assert push(results, warehouse, outbox) == PushSummary()
     assert outbox.pending() == []
 
 
@@ -90,8 +90,8 @@ def test_an_answer_that_was_lost_does_not_double_the_rows(results: Results, outb
 
 
 def test_a_quota_leaves_what_is_pending_and_does_not_try_the_rest(results: Results, outbox: Outbox) -> None:
-    warehouse = FakeWarehouse(failures=[None, (QuotaSpent("for today"), False)])
-    with pytest.raises(QuotaSpent):
+    warehouse = FakeWarehouse(failures=[None, (QuotaExceeded("for today"), False)])
+    with pytest.raises(QuotaExceeded):
         push(results, warehouse, outbox)
     assert (len(warehouse.batches), len(outbox.pending())) == (2, 3)
 
@@ -125,7 +125,7 @@ def test_rows_that_were_set_aside_can_be_tried_again(results: Results, outbox: O
     push(results, warehouse, outbox)
     warehouse.refuses = lambda row: None
     with outbox.locked():
-        assert outbox.revive() == 6
+        assert outbox.requeue_dead_letters() == 6
     assert push(results, warehouse, outbox).new == 6
     assert counts(warehouse)["measurements"] == 96
     assert outbox.dead() == []
@@ -168,7 +168,7 @@ def test_a_full_disk_seals_nothing_and_loses_nothing(
     warehouse = FakeWarehouse()
     with monkeypatch.context() as patched:
         patched.setattr(outbox_module, "publish", full)
-        with pytest.raises(OutboxFailure, match=r"cannot be sealed: No space left.*nothing sealed is lost"):
+        with pytest.raises(OutboxFailure, match=r"cannot be sealed: No space left.*no sealed batch is lost"):
             push(results, warehouse, outbox)
     assert push(results, warehouse, outbox).new == 106
 
@@ -197,7 +197,7 @@ def test_a_batch_that_was_damaged_is_told_and_sent_again_once_it_is_removed(resu
     path = outbox.pending()[0].path
     path.write_bytes(path.read_bytes()[:-40])
     warehouse = FakeWarehouse()
-    with pytest.raises(OutboxFailure, match=r"is not what was sealed; remove it: what was in it is sent again"):
+    with pytest.raises(OutboxFailure, match=r"was changed after it was sealed; remove it: its rows are sent again"):
         push(results, warehouse, outbox)
     path.unlink()
     push(results, warehouse, outbox)
@@ -219,7 +219,7 @@ def test_mark_or_dead_letter_of_another_form_is_named_with_its_problem(
 ) -> None:
     push(results, FakeWarehouse(), outbox)
     (outbox.folder / folder / "cells-1.json").write_text(text)
-    with pytest.raises(OutboxFailure, match=rf"cells-1\.json: is damaged \({problem}.*; remove it: what was in it"):
+    with pytest.raises(OutboxFailure, match=rf"cells-1\.json: is damaged \({problem}.*; remove it: its rows are sent"):
         push(results, FakeWarehouse(), outbox)
 
 
@@ -228,11 +228,13 @@ def test_what_is_no_batch_or_no_mark_is_told_by_its_path(results: Results, outbo
     mark = next((outbox.folder / "done").glob("*.json"))
     whole = mark.read_text()
     mark.write_text(whole[:20])
-    with pytest.raises(OutboxFailure, match=f"{mark.name}: is damaged .*: what was in it is sent again"):
+    with pytest.raises(OutboxFailure, match=f"{mark.name}: is damaged .*: its rows are sent again"):
         push(results, FakeWarehouse(), outbox)
     mark.write_text(whole)
     (outbox.folder / "pending" / "notes-1.ndjson").write_text("{}\n")
-    with pytest.raises(OutboxFailure, match=r"notes-1.ndjson: is no batch of this outbox; move it away"):
+    with pytest.raises(
+        OutboxFailure, match=r"notes-1.ndjson: must be a batch of this outbox .*; move the file elsewhere"
+    ):
         push(results, FakeWarehouse(), outbox)
 
 

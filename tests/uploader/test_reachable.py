@@ -72,7 +72,7 @@ def test_refused_emulator_address_is_reported_with_the_command_that_starts_one()
     with pytest.raises(Unreachable) as raised:
         check_emulator(address)
     assert str(raised.value) == (
-        f"BIGQUERY_EMULATOR_HOST: no emulator answers at {address}: Connection refused; start it with: docker compose "
+        f"BIGQUERY_EMULATOR_HOST: no emulator responds at {address}: Connection refused; start it with: docker compose "
         "--profile bigquery up --wait bigquery; or unset BIGQUERY_EMULATOR_HOST for BigQuery itself"
     )
 
@@ -81,7 +81,7 @@ def test_emulator_that_accepts_and_never_answers_is_given_up_in_time() -> None:
     ended = threading.Event()
     with listening(lambda connection: bool(ended.wait(5)) and None) as port:
         started_s = time.monotonic()
-        with pytest.raises(Unreachable, match=r"no answer within 0\.2 s; start it with"):
+        with pytest.raises(Unreachable, match=r"no response within 0\.2 s; start it with"):
             check_emulator(f"http://127.0.0.1:{port}", SHORT_S)
         ended.set()
         assert time.monotonic() - started_s < 5
@@ -110,7 +110,7 @@ def test_name_with_many_addresses_that_all_drop_packets_is_reported_as_resolved(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **named: [])
     monkeypatch.setattr(socket, "create_connection", connect)
     try:
-        with pytest.raises(Unreachable, match=r"bigquery\.googleapis\.com, port 443: no answer within 0\.3 s"):
+        with pytest.raises(Unreachable, match=r"bigquery\.googleapis\.com, port 443: no response within 0\.3 s"):
             check_google(SHORT_S)
     finally:
         ended.set()
@@ -140,7 +140,7 @@ def test_service_name_of_the_emulator_on_the_host_is_answered_with_the_loopback_
     monkeypatch.setattr(socket, "getaddrinfo", unknown_name)
     with pytest.raises(Unreachable) as raised:
         check_emulator("http://bigquery:9050")
-    assert "Name or service not known; outside of a container that service is at" in str(raised.value)
+    assert "Name or service not known; on the host, set" in str(raised.value)
     assert "BIGQUERY_EMULATOR_HOST=http://127.0.0.1:9050" in str(raised.value)
 
 
@@ -213,12 +213,12 @@ def test_query_of_an_emulator_that_is_not_there_ends_with_3_and_one_message(
     monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{closed_port()}")
     assert main(["query", "--to", "bigquery://emulated-project.benchmarks", "SELECT 1 AS one"]) == 3
     told = capsys.readouterr().err
-    assert told.startswith("uploader: BIGQUERY_EMULATOR_HOST: no emulator answers at http://127.0.0.1:")
+    assert told.startswith("uploader: BIGQUERY_EMULATOR_HOST: no emulator responds at http://127.0.0.1:")
     assert told.count("\n") == 1
 
 
 def test_nothing_listening_at_an_https_address_is_reported() -> None:
-    with pytest.raises(Unreachable, match=r"no emulator answers at https://127\.0\.0\.1:.*Connection refused"):
+    with pytest.raises(Unreachable, match=r"no emulator responds at https://127\.0\.0\.1:.*Connection refused"):
         check_emulator(f"https://127.0.0.1:{closed_port()}")
 
 

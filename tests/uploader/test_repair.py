@@ -18,9 +18,9 @@ from uploader.local import LocalWarehouse
 from uploader.manifest import NAME
 from uploader.outbox import Outbox
 from uploader.push import push
-from uploader.repair import forget_if_emptied, repair
+from uploader.repair import repair, reset_if_emptied
 from uploader.schema import CELLS, TABLES
-from uploader.sending import Pushed
+from uploader.sending import PushSummary
 from uploader.testing import FakeWarehouse
 from uploader.verify import verify
 
@@ -83,12 +83,12 @@ def test_a_damaged_file_is_named_by_query_verify_and_push_and_repaired_by_one_co
         assert uploader(results, *command) == 3
         message = capsys.readouterr().err
         assert str(path) in message
-        assert "with: uploader push --repair, and the same --to and --results" in message
+        assert "with: uploader push --repair, with the same --to and --results" in message
     assert outbox(results).dead() == []
     assert uploader(results, "push", "--repair") == 0
-    assert "repair: 32 rows were missing, 32 are back, 0 differences left" in capsys.readouterr().out
+    assert "repair: 32 rows were missing, 32 are restored, 0 differences remain" in capsys.readouterr().out
     assert uploader(results, "verify", "--values") == 0
-    assert "57 rows by the records, 57 in the warehouse" in capsys.readouterr().out
+    assert "57 rows expected from the records, 57 in the warehouse" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", [one for one in DAMAGES if one is not garble])
@@ -132,12 +132,12 @@ def test_a_file_that_was_set_aside_is_taken_in_again_once_it_can_be_read(
     assert uploader(results, "push", "--repair") == 1
     aside = folder / "damaged" / "measurements" / path.name
     printed = capsys.readouterr().out
-    assert f"it is set aside as {aside}" in printed
-    assert "1 attempts are missing that have no record here" in printed
+    assert f"set aside as {aside}" in printed
+    assert "1 attempts are missing and have no record here" in printed
     assert LocalWarehouse(folder).query(COUNT).rows == [(16,)]
     aside.write_bytes(good)
     assert uploader(results, "push", "--repair") == 0
-    assert f"{aside}: can be read again; 16 of its rows were missing and are back" in capsys.readouterr().out
+    assert f"{aside}: can be read again; 16 of its rows were missing and are restored" in capsys.readouterr().out
     assert (LocalWarehouse(folder).query(COUNT).rows, aside.exists()) == ([(32,)], False)
 
 
@@ -149,7 +149,7 @@ def test_imported_attempts_in_a_damaged_file_are_reported_as_lost(
         cut(path)
     capsys.readouterr()
     assert uploader(results, "push", "--repair") == 1
-    message = "2 attempts are missing that have no record here: import what was imported again"
+    message = "2 attempts are missing and have no record here: repeat their import"
     assert message in capsys.readouterr().out
     import_two_rows(results, tmp_path)
     assert uploader(results, "push", "--repair") == 0
@@ -167,10 +167,10 @@ def test_rows_that_are_marked_as_sent_come_back_by_a_repair(
     assert f"at least 2 rows are missing; send them again from the records with: {command}" in capsys.readouterr().out
     assert uploader(results, "push", "--repair") == 0
     printed = capsys.readouterr().out
-    assert f"cells, run {results.runs()[0].run_id}: 1 rows were missing, 1 are back" in printed
-    assert "repair: 2 rows were missing, 2 are back, 0 differences left" in printed
+    assert f"cells, run {results.runs()[0].run_id}: 1 rows were missing, 1 are restored" in printed
+    assert "repair: 2 rows were missing, 2 are restored, 0 differences remain" in printed
     assert uploader(results, "push", "--repair") == 0
-    assert "repair: 0 rows were missing, 0 are back, 0 differences left" in capsys.readouterr().out
+    assert "repair: 0 rows were missing, 0 are restored, 0 differences remain" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
@@ -194,7 +194,7 @@ def test_a_batch_whose_name_a_file_has_already_brings_back_rows_that_were_in_ano
     push(results, made, Outbox(tmp_path / "two"))
     cut(first)
     assert len(made.repair()) == 2
-    repair(results, made, Outbox(tmp_path / "two"), Pushed(), lambda text: None)
+    repair(results, made, Outbox(tmp_path / "two"), PushSummary(), lambda text: None)
     assert made.query("SELECT COUNT(*) AS n FROM cells").rows == [(2,)]
 
 
@@ -211,10 +211,10 @@ def test_altered_and_doubled_rows_are_reported_with_what_to_do(
     duckdb.sql(f"COPY ({altered} UNION ALL SELECT * FROM '{whole}' WHERE run_id = '{second}') TO '{path}'")
     assert uploader(results, "push", "--repair") == 1
     printed = capsys.readouterr().out
-    assert f"cells, run {first}: as many rows, but not the same" in printed
-    assert f"cells, run {second}: 2 rows, the records make 1" in printed
-    assert f"cells, run {second}: 1 keys are there more than once" in printed
-    assert "move the Parquet files of their table elsewhere and run the same again" in printed
+    assert f"cells, run {first}: the number of rows is right, but their content differs" in printed
+    assert f"cells, run {second}: 2 rows, expected 1 from the records" in printed
+    assert f"cells, run {second}: 1 duplicate keys" in printed
+    assert "move the Parquet files of their table elsewhere and run the same command again" in printed
     path.rename(folder / "elsewhere.parquet")
     assert uploader(results, "push", "--repair") == 0
     assert uploader(results, "verify") == 0
@@ -225,7 +225,7 @@ def test_rows_that_are_set_aside_are_tried_again_by_a_repair(results: Results, f
     [row] = [row for row in box_rows(results) if row["run_id"] == results.runs()[0].run_id]
     shutil.rmtree(folder)
     with box.locked():
-        box.bury(CELLS, "item", json.dumps(row), "no")
+        box.add_dead_letter(CELLS, "item", json.dumps(row), "no")
     assert uploader(results, "push", "--repair") == 0
     assert (box.dead(), verify(results, LocalWarehouse(folder)).problems) == ([], ())
 
@@ -243,12 +243,12 @@ def test_a_deleted_warehouse_is_noticed_by_a_push_and_filled_again(
     shutil.rmtree(folder)
     assert uploader(results, "push") == 0
     printed = capsys.readouterr().out
-    assert f"local:{folder} has no row, though 2 attempts had been sent there: all are sent again" in printed
-    assert "38 new rows, 0 were there" in printed
+    assert f"local:{folder} has no rows, but 2 attempts were sent to it before: sending all again" in printed
+    assert "38 new rows, 0 already present" in printed
     import_two_rows(results, tmp_path)
     shutil.rmtree(folder)
     assert uploader(results, "push") == 1
-    assert "2 of these have no record here: import what was imported again" in capsys.readouterr().out
+    assert "2 of these have no record here: repeat their import" in capsys.readouterr().out
     import_two_rows(results, tmp_path)
     assert uploader(results, "push", "--repair") == 0
 
@@ -265,7 +265,7 @@ def test_an_import_into_a_deleted_warehouse_lets_the_next_push_send_everything(
 class Forgetful(LocalWarehouse):
     """Keeps rows from the second run's day on."""
 
-    def kept_from(self) -> str | None:
+    def retained_from(self) -> str | None:
         return "2026-01-02"
 
 
@@ -277,7 +277,7 @@ def test_runs_from_before_what_a_warehouse_keeps_are_neither_sent_nor_compared(t
     found = verify(results, made, values=True)
     assert (found.expected, found.found, found.expired, found.problems) == (19, 19, 1, ())
     repaired = repair(results, made, Outbox(tmp_path / "outbox"), done, lambda text: None)
-    assert (repaired.returned, repaired.left, repaired.expired, repaired.lost) == ((), (), 1, 0)
+    assert (repaired.restored, repaired.remaining, repaired.expired, repaired.lost) == ((), (), 1, 0)
 
 
 def test_attempts_without_record_from_before_what_a_warehouse_keeps_are_not_lost(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_attempts_without_record_from_before_what_a_warehouse_keeps_are_not_lost
     lost = []
     for made in (LocalWarehouse(tmp_path / "all"), Forgetful(tmp_path / "new")):
         made.create()
-        lost.append(repair(results, made, outbox, Pushed(), lambda text: None).lost)
+        lost.append(repair(results, made, outbox, PushSummary(), lambda text: None).lost)
         assert made.query("SELECT COUNT(*) AS n FROM cells").rows == [(1,)]
     assert lost == [1, 0]
 
@@ -298,7 +298,7 @@ def test_a_warehouse_that_is_empty_because_every_row_is_too_old_counts_as_comple
 ) -> None:
     results, box = results_with(tmp_path / "results", runs=2, count=1), Outbox(tmp_path / "outbox")
     push(results, FakeWarehouse(), box)
-    found = forget_if_emptied(results, FakeWarehouse(first_day=first_day), box)
+    found = reset_if_emptied(results, FakeWarehouse(first_day=first_day), box)
     assert (found and found.sent, box.done()) == (forgotten, 4 if forgotten is None else 0)
 
 
@@ -313,14 +313,14 @@ def test_a_records_folder_that_cannot_be_listed_is_left_out_and_never_counts_as_
     assert f"not compared: {folder}: cannot be listed" in printed
     assert "0 lost" not in printed
     assert uploader(results, "push") == 1
-    assert f"left out: {folder}: cannot be listed" in capsys.readouterr().out
+    assert f"skipped: {folder}: cannot be listed" in capsys.readouterr().out
     assert uploader(results, "push", "--repair") == 1
 
 
 def test_a_closed_engine_that_was_shut_in_is_shut_in_when_it_opens_again(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("a\ncanary\n")
     made = LocalWarehouse(folder)
-    made.shut_in()
+    made.restrict_file_access()
     made.close()
     with pytest.raises(WarehouseFailure, match="file system operations are disabled"):
         made.query(f"SELECT * FROM read_csv('{tmp_path}/secret.csv')")
@@ -365,7 +365,7 @@ def push_into(results: Results, place: Path) -> None:
 def repair_into(results: Results, place: Path) -> None:
     made = LocalWarehouse(place / "warehouse")
     made.repair()
-    repair(results, made, Outbox(place / "outbox"), Pushed(), lambda text: None)
+    repair(results, made, Outbox(place / "outbox"), PushSummary(), lambda text: None)
 
 
 def test_a_failure_that_no_file_is_to_blame_for_names_none(folder: Path) -> None:

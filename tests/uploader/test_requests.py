@@ -18,15 +18,15 @@ from uploader.errors import (
     BadInput,
     Contended,
     NotAllowed,
-    QuotaSpent,
+    QuotaExceeded,
     RowsRefused,
-    SchemaDiffers,
+    SchemaMismatch,
     Unreachable,
     WarehouseFailure,
 )
 from uploader.jobs import Jobs
 from uploader.outbox import Batch, Outbox
-from uploader.retry import Deadline, Patience
+from uploader.retry import Deadline, RetryPolicy
 from uploader.rows import of_record
 from uploader.schema import CELLS, TABLES
 from uploader.sql import views
@@ -159,8 +159,8 @@ def opened(client: Client, **options: Any) -> Any:
     from uploader.bigquery import BigQueryWarehouse
 
     asked = Options(**options)
-    patience = Patience(tries=3, sleep=lambda seconds: None)
-    jobs: Any = Jobs(client, patience, Deadline(asked.deadline_s))
+    policy = RetryPolicy(tries=3, sleep=lambda seconds: None)
+    jobs: Any = Jobs(client, policy, Deadline(asked.deadline_s))
     return BigQueryWarehouse(jobs, "data", asked)
 
 
@@ -201,19 +201,19 @@ def test_the_staging_table_and_the_jobs_have_new_names_each_time_and_the_table_a
 
 
 def test_rows_that_the_table_lacks_after_the_insert_leave_the_batch_pending(batch: Batch) -> None:
-    with pytest.raises(Unreachable, match=r"data\.cells: lacks 2 of 3 rows after they were inserted.*push again"):
+    with pytest.raises(Unreachable, match=r"data\.cells: 2 of 3 rows are missing after the insert.*push again"):
         opened(Client(inserted=(1, 2, 1))).merge(batch)
 
 
 def test_rows_of_days_that_the_table_does_not_keep_are_not_counted_as_missing(batch: Batch) -> None:
     client = Client(expiration_ms=60 * DAY_MS, held=[(date(2025, 11, 29),)])
     warehouse = opened(client)
-    assert warehouse.kept_from() == "2025-11-30"
+    assert warehouse.retained_from() == "2025-11-30"
     warehouse.merge(batch)
     [asked, insert] = [sql for (sql,), _ in client.named("query")]
     assert "TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL 5184000000 MILLISECOND)" in asked
     assert "AND S.day >= DATE '2025-11-30') AS missing" in insert
-    assert opened(Client()).kept_from() is None
+    assert opened(Client()).retained_from() is None
 
 
 def test_what_a_push_asks_of_the_tables_it_compared_is_not_asked_again_until_a_batch_is_added(batch: Batch) -> None:
@@ -222,7 +222,7 @@ def test_what_a_push_asks_of_the_tables_it_compared_is_not_asked_again_until_a_b
     for table in TABLES:
         warehouse.actual(table)
     before = len(client.named("get_table"))
-    assert (warehouse.kept_from(), warehouse.is_empty()) == (None, True)
+    assert (warehouse.retained_from(), warehouse.is_empty()) == (None, True)
     assert len(client.named("get_table")) == before
     warehouse.merge(batch)
     before = len(client.named("get_table"))
@@ -282,7 +282,7 @@ def test_a_call_takes_no_longer_than_the_deadline_leaves_and_after_it_none_is_ma
     assert [given["timeout"] for _, given in client.named("load")] == [30.0]
     now_s[0] = 90.0
     before = len(client.calls)
-    with pytest.raises(Unreachable, match=r"not finished after 1\.5 minutes; what is pending stays"):
+    with pytest.raises(Unreachable, match=r"not finished after 1\.5 minutes; pending batches stay"):
         warehouse.query("SELECT 1 AS one")
     assert len(client.calls) == before
 
@@ -299,7 +299,7 @@ def test_a_job_that_failed_for_now_is_followed_by_one_of_another_name(batch: Bat
 def test_a_job_that_failed_once_blocks_no_later_push(batch: Batch) -> None:
     client = Client(fails={"load": ["quotaExceeded"]})
     warehouse = opened(client)
-    with pytest.raises(QuotaSpent):
+    with pytest.raises(QuotaExceeded):
         warehouse.merge(batch)
     assert warehouse.merge(batch) == 3
 
@@ -338,7 +338,7 @@ def test_a_job_that_its_owner_may_not_read_is_followed_by_one_of_another_name(ba
     [
         ("invalidQuery", WarehouseFailure, 1),
         ("billingNotEnabled", NotAllowed, 1),
-        ("notFound", SchemaDiffers, 1),
+        ("notFound", SchemaMismatch, 1),
         ("backendError", Unreachable, 3),
     ],
 )
@@ -377,7 +377,7 @@ def test_a_transaction_that_another_uploader_aborted_is_repeated_until_the_deadl
 
 
 def test_a_location_other_than_the_datasets_is_refused_and_none_is_needed(batch: Batch) -> None:
-    with pytest.raises(BadInput, match=r"--location: some-project\.data is in EU, got 'US'; leave the flag out"):
+    with pytest.raises(BadInput, match=r"--location: some-project\.data is in EU, got 'US'; omit the flag"):
         opened(Client(), location="US").merge(batch)
     assert opened(Client(), location="eu").merge(batch) == 3
 
@@ -386,14 +386,16 @@ def test_staging_in_another_location_and_a_lease_that_is_missing_are_reported_be
     batch: Batch,
 ) -> None:
     elsewhere = Client(datasets={"data": "EU", "data_staging": "US"})
-    with pytest.raises(SchemaDiffers, match=r"data_staging: is in US, some-project\.data in EU.*uploader init --to"):
+    with pytest.raises(SchemaMismatch, match=r"data_staging: is in US, some-project\.data in EU.*uploader init --to"):
         opened(elsewhere).merge(batch)
     older = Client()
     older.tables.pop("some-project.data.lease")
-    with pytest.raises(SchemaDiffers, match=r"data\.lease: is missing; make it with: uploader init --to bigquery://"):
+    with pytest.raises(
+        SchemaMismatch, match=r"data\.lease: is missing; create it with: uploader init --to bigquery://"
+    ):
         opened(older).merge(batch)
     unmade = Client(datasets={"data": "EU"})
-    with pytest.raises(SchemaDiffers, match=r"data_staging: is missing; make it with: uploader init"):
+    with pytest.raises(SchemaMismatch, match=r"data_staging: is missing; create it with: uploader init"):
         opened(unmade).merge(batch)
     assert elsewhere.named("load") == older.named("load") == unmade.named("load") == []
 
@@ -402,7 +404,7 @@ def test_how_a_dataset_was_made_is_read_from_it_and_the_flag_for_the_other_way_i
     client = appending()
     assert opened(client).merge(batch) == 3
     assert client.named("load")[0][0][0] == "some-project.data.cells_appended"
-    with pytest.raises(BadInput, match=r"--append-only: some-project\.data was made without it.*leave the flag out"):
+    with pytest.raises(BadInput, match=r"--append-only: some-project\.data was created without it.*omit the flag"):
         opened(Client(), append_only=True).merge(batch)
 
 
@@ -490,7 +492,7 @@ def test_keys_of_every_run_and_day_of_a_batch_are_read_before_it_is_appended(tmp
 
 def test_the_table_that_keeps_the_fewest_days_decides_what_is_kept() -> None:
     client = Client(expirations_ms={"runs": 90 * DAY_MS, "findings": 60 * DAY_MS}, held=[(date(2025, 11, 29),)])
-    assert opened(client).kept_from() == "2025-11-30"
+    assert opened(client).retained_from() == "2025-11-30"
     [((sql,), _)] = client.named("query")
     assert f"INTERVAL {60 * DAY_MS} MILLISECOND" in sql
 

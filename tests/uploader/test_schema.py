@@ -87,13 +87,13 @@ def test_the_page_of_the_tables_is_current() -> None:
 
 def test_a_view_over_what_was_appended_shows_each_key_once_a_null_among_them_too() -> None:
     engine = parquet.engine()
-    parquet.show(engine, MEASUREMENTS, [])
+    parquet.create_view(engine, MEASUREMENTS, [])
     names = ", ".join(MEASUREMENTS.key)
     engine.execute("CREATE TABLE given AS SELECT * FROM measurements")
     for step, row_hash in (("NULL", 1), ("NULL", 2), ("0", 3), ("1", 4), ("1", 4)):
         values = f"'run', 'cell', 0, 0, 'learning.loss', {step}, {row_hash}"
         engine.execute(f"INSERT INTO given ({names}, row_hash) VALUES ({values})")
-    view = ddl.once_each("p.d", MEASUREMENTS).replace("`p.d.measurements_appended`", "given")
+    view = ddl.deduplicating_view("p.d", MEASUREMENTS).replace("`p.d.measurements_appended`", "given")
     shown = to_duckdb(view.partition("\nAS ")[2])
     assert engine.execute(f"SELECT step, row_hash FROM ({shown}) ORDER BY row_hash").fetchall() == [
         (None, 1),

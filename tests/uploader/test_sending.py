@@ -10,7 +10,7 @@ import pytest
 
 from records.store import Results
 from tests.uploader.stored import Killed, dying_at, results_with, store_run
-from uploader.errors import AllRefused, FileDamaged, OutboxFailure
+from uploader.errors import AllRowsRefused, FileDamaged, OutboxFailure
 from uploader.outbox import Outbox
 from uploader.push import push
 from uploader.schema import LONGEST_ROW_BYTES, RUNS
@@ -42,7 +42,9 @@ def test_if_every_row_that_is_tried_is_refused_none_is_set_aside_and_the_push_fa
     results: Results, outbox: Outbox
 ) -> None:
     warehouse = FakeWarehouse(refuses=measurements_refused)
-    with pytest.raises(AllRefused, match=r"refuses every row of measurements that was tried \(5\): Unable to parse"):
+    with pytest.raises(
+        AllRowsRefused, match=r"refuses every row of measurements that was tried \(5\): Unable to parse"
+    ):
         push(results, warehouse, outbox)
     assert outbox.dead() == []
     assert sum(batch.contents().rows for batch in outbox.pending()) == 96
@@ -52,7 +54,7 @@ def test_if_every_row_that_is_tried_is_refused_none_is_set_aside_and_the_push_fa
 
 def test_once_the_refusal_is_over_the_next_push_sends_each_row_once(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(refuses=measurements_refused)
-    with pytest.raises(AllRefused):
+    with pytest.raises(AllRowsRefused):
         push(results, warehouse, outbox)
     warehouse.refuses = lambda row: None
     assert push(results, warehouse, outbox).new == 96
@@ -67,7 +69,7 @@ def test_rows_of_one_run_that_are_all_refused_are_set_aside_once_another_run_arr
     only_second = Results(results.root.parent / "later")
     only_second.root.mkdir()
     (results.root / second).rename(only_second.root / second)
-    with pytest.raises(AllRefused):
+    with pytest.raises(AllRowsRefused):
         push(only_second, warehouse, outbox)
     done = push(results, warehouse, outbox)
     assert (done.dead, len(outbox.dead()), warehouse.count("measurements")) == (48, 48, 48)
@@ -86,7 +88,7 @@ def test_batches_of_one_row_that_are_all_refused_stay_pending(tmp_path: Path, ou
         for run in results_with(tmp_path / "results", runs=SAMPLES, count=1).runs():
             line = json.dumps({"day": "2026-01-01", "run_id": run.run_id, "planned": 1, "row_hash": 1})
             outbox.seal(RUNS, [line])
-    with pytest.raises(AllRefused, match="refuses every row of runs"):
+    with pytest.raises(AllRowsRefused, match="refuses every row of runs"):
         push(Results(tmp_path / "none"), warehouse, outbox)
     assert (len(outbox.pending()), outbox.dead()) == (SAMPLES, [])
 
@@ -127,7 +129,7 @@ def test_a_row_that_is_too_long_stays_set_aside_when_the_others_are_tried_again(
     push(results, warehouse, outbox)
     warehouse.refuses = lambda row: None
     with outbox.locked():
-        outbox.revive()
+        outbox.requeue_dead_letters()
     push(results, warehouse, outbox)
     assert [letter.table for letter in outbox.dead()] == ["cells"]
     assert warehouse.count("measurements") == 16

@@ -16,16 +16,16 @@ from tests.uploader.service.service import Service
 from tests.uploader.stored import results_with
 from uploader import connect as connecting
 from uploader.bigquery import BigQueryWarehouse
-from uploader.errors import NotAllowed, QuotaSpent
+from uploader.errors import NotAllowed, QuotaExceeded
 from uploader.outbox import Outbox
 from uploader.push import push
-from uploader.retry import Patience
+from uploader.retry import RetryPolicy
 from uploader.verify import verify
 from uploader.warehouse import Options
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
 pytestmark = MARKS
-PATIENCE = Patience(tries=4, first_s=0.01, most_s=0.02)
+POLICY = RetryPolicy(tries=4, first_s=0.01, most_s=0.02)
 NOON_2026_01_02 = 1_767_355_200
 DAY_S = 24 * 3600
 Opens = Callable[..., BigQueryWarehouse]
@@ -42,7 +42,7 @@ def opens(monkeypatch: pytest.MonkeyPatch) -> Opens:
 
     def opened(url: str, **options: object) -> BigQueryWarehouse:
         monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", url)
-        return connecting.connect("some-project", "benchmarks", Options(**options), PATIENCE)  # type: ignore[arg-type]
+        return connecting.connect("some-project", "benchmarks", Options(**options), POLICY)  # type: ignore[arg-type]
 
     return opened
 
@@ -62,7 +62,7 @@ def test_batch_whose_job_failed_is_sent_by_the_next_push(
         warehouse = opens(url)
         warehouse.create()
         server.service.fail("load" if kind == "load" else "SCRIPT", Refusal(reason, "as if by the service"))
-        with pytest.raises(QuotaSpent if reason == "quotaExceeded" else NotAllowed, match="as if by the service"):
+        with pytest.raises(QuotaExceeded if reason == "quotaExceeded" else NotAllowed, match="as if by the service"):
             pushed(results, warehouse)
         assert pushed(results, warehouse) > 0
         assert verify(results, warehouse, values=True).problems == ()
