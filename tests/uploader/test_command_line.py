@@ -56,7 +56,7 @@ def test_a_query_prints_a_table_or_json(results: str, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out.splitlines()[0]) == {"day": "2026-01-01"}
 
 
-def test_a_query_of_a_removed_warehouse_warns_that_rows_had_been_sent_there(
+def test_query_of_a_removed_warehouse_warns_that_rows_were_sent_to_it(
     results: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = ["query", "SELECT COUNT(*) AS n FROM cells", "--csv", "--results", results]
@@ -73,7 +73,7 @@ def test_a_query_of_a_removed_warehouse_warns_that_rows_had_been_sent_there(
     )
 
 
-def test_a_query_of_the_dashboards_is_read_from_its_file(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dashboard_query_is_read_from_its_file(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["push", "--results", results, "--quiet"])
     given = [f"--set={one}" for one in ("workload=", "backend=jax", "since=2026-01-02")]
     command = ["query", "--file", str(ROOT / "dashboards" / "queries" / "runs.sql"), *given]
@@ -93,7 +93,7 @@ def test_a_query_of_the_dashboards_is_read_from_its_file(results: str, capsys: p
         ("value:bool=True", True),
     ],
 )
-def test_a_parameter_is_a_text_unless_its_type_is_named(
+def test_parameter_is_a_string_unless_its_type_is_declared(
     results: str, capsys: pytest.CaptureFixture[str], assignment: str, expected: object
 ) -> None:
     command = ["query", "SELECT @value AS value", "--set", assignment, "--json", "--results", results]
@@ -101,7 +101,7 @@ def test_a_parameter_is_a_text_unless_its_type_is_named(
     assert json.loads(capsys.readouterr().out) == {"value": expected}
 
 
-def test_a_first_day_that_is_no_day_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_first_day_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["init", "--since", "yesterday"])
     assert "argument --since: must be a day such as 2026-01-31, got 'yesterday'" in capsys.readouterr().err
@@ -116,7 +116,7 @@ def test_since_bounds_the_views_that_a_query_reads(results: str, capsys: pytest.
         assert json.loads(capsys.readouterr().out) == {"n": expected}
 
 
-def test_a_dry_run_of_a_local_query_costs_nothing(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_of_a_local_query_is_free(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", "SELECT 1 AS one", "--dry-run", "--results", results]) == 0
     assert capsys.readouterr().out == "the local warehouse: reading is free\n"
 
@@ -127,7 +127,7 @@ AT_LIST_PRICE = (
 
 
 class Measuring(FakeWarehouse):
-    """Says how many bytes a query would read, and answers none."""
+    """A warehouse that only reports the bytes of a dry run."""
 
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
         """Return 40 MiB."""
@@ -155,17 +155,15 @@ class Measuring(FakeWarehouse):
         ),
     ],
 )
-def test_a_dry_run_prints_bytes_and_money_and_runs_nothing(
+def test_dry_run_prints_bytes_and_price_without_running_the_query(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: list[str]
 ) -> None:
-    monkeypatch.setattr(warehouse, "open_warehouse", lambda *asked: Measuring())
+    monkeypatch.setattr(warehouse, "open_warehouse", lambda *args: Measuring())
     assert main(["query", "--dry-run", "--to", BIGQUERY, *arguments]) == 0
     assert capsys.readouterr().out.splitlines() == expected
 
 
-def test_a_query_prints_what_json_has_no_number_for_as_bigquery_does(
-    results: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_query_prints_non_finite_numbers_as_bigquery_does(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["push", "--results", results, "--quiet"])
     sql = "SELECT CAST('nan' AS FLOAT64) AS a, CAST('-inf' AS FLOAT64) AS b, [CAST('inf' AS FLOAT64)] AS c, versions"
     assert main(["query", f"{sql} FROM cells LIMIT 1", "--json", "--results", results]) == 0
@@ -174,7 +172,7 @@ def test_a_query_prints_what_json_has_no_number_for_as_bigquery_does(
     assert found == {"a": "NaN", "b": "-Infinity", "c": ["Infinity"], "versions": versions}
 
 
-def test_what_has_members_is_json_in_csv_and_in_a_table(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_structs_and_arrays_are_json_in_csv_and_in_tables(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["push", "--results", results, "--quiet"])
     command = ["query", "SELECT versions, ['a'] AS b, 1 AS c FROM cells LIMIT 1", "--results", results]
     assert main([*command, "--csv"]) == 0
@@ -184,19 +182,19 @@ def test_what_has_members_is_json_in_csv_and_in_a_table(results: str, capsys: py
     assert '["a"]' in capsys.readouterr().out
 
 
-def test_a_query_that_a_person_wrote_reads_no_file_but_the_warehouses(
+def test_user_query_reads_only_the_warehouses_files(
     results: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["push", "--results", results, "--quiet"])
     (tmp_path / "secret.csv").write_text("a\ncanary\n")
     assert main(["query", f"SELECT * FROM read_csv('{tmp_path}/secret.csv')", "--results", results]) == 3
-    told = capsys.readouterr()
-    assert "file system operations are disabled" in told.err
-    assert "canary" not in told.out + told.err
+    output = capsys.readouterr()
+    assert "file system operations are disabled" in output.err
+    assert "canary" not in output.out + output.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "asked"),
+    ("arguments", "expected"),
     [
         (["push"], Options(deadline_s=1800.0)),
         (["push", "--append-only", "--deadline", "2.5"], Options(append_only=True, deadline_s=150.0)),
@@ -207,8 +205,8 @@ def test_a_query_that_a_person_wrote_reads_no_file_but_the_warehouses(
         (["migrate", "--since", "20200229"], Options(first_day="2020-02-29")),
     ],
 )
-def test_flags_of_bigquery_reach_the_warehouse(
-    results: str, monkeypatch: pytest.MonkeyPatch, arguments: list[str], asked: Options
+def test_bigquery_flags_are_passed_to_the_warehouse(
+    results: str, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: Options
 ) -> None:
     opened: list[Options] = []
 
@@ -218,10 +216,10 @@ def test_flags_of_bigquery_reach_the_warehouse(
 
     monkeypatch.setattr(warehouse, "open_warehouse", opening)
     main([*arguments, "--to", BIGQUERY, "--results", results])
-    assert opened == [asked]
+    assert opened == [expected]
 
 
-def test_file_with_a_query_that_is_no_text_is_bad_input(
+def test_query_file_that_is_not_text_is_bad_input(
     results: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "query.sql").write_bytes(b"SELECT '\xff'")
@@ -229,7 +227,7 @@ def test_file_with_a_query_that_is_no_text_is_bad_input(
     assert "query.sql: must be text in UTF-8, got an invalid byte at offset 8" in capsys.readouterr().err
 
 
-def test_table_to_import_is_read_within_the_limits_of_the_flags(results: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imported_table_is_read_within_the_limits_of_the_flags(results: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[tuple[str, Options]] = []
 
     def opening(address: str, folder: Path, options: Options) -> FakeWarehouse:
@@ -239,14 +237,14 @@ def test_table_to_import_is_read_within_the_limits_of_the_flags(results: str, mo
     monkeypatch.setattr(warehouse, "open_warehouse", opening)
     theirs = "bigquery://some-project.theirs"
     maps = [f"--map={name}={name}" for name in ("workload", "backend", "value", "started_at")]
-    asked = ["import", f"{theirs}.old", *maps, "--metric", "times.step_time_s", "--source", "lab", "--append-only"]
+    command = ["import", f"{theirs}.old", *maps, "--metric", "times.step_time_s", "--source", "lab", "--append-only"]
     limits = ["--maximum-bytes-billed", "7", "--deadline", "2", "--location", "EU", "--impersonate", "me@x.example"]
-    assert main([*asked, *limits, "--to", BIGQUERY, "--results", results]) == 2
+    assert main([*command, *limits, "--to", BIGQUERY, "--results", results]) == 2
     assert opened == [(theirs, Options(False, "EU", "me@x.example", 7, 120.0))]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["push", "--to", "bigquery://P.d"], "--to: must be local"),
         (["push", "--to", "postgres://x"], "--to: must be local"),
@@ -265,24 +263,28 @@ def test_table_to_import_is_read_within_the_limits_of_the_flags(results: str, mo
         (["query", "SELECT 1 AS x", "--set", "y"], "--set: must be NAME=VALUE or NAME:TYPE=VALUE, got 'y'"),
     ],
 )
-def test_what_cannot_be_used_ends_with_2_and_says_why(
-    arguments: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_invalid_arguments_exit_with_2_and_a_reason(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "run" / "records").mkdir(parents=True)
     (tmp_path / "run" / "run.json").write_text("{}")
     assert main(arguments) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_rows_that_are_set_aside_end_with_1_and_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_set_aside_are_reported_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store_run(tmp_path, 0, count=1, reason="x" * (1 << 20))
     assert main(["push", "--results", str(tmp_path)]) == 1
     assert main(["status", "--results", str(tmp_path)]) == 1
-    told = capsys.readouterr().out
-    assert "1 rows are set aside" in told
-    assert "bytes, more than 1,048,576" in told
+    output = capsys.readouterr().out
+    assert "1 rows are set aside" in output
+    assert "bytes, more than 1,048,576" in output
 
 
 BIGQUERY = "bigquery://some-project.data"
@@ -290,7 +292,7 @@ BIGQUERY = "bigquery://some-project.data"
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWarehouse:
-    """What stands behind any address of BigQuery: made, and empty."""
+    """The warehouse at any BigQuery address: created, and empty."""
     made = FakeWarehouse()
     made.create()
     monkeypatch.setattr(warehouse, "open_warehouse", lambda address, results, options: made)
@@ -298,15 +300,15 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWarehouse:
 
 
 @pytest.mark.parametrize("kind", [Unreachable, QuotaExceeded, NotAllowed, SchemaMismatch])
-def test_what_the_warehouse_refuses_ends_with_3_and_is_sent_by_the_next_push(
+def test_warehouse_error_exits_with_3_and_the_next_push_sends_the_batches(
     results: str, fake: FakeWarehouse, kind: type[WarehouseFailure], capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.failures = [None, (kind("the reason, and what to do"), False)]
     assert main(["push", "--to", BIGQUERY, "--results", results]) == 3
     assert "uploader: the reason, and what to do" in capsys.readouterr().err
     assert main(["status", "--to", BIGQUERY, "--results", results, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["unsealed"], len(told["pending"]), told["done"], told["dead"]) == (0, 3, 1, [])
+    output = json.loads(capsys.readouterr().out)
+    assert (output["unsealed"], len(output["pending"]), output["done"], output["dead"]) == (0, 3, 1, [])
     assert main(["push", "--to", BIGQUERY, "--results", results]) == 0
     assert {name: fake.count(name) for name in fake.rows} == {
         "runs": 2,
@@ -316,7 +318,7 @@ def test_what_the_warehouse_refuses_ends_with_3_and_is_sent_by_the_next_push(
     }
 
 
-def test_what_no_push_has_sealed_yet_is_told_by_status(
+def test_status_reports_unsealed_attempts(
     results: str, fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.columns.clear()
@@ -330,16 +332,16 @@ def test_what_no_push_has_sealed_yet_is_told_by_status(
     assert "not sealed" not in capsys.readouterr().out
 
 
-def test_a_row_that_is_refused_ends_with_1_and_can_be_tried_again(
+def test_refused_row_exits_with_1_and_can_be_retried(
     results: str, fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.refuses = lambda row: "value: out of range" if row.get("metric") == "learning.loss" else None
     assert main(["push", "--to", BIGQUERY, "--results", results]) == 1
     assert "24 rows are set aside: uploader status lists the reasons" in capsys.readouterr().out
     assert main(["status", "--to", BIGQUERY, "--results", results]) == 1
-    told = capsys.readouterr().out
-    assert told.count("value: out of range") == 20
-    assert "and 4 more" in told
+    output = capsys.readouterr().out
+    assert output.count("value: out of range") == 20
+    assert "and 4 more" in output
     fake.refuses = lambda row: None
     assert main(["push", "--to", BIGQUERY, "--results", results, "--retry-dead"]) == 0
     assert "24 rows that were set aside are retried" in capsys.readouterr().out
@@ -347,7 +349,7 @@ def test_a_row_that_is_refused_ends_with_1_and_can_be_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda columns: columns.clear(), "create them with: uploader init --to"),
         (lambda columns: columns.pop("findings"), "findings: is missing"),
@@ -358,17 +360,17 @@ def test_a_row_that_is_refused_ends_with_1_and_can_be_tried_again(
         ),
     ],
 )
-def test_tables_of_another_shape_are_told_before_anything_is_sealed_or_sent(
-    results: str, fake: FakeWarehouse, spoil: Callable[[Any], object], told: str, capsys: pytest.CaptureFixture[str]
+def test_schema_mismatch_is_reported_before_anything_is_sealed_or_sent(
+    results: str, fake: FakeWarehouse, spoil: Callable[[Any], object], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spoil(fake.columns)
     assert main(["push", "--to", BIGQUERY, "--results", results]) == 3
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert fake.batches == []
     assert list((Path(results) / "outbox").rglob("*.ndjson")) == []
 
 
-def test_migrate_shows_the_difference_adds_what_may_be_null_and_nothing_else(
+def test_migrate_reports_the_difference_and_adds_only_nullable_columns(
     fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del fake.columns["cells"]["machine_os"]
@@ -389,7 +391,7 @@ def test_migrate_shows_the_difference_adds_what_may_be_null_and_nothing_else(
     assert "machine_os" not in fake.columns["cells"]
 
 
-def test_migrate_renews_the_views_but_not_in_a_dry_run(
+def test_migrate_replaces_the_views_except_in_a_dry_run(
     fake: FakeWarehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(FakeWarehouse, "create", lambda self: ["view benchmarks", "view newest_cells"])
@@ -402,7 +404,7 @@ def test_migrate_renews_the_views_but_not_in_a_dry_run(
     )
 
 
-def test_migrate_reports_the_tables_that_it_makes(
+def test_migrate_reports_the_tables_that_it_creates(
     fake: FakeWarehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", "--to", BIGQUERY]) == 0
@@ -412,52 +414,52 @@ def test_migrate_reports_the_tables_that_it_makes(
     assert "created the table lease\n" in capsys.readouterr().out
 
 
-def test_the_rights_of_an_append_only_dataset_name_no_staging_dataset() -> None:
+def test_roles_of_an_append_only_dataset_do_not_include_a_staging_dataset() -> None:
     rights = minimum_roles("some-project", "data", append_only=True)
     assert rights.count("roles/bigquery.dataEditor") == 1
     assert "staging" not in rights
 
 
-def test_init_prints_the_least_rights_and_they_are_no_more_than_two_datasets(
+def test_init_prints_minimum_roles_limited_to_two_datasets(
     fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", "--to", BIGQUERY]) == 0
-    told = capsys.readouterr().out
-    project = [line for line in told.splitlines() if "add-iam-policy-binding" in line]
+    output = capsys.readouterr().out
+    project = [line for line in output.splitlines() if "add-iam-policy-binding" in line]
     assert {line.rpartition("--role=")[2] for line in project} == {"roles/bigquery.jobUser"}
-    assert "`roles/bigquery.dataEditor` ON SCHEMA `some-project`.data TO" in told
-    assert "`roles/bigquery.dataEditor` ON SCHEMA `some-project`.data_staging TO" in told
-    assert "`roles/bigquery.dataViewer` ON SCHEMA `some-project`.data TO" in told
-    assert not re.search("owner|admin|editor --member", told, re.IGNORECASE)
+    assert "`roles/bigquery.dataEditor` ON SCHEMA `some-project`.data TO" in output
+    assert "`roles/bigquery.dataEditor` ON SCHEMA `some-project`.data_staging TO" in output
+    assert "`roles/bigquery.dataViewer` ON SCHEMA `some-project`.data TO" in output
+    assert not re.search("owner|admin|editor --member", output, re.IGNORECASE)
 
 
-def test_a_record_of_a_newer_version_ends_with_1_and_the_other_runs_go(
+def test_record_of_a_newer_version_exits_with_1_and_other_runs_are_sent(
     results: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = sorted(Path(results).glob("2*/records/*.json"))[0]
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}))
     assert main(["push", "--results", results]) == 1
-    told = capsys.readouterr().out
-    assert f"skipped: {path}" in told
-    assert "is newer than" in told
+    output = capsys.readouterr().out
+    assert f"skipped: {path}" in output
+    assert "is newer than" in output
     assert main(["verify", "--results", results]) == 1
     assert "not compared: " in capsys.readouterr().out
 
 
-def test_a_full_disk_ends_with_3_names_the_place_and_loses_nothing(
+def test_full_disk_exits_with_3_names_the_path_and_loses_nothing(
     results: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for count in (0, 3, 30):
         with full_at(monkeypatch, count):
             assert main(["push", "--results", results]) == 3
-        told = capsys.readouterr().err
-        assert f"uploader: {results}" in told
-        assert "No space left on device" in told
+        output = capsys.readouterr().err
+        assert f"uploader: {results}" in output
+        assert "No space left on device" in output
     assert main(["push", "--results", results]) == 0
     assert main(["verify", "--results", results]) == 0
 
 
-def test_help_imports_neither_engine_nor_client() -> None:
+def test_help_imports_neither_duckdb_nor_the_bigquery_client() -> None:
     script = (
         "import sys\nfrom uploader.cli.main import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
@@ -467,7 +469,7 @@ def test_help_imports_neither_engine_nor_client() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_opening_the_local_warehouse_waits_for_no_parser_of_sql(results: str) -> None:
+def test_opening_the_local_warehouse_does_not_import_the_sql_parser(results: str) -> None:
     main(["push", "--results", results, "--quiet"])
     script = (
         "import sys\nfrom pathlib import Path\nfrom uploader.local import LocalWarehouse\n"
@@ -479,7 +481,7 @@ def test_opening_the_local_warehouse_waits_for_no_parser_of_sql(results: str) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "[(1,)]\n", "")
 
 
-def test_no_secret_of_the_environment_reaches_any_output_or_row(tmp_path: Path, results: str) -> None:
+def test_no_secret_from_the_environment_is_in_any_output_or_row(tmp_path: Path, results: str) -> None:
     canary = "canary-4f1c"
     environment = {**os.environ, "SECRET_TOKEN": canary, "BIGQUERY_EMULATOR_HOST": "http://127.0.0.1:9"}
     for command in (["push"], ["status"], ["verify"]):
@@ -496,11 +498,11 @@ def test_no_secret_of_the_environment_reaches_any_output_or_row(tmp_path: Path, 
 
 
 @pytest.mark.process
-def test_three_pushes_at_once_into_one_folder_wait_for_each_other_and_add_each_row_once(tmp_path: Path) -> None:
+def test_three_concurrent_pushes_into_one_folder_wait_for_each_other_and_add_each_row_once(tmp_path: Path) -> None:
     results = results_with(tmp_path / "results", runs=3)
     command = [sys.executable, "-m", "uploader", "push", "--results", str(results.root)]
     started = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    told = [process.communicate()[0].splitlines()[-1] for process in started]
+    output = [process.communicate()[0].splitlines()[-1] for process in started]
     assert [process.returncode for process in started] == [0, 0, 0]
-    assert sorted(told) == ["0 new rows, 0 already present"] * 2 + ["159 new rows, 0 already present"]
+    assert sorted(output) == ["0 new rows, 0 already present"] * 2 + ["159 new rows, 0 already present"]
     assert verify(results, LocalWarehouse(results.root / "warehouse"), values=True).problems == ()

@@ -1,4 +1,4 @@
-"""Pushes under the rules that BigQuery documents and an emulator does not have: the fake service with its options."""
+"""Pushes with documented rules of BigQuery that an emulator does not implement, with options of the fake service."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Open = Callable[..., BigQueryWarehouse]
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Open]]:
-    """Start a service with options; returns what opens a warehouse on it, as an account and through a proxy."""
+    """Start a service with options; return a function that opens a warehouse, as an account and through a proxy."""
     servers: list[Server] = []
 
     def started(**options: Any) -> Open:
@@ -49,9 +49,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Open]]:
         url = servers[-1].__enter__()
         monkeypatch.setenv("NO_GCE_CHECK", "true")
 
-        def opened(account: str = "owner", through: str = url, **asked: Any) -> BigQueryWarehouse:
+        def opened(account: str = "owner", through: str = url, **options: Any) -> BigQueryWarehouse:
             monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"{through}/as/{account}")
-            return connecting.connect("some-project", "data", Options(**asked), QUICK)
+            return connecting.connect("some-project", "data", Options(**options), QUICK)
 
         opened.url, opened.service = url, servers[-1].service  # type: ignore[attr-defined]
         return opened
@@ -67,12 +67,12 @@ def results(tmp_path: Path) -> Results:
 
 
 def sent(results: Results, warehouse: BigQueryWarehouse, name: str = "outbox") -> int:
-    """Push, and return how many rows were new."""
+    """Push and return the number of new rows."""
     return push(results, warehouse, Outbox(results.root.parent / name)).new
 
 
 def complete(results: Results, warehouse: BigQueryWarehouse) -> bool:
-    """Return whether the warehouse holds what the records make."""
+    """Return whether the warehouse has the rows of the records."""
     return verify(results, warehouse, values=True).problems == ()
 
 
@@ -89,17 +89,17 @@ def test_a_dataset_in_a_single_region_needs_no_location_after_init(
 
 
 @pytest.mark.parametrize("path", ["/upload/", "/jobs?"], ids=["load", "insert"])
-def test_a_job_whose_answer_was_lost_is_found_in_a_single_region(
+def test_job_whose_response_was_lost_is_found_in_a_single_region(
     serve: Callable[..., Open], results: Results, path: str
 ) -> None:
     opened = serve()
     opened(location="europe-west3").create()
     lost: list[str] = []
 
-    def plan(number: int, method: str, asked: str) -> Fault | None:
-        if path not in asked or lost:
+    def plan(number: int, method: str, request: str) -> Fault | None:
+        if path not in request or lost:
             return None
-        lost.append(asked)
+        lost.append(request)
         return Fault(reset=True, after=True)
 
     with Proxy(opened.url, plan) as url:  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ def test_a_job_whose_answer_was_lost_is_found_in_a_single_region(
     assert complete(results, opened())
 
 
-def test_rows_that_were_deleted_come_back_once_the_outbox_is_gone(serve: Callable[..., Open], results: Results) -> None:
+def test_deleted_rows_are_restored_after_the_outbox_is_removed(serve: Callable[..., Open], results: Results) -> None:
     opened = serve()
     warehouse = opened()
     warehouse.create()
@@ -121,7 +121,7 @@ def test_rows_that_were_deleted_come_back_once_the_outbox_is_gone(serve: Callabl
 
 
 @pytest.mark.parametrize("append_only", [False, True])
-def test_a_quota_that_was_used_up_blocks_nothing_once_it_is_refilled(
+def test_exceeded_quota_blocks_nothing_after_it_is_refilled(
     serve: Callable[..., Open], results: Results, append_only: bool
 ) -> None:
     now_s = [NIGHT_S]
@@ -139,7 +139,7 @@ def test_a_quota_that_was_used_up_blocks_nothing_once_it_is_refilled(
 
 
 @pytest.mark.parametrize("kind", ["load", "query"])
-def test_errors_that_are_reported_on_a_job_are_followed_by_a_new_job(
+def test_errors_in_a_jobs_status_are_followed_by_a_new_job(
     serve: Callable[..., Open], results: Results, kind: str
 ) -> None:
     opened = serve()
@@ -152,9 +152,7 @@ def test_errors_that_are_reported_on_a_job_are_followed_by_a_new_job(
     assert complete(results, warehouse)
 
 
-def test_in_the_sandbox_dml_is_refused_with_the_way_that_needs_none(
-    serve: Callable[..., Open], results: Results
-) -> None:
+def test_dml_error_in_the_sandbox_recommends_append_only(serve: Callable[..., Open], results: Results) -> None:
     opened = serve(sandbox=True, clock=lambda: NIGHT_S)
     warehouse = opened()
     warehouse.create()
@@ -163,7 +161,7 @@ def test_in_the_sandbox_dml_is_refused_with_the_way_that_needs_none(
 
 
 @pytest.mark.parametrize("append_only", [True, False])
-def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
+def test_rows_of_expired_partitions_do_not_count_as_missing(
     serve: Callable[..., Open], tmp_path: Path, capsys: pytest.CaptureFixture[str], append_only: bool
 ) -> None:
     from google.cloud import bigquery
@@ -191,7 +189,7 @@ def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
     assert complete(results, later)
 
 
-def test_a_dataset_made_by_an_older_version_is_told_and_made_ready_by_migrate(
+def test_dataset_of_an_older_version_is_reported_and_updated_by_migrate(
     serve: Callable[..., Open], results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened = serve()
@@ -207,9 +205,7 @@ def test_a_dataset_made_by_an_older_version_is_told_and_made_ready_by_migrate(
     assert f"{ROWS} new rows" in capsys.readouterr().out
 
 
-def test_an_account_that_may_not_write_is_told_which_permission_it_lacks(
-    serve: Callable[..., Open], results: Results
-) -> None:
+def test_missing_write_permission_is_named(serve: Callable[..., Open], results: Results) -> None:
     accounts = {
         "reader": JOB_USER | DATA_VIEWER,
         "writer": (JOB_USER | DATA_EDITOR) - {"tables.create"},
@@ -224,7 +220,7 @@ def test_an_account_that_may_not_write_is_told_which_permission_it_lacks(
         assert len(outbox.pending()) == 4
 
 
-def test_two_accounts_that_may_not_see_each_others_jobs_send_the_same_batches(
+def test_accounts_that_may_not_read_each_others_jobs_send_the_same_batches(
     serve: Callable[..., Open], results: Results
 ) -> None:
     least = JOB_USER | DATA_EDITOR

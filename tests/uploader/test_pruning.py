@@ -1,4 +1,4 @@
-"""What bounds the days that a statement reads, and what only seems to."""
+"""Which filters bound the days that a statement reads, and which do not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_comparison_of_day_with_a_constant_bounds_a_scan(bound: str) -> None:
         "c.day >= NULL",
     ],
 )
-def test_condition_that_is_no_constant_lower_bound_of_day_does_not_bound_a_scan(condition: str) -> None:
+def test_condition_other_than_a_constant_lower_bound_does_not_bound_a_scan(condition: str) -> None:
     assert unbounded(f"SELECT run_id FROM cells AS c WHERE {condition}") == ["cells"]
 
 
@@ -117,7 +117,7 @@ def test_the_number_of_an_interval_keeps_its_type() -> None:
         ("2020-02-29", "DATE '2020-02-29'", "Reads the days from 2020-02-29 on."),
     ],
 )
-def test_a_view_of_a_dataset_bounds_its_days_and_says_so(
+def test_view_of_a_dataset_bounds_its_days_and_describes_them(
     name: str, append_only: bool, first_day: str | None, bound: str, meaning: str
 ) -> None:
     made = ddl.create_view("p.d", name, first_day, append_only=append_only)
@@ -134,7 +134,7 @@ def test_the_view_of_an_append_only_table_numbers_rows_by_day_too() -> None:
 
 
 def test_views_over_appended_rows_have_the_rows_of_views_over_merged_ones(tmp_path: Path) -> None:
-    """Every key twice, on two days: filtered before the rows are numbered, and after."""
+    """Every key twice, on two days: filtered before and after deduplication."""
     results = results_with(tmp_path / "results", runs=3)
     warehouse = LocalWarehouse(results.root / "warehouse")
     warehouse.create()
@@ -165,15 +165,15 @@ def test_views_of_the_local_warehouse_read_every_day() -> None:
 
 
 class Recording(LocalWarehouse):
-    """A local warehouse that keeps the statements it is asked."""
+    """A local warehouse that records its statements."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.asked: list[str] = []
+        self.statements: list[str] = []
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
-        """Keep a statement and answer it."""
-        self.asked.append(sql)
+        """Record and run a statement."""
+        self.statements.append(sql)
         return super().query(sql, parameters)
 
 
@@ -183,5 +183,5 @@ def test_verify_reads_no_table_for_all_days(tmp_path: Path) -> None:
     warehouse.create()
     push(results, warehouse, Outbox(results.root / "outbox"))
     assert verify(results, warehouse, values=True).problems == ()
-    assert {name for sql in warehouse.asked for name in tables_read(sql)} >= set(BY_NAME)
-    assert {sql: tables for sql in warehouse.asked if (tables := unbounded(sql))} == {}
+    assert {name for sql in warehouse.statements for name in tables_read(sql)} >= set(BY_NAME)
+    assert {sql: tables for sql in warehouse.statements if (tables := unbounded(sql))} == {}

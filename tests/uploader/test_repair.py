@@ -1,4 +1,4 @@
-"""What a warehouse lost comes back from the records: damaged files, manifests, and rows that are marked as sent."""
+"""Repairs restore lost rows from the records: after damaged files or manifests, and of rows marked as sent."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ DAMAGES: list[Callable[[Path], None]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_named_by_query_verify_and_push_and_repaired_by_one_command(
+def test_damaged_file_is_reported_by_query_verify_and_push_and_repaired_by_one_command(
     damage: Callable[[Path], None], results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = only_file(folder, "measurements")
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_named_by_query_verify_and_push_and_repaired_by_one_co
     store_run(results.root, 2, count=1)
     for command in (["query", COUNT], ["verify"], ["push"]):
         if command == ["push"] and damage is garble:
-            continue  # the keys can still be read, so that new rows are taken
+            continue  # the keys are still readable, so new rows are added
         assert uploader(results, *command) == 3
         message = capsys.readouterr().err
         assert str(path) in message
@@ -92,7 +92,7 @@ def test_a_damaged_file_is_named_by_query_verify_and_push_and_repaired_by_one_co
 
 
 @pytest.mark.parametrize("damage", [one for one in DAMAGES if one is not garble])
-def test_push_without_new_rows_names_a_file_that_is_missing_or_cut_off(
+def test_push_without_new_rows_reports_a_missing_or_truncated_file(
     damage: Callable[[Path], None], results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = only_file(folder, "cells")
@@ -122,13 +122,13 @@ def test_a_damaged_file_that_was_replaced_by_a_good_copy_needs_no_repair(results
     assert uploader(results, "verify", "--values") == 0
 
 
-def test_a_file_that_was_set_aside_is_taken_in_again_once_it_can_be_read(
+def test_file_set_aside_is_added_again_once_it_is_readable(
     results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = only_file(folder, "measurements")
     good = path.read_bytes()
     cut(path)
-    shutil.rmtree(results.runs()[0].folder)  # its rows have no record any more
+    shutil.rmtree(results.runs()[0].folder)  # its rows no longer have a record
     assert uploader(results, "push", "--repair") == 1
     aside = folder / "damaged" / "measurements" / path.name
     printed = capsys.readouterr().out
@@ -155,7 +155,7 @@ def test_imported_attempts_in_a_damaged_file_are_reported_as_lost(
     assert uploader(results, "push", "--repair") == 0
 
 
-def test_rows_that_are_marked_as_sent_come_back_by_a_repair(
+def test_repair_restores_rows_that_are_marked_as_sent(
     results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = json.loads((folder / NAME).read_text())
@@ -174,7 +174,7 @@ def test_rows_that_are_marked_as_sent_come_back_by_a_repair(
 
 
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
-def test_rows_of_every_table_come_back_by_a_repair(results: Results, folder: Path, table: str) -> None:
+def test_repair_restores_rows_of_every_table(results: Results, folder: Path, table: str) -> None:
     manifest = json.loads((folder / NAME).read_text())
     manifest["tables"][table] = []
     (folder / NAME).write_text(json.dumps(manifest))
@@ -182,8 +182,8 @@ def test_rows_of_every_table_come_back_by_a_repair(results: Results, folder: Pat
     assert uploader(results, "verify") == 0
 
 
-def test_a_batch_whose_name_a_file_has_already_brings_back_rows_that_were_in_another_file(tmp_path: Path) -> None:
-    """The first file of the second batch lacks the rows that the first batch had brought."""
+def test_batch_with_the_name_of_an_existing_file_restores_rows_of_another_file(tmp_path: Path) -> None:
+    """The first file of the second batch lacks the rows of the first batch."""
     results, made = results_with(tmp_path / "results", runs=1, count=1), LocalWarehouse(tmp_path / "warehouse")
     made.create()
     push(results, made, Outbox(tmp_path / "one"))
@@ -198,17 +198,17 @@ def test_a_batch_whose_name_a_file_has_already_brings_back_rows_that_were_in_ano
     assert made.query("SELECT COUNT(*) AS n FROM cells").rows == [(2,)]
 
 
-def test_altered_and_doubled_rows_are_reported_with_what_to_do(
+def test_altered_and_duplicate_rows_are_reported_with_advice(
     results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import duckdb
 
     path = only_file(folder, "cells")
     first, second = (run.run_id for run in results.runs())
-    whole = path.rename(folder / "whole.parquet")
+    original = path.rename(folder / "original.parquet")
     changed = f"CASE WHEN run_id = '{first}' THEN row_hash + 1 ELSE row_hash END"
-    altered = f"SELECT * REPLACE ({changed} AS row_hash) FROM '{whole}'"
-    duckdb.sql(f"COPY ({altered} UNION ALL SELECT * FROM '{whole}' WHERE run_id = '{second}') TO '{path}'")
+    altered = f"SELECT * REPLACE ({changed} AS row_hash) FROM '{original}'"
+    duckdb.sql(f"COPY ({altered} UNION ALL SELECT * FROM '{original}' WHERE run_id = '{second}') TO '{path}'")
     assert uploader(results, "push", "--repair") == 1
     printed = capsys.readouterr().out
     assert f"cells, run {first}: the number of rows is right, but their content differs" in printed
@@ -220,7 +220,7 @@ def test_altered_and_doubled_rows_are_reported_with_what_to_do(
     assert uploader(results, "verify") == 0
 
 
-def test_rows_that_are_set_aside_are_tried_again_by_a_repair(results: Results, folder: Path) -> None:
+def test_repair_retries_rows_that_were_set_aside(results: Results, folder: Path) -> None:
     box = outbox(results)
     [row] = [row for row in box_rows(results) if row["run_id"] == results.runs()[0].run_id]
     shutil.rmtree(folder)
@@ -237,7 +237,7 @@ def box_rows(results: Results) -> list[dict[str, object]]:
     return [json.loads(row.line) for row in found if row.table is CELLS]
 
 
-def test_a_deleted_warehouse_is_noticed_by_a_push_and_filled_again(
+def test_push_detects_a_deleted_warehouse_and_sends_everything_again(
     results: Results, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(folder)
@@ -263,13 +263,13 @@ def test_an_import_into_a_deleted_warehouse_lets_the_next_push_send_everything(
 
 
 class Forgetful(LocalWarehouse):
-    """Keeps rows from the second run's day on."""
+    """A warehouse that retains rows from the second run's day on."""
 
     def retained_from(self) -> str | None:
         return "2026-01-02"
 
 
-def test_runs_from_before_what_a_warehouse_keeps_are_neither_sent_nor_compared(tmp_path: Path) -> None:
+def test_runs_older_than_the_retention_are_neither_sent_nor_compared(tmp_path: Path) -> None:
     results, made = results_with(tmp_path / "results", runs=2, count=1), Forgetful(tmp_path / "warehouse")
     made.create()
     done = push(results, made, Outbox(tmp_path / "outbox"))
@@ -280,7 +280,7 @@ def test_runs_from_before_what_a_warehouse_keeps_are_neither_sent_nor_compared(t
     assert (repaired.restored, repaired.remaining, repaired.expired, repaired.lost) == ((), (), 1, 0)
 
 
-def test_attempts_without_record_from_before_what_a_warehouse_keeps_are_not_lost(tmp_path: Path) -> None:
+def test_attempts_older_than_the_retention_do_not_count_as_lost(tmp_path: Path) -> None:
     results, outbox = results_with(tmp_path / "results", runs=2, count=1), Outbox(tmp_path / "outbox")
     push(results, FakeWarehouse(), outbox)
     shutil.rmtree(results.runs()[0].folder)
@@ -293,7 +293,7 @@ def test_attempts_without_record_from_before_what_a_warehouse_keeps_are_not_lost
 
 
 @pytest.mark.parametrize(("first_day", "forgotten"), [(None, 2), ("2026-01-02", 1), ("2026-01-03", None)])
-def test_a_warehouse_that_is_empty_because_every_row_is_too_old_counts_as_complete(
+def test_warehouse_whose_rows_have_all_expired_counts_as_complete(
     first_day: str | None, forgotten: int | None, tmp_path: Path
 ) -> None:
     results, box = results_with(tmp_path / "results", runs=2, count=1), Outbox(tmp_path / "outbox")
@@ -302,7 +302,7 @@ def test_a_warehouse_that_is_empty_because_every_row_is_too_old_counts_as_comple
     assert (found and found.sent, box.done()) == (forgotten, 4 if forgotten is None else 0)
 
 
-def test_a_records_folder_that_cannot_be_listed_is_left_out_and_never_counts_as_complete(
+def test_unreadable_records_folder_is_skipped_and_never_counts_as_complete(
     results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = results.runs()[0].folder / "records"
@@ -317,7 +317,7 @@ def test_a_records_folder_that_cannot_be_listed_is_left_out_and_never_counts_as_
     assert uploader(results, "push", "--repair") == 1
 
 
-def test_a_closed_engine_that_was_shut_in_is_shut_in_when_it_opens_again(folder: Path, tmp_path: Path) -> None:
+def test_file_access_stays_restricted_after_the_connection_is_reopened(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("a\ncanary\n")
     made = LocalWarehouse(folder)
     made.restrict_file_access()
@@ -328,7 +328,7 @@ def test_a_closed_engine_that_was_shut_in_is_shut_in_when_it_opens_again(folder:
 
 
 @pytest.mark.parametrize("spoil", ["a damaged file", "a missing manifest"])
-def test_killed_at_any_file_operation_of_a_repair_the_next_one_finishes_it(
+def test_next_repair_completes_one_that_was_killed_at_any_file_operation(
     spoil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "translated_views", dict)  # no view is read here
@@ -368,7 +368,7 @@ def repair_into(results: Results, place: Path) -> None:
     repair(results, made, Outbox(place / "outbox"), PushSummary(), lambda text: None)
 
 
-def test_a_failure_that_no_file_is_to_blame_for_names_none(folder: Path) -> None:
+def test_error_without_a_damaged_file_names_no_file(folder: Path) -> None:
     with pytest.raises(WarehouseFailure, match="the query failed: Conversion Error") as raised:
         LocalWarehouse(folder).query("SELECT CAST(run_id AS INT64) AS n FROM runs")
     assert not isinstance(raised.value, FileDamaged)
@@ -379,20 +379,20 @@ def test_every_statement_of_verify_and_repair_is_bounded_by_day(
 ) -> None:
     from sqlglot import exp, parse_one
 
-    asked: list[str] = []
+    statements: list[str] = []
     query = LocalWarehouse.query
 
     def noted(self: LocalWarehouse, sql: str, parameters: dict[str, str] | None = None) -> object:
-        asked.append(sql)
+        statements.append(sql)
         return query(self, sql, parameters)
 
     monkeypatch.setattr(LocalWarehouse, "query", noted)
     assert uploader(results, "verify", "--values") == 0
     assert uploader(results, "push", "--repair") == 0
-    for sql in asked:
+    for sql in statements:
         for table in parse_one(sql, read="bigquery").find_all(exp.Table):
             select = table.find_ancestor(exp.Select)
             assert select is not None
             bound = [one for one in select.args["where"].find_all(exp.Column) if one.name == "day"]
             assert bound, sql
-    assert len(asked) > 8
+    assert len(statements) > 8

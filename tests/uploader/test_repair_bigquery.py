@@ -1,4 +1,4 @@
-"""Rows that BigQuery lost come back from the records, with the real client against the fake service and an emulator."""
+"""Repairs restore rows in BigQuery from the records, with the real client, the fake service and an emulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def changed(address: str, sql: str) -> None:
     warehouse.close()
 
 
-def test_deleted_rows_come_back_and_doubled_ones_are_reported(
+def test_deleted_rows_are_restored_and_duplicates_reported(
     emulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = results_with(tmp_path / "results", runs=2, count=1)
@@ -46,7 +46,7 @@ def test_deleted_rows_come_back_and_doubled_ones_are_reported(
     assert main(["verify", "--values", *flags]) == 0
 
 
-def test_tables_that_were_deleted_and_made_anew_are_filled_by_the_next_push(
+def test_next_push_fills_tables_that_were_deleted_and_created_again(
     emulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = results_with(tmp_path / "results", runs=1, count=1)

@@ -1,4 +1,4 @@
-"""Rows that are refused: set aside one by one, unless every row that is tried is refused."""
+"""Refused rows are set aside individually, unless every row tried is refused."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ def measurements_refused(row: dict[str, object]) -> str | None:
     return "Unable to parse" if "metric" in row and "value" in row else None
 
 
-def test_if_every_row_that_is_tried_is_refused_none_is_set_aside_and_the_push_fails(
-    results: Results, outbox: Outbox
-) -> None:
+def test_push_fails_without_dead_letters_if_every_tried_row_is_refused(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(refuses=measurements_refused)
     with pytest.raises(
         AllRowsRefused, match=r"refuses every row of measurements that was tried \(5\): Unable to parse"
@@ -52,7 +50,7 @@ def test_if_every_row_that_is_tried_is_refused_none_is_set_aside_and_the_push_fa
     assert counts(warehouse) == ALL | {"measurements": 0}
 
 
-def test_once_the_refusal_is_over_the_next_push_sends_each_row_once(results: Results, outbox: Outbox) -> None:
+def test_next_push_after_a_refusal_sends_each_row_once(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(refuses=measurements_refused)
     with pytest.raises(AllRowsRefused):
         push(results, warehouse, outbox)
@@ -102,7 +100,7 @@ def test_a_damaged_file_stops_the_batches_of_its_table_only(results: Results, ou
     assert push(results, warehouse, outbox).arrived == {"runs": 2}
 
 
-def test_killed_at_any_file_operation_while_rows_are_refused_nothing_is_lost(
+def test_nothing_is_lost_when_a_push_with_refused_rows_is_killed_at_any_file_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = results_with(tmp_path / "results", runs=1, count=1)
@@ -122,7 +120,7 @@ def test_killed_at_any_file_operation_while_rows_are_refused_nothing_is_lost(
     assert count > 20
 
 
-def test_a_row_that_is_too_long_stays_set_aside_when_the_others_are_tried_again(tmp_path: Path, outbox: Outbox) -> None:
+def test_row_that_is_too_long_stays_set_aside_when_the_others_are_retried(tmp_path: Path, outbox: Outbox) -> None:
     store_run(tmp_path / "results", 0, count=1, reason="x" * LONGEST_ROW_BYTES)
     warehouse = FakeWarehouse(refuses=lambda row: "no" if row.get("unit") == "B" else None)
     results = Results(tmp_path / "results")

@@ -1,4 +1,4 @@
-"""Pushes to the fake service where it is stricter than the emulator: errors on jobs, regions, rights, limits."""
+"""Pushes to the fake service where it is stricter than the emulator: errors of jobs, regions, permissions, limits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pushed(results: Results, warehouse: BigQueryWarehouse, name: str = "outbox")
 def test_batch_whose_job_failed_is_sent_by_the_next_push(
     results: Results, opens: Opens, reason: str, kind: str
 ) -> None:
-    """The service reports these on the job; a job's failure must not stay the batch's."""
+    """The service reports these in the job's status; a failed job must not block its batch."""
     server = Server()
     with server as url:
         warehouse = opens(url)
@@ -70,7 +70,7 @@ def test_batch_whose_job_failed_is_sent_by_the_next_push(
 
 
 @pytest.mark.parametrize("rights", [JOB_USER | DATA_VIEWER, DATA_EDITOR, JOB_USER], ids=["read", "no jobs", "no data"])
-def test_account_without_the_rights_is_told_the_permission_and_keeps_its_batches(
+def test_missing_permission_is_named_and_batches_stay_pending(
     results: Results, opens: Opens, rights: frozenset[str]
 ) -> None:
     with Server(Service(accounts={"alice": rights})) as url:
@@ -82,7 +82,7 @@ def test_account_without_the_rights_is_told_the_permission_and_keeps_its_batches
         owner.close()
 
 
-def test_sandbox_takes_appended_rows_and_shows_each_once(results: Results, opens: Opens) -> None:
+def test_sandbox_accepts_appended_rows_and_views_remove_duplicates(results: Results, opens: Opens) -> None:
     with Server(Service(sandbox=True, clock=lambda: NOON_2026_01_02)) as url:
         warehouse = opens(url, append_only=True)
         warehouse.create()

@@ -237,7 +237,7 @@ def test_account_that_may_only_run_jobs_sees_its_own_jobs_alone() -> None:
         assert list(bob.list_jobs()) == []
 
 
-def test_account_that_may_read_but_not_write_is_told_the_permission() -> None:
+def test_missing_permission_of_a_read_only_account_is_named() -> None:
     """docs/access-control: DML and load jobs need tables.updateData; a job that lacks it ends with accessDenied."""
     with serving(accounts={"reader": JOB_USER | DATA_VIEWER, "runner": JOB_USER}) as (_, url, _):
         reader, runner = client(url, "reader"), client(url, "runner")
