@@ -129,7 +129,7 @@ class LocalWarehouse:
         raise AssertionError("the last attempt returns or raises")
 
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
-        """Return None: reading costs nothing. Raises `BadInput` for what is no single SELECT."""
+        """Return None: reading is free. Raises `BadInput` unless the query is a single SELECT."""
         to_duckdb(sql)
         return None
 

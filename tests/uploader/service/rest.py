@@ -1,4 +1,4 @@
-"""The fake service's REST surface: each documented method that the uploader and its tests use, and no other.
+"""The REST API of the fake service: only the documented methods that the uploader and its tests use.
 
 Source: cloud.google.com/bigquery/docs/reference/rest. A method that is missing answers 501 and names itself.
 """
@@ -28,7 +28,7 @@ QUERIES = r"/projects/(?P<project>[^/]+)/queries"
 
 @dataclass(frozen=True)
 class Asked:
-    """One request: who asks, for what, and with which body."""
+    """One request: account, method, path and body."""
 
     account: str
     method: str
@@ -51,7 +51,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Given:
-    """One answer."""
+    """One response."""
 
     body: Mapping[str, Any] | None
     status: int = 200
@@ -62,15 +62,15 @@ Route = Callable[["Rest", Asked, dict[str, str]], Given]
 
 
 class Rest:
-    """Answers requests from a service."""
+    """Handles requests with a service."""
 
     def __init__(self, service: Service) -> None:
-        """Take the service."""
+        """Store the service."""
         self.service = service
         self._uploads: dict[str, tuple[Asked, bytes]] = {}
 
     def answer(self, asked: Asked) -> Given:
-        """Answer one request; a refusal is an answer, too."""
+        """Handle one request; a `Refusal` becomes an error response."""
         try:
             if asked.path == "/":
                 return Given({})
@@ -88,14 +88,14 @@ class Rest:
     # Uploads
 
     def start_upload(self, asked: Asked) -> Given:
-        """Begin a resumable upload."""
+        """Start a resumable upload."""
         name = uuid.uuid4().hex
         self._uploads[name] = (asked, b"")
         target = f"{asked.origin}/upload/bigquery/v2{asked.path.removeprefix('/upload')}"
         return Given({}, headers={"Location": f"{target}?uploadType=resumable&upload_id={name}"})
 
     def continue_upload(self, asked: Asked, parts: dict[str, str]) -> Given:
-        """Take a part of a resumable upload; the last one starts the job."""
+        """Store a part of a resumable upload; the last one starts the job."""
         first, content = self._uploads[asked.query["upload_id"]]
         content += asked.body
         total = asked.headers.get("content-range", "").rpartition("/")[2]
@@ -229,7 +229,7 @@ def _upload(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
         return rest.start_upload(asked)
     boundary = asked.headers["content-type"].partition("boundary=")[2].strip('"').encode()
     parts_found = asked.body.split(b"--" + boundary)
-    if len(parts_found) != 4:  # the client ended while it sent
+    if len(parts_found) != 4:  # the client was killed while it sent
         raise problems.invalid("The request body is incomplete")
     _, metadata, content, _ = parts_found
     given = json.loads(metadata.partition(b"\r\n\r\n")[2])

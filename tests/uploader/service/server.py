@@ -22,10 +22,10 @@ PREFIX = re.compile(r"(?P<account>/as/[^/]+)?(?P<upload>/upload)?/bigquery/v2(?P
 
 
 class Server:
-    """Serves one `Service` over HTTP until its block ends."""
+    """Serves one `Service` over HTTP within a block."""
 
     def __init__(self, service: Service | None = None) -> None:
-        """Take the service, or make one without options."""
+        """Use the service, by default one without options."""
         self.service = service or Service()
         self.requests: list[Asked] = []
         self._rest = Rest(self.service)
@@ -38,12 +38,12 @@ class Server:
             disable_nagle_algorithm = True
 
             def log_message(self, format: str, *args: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
             def do_GET(self) -> None:
                 serving.handle(self)
 
-            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names that the base class asks for
+            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names required by the base class
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -56,7 +56,7 @@ class Server:
         self.service.close()
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
-        """Answer one request."""
+        """Handle one request."""
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         split = urlsplit(request.path)
         found = PREFIX.fullmatch(split.path)

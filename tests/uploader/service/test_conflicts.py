@@ -1,4 +1,4 @@
-"""Which changes of a table conflict on the fake service, seen through the real client."""
+"""Conflicts between changes of a table on the fake service, with the real client."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def keys(asking: Any) -> list[int]:
 
 
 def together(service: Service, asking: Any, *statements: str) -> list[Any]:
-    """Start statements that all take their snapshot before any of them writes; return their jobs once they ended."""
+    """Start statements that all take their snapshot before any of them writes; return their completed jobs."""
     service.prompt_s = 0.01
     with service.held() as gate:
         jobs = [start(asking, sql) for sql in statements]
@@ -149,7 +149,7 @@ def test_statement_outside_of_a_transaction_waits_for_one_and_sees_its_changes(s
 
 
 def test_statement_that_meets_others_too_often_could_not_be_serialized(service: Service, asking: Any) -> None:
-    """docs/data-manipulation-language: a statement that conflicts is run again up to three times, then fails."""
+    """docs/data-manipulation-language: a conflicting statement is retried up to three times, then fails."""
     ask(asking, MERGE)
     work = service.engine.begin(lasting=True)
     service.engine.claim(work, "some-project:d.t")
