@@ -34,7 +34,7 @@ class KillingProxy(Proxy):
         self.began.set()
         if self._killed(request, number, after=False):
             return
-        answer = self.asked(request, body)
+        answer = self.forward(request, body)
         if not self._killed(request, number, after=True):
             self.answer(request, answer)
 

@@ -116,7 +116,7 @@ class Rounds:
 def kill_one_by_one(rounds: Rounds, kills: int, *, every_boundary: bool) -> None:
     """Kill pushes of one folder, and half of those that follow; then push to completion.
 
-    Ends after so many kills; where every boundary is asked for, not before each of them had one.
+    Ends after a number of kills; if every boundary is required, not before each of them had one.
     """
     tally, results = rounds.tally, rounds.folder / "alone"
     for number, kill in enumerate(_kills(rounds), start=1):

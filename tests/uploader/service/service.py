@@ -103,7 +103,7 @@ class Service:
             self._failures[kind.upper()] += errors
 
     @contextmanager
-    def held(self) -> Iterator[Gate]:
+    def blocked(self) -> Iterator[Gate]:
         """Block mutating statements and transactions after their snapshot until the end of the block."""
         self._gate = gate = Gate()
         try:
