@@ -124,7 +124,11 @@ def test_each_row_is_stored_once_when_a_third_of_all_requests_fail(
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [
-        (Fault(403, "accessDenied", "no bigquery.tables.get"), NotAllowed, "no bigquery.tables.get.*least roles"),
+        (
+            Fault(403, "accessDenied", "no bigquery.tables.get"),
+            NotAllowed,
+            "no bigquery.tables.get.*uploader init prints the roles",
+        ),
         (Fault(403, "quotaExceeded", "too many"), QuotaExceeded, "push again when the quota is refilled"),
         (Fault(403, "billingNotEnabled", "billing"), NotAllowed, "--append-only"),
         (Fault(401, "authError", "expired"), NotAllowed, "auth application-default login"),
