@@ -1,1 +1,1 @@
-"""Where it goes: records as rows, in Parquet files beside the results or in BigQuery, exactly once."""
+"""Uploads records as rows, exactly once, to Parquet files next to the results or to BigQuery."""

@@ -1,4 +1,4 @@
-"""`python -m uploader` is the command `uploader`."""
+"""`python -m uploader` runs the command `uploader`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A client of BigQuery: whose credentials it has, and how an emulator is told from Google."""
+"""Creates BigQuery clients: with the user's credentials, or anonymous for an emulator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uploader.bigquery import BigQueryWarehouse
 from uploader.errors import BadInput
 from uploader.jobs import REQUEST_S, Jobs
 from uploader.reachable import EMULATOR
-from uploader.retry import Deadline, Patience
+from uploader.retry import Deadline, RetryPolicy
 from uploader.warehouse import Options
 
 if TYPE_CHECKING:
@@ -19,45 +19,45 @@ if TYPE_CHECKING:
 SCOPES = ("https://www.googleapis.com/auth/bigquery",)
 
 
-def connect(project: str, dataset: str, options: Options, patience: Patience | None = None) -> BigQueryWarehouse:
-    """Return a dataset of a project. Raises `BadInput` without the libraries, `NotAllowed` without credentials."""
+def connect(project: str, dataset: str, options: Options, policy: RetryPolicy | None = None) -> BigQueryWarehouse:
+    """Open a dataset of a project. Raises `BadInput` without the libraries, `NotAllowed` without credentials."""
     deadline = Deadline(options.deadline_s)
-    jobs = Jobs(client(project, options, deadline), patience or Patience(), deadline, reachable.check)
+    jobs = Jobs(client(project, options, deadline), policy or RetryPolicy(), deadline, reachable.check)
     return BigQueryWarehouse(jobs, dataset, options)
 
 
 def client(project: str, options: Options, deadline: Deadline) -> bigquery.Client:
-    """Return a client; where BIGQUERY_EMULATOR_HOST names an emulator, one that asks it and needs no credentials.
+    """Return a client; if BIGQUERY_EMULATOR_HOST names an emulator, an anonymous one of the emulator.
 
-    No request of it lasts longer than the deadline leaves, whatever the client's own limit is: it waits for the rows of
-    a query for 120 s at least.
+    The deadline limits each of its requests, also where the library sets a longer timeout: for a query's rows it is at
+    least 120 s.
     """
     try:
         from google.cloud import bigquery
     except ImportError as error:
         raise BadInput(
-            "--to: BigQuery needs its client library: pip install 'keras-benchmark-matrix[bigquery]' (as the extra of "
-            "however this program was installed)"
+            "--to: BigQuery needs its client library: pip install 'keras-benchmark-matrix[bigquery]' (or the extra "
+            "`bigquery` of the way this program was installed)"
         ) from error
     try:
         found = _credentials(options)
         return bigquery.Client(project, credentials=found, location=options.location, _http=_session(found, deadline))
-    except refusals.kinds() as error:
-        raise refusals.explained(f"connect to project {project}", error) from None
+    except refusals.client_errors() as error:
+        raise refusals.to_upload_error(f"connect to project {project}", error) from None
 
 
 def _session(found: Any, deadline: Deadline) -> Any:
-    """Return a session with these credentials whose requests, those for a token included, end with the deadline."""
+    """Return a session with these credentials; the deadline limits its requests, including those for tokens."""
     from google.auth.transport.requests import AuthorizedSession, Request
     from requests import Session
     from requests.adapters import HTTPAdapter
 
     class Limited(HTTPAdapter):
-        """Shortens the time limit of each request to what the deadline leaves."""
+        """Limits the timeout of each request to the time until the deadline."""
 
         def send(self, request: Any, stream: bool = False, timeout: Any = None, *args: Any, **given: Any) -> Any:
-            connect, answer = timeout if isinstance(timeout, tuple) else (timeout, timeout)
-            limits = deadline.left_s(connect or REQUEST_S), deadline.left_s(answer or REQUEST_S)
+            connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+            limits = deadline.left_s(connect or REQUEST_S), deadline.left_s(read or REQUEST_S)
             return super().send(request, stream, limits, *args, **given)
 
     tokens = Session()
@@ -69,15 +69,15 @@ def _session(found: Any, deadline: Deadline) -> Any:
 
 
 def _credentials(options: Options) -> Any:
-    """Return anonymous credentials for an emulator, else Application Default ones, impersonating where asked."""
+    """Return anonymous credentials for an emulator, else Application Default Credentials, impersonated if requested."""
     from google.auth import credentials, default, exceptions, impersonated_credentials
 
     if os.environ.get(EMULATOR):
         return credentials.AnonymousCredentials()
     try:
         found, _ = default(scopes=SCOPES)
-    except (AttributeError, KeyError, TypeError):  # what google-auth makes of a file that is JSON and no credentials
-        raise exceptions.DefaultCredentialsError("The file that holds them is JSON, but no credentials.") from None
+    except (AttributeError, KeyError, TypeError):  # raised by google-auth for a JSON file without credentials
+        raise exceptions.DefaultCredentialsError("The file is JSON, but contains no credentials.") from None
     if options.impersonate is None:
         return found
     return impersonated_credentials.Credentials(found, options.impersonate, SCOPES)

@@ -1,6 +1,7 @@
-"""Which Parquet files of the local warehouse cannot be read, and why.
+"""Finds unreadable Parquet files of the local warehouse.
 
-Every value of a file is read. Not found: a value that was changed into another one (see `uploader verify --values`).
+Every value of a file is read. A value that was replaced by another valid one is detected only by `uploader verify
+--values`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ PARQUET_END = b"PAR1"
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """A file that the manifest names and nobody can read."""
+class DamagedFile:
+    """A file that the manifest names and that cannot be read."""
 
     table: Table
     path: Path
@@ -36,45 +37,44 @@ class Damage:
         return f"{self.path}: {self.reason}"
 
 
-def damages(folder: Path, tables: Sequence[Table] = TABLES) -> list[Damage]:
+def find_damaged(folder: Path, tables: Sequence[Table] = TABLES) -> list[DamagedFile]:
     """Return the damaged files of these tables. Raises `WarehouseFailure`."""
     reader, named = Reader(), _named(folder, tables)
-    found = [Damage(table, path, why) for table, path in named if (why := reader.unreadable(table, path)) is not None]
+    found = [
+        DamagedFile(table, path, why) for table, path in named if (why := reader.unreadable(table, path)) is not None
+    ]
     return [
         one for one in found if (one.table, one.path) in _named(folder, tables)
     ]  # a compaction may have come between
 
 
-def incomplete(folder: Path) -> list[Damage]:
-    """Return the files that are missing or do not end as Parquet files do; reads the last bytes of each.
-
-    Raises `WarehouseFailure`.
-    """
-    found = [(table, path, _incompleteness(path)) for table, path in _named(folder, TABLES)]
-    return [Damage(table, path, reason) for table, path, reason in found if reason is not None]
+def find_truncated(folder: Path) -> list[DamagedFile]:
+    """Return the files that are missing or truncated; reads the last bytes of each. Raises `WarehouseFailure`."""
+    found = [(table, path, _truncation(path)) for table, path in _named(folder, TABLES)]
+    return [DamagedFile(table, path, reason) for table, path, reason in found if reason is not None]
 
 
-def refusal(found: Sequence[Damage]) -> FileDamaged:
-    """Return the error that names damaged files and what to do."""
+def damaged_error(found: Sequence[DamagedFile]) -> FileDamaged:
+    """Return the error for damaged files."""
     listed = "\n  ".join(map(str, found[:MOST_LISTED]))
     more = f"\n  and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
     return FileDamaged(
         f"the warehouse has {len(found)} damaged file{'s' if len(found) > 1 else ''}:\n  {listed}{more}\n"
-        "no query is answered and new rows of its table stay pending: set the file aside and send its rows "
-        "again from the records with: uploader push --repair, and the same --to and --results"
+        "queries fail and new rows of its table stay pending until the file is set aside and its rows are sent "
+        "again from the records with: uploader push --repair, with the same --to and --results"
     )
 
 
 class Reader:
-    """Reads files to find out whether they can be read."""
+    """Tests whether files can be read, with one DuckDB connection."""
 
     def __init__(self) -> None:
         self._engine: duckdb.DuckDBPyConnection | None = None
 
     def unreadable(self, table: Table, path: Path) -> str | None:
-        """Return why a file cannot be read as one of a table's, None if it can.
+        """Return why a file cannot be read with a table's schema, None if it can.
 
-        Raises `WarehouseFailure` if the reason says nothing about the file, such as missing rights or memory.
+        Raises `WarehouseFailure` if the cause is not the file, such as missing permissions or memory.
         """
         import duckdb
 
@@ -82,7 +82,7 @@ class Reader:
             with path.open("rb"):
                 pass
             self._engine = self._engine or parquet.engine()
-            parquet.rows(self._engine, table, str(path))
+            parquet.count_rows(self._engine, table, str(path))
         except FileNotFoundError:
             return MISSING
         except OSError as error:
@@ -92,12 +92,12 @@ class Reader:
         except duckdb.OutOfMemoryException as error:
             raise WarehouseFailure(f"{path}: cannot be read: not enough memory") from error
         except (duckdb.Error, ValueError) as error:
-            self._engine = None  # an internal error ends an engine
+            self._engine = None  # a connection is unusable after an internal error
             return f"cannot be read: {str(error).splitlines()[0]}"
         return None
 
 
-def _incompleteness(path: Path) -> str | None:
+def _truncation(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -110,7 +110,7 @@ def _incompleteness(path: Path) -> str | None:
         return "is a folder"
     except OSError as error:
         raise WarehouseFailure(f"{path}: cannot be read: {error.strerror or error}") from error
-    return f"is cut off: its {size:,} bytes do not end as a Parquet file does"
+    return f"is truncated: its {size:,} bytes do not end with the Parquet footer"
 
 
 def _named(folder: Path, tables: Sequence[Table]) -> list[tuple[Table, Path]]:

@@ -1,9 +1,9 @@
-"""The tables as BigQuery's DDL and as a page of documentation; both follow from `uploader.schema`."""
+"""The tables as BigQuery DDL and as a page of documentation, generated from `uploader.schema`."""
 
 from __future__ import annotations
 
 from uploader import schema
-from uploader.pruning import bounded_inside
+from uploader.pruning import push_down_day_filters
 from uploader.schema import TABLES, TABLES_VERSION, Column, Mode, Table
 from uploader.sql import meaning_of_view, qualified, since, views
 from uploader.warehouse import MOST_DAYS
@@ -13,12 +13,12 @@ LEASE = "lease"
 
 
 def statements(dataset: str) -> list[str]:
-    """Return what makes every table, and every view over them, in a dataset (`PROJECT.DATASET`)."""
+    """Return the statements that create all tables and views in a dataset (`PROJECT.DATASET`)."""
     return [*(create_table(dataset, table) for table in TABLES), *create_views(dataset).values()]
 
 
 def create_table(dataset: str, table: Table, suffix: str = "") -> str:
-    """Return the DDL of a table: partitioned by day, clustered, each column with its meaning."""
+    """Return the DDL of a table: partitioned by day, clustered, each column with a description."""
     columns = ",\n".join(f"  {_column(column)}" for column in table.columns)
     name = quoted(dataset, table.name + suffix)
     return (
@@ -29,21 +29,22 @@ def create_table(dataset: str, table: Table, suffix: str = "") -> str:
 
 
 def create_lease(dataset: str) -> str:
-    """Return the DDL of the table whose one row every transaction of an uploader updates first (`uploader.ingest`)."""
+    """Return the DDL of the table whose single row every transaction updates first (`uploader.ingest`)."""
     return (
         f"CREATE TABLE IF NOT EXISTS {quoted(dataset, LEASE)}\n"
-        'OPTIONS (description = "One row. Transactions that add rows update it first: of two at once one aborts.")\n'
+        'OPTIONS (description = "One row. Each inserting transaction updates it first, so that concurrent ones '
+        'conflict.")\n'
         "AS SELECT CAST(NULL AS STRING) AS holder, CURRENT_TIMESTAMP() AS taken_at"
     )
 
 
 def count_lease(dataset: str) -> str:
-    """Return the query for the number of rows of `lease`, which reads no column and costs nothing."""
+    """Return the query for the number of rows of `lease`, which reads no column and is free."""
     return f"SELECT COUNT(*) AS n FROM {quoted(dataset, LEASE)}"
 
 
-def fill_lease(dataset: str) -> str:
-    """Return the statement that gives `lease` its row if it has none."""
+def insert_lease_row(dataset: str) -> str:
+    """Return the statement that inserts the row of `lease` if it is missing."""
     lease = quoted(dataset, LEASE)
     return (
         f"INSERT INTO {lease} (holder, taken_at)\nSELECT CAST(NULL AS STRING), CURRENT_TIMESTAMP() FROM (SELECT 1) "
@@ -52,9 +53,9 @@ def fill_lease(dataset: str) -> str:
 
 
 def create_views(dataset: str, first_day: str | None = None, *, append_only: bool = False) -> dict[str, str]:
-    """Return the DDL of each view by its name, in the order in which they can be made.
+    """Return the DDL of each view by name, in an order in which they can be created.
 
-    They read the days from `first_day` on (such as 2026-01-31), without it the last `MOST_DAYS`.
+    They read the days from `first_day` on (such as 2026-01-31), by default the last `MOST_DAYS`.
     """
     return {name: create_view(dataset, name, first_day, append_only=append_only) for name in views()}
 
@@ -64,7 +65,7 @@ def create_view(dataset: str, name: str, first_day: str | None = None, *, append
     bound = f"DATE_SUB(CURRENT_DATE(), INTERVAL {MOST_DAYS} DAY)" if first_day is None else f"DATE '{first_day}'"
     sql = views()[name]
     names = [one.name + suffix for one in TABLES for suffix in ("", APPENDED)] + list(views())
-    body = qualified(bounded_inside(sql) if append_only else sql, dataset, names)
+    body = qualified(push_down_day_filters(sql) if append_only else sql, dataset, names)
     meaning = f"{meaning_of_view(sql)} Reads {days_read(first_day)}."
     head = f"CREATE OR REPLACE VIEW {quoted(dataset, name)}\nOPTIONS (description = {text(meaning)})"
     return f"{head}\nAS {since(body, bound)}"
@@ -75,10 +76,10 @@ def days_read(first_day: str | None) -> str:
     return f"the last {MOST_DAYS} days" if first_day is None else f"the days from {first_day} on"
 
 
-def once_each(dataset: str, table: Table) -> str:
-    """Return the DDL of the view that shows each row of an append-only table once.
+def deduplicating_view(dataset: str, table: Table) -> str:
+    """Return the DDL of the view with one row per key of an append-only table.
 
-    `day` is among the columns that the rows are numbered by: a filter on it may be applied before (`uploader.pruning`).
+    `day` is a column of PARTITION BY, so that a filter on it may be applied before the window (`uploader.pruning`).
     """
     keys = ", ".join(("day", *table.key))
     columns = ", ".join(column.name for column in table.columns)
@@ -94,8 +95,8 @@ def page() -> str:
     """Return docs/schema.md."""
     head = (
         "# The warehouse's tables\n\n"
-        f"Made from `records/schema.py` by `uploader schema --markdown`; version {TABLES_VERSION}. The same tables\n"
-        "are in BigQuery and in `results/warehouse`. How they get there: [bigquery.md](bigquery.md).\n"
+        f"Generated from `records/schema.py` by `uploader schema --markdown`; version {TABLES_VERSION}. BigQuery and\n"
+        "`results/warehouse` have the same tables. How rows are uploaded: [bigquery.md](bigquery.md).\n"
     )
     parts = [head, *(_table(table) for table in TABLES)]
     for name, sql in views().items():
@@ -104,12 +105,12 @@ def page() -> str:
 
 
 def quoted(dataset: str, name: str) -> str:
-    """Return a table's name with its dataset, as SQL writes it."""
+    """Return the quoted identifier of a table."""
     return "`" + f"{dataset}.{name}".replace("`", "") + "`"
 
 
 def text(value: str) -> str:
-    """Return a text as BigQuery's SQL writes it."""
+    """Return a string literal of BigQuery's SQL."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") + '"'
 
 

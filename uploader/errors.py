@@ -1,21 +1,21 @@
-"""The one tree of errors the uploader raises, and the exit code each one ends the program with.
+"""The exceptions of the uploader, and the exit code of the program for each.
 
-    UploadError                 3   base: catch this to catch every error of ours
-    ├── BadInput                2   what the user gave cannot be used: a flag, an address, a query, a mapping
-    ├── OutboxFailure           3   the outbox cannot be read or written; nothing sealed is lost
-    └── WarehouseFailure        3   the warehouse refused or could not be reached; what is pending stays pending
-        ├── Unreachable         3   for now: tried again, then left for the next push
-        │   └── Contended       3   another uploader changes the table: tried again until the deadline
-        ├── QuotaSpent          3   not before the quota is refilled: no try again
-        ├── NotAllowed          3   credentials are missing, expired or lack a right; the message names it
-        ├── SchemaDiffers       3   a table is missing, or a column is missing or of another type
+    UploadError                 3   base class: catch it to catch every error of the uploader
+    ├── BadInput                2   invalid input: an option, an address, a query, a mapping
+    ├── OutboxFailure           3   the outbox cannot be read or written; no sealed batch is lost
+    └── WarehouseFailure        3   the warehouse rejected a request or cannot be reached; pending batches stay pending
+        ├── Unreachable         3   retryable: retried, then left for the next push
+        │   └── Contended       3   another uploader changes the table: retried until the deadline
+        ├── QuotaExceeded       3   a quota is exceeded: not retried
+        ├── NotAllowed          3   credentials are missing, expired or lack a permission, which the message names
+        ├── SchemaMismatch      3   a table is missing, or a column is missing or of another type
         ├── ManifestDamaged     3   local: the manifest is missing or damaged; rebuilt by `uploader push --repair`
-        ├── FileDamaged         3   local: a Parquet file cannot be read; its rows come back by `uploader push --repair`
-        ├── AllRefused          3   every row that was tried of a table was refused: no row's fault, none is set aside
-        └── RowsRefused         1   the warehouse refuses some row of a batch: found by halving, set aside
+        ├── FileDamaged         3   local: a Parquet file cannot be read; `uploader push --repair` restores its rows
+        ├── AllRowsRefused      3   every row tried of a table was refused: not the fault of a row, none is set aside
+        └── RowsRefused         1   the warehouse refuses a row of a batch: the row is found by bisection and set aside
 
 A row that is set aside is a dead letter with its reason, not an exception. A message says what is wrong, where, the
-value received and what to do; it never holds a credential.
+value received and what to do; it never contains a credential.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class UploadError(Exception):
 
 
 class BadInput(UploadError):
-    """What the user gave cannot be used."""
+    """The user's input is invalid."""
 
     exit_code: ClassVar[int] = 2
 
@@ -40,27 +40,27 @@ class OutboxFailure(UploadError):
 
 
 class WarehouseFailure(UploadError):
-    """The warehouse refused or could not be reached."""
+    """The warehouse rejected a request or cannot be reached."""
 
 
 class Unreachable(WarehouseFailure):
-    """The warehouse did not answer, or asked to be tried again."""
+    """The warehouse did not respond, or responded with a retryable error."""
 
 
 class Contended(Unreachable):
-    """Another uploader changed the table at the same time; this change was aborted whole."""
+    """Another uploader changed the table at the same time; this transaction was rolled back."""
 
 
-class QuotaSpent(WarehouseFailure):
-    """A quota is used up."""
+class QuotaExceeded(WarehouseFailure):
+    """A quota is exceeded."""
 
 
 class NotAllowed(WarehouseFailure):
-    """Credentials are missing, expired or lack a right."""
+    """Credentials are missing, expired or lack a permission."""
 
 
-class SchemaDiffers(WarehouseFailure):
-    """A table is not as this version needs it."""
+class SchemaMismatch(WarehouseFailure):
+    """A table does not have the schema that this version needs."""
 
 
 class ManifestDamaged(WarehouseFailure):
@@ -71,11 +71,11 @@ class FileDamaged(WarehouseFailure):
     """A Parquet file of the local warehouse cannot be read."""
 
 
-class AllRefused(WarehouseFailure):
-    """The warehouse refused every row of a table that was tried."""
+class AllRowsRefused(WarehouseFailure):
+    """The warehouse refused every row that was tried of a table."""
 
 
 class RowsRefused(WarehouseFailure):
-    """The warehouse refuses some row of a batch."""
+    """The warehouse refuses at least one row of a batch."""
 
     exit_code: ClassVar[int] = 1

@@ -1,9 +1,9 @@
-"""Results of others as rows of ours: through a mapping of columns, marked, in runs of their own.
+"""Imports external results through a mapping of columns, into separate runs that are marked with their source.
 
-A row of theirs becomes one attempt with one measurement. Its run is the day and source it has; its cell is the hash of
-all that was mapped but value and time, so that equal things compare; its repeat is the hash of these two, whatever its
-place among the others. Promise: importing a row again adds nothing, and no row takes another's place, also where a
-table has grown, gives its rows in another order, or came as several files.
+An external row becomes one attempt with one measurement. Its run is identified by its day and source; its cell by the
+hash of all mapped columns except value and time, so that equal configurations compare; its repeat by the hash of value
+and time, independent of the row's position. Importing a row again adds nothing, and no row overwrites another, also
+if the table has grown, returns its rows in another order, or is imported as several files.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ if TYPE_CHECKING:
     from uploader.warehouse import Options
 
 NEEDED = ("workload", "backend", "value", "started_at")
-MADE = frozenset({"day", "run_id", "cell_id", "repeat", "attempt", "row_hash", "source", "schema_version", "status"})
+COMPUTED = frozenset(
+    {"day", "run_id", "cell_id", "repeat", "attempt", "row_hash", "source", "schema_version", "status"}
+)
 MOST_SOURCE = 60
 REPEAT_BYTES = 5
 BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What an import was told: our columns by name with theirs, what the value is, and where it comes from."""
+class ImportSpec:
+    """An import: external column names by ours, the metric of the values, and their source."""
 
     mapping: Mapping[str, str]
     metric: str
@@ -45,16 +47,16 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Found:
-    """Rows of ours, and which of theirs could not be used, one line each."""
+class ImportedRows:
+    """Converted rows, and one line per external row that could not be converted."""
 
     rows: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def mapping(assignments: Sequence[str]) -> dict[str, str]:
-    """Read a mapping. Raises `BadInput` naming what is wrong or missing."""
-    columns = {column.name for column in CELLS.columns} - MADE | {"value"}
+    """Parse a mapping. Raises `BadInput`, which names an invalid assignment or a missing column."""
+    columns = {column.name for column in CELLS.columns} - COMPUTED | {"value"}
     found: dict[str, str] = {}
     for text in assignments:
         ours, sign, theirs = text.partition("=")
@@ -69,7 +71,7 @@ def mapping(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def source(text: str) -> str:
-    """Read a source's name. Raises `BadInput`."""
+    """Validate the name of a source. Raises `BadInput`."""
     if not text.strip() or len(text) > MOST_SOURCE or not text.isprintable():
         raise BadInput(f"--source: must be 1 to {MOST_SOURCE} printable characters, got {text[:70]!r}")
     return text.strip()
@@ -84,7 +86,7 @@ def read_csv(path: Path) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path}: cannot be read as CSV in UTF-8: {error}") from error
     if not names:
-        raise BadInput(f"{path}: must begin with a line of columns' names, got an empty file")
+        raise BadInput(f"{path}: must begin with a line of column names, got an empty file")
     if doubled := sorted({name for name in names if name and names.count(name) > 1}):
         raise BadInput(f"{path}: columns must have different names, got more than one {doubled[0]!r}")
     return found
@@ -104,57 +106,57 @@ def read_table(address: str, results: Path, options: Options) -> list[dict[str, 
         theirs.close()
 
 
-def rows_of(theirs: Iterable[Mapping[str, Any]], asked: Asked) -> Found:
-    """Return their rows as ours. A row that does not fit is told and left out. Raises `BadInput` for the metric."""
+def rows_of(theirs: Iterable[Mapping[str, Any]], spec: ImportSpec) -> ImportedRows:
+    """Convert external rows. A row that is invalid is skipped and reported. Raises `BadInput` for an unknown metric."""
     known = {".".join(leaf.path) for leaf in metrics()}
-    if asked.metric not in known:
-        raise BadInput(f"--metric: must be a metric of measurements (such as times.step_time_s), got {asked.metric!r}")
-    found, runs, seen = Found(), set(), Counter[tuple[object, ...]]()
+    if spec.metric not in known:
+        raise BadInput(f"--metric: must be a metric of measurements (such as times.step_time_s), got {spec.metric!r}")
+    found, runs, seen = ImportedRows(), set(), Counter[tuple[object, ...]]()
     for number, one in enumerate(theirs, 1):
         try:
-            values, began, value = _cell(one, asked)
-        except (ValueError, TypeError, OverflowError) as error:  # as for "fast", a struct, and 1e400 in a whole number
+            values, began, value = _cell(one, spec)
+        except (ValueError, TypeError, OverflowError) as error:  # such as "fast", a struct, or 1e400 for an integer
             found.problems.append(f"row {number}: {error}")
             continue
         run_id = values["run_id"]
         if run_id not in runs:
             runs.add(run_id)
-            told = {"day": values["day"], "run_id": run_id, "started_at": values["started_at"], "arm": asked.source}
-            found.rows.append(Row(RUNS, run_id, line(RUNS, told)))
+            run = {"day": values["day"], "run_id": run_id, "started_at": values["started_at"], "arm": spec.source}
+            found.rows.append(Row(RUNS, run_id, line(RUNS, run)))
         equal = (run_id, values["cell_id"], began, value)
         values["repeat"] = _repeat(began, value, seen[equal])
         seen[equal] += 1
-        _add(found, values, value, asked.metric)
+        _add(found, values, value, spec.metric)
     return found
 
 
 def _repeat(began: datetime, value: float, before: int) -> int:
-    """Return the number of a row among those of its cell and day; `before` are the equal ones that came before it."""
+    """Return the repeat number of a row from its content; `before` is the number of equal rows before it."""
     digest = hashlib.sha256(canonical([began.isoformat(), value, before]).encode()).digest()
     return int.from_bytes(digest[:REPEAT_BYTES])
 
 
-def _add(found: Found, values: dict[str, Any], value: float, metric: str) -> None:
+def _add(found: ImportedRows, values: dict[str, Any], value: float, metric: str) -> None:
     item = "{run_id}/{cell_id}.{repeat}.{attempt}".format(**values)
     found.rows.append(Row(CELLS, item, line(CELLS, values)))
-    told = {**values, "metric": metric, "value": value, "unit": unit_of(metric)}
-    found.rows.append(Row(MEASUREMENTS, item, line(MEASUREMENTS, told)))
+    measurement = {**values, "metric": metric, "value": value, "unit": unit_of(metric)}
+    found.rows.append(Row(MEASUREMENTS, item, line(MEASUREMENTS, measurement)))
 
 
-def _cell(one: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], datetime, float]:
-    """Return the columns of a foreign attempt, its time and its value. Raises `ValueError`."""
-    if None in one:  # where `csv` puts what has no name, as after a comma that no quotes hold
+def _cell(one: Mapping[str, Any], spec: ImportSpec) -> tuple[dict[str, Any], datetime, float]:
+    """Return the columns of an external attempt, its time and its value. Raises `ValueError`."""
+    if None in one:  # `csv` puts surplus fields there, such as those after an unquoted comma
         raise ValueError("has more fields than there are columns")
-    given = {ours: _picked(one, theirs) for ours, theirs in asked.mapping.items()}
+    given = {ours: _picked(one, theirs) for ours, theirs in spec.mapping.items()}
     for name in NEEDED:
         if given[name] in (None, ""):
-            raise ValueError(f"{asked.mapping[name]} is empty")
-    value = _number(asked.mapping["value"], given.pop("value"))
-    began = _moment(asked.mapping["started_at"], given.pop("started_at"))
+            raise ValueError(f"{spec.mapping[name]} is empty")
+    value = _number(spec.mapping["value"], given.pop("value"))
+    began = _time(spec.mapping["started_at"], given.pop("started_at"))
     columns = {name: _typed(CELLS.column(name), v) for name, v in given.items() if v not in (None, "")}
-    digest = hashlib.sha256(asked.source.encode()).hexdigest()[:6]
+    digest = hashlib.sha256(spec.source.encode()).hexdigest()[:6]
     run_id = f"{began.year:04}{began:%m%dT000000Z}-{digest}"
-    identity = canonical([asked.source, json.loads(json.dumps(columns, default=str))])
+    identity = canonical([spec.source, json.loads(json.dumps(columns, default=str))])
     made = {
         **columns,
         "day": day_of(run_id),
@@ -164,13 +166,13 @@ def _cell(one: Mapping[str, Any], asked: Asked) -> tuple[dict[str, Any], datetim
         "attempt": 0,
         "status": "ok",
         "started_at": began.isoformat(timespec="seconds"),
-        "source": asked.source,
+        "source": spec.source,
     }
     return made, began, value
 
 
 def _picked(one: Mapping[str, Any], path: str) -> Any:
-    """Return what a name, or a path into a struct, leads to. Raises `ValueError`."""
+    """Return the value of a column, or of a path into a struct. Raises `ValueError`."""
     if path in one:
         return one[path]
     found: Any = one
@@ -181,7 +183,7 @@ def _picked(one: Mapping[str, Any], path: str) -> Any:
     return found
 
 
-def _moment(name: str, value: Any) -> datetime:
+def _time(name: str, value: Any) -> datetime:
     """Return a time in UTC. Raises `ValueError`."""
     try:
         when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).removesuffix(" UTC"))
@@ -191,11 +193,11 @@ def _moment(name: str, value: Any) -> datetime:
 
 
 def _typed(column: Column, value: Any) -> Any:
-    """Return a value as a column has it. Raises `ValueError`."""
+    """Convert a value to a column's type. Raises `ValueError`."""
     if column.mode is Mode.REPEATED:
         return [str(one) for one in value] if isinstance(value, list) else [str(value)]
     if column.type is Type.INT64:
-        return _whole(column.name, value)
+        return _integer(column.name, value)
     if column.type is Type.FLOAT64:
         return _number(column.name, value)
     if column.type is Type.BOOL:
@@ -221,12 +223,12 @@ def _number(name: str, value: Any) -> float:
     return found
 
 
-def _whole(name: str, value: Any) -> int:
-    """Return a whole number, also one that was written as 32.0. Raises `ValueError` or `TypeError`."""
+def _integer(name: str, value: Any) -> int:
+    """Return an integer, also from 32.0. Raises `ValueError` or `TypeError`."""
     try:
         return int(value) if isinstance(value, str | int) else int(str(value))
     except ValueError:
         number = _number(name, value)
     if number != int(number):
-        raise ValueError(f"{name}: must be a whole number, got {value!r}")
+        raise ValueError(f"{name}: must be an integer, got {value!r}")
     return int(number)

@@ -1,13 +1,13 @@
-"""The embedded warehouse: Parquet files beside the results, queried with DuckDB in memory; nothing to start.
+"""The local warehouse: Parquet files next to the results, queried with in-memory DuckDB; there is no server.
 
     results/warehouse/
-      .lock                      held (flock) while rows are taken or files made one
-      manifest.json              the files that count, by table (`uploader.manifest`)
-      <table>/<name>.parquet     never changed once it is named in the manifest
+      .lock                      locked (flock) while rows are added or files compacted
+      manifest.json              the current files of each table (`uploader.manifest`)
+      <table>/<name>.parquet     immutable once the manifest names it
       damaged/                   files that were set aside (`uploader.rebuild`)
 
-Promise: a row is taken once, by its key, whatever is sent twice or overlaps; after a crash at any point the manifest
-names the files from before or from after, and what it does not name is removed by the next merge. Readers need no lock.
+One row per key is stored, also if batches overlap or are sent twice. After a crash at any point the manifest names the
+files from before or after the change, and the next merge removes files that it does not name. Readers take no lock.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from uploader.warehouse import Actual, Answer, Scalar
 if TYPE_CHECKING:
     import duckdb
 
-MOST_FILES = 24  # of a table; from here on small ones are made one
+MOST_FILES = 24  # of a table; above it, small files are compacted
 TRIES = 5
 
 
 def _free_name(stem: str, names: Sequence[str]) -> str:
-    """Return a name for a file: a batch that is sent again may find rows missing that its first file never had."""
+    """Return an unused file name: a batch that is sent again may add rows that its first file did not have."""
     name, number = f"{stem}.parquet", 0
     while name in names:
         number += 1
@@ -47,32 +47,32 @@ def _free_name(stem: str, names: Sequence[str]) -> str:
 
 
 def _answer(described: list[tuple[Any, ...]], rows: list[tuple[Any, ...]]) -> Answer:
-    """Return an answer with JSON as what it says, as BigQuery's client gives it; the engine gives its text."""
-    open_ended = {place for place, one in enumerate(described) if str(one[1]) == "JSON"}
-    if open_ended:
+    """Return a query's result with JSON columns parsed, as BigQuery's client returns them; DuckDB returns text."""
+    parsed = {index for index, one in enumerate(described) if str(one[1]) == "JSON"}
+    if parsed:
         rows = [
-            tuple(json.loads(v) if place in open_ended and v is not None else v for place, v in enumerate(row))
+            tuple(json.loads(v) if index in parsed and v is not None else v for index, v in enumerate(row))
             for row in rows
         ]
     return Answer(tuple(str(one[0]) for one in described), rows)
 
 
 class LocalWarehouse:
-    """Parquet files in a folder."""
+    """A warehouse of Parquet files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._shown: Files | None = None
-        self._shut_in = False
+        self._file_access_restricted = False
 
     @property
     def address(self) -> str:
-        """Its address."""
+        """The address, local:FOLDER."""
         return f"local:{self.folder}"
 
     def create(self) -> list[str]:
-        """Make the folder; views and tables are made whenever it is opened. Raises `ManifestDamaged`."""
+        """Create the folder and an empty manifest if they are missing. Raises `ManifestDamaged`."""
         with self._locked():
             made = [] if manifest.read(self.folder) is not None else [str(self.folder)]
             if made:
@@ -80,28 +80,28 @@ class LocalWarehouse:
         return made
 
     def actual(self, table: Table) -> Actual | None:
-        """Return the columns of a table's definition: what a file does not have is NULL in it."""
+        """Return the columns of a table's definition: a column that a file lacks reads as NULL."""
         if manifest.read(self.folder) is None:
             return None
         return {column.name: (str(column.type), str(column.mode)) for column in table.columns}
 
     def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
-        """Do nothing: none can be missing."""
+        """Do nothing: no column can be missing."""
 
     def merge(self, batch: Batch) -> int:
-        """Take a batch: its rows whose keys are not there yet go into one new file.
+        """Write the rows of a batch whose keys do not exist yet to one new file; return how many.
 
-        Raises `RowsRefused` only for what is wrong with the batch itself, and `FileDamaged` if a file of its table
-        cannot be read: which rows that file has is not known, so that none can be added to the table.
+        Raises `RowsRefused` only for an error in the batch, and `FileDamaged` if a file of its table cannot be read:
+        the keys in that file are unknown, so no row can be added to the table.
         """
         with self._locked():
             files = self._files()
             self._sweep(files)
-            self._take(batch)
+            self._load(batch)
             name = _free_name(batch.sha, files[batch.table.name])
-            with self._written(batch.table, name) as aside:
+            with self._written(batch.table, name) as temporary:
                 paths = self._paths(batch.table, files[batch.table.name])
-                new = parquet.write_new(self._engine(), batch.table, paths, str(aside))
+                new = parquet.write_new(self._engine(), batch.table, paths, str(temporary))
             if new:
                 files[batch.table.name].append(name)
                 manifest.write(self.folder, files)
@@ -109,9 +109,9 @@ class LocalWarehouse:
         return new
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
-        """Answer a SELECT; a reader that a compaction overtakes looks again.
+        """Run a SELECT, again if a compaction has replaced its files in the meantime.
 
-        Raises `FileDamaged` if a file cannot be read: an answer over the others would be wrong without saying so.
+        Raises `FileDamaged` if a file cannot be read: a result from the other files would be silently incomplete.
         """
         import duckdb
 
@@ -127,10 +127,10 @@ class LocalWarehouse:
                 if left and isinstance(error, duckdb.IOException):
                     continue
                 raise self._explained(TABLES, error, f"the query failed: {str(error).splitlines()[0]}") from error
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
-        """Return None: reading costs nothing. Raises `BadInput` for what is no single SELECT."""
+        """Return None: reading is free. Raises `BadInput` unless the query is a single SELECT."""
         to_duckdb(sql)
         return None
 
@@ -141,30 +141,31 @@ class LocalWarehouse:
             self._connection, self._shown = None, None
 
     def repair(self) -> list[str]:
-        """Set damaged files aside and rebuild a damaged manifest; return what was done, one line each."""
+        """Set damaged files aside and rebuild a damaged manifest; return a line for each repair."""
         import duckdb
 
         with self._locked():
             try:
                 lines = rebuild.repair(self.folder)
             except (duckdb.Error, OSError) as error:
-                raise WarehouseFailure(f"{self.folder}: cannot be repaired: {error}; run the same again") from error
+                text = f"{self.folder}: cannot be repaired: {error}; run the same command again"
+                raise WarehouseFailure(text) from error
             self._sweep(self._files())
         self._shown = None
         return lines
 
     def check_files(self) -> None:
-        """Raise `FileDamaged` if a file is missing or cut off. What is inside of the files is not read."""
+        """Raise `FileDamaged` if a file is missing or truncated. Contents are not read."""
         with self._locked():
-            if found := damage.incomplete(self.folder):
-                raise damage.refusal(found)
+            if found := damage.find_truncated(self.folder):
+                raise damage.damaged_error(found)
 
-    def kept_from(self) -> str | None:
-        """Return None: rows are kept for ever."""
+    def retained_from(self) -> str | None:
+        """Return None: rows never expire."""
         return None
 
     def is_empty(self) -> bool:
-        """Return whether no file counts."""
+        """Return whether the manifest names no file."""
         return not any((manifest.read(self.folder) or {}).values())
 
     def _files(self) -> Files:
@@ -173,12 +174,12 @@ class LocalWarehouse:
     def _paths(self, table: Table, files: Sequence[str]) -> list[str]:
         return [str(self.folder / table.name / name) for name in files]
 
-    def _take(self, batch: Batch) -> None:
-        """Read a batch, by itself: what fails here is the fault of its rows. Raises `RowsRefused`."""
+    def _load(self, batch: Batch) -> None:
+        """Load a batch separately from the merge, so that errors can be attributed to it. Raises `RowsRefused`."""
         import duckdb
 
         try:
-            parquet.take(self._engine(), batch.table, str(batch.path))
+            parquet.load_lines(self._engine(), batch.table, str(batch.path))
         except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.ConstraintException) as error:
             raise RowsRefused(f"{batch.name}: {str(error).splitlines()[0]}") from error
         except duckdb.Error as error:
@@ -186,15 +187,15 @@ class LocalWarehouse:
             raise self._explained([], error, text) from error
 
     def _compact(self, table: Table, files: dict[str, list[str]]) -> None:
-        """Make one file of a table's small ones where they are many: a query pays for each."""
+        """Merge a table's small files into one if there are many: each file slows queries down."""
         if len(files[table.name]) <= MOST_FILES:
             return
         small = [name for name in files[table.name] if self._size(table, name) < parquet.LARGE_BYTES]
         if len(small) < 2:
             return
         name = hashlib.sha256("\n".join(small).encode()).hexdigest() + ".parquet"
-        with self._written(table, name) as aside:
-            parquet.write_one(self._engine(), table, self._paths(table, small), str(aside))
+        with self._written(table, name) as temporary:
+            parquet.write_merged(self._engine(), table, self._paths(table, small), str(temporary))
         files[table.name] = [*(one for one in files[table.name] if one not in small), name]
         manifest.write(self.folder, files)
         self._sweep(files)
@@ -203,16 +204,16 @@ class LocalWarehouse:
         return (self.folder / table.name / name).stat().st_size
 
     def _sweep(self, files: Mapping[str, list[str]]) -> None:
-        """Remove the files that no manifest names: those of a killed merge, and those made one."""
+        """Remove the files that the manifest does not name: those of a killed merge, and compacted ones."""
         manifest.sweep(self.folder)
-        for name, kept in files.items():
+        for name, current in files.items():
             for path in (self.folder / name).glob("*"):
-                if path.name not in kept:
+                if path.name not in current:
                     path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _written(self, table: Table, name: str) -> Iterator[Path]:
-        """Give a path to write a file of a table to. Raises `WarehouseFailure`."""
+        """Yield a temporary path for a new file of a table. Raises `WarehouseFailure`."""
         import duckdb
 
         target = self.folder / table.name / name
@@ -225,13 +226,13 @@ class LocalWarehouse:
             raise self._explained([table], error, text) from error
 
     def _explained(self, tables: Sequence[Table], error: Exception, text: str) -> WarehouseFailure:
-        """Return the failure that names damaged files of these tables; if there are none, one with that text."""
+        """Return the failure for damaged files of these tables; if no file is damaged, one with `text`."""
         import duckdb
 
         if isinstance(error, duckdb.FatalException | duckdb.InternalException):
-            self.close()  # such an engine answers nothing any more
-        if isinstance(error, duckdb.Error) and (found := damage.damages(self.folder, tables)):
-            return damage.refusal(found)
+            self.close()  # the connection is unusable after such an error
+        if isinstance(error, duckdb.Error) and (found := damage.find_damaged(self.folder, tables)):
+            return damage.damaged_error(found)
         return WarehouseFailure(text)
 
     @contextlib.contextmanager
@@ -248,27 +249,27 @@ class LocalWarehouse:
     def _engine(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
             self._connection = parquet.engine()
-            if self._shut_in:
-                self.shut_in()
+            if self._file_access_restricted:
+                self.restrict_file_access()
         return self._connection
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
-        """Return the engine with views over the files that count now."""
+        """Return the connection with views over the current files."""
         files = self._files()
         engine = self._engine()
         if files != self._shown:
             for table in TABLES:
-                parquet.show(engine, table, self._paths(table, files[table.name]))
+                parquet.create_view(engine, table, self._paths(table, files[table.name]))
             for name, sql in translated_views().items():
                 engine.execute(f'CREATE OR REPLACE VIEW "{name}" AS {sql}')
             self._shown = files
         return engine
 
-    def shut_in(self) -> None:
-        """Let no query read or write a file other than the warehouse's own, from now on."""
-        self._shut_in = False
+    def restrict_file_access(self) -> None:
+        """Prevent all later queries from accessing files outside of the warehouse."""
+        self._file_access_restricted = False
         engine = self._engine()
-        self._shut_in = True
+        self._file_access_restricted = True
         engine.execute(f"SET allowed_directories = [{parquet.text(str(self.folder) + '/')}]")
         engine.execute("SET enable_external_access = false")
         engine.execute("SET lock_configuration = true")

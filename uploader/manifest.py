@@ -1,8 +1,8 @@
-"""The manifest of the local warehouse: which Parquet files count, by table.
+"""The manifest of the local warehouse: the current Parquet files of each table.
 
-    manifest.json      {"version": 1, "tables": {TABLE: [FILE, ...]}}; replaced as one, so that a merge is one step
+    manifest.json      {"version": 1, "tables": {TABLE: [FILE, ...]}}; replaced atomically, so that a merge is atomic
 
-Promise: what is read is names of files in the tables' own folders; a manifest that names anything else is damaged.
+A manifest that names anything but files in the tables' own folders counts as damaged.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from uploader.schema import TABLES
 NAME = "manifest.json"
 VERSION = 1
 FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*\.parquet")
-REPAIR = "rebuild it from the Parquet files with: uploader push --repair, and the same --to and --results"
+REPAIR = "rebuild it from the Parquet files with: uploader push --repair, with the same --to and --results"
 
 Files = dict[str, list[str]]
 
 
 def empty() -> Files:
-    """Return what a warehouse without rows has."""
+    """Return the files of a warehouse without rows."""
     return {table.name: [] for table in TABLES}
 
 
 def read(folder: Path) -> Files | None:
-    """Return the files of each table; None if there is neither a manifest nor a Parquet file.
+    """Return the files of each table; None if the folder has neither a manifest nor a Parquet file.
 
-    Raises `ManifestDamaged`, or `WarehouseFailure` for one of a newer version or one that this user cannot read.
+    Raises `ManifestDamaged`, or `WarehouseFailure` if its version is newer or this user may not read it.
     """
     path = folder / NAME
     try:
@@ -44,7 +44,7 @@ def read(folder: Path) -> Files | None:
             raise ManifestDamaged(f"{path}: is missing, but the folder has {found} Parquet files; {REPAIR}") from None
         return None
     except PermissionError as error:
-        raise WarehouseFailure(f"{path}: cannot be read: {error.strerror}; let this user read it") from error
+        raise WarehouseFailure(f"{path}: cannot be read: {error.strerror}; grant this user read access") from error
     except OSError as error:
         raise ManifestDamaged(f"{path}: cannot be read: {error.strerror or error}; {REPAIR}") from error
     try:
@@ -62,9 +62,9 @@ def write(folder: Path, files: Mapping[str, list[str]]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove manifests that a killed process left half-written. Call it under the warehouse's lock."""
-    for aside in folder.glob(f".{NAME}.*.tmp"):
-        aside.unlink(missing_ok=True)
+    """Remove temporary manifests of killed processes. The caller must have the warehouse's lock."""
+    for temporary in folder.glob(f".{NAME}.*.tmp"):
+        temporary.unlink(missing_ok=True)
 
 
 def parquet_files(folder: Path, table: str) -> list[str]:
@@ -73,7 +73,7 @@ def parquet_files(folder: Path, table: str) -> list[str]:
 
 
 def _checked(path: Path, found: object) -> Files:
-    """Return the files that a manifest names. Raises `CodecError` for what is no manifest."""
+    """Return the files that a manifest names. Raises `CodecError` if it is invalid."""
     version = found.get("version") if isinstance(found, dict) else None
     if not isinstance(found, dict) or type(version) is not int:
         raise CodecError("it has no version")

@@ -1,14 +1,14 @@
-"""The outbox: rows on their way to one warehouse, as sealed batches of JSON lines.
+"""The outbox: rows to be sent to one warehouse, in sealed (immutable) batches of JSON lines.
 
     results/outbox/<warehouse>/
-      .lock                                held (flock) while batches are sealed and sent
-      pending/<table>-<sha256>.ndjson      sealed, not known to have arrived; the name is the hash of the content
-      done/<table>-<sha256>.json           arrived: which items were in it
-      dead/<table>-<sha256>.json           one row that the warehouse can never take, and why
+      .lock                                locked (flock) while batches are sealed and sent
+      pending/<table>-<sha256>.ndjson      sealed, not known to have arrived; named by the hash of its content
+      done/<table>-<sha256>.json           marker of a batch that arrived: its items
+      dead/<table>-<sha256>.json           a dead letter: one row that the warehouse refuses, and the reason
 
-Promise: after a crash at any point nothing is lost: a batch appears whole or not at all, an item counts as sent only
-while a batch that holds it is pending or done, and a batch leaves `pending` after its mark stands in `done`. Sending
-one twice does no harm: a warehouse takes each row once.
+Nothing is lost by a crash at any point: a batch is written atomically, an item counts as sent only while a batch with
+it is pending or done, and a batch is removed from `pending` only after its marker is in `done`. Sending a batch twice
+is harmless: a warehouse stores each row once.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ FOLDERS = ("pending", "done", "dead")
 MOST_ROWS = 100_000
 METRIC = ',"metric":'
 WITH_METRIC = (MEASUREMENTS, FINDINGS)
-MARK = {"table": str, "items": list}
-LETTER = {"table": str, "item": str, "reason": str, "row": str}
+MARKER = {"table": str, "items": list}
+DEAD_LETTER = {"table": str, "item": str, "reason": str, "row": str}
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a batch holds: rows, the first and last of their days (the partitions it touches), and items."""
+    """The contents of a batch: number of rows, first and last day (the partitions it touches), and items."""
 
     rows: int
     days: tuple[str, str]
@@ -57,23 +57,23 @@ class Batch:
 
     @property
     def name(self) -> str:
-        """The batch's name, the same wherever the same rows are sealed."""
+        """The batch's name: equal for equal rows."""
         return f"{self.table.name}-{self.sha}"
 
     def lines(self) -> list[str]:
-        """Return its rows as they were sealed. Raises `OutboxFailure` where they are no more."""
+        """Return its rows. Raises `OutboxFailure` if the file was changed after it was sealed."""
         with _explained(self.path, "cannot be read"):
             raw = self.path.read_bytes()
         if hashlib.sha256(raw).hexdigest() != self.sha:
-            raise OutboxFailure(f"{self.path}: is not what was sealed; remove it: what was in it is sent again")
+            raise OutboxFailure(f"{self.path}: was changed after it was sealed; remove it: its rows are sent again")
         return raw.decode().split("\n")[:-1]
 
     def values(self) -> Iterator[dict[str, Any]]:
-        """Yield its rows."""
+        """Return its rows, parsed."""
         return (json.loads(line) for line in self.lines())
 
     def contents(self) -> Contents:
-        """Return what is in it; its name is its content's, so that it is read once."""
+        """Return its contents, read once per batch."""
         return _contents(self)
 
 
@@ -96,7 +96,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the outbox; wait for another push into the same one to end. Raises `OutboxFailure`."""
+        """Lock the outbox; wait until another push with the same outbox ends. Raises `OutboxFailure`."""
         with _explained(self.folder, "cannot be created"):
             for name in FOLDERS:
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -109,14 +109,14 @@ class Outbox:
     def sent(self) -> dict[str, set[str]]:
         """Return, by table, the items that are pending or done."""
         found: dict[str, set[str]] = {name: set() for name in BY_NAME}
-        for mark in self._marks():
-            found[mark["table"]].update(mark["items"])
+        for marker in self._markers():
+            found[marker["table"]].update(marker["items"])
         for batch in self.pending():
             found[batch.table.name] |= batch.contents().items
         return found
 
     def seal(self, table: Table, lines: Sequence[str]) -> Batch:
-        """Seal rows as a batch. Raises `OutboxFailure`; then nothing was sealed."""
+        """Seal rows as a batch. Raises `OutboxFailure` if no batch was written."""
         text = "\n".join(lines) + "\n"
         sha = hashlib.sha256(text.encode()).hexdigest()
         batch = Batch(table, sha, self.folder / "pending" / f"{table.name}-{sha}.ndjson")
@@ -125,27 +125,27 @@ class Outbox:
         return batch
 
     def pending(self) -> list[Batch]:
-        """Return what is sealed and not known to have arrived, by table in the order of `TABLES`, then by name."""
+        """Return the pending batches, by table in the order of `TABLES`, then by name."""
         found = [_batch(path) for path in (self.folder / "pending").glob("[!.]*.ndjson")]
         order = list(BY_NAME)
         return sorted(found, key=lambda batch: (order.index(batch.table.name), batch.sha))
 
-    def settle(self, batch: Batch) -> None:
-        """Note that a batch has arrived, and let go of it."""
-        self._mark("done", batch.name, {"table": batch.table.name, "items": sorted(batch.contents().items)})
-        self._let_go(batch)
+    def mark_done(self, batch: Batch) -> None:
+        """Mark a batch as arrived and remove it from `pending`."""
+        self._write_marker("done", batch.name, {"table": batch.table.name, "items": sorted(batch.contents().items)})
+        self._remove(batch)
 
     def split(self, batch: Batch) -> None:
-        """Seal the halves of a batch in its place."""
+        """Replace a batch by its two halves."""
         lines = batch.lines()
         middle = len(lines) // 2
         self.seal(batch.table, lines[:middle])
         self.seal(batch.table, lines[middle:])
-        self._let_go(batch)
+        self._remove(batch)
 
     @contextlib.contextmanager
     def sample(self, table: Table, line: str) -> Iterator[Batch]:
-        """Give a batch of one row that is not pending: the row is part of another batch. Raises `OutboxFailure`."""
+        """Yield a temporary batch with one row of a pending batch. Raises `OutboxFailure`."""
         text = line + "\n"
         sha = hashlib.sha256(text.encode()).hexdigest()
         batch = Batch(table, sha, self.folder / "pending" / f".{table.name}-{sha}.{os.getpid()}.tmp")
@@ -157,21 +157,21 @@ class Outbox:
             with contextlib.suppress(OSError):
                 batch.path.unlink()
 
-    def bury(self, table: Table, item: str, row: str, reason: str) -> None:
-        """Set a row aside with its reason, once."""
+    def add_dead_letter(self, table: Table, item: str, row: str, reason: str) -> None:
+        """Set a row aside with the reason of its refusal."""
         name = f"{table.name}-{hashlib.sha256(row.encode()).hexdigest()}"
-        self._mark("dead", name, {"table": table.name, "item": item, "reason": reason, "row": row})
+        self._write_marker("dead", name, {"table": table.name, "item": item, "reason": reason, "row": row})
 
     def dead(self) -> list[DeadLetter]:
         """Return the rows that were set aside."""
         found = []
         for path in sorted((self.folder / "dead").glob("[!.]*.json")):
-            told = _loaded(path, LETTER)
-            found.append(DeadLetter(told["table"], told["item"], told["reason"], told["row"], path))
+            letter = _loaded(path, DEAD_LETTER)
+            found.append(DeadLetter(letter["table"], letter["item"], letter["reason"], letter["row"], path))
         return found
 
-    def revive(self) -> int:
-        """Seal the rows that were set aside again, those that are too long left out; return how many."""
+    def requeue_dead_letters(self) -> int:
+        """Seal the dead letters again, except rows that are too long; return how many."""
         letters = [letter for letter in self.dead() if len(letter.row.encode()) <= LONGEST_ROW_BYTES]
         for table in BY_NAME.values():
             lines = [letter.row for letter in letters if letter.table == table.name]
@@ -181,10 +181,10 @@ class Outbox:
             letter.path.unlink(missing_ok=True)
         return len(letters)
 
-    def forget(self) -> None:
-        """Remove the marks of the batches that have arrived: a push then seals and sends everything again.
+    def clear_done(self) -> None:
+        """Remove the markers of arrived batches, so that the next push seals and sends everything again.
 
-        Killed in between, some marks are left.
+        If the process is killed before the end, some markers remain.
         """
         for path in (self.folder / "done").glob("[!.]*.json"):
             with _explained(path, "cannot be removed"):
@@ -194,28 +194,28 @@ class Outbox:
         """Return how many batches have arrived."""
         return sum(1 for _ in (self.folder / "done").glob("[!.]*.json"))
 
-    def _marks(self) -> Iterator[dict[str, Any]]:
-        return (_loaded(path, MARK) for path in (self.folder / "done").glob("[!.]*.json"))
+    def _markers(self) -> Iterator[dict[str, Any]]:
+        return (_loaded(path, MARKER) for path in (self.folder / "done").glob("[!.]*.json"))
 
-    def _mark(self, folder: str, name: str, told: dict[str, Any]) -> None:
+    def _write_marker(self, folder: str, name: str, content: dict[str, Any]) -> None:
         path = self.folder / folder / f"{name}.json"
         with contextlib.suppress(FileExistsError), _explained(path, "cannot be written"):
-            publish(path, json.dumps(told, ensure_ascii=False) + "\n")
+            publish(path, json.dumps(content, ensure_ascii=False) + "\n")
 
-    def _let_go(self, batch: Batch) -> None:
+    def _remove(self, batch: Batch) -> None:
         with _explained(batch.path, "cannot be removed"):
             batch.path.unlink(missing_ok=True)
 
     def _sweep(self) -> None:
-        """Remove what a killed push left half-written."""
-        for aside in (path for name in FOLDERS for path in (self.folder / name).glob(".*.tmp")):
-            aside.unlink(missing_ok=True)
+        """Remove the temporary files of a killed push."""
+        for temporary in (path for name in FOLDERS for path in (self.folder / name).glob(".*.tmp")):
+            temporary.unlink(missing_ok=True)
 
 
 def seal_all(rows: Iterable[Row], outbox: Outbox, most_rows: int = MOST_ROWS) -> int:
-    """Seal rows in batches of whole items, at most about `most_rows` each; return how many batches.
+    """Seal rows in batches of about `most_rows` rows; return how many batches.
 
-    An item that was cut in two would count as sent while its second half was not.
+    An item is never split between batches: it would count as sent once its first batch was.
     """
     waiting: dict[str, list[str]] = {name: [] for name in BY_NAME}
     last: dict[str, str] = {}
@@ -243,9 +243,9 @@ def _contents(batch: Batch) -> Contents:
 
 
 def _heads(table: Table, lines: Iterable[str]) -> Iterable[str]:
-    """Return as JSON what rows begin with, up to their metric: enough to name their item, and of one attempt the same.
+    """Return the JSON members of each row before `metric`, deduplicated: they identify the item.
 
-    Only text and numbers come before it, and within a text JSON escapes the mark's quotes.
+    Only strings and numbers precede `metric`, and JSON escapes the quotes within strings, so the search is exact.
     """
     if table not in WITH_METRIC:
         return lines
@@ -255,7 +255,7 @@ def _heads(table: Table, lines: Iterable[str]) -> Iterable[str]:
 def _batch(path: Path) -> Batch:
     name, _, sha = path.stem.rpartition("-")
     if name not in BY_NAME:
-        raise OutboxFailure(f"{path}: is no batch of this outbox; move it away")
+        raise OutboxFailure(f"{path}: must be a batch of this outbox (TABLE-SHA256.ndjson); move the file elsewhere")
     return Batch(BY_NAME[name], sha, path)
 
 
@@ -268,12 +268,12 @@ def _loaded(path: Path, members: Mapping[str, type]) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             found, problem = {}, str(error)
     if problem:
-        raise OutboxFailure(f"{path}: is damaged ({problem}); remove it: what was in it is sent again")
+        raise OutboxFailure(f"{path}: is damaged ({problem}); remove it: its rows are sent again")
     return dict(found)
 
 
 def _problem(found: object, members: Mapping[str, type]) -> str:
-    """Return what is wrong with a mark or a dead letter, "" if nothing is."""
+    """Return the problem of a marker or a dead letter, "" if it is valid."""
     if not isinstance(found, dict):
         return f"must be an object, got {type(found).__name__}"
     for name, kind in members.items():
@@ -292,5 +292,5 @@ def _explained(path: Path, what: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise OutboxFailure(
-            f"{path}: {what}: {not_writable(path, error)}; nothing sealed is lost, push again once it can be"
+            f"{path}: {what}: {not_writable(path, error)}; no sealed batch is lost; correct this, then push again"
         ) from error

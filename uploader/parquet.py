@@ -1,4 +1,4 @@
-"""Tables as Parquet files, written and read with DuckDB: their types, their keys, and rows that are not there yet."""
+"""Reads and writes tables as Parquet files with DuckDB, and adds rows whose keys do not exist yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_LINE_BYTES = 8 << 20
 
 
 def engine() -> duckdb.DuckDBPyConnection:
-    """Return an empty engine in memory. It loads no extension and keeps no file."""
+    """Return an in-memory connection that loads no extension and writes no file."""
     import duckdb
 
     made = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
@@ -34,87 +34,87 @@ def engine() -> duckdb.DuckDBPyConnection:
 
 
 def type_of(column: Column) -> str:
-    """Return a column's type as DuckDB names it."""
+    """Return a column's DuckDB type."""
     return TYPES[column.type] + ("[]" if column.mode is Mode.REPEATED else "")
 
 
 def columns(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> list[str]:
-    """Return the names of the columns that any of these files has."""
+    """Return the names of the columns in any of these files."""
     found = connection.execute("SELECT DISTINCT name FROM parquet_schema($files)", {"files": list(files)}).fetchall()
     return [name for (name,) in found]
 
 
-def take(connection: duckdb.DuckDBPyConnection, table: Table, lines: str) -> None:
-    """Read a file of JSON lines into the temporary table `taken`, of a doubled key one row. Reads no other file."""
-    _take(connection, table, _given(table, lines))
+def load_lines(connection: duckdb.DuckDBPyConnection, table: Table, lines: str) -> None:
+    """Load a file of JSON lines into the temporary table `incoming`, one row per key. Reads no other file."""
+    _load(connection, table, _json_source(table, lines))
 
 
-def take_file(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -> None:
-    """Read a Parquet file into the temporary table `taken`, of a doubled key one row."""
-    _take(connection, table, f"(SELECT {_shown(connection, table, [file])} FROM {_read([file])})")
+def load_parquet(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -> None:
+    """Load a Parquet file into the temporary table `incoming`, one row per key."""
+    _load(connection, table, f"(SELECT {_columns(connection, table, [file])} FROM {_read([file])})")
 
 
 def write_new(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str], target: str) -> int:
-    """Write those rows of `taken` whose keys no file has; return how many, and write nothing for none."""
-    drop_known(connection, table, files)
-    count = taken(connection)
+    """Write the rows of `incoming` whose keys are in none of the files; return how many. No file is written for 0."""
+    drop_existing(connection, table, files)
+    count = incoming_rows(connection)
     if count:
-        connection.execute(f"COPY (SELECT * FROM taken ORDER BY {_order(table)}) TO {text(target)} {WRITTEN}")
-    connection.execute("DROP TABLE taken")
+        connection.execute(f"COPY (SELECT * FROM incoming ORDER BY {_order(table)}) TO {text(target)} {WRITTEN}")
+    connection.execute("DROP TABLE incoming")
     return count
 
 
-def drop_known(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str]) -> None:
-    """Delete from `taken` the rows whose keys a file has."""
+def drop_existing(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str]) -> None:
+    """Delete the rows from `incoming` whose keys are in one of the files."""
     if not files:
         return
     pairs = " AND ".join(f'old."{name}" IS NOT DISTINCT FROM new."{name}"' for name in table.key)
-    old = f"(SELECT {_keys(table)} FROM {_read(files)} WHERE run_id IN (SELECT DISTINCT run_id FROM taken))"
-    connection.execute(f"DELETE FROM taken AS new USING {old} AS old WHERE {pairs}")
+    old = f"(SELECT {_keys(table)} FROM {_read(files)} WHERE run_id IN (SELECT DISTINCT run_id FROM incoming))"
+    connection.execute(f"DELETE FROM incoming AS new USING {old} AS old WHERE {pairs}")
 
 
-def taken(connection: duckdb.DuckDBPyConnection) -> int:
-    """Return how many rows `taken` has."""
-    found = connection.execute("SELECT count(*) FROM taken").fetchone()
+def incoming_rows(connection: duckdb.DuckDBPyConnection) -> int:
+    """Return how many rows `incoming` has."""
+    found = connection.execute("SELECT count(*) FROM incoming").fetchone()
     return int(found[0]) if found else 0
 
 
-def rows(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -> int:
+def count_rows(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -> int:
     """Read every value of a file and return how many rows it has.
 
-    Raises duckdb.Error or ValueError for a file that cannot be read as one of the table's.
+    Raises duckdb.Error or ValueError for a file that cannot be read with the table's schema.
     """
     if missing := sorted({*table.key, "row_hash"} - set(columns(connection, [file]))):
         raise ValueError(f"it has no column {missing[0]}")
-    shown = _shown(connection, table, [file])
-    found = connection.execute(f"SELECT count(*), max(hash(t)) FROM (SELECT {shown} FROM {_read([file])}) AS t")
+    columns_sql = _columns(connection, table, [file])
+    found = connection.execute(f"SELECT count(*), max(hash(t)) FROM (SELECT {columns_sql} FROM {_read([file])}) AS t")
     return int((found.fetchone() or (0,))[0])
 
 
-def _take(connection: duckdb.DuckDBPyConnection, table: Table, source: str) -> None:
+def _load(connection: duckdb.DuckDBPyConnection, table: Table, source: str) -> None:
     unique = f"SELECT DISTINCT ON ({_keys(table)}) * FROM {source}"
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE taken AS {unique}")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE incoming AS {unique}")
 
 
-def write_one(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str], target: str) -> None:
-    """Write the rows of several files as one, sorted as the table is clustered."""
-    shown = _shown(connection, table, files)
+def write_merged(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str], target: str) -> None:
+    """Merge several files into one, sorted by the clustering columns and the key."""
+    columns_sql = _columns(connection, table, files)
     connection.execute(
-        f"COPY (SELECT {shown} FROM {_read(files)} ORDER BY {_order(table)}) TO {text(target)} {WRITTEN}"
+        f"COPY (SELECT {columns_sql} FROM {_read(files)} ORDER BY {_order(table)}) TO {text(target)} {WRITTEN}"
     )
 
 
-def show(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str]) -> None:
-    """Make the view of a table over its files; without a file it is empty. A column no file has yet is NULL."""
+def create_view(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str]) -> None:
+    """Create the view of a table over its files; it is empty without files. A column that no file has is NULL."""
     if files:
-        body = f"SELECT {_shown(connection, table, files)} FROM {_read(files)}"
+        body = f"SELECT {_columns(connection, table, files)} FROM {_read(files)}"
     else:
         empty = ", ".join(f'CAST(NULL AS {type_of(column)}) AS "{column.name}"' for column in table.columns)
         body = f"SELECT {empty} WHERE false"
     connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS {body}')
 
 
-def _given(table: Table, lines: str) -> str:
+def _json_source(table: Table, lines: str) -> str:
     types = ", ".join(f"{text(column.name)}: {text(type_of(column))}" for column in table.columns)
     return (
         f"read_json({text(lines)}, format = 'newline_delimited', columns = {{{types}}}, "
@@ -122,11 +122,11 @@ def _given(table: Table, lines: str) -> str:
     )
 
 
-def _shown(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str]) -> str:
-    there = set(columns(connection, files))
+def _columns(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequence[str]) -> str:
+    existing = set(columns(connection, files))
     found = []
     for column in table.columns:
-        source = f'"{column.name}"' if column.name in there else "NULL"
+        source = f'"{column.name}"' if column.name in existing else "NULL"
         found.append(f'CAST({source} AS {type_of(column)}) AS "{column.name}"')
     return ", ".join(found)
 
@@ -144,5 +144,5 @@ def _order(table: Table) -> str:
 
 
 def text(value: str) -> str:
-    """Return a text as SQL writes it."""
+    """Return a string literal of DuckDB's SQL."""
     return "'" + value.replace("'", "''") + "'"

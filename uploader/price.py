@@ -1,7 +1,7 @@
-"""What a query costs on demand: bytes billed and their price; pure.
+"""The on-demand cost of a query: bytes billed and their list price. Pure functions.
 
-Source: https://cloud.google.com/bigquery/pricing, on-demand compute in the US multi-region, in force since 2023-07-05.
-Other regions, reservations and negotiated prices differ. The first TiB of a month is free of charge.
+Source: https://cloud.google.com/bigquery/pricing, on-demand compute in the US multi-region, valid since 2023-07-05.
+Other regions, reservations and negotiated prices differ. The first TiB of a month is free.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Bytes that a query reads, bytes that are billed for it at most, and USD for these."""
+    """Bytes that a query reads, and an upper bound of the bytes billed for it."""
 
     read_bytes: int
     billed_bytes: int
 
     @property
     def usd(self) -> float:
-        """The list price, free quota left out."""
+        """The list price in USD, without the free quota."""
         return cost_usd(self.billed_bytes)
 
 
 def cost_usd(billed_bytes: int) -> float:
-    """Return the list price of billed bytes, free quota left out."""
+    """Return the list price of billed bytes in USD, without the free quota."""
     return billed_bytes / (1 << 40) * USD_PER_TIB
 
 
 def price(read_bytes: int, tables: int) -> Price:
-    """Return what reading that many bytes of that many tables costs.
+    """Return the price of a query that reads a number of bytes from a number of tables.
 
-    How the bytes are spread over the tables is not known: each is counted as if the others were below the minimum.
+    The distribution of the bytes over the tables is unknown: the minimum is billed for all tables but one.
     """
     if not tables:
         return Price(read_bytes, 0)
@@ -45,7 +45,7 @@ def price(read_bytes: int, tables: int) -> Price:
 
 
 def size(count: int) -> str:
-    """Return bytes as people write them."""
+    """Return a number of bytes with a binary unit."""
     number = float(count)
     for unit in UNITS:
         if number < 1024 or unit == UNITS[-1]:
@@ -55,5 +55,5 @@ def size(count: int) -> str:
 
 
 def usd(amount: float) -> str:
-    """Return an amount of money; small ones with two figures that count."""
+    """Return an amount in USD; amounts below 0.1 with two significant digits."""
     return f"USD {amount:,.2f}" if amount >= 0.1 or not amount else f"USD {float(f'{amount:.2g}'):.7f}".rstrip("0")

@@ -1,9 +1,9 @@
-"""Which days a statement reads: every scan of a partitioned table, and what bounds its `day` from below.
+"""Partition pruning: finds the filters that bound the `day` of each scan of a partitioned table from below.
 
-BigQuery skips the partitions that a filter on the partitioning column excludes if the filter compares the column with a
-constant expression: a literal, a parameter, an expression of CURRENT_DATE (its documentation, "Query partitioned
-tables"). Whether a filter is moved to the scan from elsewhere (from the result of a join, through a window) is not
-documented. So only a conjunct in the query block that scans the table counts here, and one that no outer join undoes.
+BigQuery prunes partitions by a filter that compares the partitioning column with a constant expression: a literal, a
+parameter, an expression of CURRENT_DATE (its documentation, "Query partitioned tables"). It is not documented whether
+filters are pushed down through joins or window functions. Therefore only a conjunct in the query block that scans the
+table is counted, unless an outer join makes it ineffective.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Scan:
 
 
 def scans(tree: exp.Expr) -> list[Scan]:
-    """Return the scans of partitioned tables in a statement; views that are not CTEs of it are not looked into."""
+    """Return the scans of partitioned tables in a statement; views are expanded only if they are CTEs of it."""
     from sqlglot.optimizer.scope import traverse_scope
 
     return [
@@ -43,35 +43,35 @@ def scans(tree: exp.Expr) -> list[Scan]:
 
 
 def unbounded(sql: str) -> list[str]:
-    """Return the tables that a query, its views included, reads for all days. Raises `BadInput`."""
+    """Return the tables that a query, including its views, reads for all days. Raises `BadInput`."""
     return sorted({scan.table for scan in scans(parsed(with_views(sql))) if not scan.bounds})
 
 
 def tables_read(sql: str) -> set[str]:
-    """Return the names of the tables that a query reads, those of its views included. Raises `BadInput`."""
+    """Return the names of the tables that a query reads, including those of its views. Raises `BadInput`."""
     from sqlglot.optimizer.scope import traverse_scope
 
     found = traverse_scope(parsed(with_views(sql)))
     return {node.sql(dialect="bigquery", copy=True).partition(" AS ")[0] for one in found for _, node in _tables(one)}
 
 
-def bounded_inside(sql: str) -> str:
-    """Return a query for an append-only dataset: each scan with a bound shows a key once within its days.
+def push_down_day_filters(sql: str) -> str:
+    """Return a query for an append-only dataset with the day filters applied before duplicates are removed.
 
-    The views that show each key of an append-only table once number its rows first, and that a filter on such a view
-    prunes partitions is not documented. Rows with one key have one day, so that filtering first gives the same rows.
+    The views of such a dataset remove duplicate keys with a window function, and it is not documented that a filter on
+    a view prunes partitions. All rows of a key have the same day, so filtering first gives the same result.
     """
     from sqlglot import exp, parse_one
 
     tree = parsed(sql).copy()
     for scan in [one for one in scans(tree) if one.bounds and one.table in BY_NAME and not one.node.db]:
         days = " AND ".join(_unqualified(one).sql(dialect="bigquery") for one in scan.bounds)
-        once = parse_one(_once(BY_NAME[scan.table], days), read="bigquery")
-        scan.node.replace(exp.Subquery(this=once, alias=exp.TableAlias(this=exp.to_identifier(scan.alias))))
+        deduplicated = parse_one(_deduplicated(BY_NAME[scan.table], days), read="bigquery")
+        scan.node.replace(exp.Subquery(this=deduplicated, alias=exp.TableAlias(this=exp.to_identifier(scan.alias))))
     return rendered(tree)
 
 
-def _once(table: Table, days: str) -> str:
+def _deduplicated(table: Table, days: str) -> str:
     keys = ", ".join(("day", *table.key))
     return (
         f"SELECT * FROM {table.name}{APPENDED} WHERE {days} "
@@ -95,7 +95,7 @@ def _tables(scope: Scope) -> list[tuple[str, exp.Table]]:
 
 
 def _filters(scope: Scope, alias: str) -> Iterator[exp.Expr]:
-    """Yield the conjuncts of a query block that a row of one of its tables must meet to be read."""
+    """Yield the conjuncts of a query block that filter the rows of one of its tables."""
     where = scope.expression.args.get("where")
     joins = scope.expression.args.get("joins") or []
     if where is not None and alias not in _nullable(scope):
@@ -109,7 +109,7 @@ def _filters(scope: Scope, alias: str) -> Iterator[exp.Expr]:
 
 
 def _nullable(scope: Scope) -> set[str]:
-    """Return the tables of a query block whose rows an outer join replaces by nulls."""
+    """Return the tables of a query block whose columns an outer join may set to NULL."""
     from sqlglot import exp
 
     found: set[str] = set()

@@ -1,7 +1,7 @@
-"""Push: what a results folder holds and no batch does yet is sealed, then every pending batch is sent.
+"""Push: seals the new rows of a results folder in batches, then sends every pending batch.
 
-Promise: one row a key arrives whatever is killed, sent twice or sent by several at once. A row that the warehouse can
-never take is set aside with its reason and the rest goes. Measuring knows nothing of it: records are only read.
+Exactly one row per key arrives, also if processes are killed, rows are sent twice, or several pushes run at once. A row
+that the warehouse refuses is set aside with the reason; the others are sent. Records are only read.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import re
 from collections.abc import Iterable, Iterator
 
 from records import findings
-from records.store import RECORD_NAME, Problem, Results, Run, StoreFailure
+from records.store import RECORD_NAME, Results, Run, StoreFailure
 from uploader import rows
 from uploader.outbox import Outbox, seal_all
 from uploader.rows import Row
 from uploader.schema import CELLS, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, RUNS
-from uploader.sending import Pushed, Say, send
+from uploader.sending import PushSummary, Say, send
 from uploader.warehouse import Warehouse
 
-__all__ = ["Pushed", "Say", "push", "send", "short_enough", "unsealed"]
+__all__ = ["PushSummary", "Say", "push", "send", "short_enough", "unsealed"]
 
 REVISION = re.compile(rb'"revision": ([0-9]+)')
 HEAD_BYTES = 400
 
 
-def push(results: Results, warehouse: Warehouse, outbox: Outbox, say: Say = lambda text: None) -> Pushed:
-    """Seal what is new and send all that is pending. Raises `UploadError`; what is pending then stays so."""
-    done = Pushed()
+def push(results: Results, warehouse: Warehouse, outbox: Outbox, say: Say = lambda text: None) -> PushSummary:
+    """Seal new rows and send every pending batch. Raises `UploadError`; unsent batches stay pending."""
+    done = PushSummary()
     with outbox.locked():
-        found = _collect(results, warehouse.kept_from(), outbox, done)
+        found = _collect(results, warehouse.retained_from(), outbox, done)
         done.sealed = seal_all(short_enough(found, outbox), outbox)
         send(warehouse, outbox, done, say)
         done.dead = len(outbox.dead())
@@ -36,32 +36,32 @@ def push(results: Results, warehouse: Warehouse, outbox: Outbox, say: Say = lamb
 
 
 def unsealed(results: Results, outbox: Outbox) -> int:
-    """Return how many attempts no batch holds yet, those set aside left out; by the names of their records."""
-    held = outbox.sent()[CELLS.name] | {letter.item for letter in outbox.dead()}
-    return sum(len(_items(run) - held) for run in results.runs())
+    """Return how many attempts are in no batch yet, without dead letters; by the names of their records."""
+    sealed = outbox.sent()[CELLS.name] | {letter.item for letter in outbox.dead()}
+    return sum(len(_items(run) - sealed) for run in results.runs())
 
 
 def short_enough(found: Iterable[Row], outbox: Outbox) -> Iterator[Row]:
-    """Yield the rows that a warehouse may take; one that is too long is set aside."""
+    """Yield the rows within the size limit; set aside the longer ones."""
     for row in found:
         size = len(row.line.encode())
         if size > LONGEST_ROW_BYTES:
-            outbox.bury(row.table, row.item, row.line, f"{size:,} bytes, more than {LONGEST_ROW_BYTES:,}")
+            outbox.add_dead_letter(row.table, row.item, row.line, f"{size:,} bytes, more than {LONGEST_ROW_BYTES:,}")
         else:
             yield row
 
 
-def _collect(results: Results, kept_from: str | None, outbox: Outbox, done: Pushed) -> Iterator[Row]:
-    """Yield the rows of what is not sent yet; a run from before what the warehouse keeps would vanish on arrival."""
+def _collect(results: Results, retained_from: str | None, outbox: Outbox, done: PushSummary) -> Iterator[Row]:
+    """Yield the rows that are not sent yet, without expired runs, whose partitions the warehouse would delete."""
     sent = outbox.sent()
     for run in results.runs():
-        if rows.expired(run.run_id, kept_from):
+        if rows.expired(run.run_id, retained_from):
             done.expired.append(run.run_id)
         else:
             yield from _of_run(run, sent, done)
 
 
-def _of_run(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:
+def _of_run(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[Row]:
     try:
         if run.run_id not in sent[RUNS.name]:
             yield rows.of_run(run.run_id, run.about())
@@ -71,12 +71,12 @@ def _of_run(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:
         done.left_out.append(str(error))
 
 
-def _of_records(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:
-    """Yield the rows of new records. Names tell which are new: reading all records every night would take minutes."""
+def _of_records(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[Row]:
+    """Yield the rows of new records, found by file name: reading all records for every push would take minutes."""
     if not _items(run) - (sent[CELLS.name] & sent[MEASUREMENTS.name]):
         return
     records, problems = run.load()
-    done.left_out += [_told(problem) for problem in problems]
+    done.left_out += [f"{problem.path}: {problem.reason}" for problem in problems]
     for record in records:
         item = rows.item_of_record(record)
         if item in sent[CELLS.name] and item in sent[MEASUREMENTS.name]:
@@ -90,7 +90,7 @@ def _items(run: Run) -> set[str]:
     return {f"{run.run_id}/{name.removesuffix('.json')}" for name in names}
 
 
-def _of_findings(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[Row]:
+def _of_findings(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[Row]:
     try:
         with (run.folder / findings.FILE).open("rb") as file:
             head = REVISION.search(file.read(HEAD_BYTES))
@@ -102,7 +102,3 @@ def _of_findings(run: Run, sent: dict[str, set[str]], done: Pushed) -> Iterator[
     found = findings.load(run)
     if found is not None:
         yield from rows.of_findings(found)
-
-
-def _told(problem: Problem) -> str:
-    return f"{problem.path}: {problem.reason}"

@@ -1,13 +1,12 @@
 """Repairs the files of the local warehouse: sets damaged ones aside, and rebuilds a missing or damaged manifest.
 
-    warehouse/damaged/<table>/<name>.parquet     set aside as it was; nothing is deleted
+    warehouse/damaged/<table>/<name>.parquet     a damaged file, unchanged; nothing is deleted
 
-A damaged file leaves the manifest: the warehouse is what its readable files contain, and `uploader.repair` then sends
-the rows that are missing. A manifest is rebuilt from the Parquet files in the tables' folders, each row once by its
-key: a killed merge or compaction may have left rows in two of them. A file under `damaged` that can be read again, such
-as a good copy from a backup, is added: each of its rows whose key is missing.
+A damaged file is removed from the manifest, and `uploader.repair` then sends the missing rows. A manifest is rebuilt
+from the Parquet files in the tables' folders with one row per key: a killed merge or compaction may have left rows in
+two files. If a file in `damaged` can be read again, such as a copy from a backup, its rows with missing keys are added.
 
-Promise: killed at any point, the next repair finishes it.
+If a repair is killed at any point, the next one completes it.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from uploader.schema import TABLES, Table
 
 DAMAGED = "damaged"
 WITHOUT_RECORD = (
-    "rows of what is set aside come back from the records; rows without one, such as imported ones, once a good copy "
-    "takes the place of the file that is set aside and the same command is run again"
+    "rows of files that were set aside are restored from the records; to restore rows without a record, such as "
+    "imported ones, replace the file that was set aside by an intact copy and run the same command again"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What was done to the files, one line each; `aside` are files that were set aside, at their new paths."""
+    """Repairs of files, one line each; `aside` are the new paths of files that were set aside."""
 
     reader: Reader
     lines: list[str] = field(default_factory=list)
@@ -41,7 +40,7 @@ class Repairs:
 
 
 def repair(folder: Path) -> list[str]:
-    """Repair the files, under the warehouse's lock; return what was done, one line each. Raises `WarehouseFailure`."""
+    """Repair the files, with the warehouse's lock; return a line for each repair. Raises `WarehouseFailure`."""
     done = Repairs(Reader())
     found = _manifest(folder, done)
     files, restored = manifest.empty(), []
@@ -61,19 +60,19 @@ def repair(folder: Path) -> list[str]:
 
 
 def _manifest(folder: Path, done: Repairs) -> Files | None:
-    """Return the files that the manifest names; None if it has to be rebuilt."""
+    """Return the files that the manifest names; None if it must be rebuilt."""
     try:
         return manifest.read(folder) or manifest.empty()
     except ManifestDamaged as error:
         path = folder / manifest.NAME
-        done.lines.append(f"{str(error).rpartition(';')[0]}; it is rebuilt from the Parquet files")
+        done.lines.append(f"{str(error).rpartition(';')[0]}; rebuilt from the Parquet files")
         if path.exists() or path.is_symlink():
             set_aside(folder, path, "")
         return None
 
 
 def _readable(folder: Path, table: Table, names: Sequence[str], done: Repairs) -> list[str]:
-    """Return the files that can be read, each once; the others are set aside."""
+    """Return the readable files without duplicates; set the others aside."""
     readable = []
     for name in dict.fromkeys(names):
         path = folder / table.name / name
@@ -81,15 +80,15 @@ def _readable(folder: Path, table: Table, names: Sequence[str], done: Repairs) -
         if reason is None:
             readable.append(name)
         elif reason == MISSING:
-            done.lines.append(f"{path}: is missing; it leaves the manifest")
+            done.lines.append(f"{path}: is missing; removed from the manifest")
         else:
             done.aside.append(set_aside(folder, path, table.name))
-            done.lines.append(f"{path}: {reason}; it is set aside as {done.aside[-1]}")
+            done.lines.append(f"{path}: {reason}; set aside as {done.aside[-1]}")
     return readable
 
 
 def set_aside(folder: Path, path: Path, below: str) -> Path:
-    """Move a file to the folder of damaged ones, under a name that is free there; return its new path."""
+    """Move a file to the folder `damaged`, under an unused name; return its new path."""
     target = folder / DAMAGED / below / path.name
     number = 0
     while target.exists():
@@ -102,24 +101,24 @@ def set_aside(folder: Path, path: Path, below: str) -> Path:
 
 
 def _restore(folder: Path, table: Table, named: list[str], done: Repairs) -> list[Path]:
-    """Take in the files that were set aside and can be read now; return them."""
+    """Add the rows of files that were set aside and can be read now; return these files."""
     restored = []
     for name in manifest.parquet_files(folder / DAMAGED, table.name):
         path = folder / DAMAGED / table.name / name
         if done.reader.unreadable(table, path) is None:
             count = _add_rows(folder, table, named, path)
-            done.lines.append(f"{path}: can be read again; {count:,} of its rows were missing and are back")
+            done.lines.append(f"{path}: can be read again; {count:,} of its rows were missing and are restored")
             restored.append(path)
     return restored
 
 
 def _add_rows(folder: Path, table: Table, named: list[str], path: Path) -> int:
-    """Add those rows of a file to a table whose keys it does not have; return how many."""
+    """Add the rows of a file whose keys are missing in the table; return how many."""
     engine, here = parquet.engine(), folder / table.name
-    parquet.take_file(engine, table, str(path))
-    parquet.drop_known(engine, table, [str(here / name) for name in named])
-    count = parquet.taken(engine)
-    if path.parent == here and count == parquet.rows(engine, table, str(path)):
+    parquet.load_parquet(engine, table, str(path))
+    parquet.drop_existing(engine, table, [str(here / name) for name in named])
+    count = parquet.incoming_rows(engine)
+    if path.parent == here and count == parquet.count_rows(engine, table, str(path)):
         named.append(path.name)
     elif count:
         target = here / f"{secrets.token_hex(16)}.parquet"

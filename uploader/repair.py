@@ -1,9 +1,9 @@
-"""Brings back rows that a warehouse has lost: what decides is the warehouse, not the outbox's marks.
+"""Restores rows that a warehouse has lost, independently of the outbox's markers.
 
-Per table and run the rows in the warehouse are compared with those that the records make (`uploader.verify`), and the
-rows of each run that differs are sealed and sent again: a warehouse adds those whose key is missing. Promise: killed at
-any point, the next repair finishes it. Rows that are doubled or were altered are only reported. Rows without a record,
-such as imported ones, cannot come back from here.
+For each table and run the rows in the warehouse are compared with the rows of the records (`uploader.verify`), and the
+rows of each run that differs are sealed and sent again: a warehouse adds those whose key is missing. If a repair is
+killed at any point, the next one completes it. Duplicate and altered rows are only reported. Rows without a record,
+such as imported ones, cannot be restored.
 """
 
 from __future__ import annotations
@@ -18,34 +18,44 @@ from uploader.outbox import Outbox, seal_all
 from uploader.push import short_enough
 from uploader.rows import Row
 from uploader.schema import CELLS, MEASUREMENTS
-from uploader.sending import Pushed, Say, send
-from uploader.verify import Difference, Held, Holdings, attempts, differences, doubled, expected, holdings, rows_of
+from uploader.sending import PushSummary, Say, send
+from uploader.verify import (
+    Checksum,
+    Checksums,
+    Difference,
+    attempts,
+    checksums,
+    differences,
+    doubled,
+    expected,
+    rows_of,
+)
 from uploader.warehouse import Warehouse
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
-    """Rows of one run in one table: missing before, and back afterwards."""
+class RestoredRows:
+    """Rows of one run in one table: missing before the repair, and restored by it."""
 
     table: str
     run_id: str
     missing: int
-    back: int
+    restored: int
 
     def __str__(self) -> str:
-        return f"{self.table}, run {self.run_id}: {self.missing:,} rows were missing, {self.back:,} are back"
+        return f"{self.table}, run {self.run_id}: {self.missing:,} rows were missing, {self.restored:,} are restored"
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
-    """What a repair did. `left` are the runs that still differ; `unread` says what could not be compared, and why.
+class RepairSummary:
+    """Summary of a repair. `remaining` are the runs that still differ; `unread` are records that cannot be compared.
 
-    `expired` counts runs from before what the warehouse keeps; `lost` attempts that this outbox sent, that are missing
-    and that have no record here, such as imported ones.
+    `expired` counts runs that are older than the warehouse's retention; `lost` counts attempts that were sent from this
+    outbox, are missing, and have no record here, such as imported ones.
     """
 
-    returned: tuple[Returned, ...]
-    left: tuple[Difference, ...]
+    restored: tuple[RestoredRows, ...]
+    remaining: tuple[Difference, ...]
     doubled: tuple[str, ...]
     unread: tuple[str, ...]
     expired: int
@@ -53,26 +63,26 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
-    """What an emptied warehouse had been sent: attempts, and those of them without a record in the results folder."""
+class OutboxReset:
+    """Attempts that had been sent to a warehouse that is now empty, and those of them without a record here."""
 
     sent: int
     without_record: int
 
 
-def repair(results: Results, warehouse: Warehouse, outbox: Outbox, done: Pushed, say: Say) -> Repaired:
-    """Send again what is missing; `done` counts it too. Raises `UploadError`."""
-    wanted = expected(results, warehouse.kept_from())
-    before = differences(wanted, holdings(warehouse, wanted.since))
+def repair(results: Results, warehouse: Warehouse, outbox: Outbox, done: PushSummary, say: Say) -> RepairSummary:
+    """Send missing rows again; `done` counts them too. Raises `UploadError`."""
+    wanted = expected(results, warehouse.retained_from())
+    before = differences(wanted, checksums(warehouse, wanted.since))
     with outbox.locked():
-        seal_all(short_enough(_again(results, before, outbox), outbox), outbox)
+        seal_all(short_enough(_rows_to_resend(results, before, outbox), outbox), outbox)
         send(warehouse, outbox, done, say)
         done.dead = len(outbox.dead())
-        lost = _lost(results, warehouse, outbox, wanted.kept_from)
-    there = holdings(warehouse, wanted.since) if before else {}
-    return Repaired(
-        tuple(_returned(one, there) for one in before if one.missing),
-        tuple(differences(wanted, there)) if before else (),
+        lost = _lost(results, warehouse, outbox, wanted.retained_from)
+    found = checksums(warehouse, wanted.since) if before else {}
+    return RepairSummary(
+        tuple(_restored(one, found) for one in before if one.missing),
+        tuple(differences(wanted, found)) if before else (),
         tuple(doubled(warehouse, wanted.since)),
         tuple(wanted.unread),
         len(wanted.expired),
@@ -80,47 +90,47 @@ def repair(results: Results, warehouse: Warehouse, outbox: Outbox, done: Pushed,
     )
 
 
-def _returned(before: Difference, there: Holdings) -> Returned:
+def _restored(before: Difference, found: Checksums) -> RestoredRows:
     name, run_id = before.table.name, before.run_id
-    return Returned(name, run_id, before.missing, there[name].get(run_id, Held()).rows - before.have.rows)
+    return RestoredRows(name, run_id, before.missing, found[name].get(run_id, Checksum()).rows - before.actual.rows)
 
 
-def forget_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> Forgotten | None:
-    """Drop the outbox's marks if the warehouse has no row, being deleted or made anew, so that a push sends all again.
+def reset_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> OutboxReset | None:
+    """Remove the outbox's markers if the warehouse was deleted or created again, so that a push sends everything.
 
-    Return what had been sent; None if nothing is wrong. Raises `UploadError`.
+    Returns how much had been sent, None if the warehouse is not empty or nothing was sent. Raises `UploadError`.
     """
     with outbox.locked():
         if not outbox.done() or not warehouse.is_empty():
             return None
-        kept_from = warehouse.kept_from()
-        sent = [item for item in outbox.sent()[CELLS.name] if not rows.expired(item, kept_from)]
+        retained_from = warehouse.retained_from()
+        sent = [item for item in outbox.sent()[CELLS.name] if not rows.expired(item, retained_from)]
         if not sent:
-            return None  # a warehouse that keeps rows for a time is empty by itself once all are old
-        outbox.forget()
-    return Forgotten(len(sent), len(_without_record(results, sent)))
+            return None  # every row that was sent has expired
+        outbox.clear_done()
+    return OutboxReset(len(sent), len(_without_record(results, sent)))
 
 
 def _without_record(results: Results, items: Iterable[str]) -> list[str]:
-    """Return the run of each attempt that is of no run of the results folder."""
+    """Return the run of each attempt whose run is not in the results folder."""
     known = {run.run_id for run in results.runs()}
     return [run_id for run_id in (item.partition("/")[0] for item in items) if run_id not in known]
 
 
-def _lost(results: Results, warehouse: Warehouse, outbox: Outbox, kept_from: str | None) -> int:
-    """Return how many attempts that were sent have no record here and no row in `cells` or in `measurements`."""
+def _lost(results: Results, warehouse: Warehouse, outbox: Outbox, retained_from: str | None) -> int:
+    """Return how many sent attempts have neither a record here nor a row in `cells` or `measurements`."""
     sent, dead = outbox.sent(), {letter.item for letter in outbox.dead()}
     lost: Counter[str] = Counter()
     for table in (CELLS, MEASUREMENTS):
         found = Counter(_without_record(results, sent[table.name] - dead))
-        runs = {run_id: count for run_id, count in found.items() if not rows.expired(run_id, kept_from)}
-        there = attempts(warehouse, table, rows.day_of(min(runs))) if runs else {}
-        lost |= Counter({run_id: count - there.get(run_id, 0) for run_id, count in runs.items()})
+        runs = {run_id: count for run_id, count in found.items() if not rows.expired(run_id, retained_from)}
+        existing = attempts(warehouse, table, rows.day_of(min(runs))) if runs else {}
+        lost |= Counter({run_id: count - existing.get(run_id, 0) for run_id, count in runs.items()})
     return lost.total()
 
 
-def _again(results: Results, found: Sequence[Difference], outbox: Outbox) -> Iterator[Row]:
-    """Yield the rows of the runs and tables that differ, less those that were set aside."""
+def _rows_to_resend(results: Results, found: Sequence[Difference], outbox: Outbox) -> Iterator[Row]:
+    """Yield the rows of the runs and tables that differ, without dead letters."""
     wanted = {(one.table.name, one.run_id) for one in found}
     runs = {run_id for _, run_id in wanted}
     dead = {letter.row for letter in outbox.dead()}

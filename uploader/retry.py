@@ -1,4 +1,4 @@
-"""Trying again what failed for now: exponential waits with jitter, within a deadline; never what was refused."""
+"""Retries after retryable errors: exponential backoff with jitter, within a deadline."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Deadline:
-    """A time limit for many calls together, counted from the first one; `limit_s` of None is no limit."""
+    """A common time limit for many calls, from the first one on; None is no limit."""
 
     limit_s: float | None = None
     clock: Callable[[], float] = time.monotonic
     _end_s: float | None = None
 
     def left_s(self, most_s: float) -> float:
-        """Return how long the next call may take, at most `most_s`. Raises `Unreachable` after the deadline."""
+        """Return the time limit of the next call, at most `most_s`. Raises `Unreachable` after the deadline."""
         if self.limit_s is None:
             return most_s
         if self._end_s is None:
@@ -30,18 +30,18 @@ class Deadline:
         left_s = self._end_s - self.clock()
         if left_s <= 0:
             raise Unreachable(
-                f"not finished after {self.limit_s / 60:.3g} minutes; what is pending stays pending: push "
-                "again, with a longer --deadline if there is much to send"
+                f"not finished after {self.limit_s / 60:.3g} minutes; pending batches stay pending: push again, with a "
+                "longer --deadline if there is much to send"
             )
         return min(most_s, left_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How often something is tried and how long between: up to `first_s` at first, doubling, at most `most_s`.
+class RetryPolicy:
+    """Number of attempts, and the bound of the wait between them: `first_s`, doubled each time, at most `most_s`.
 
-    Each wait is drawn at random below its bound, so that uploaders that failed together do not come back together
-    (Brooker, "Exponential backoff and jitter", AWS Architecture Blog, 2015: "full jitter").
+    Each wait is uniformly distributed between 0 and its bound, so that uploaders that failed at the same time retry at
+    different times (Brooker, "Exponential backoff and jitter", AWS Architecture Blog, 2015: "full jitter").
     """
 
     tries: int = 6
@@ -51,35 +51,35 @@ class Patience:
     draw: Callable[[], float] = field(default=random.random)
 
     def waits_s(self) -> Iterator[float]:
-        """Yield the waits between tries, in seconds, without end."""
+        """Yield the waits between attempts in seconds, indefinitely."""
         bound_s = self.first_s
         while True:
             yield self.draw() * bound_s
             bound_s = min(self.most_s, 2 * bound_s)
 
-    def insist(self, ask: Callable[[], T], deadline: Deadline | None = None) -> T:
-        """Return what `ask` returns; call it again after `Unreachable`, up to `tries` times, and raise the last one."""
+    def retry(self, call: Callable[[], T], deadline: Deadline | None = None) -> T:
+        """Return the result of `call`, which is called up to `tries` times while it raises `Unreachable`."""
         for left, wait_s in zip(reversed(range(self.tries)), self.waits_s(), strict=False):
             try:
-                return ask()
+                return call()
             except Unreachable:
                 if not left:
                     raise
                 self.pause(wait_s, deadline)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
-    def outlast(self, ask: Callable[[], T], deadline: Deadline) -> T:
-        """Return what `ask` returns; call it again after `Contended` until the deadline, then raise the last one."""
+    def retry_contended(self, call: Callable[[], T], deadline: Deadline) -> T:
+        """Return the result of `call`, which is called again while it raises `Contended`, until the deadline."""
         for wait_s in self.waits_s():
             try:
-                return ask()
+                return call()
             except Contended as error:
                 try:
                     self.pause(wait_s, deadline)
                 except Unreachable:
                     raise error from None
-        raise AssertionError("the waits have no end")
+        raise AssertionError("waits_s is infinite")
 
     def pause(self, wait_s: float, deadline: Deadline | None) -> None:
-        """Wait, but not beyond the deadline. Raises `Unreachable` after it."""
+        """Sleep, at most until the deadline. Raises `Unreachable` after it."""
         self.sleep(wait_s if deadline is None else deadline.left_s(wait_s))

@@ -1,8 +1,8 @@
-"""The least rights that uploading and reading need, as commands that give them."""
+"""The minimum IAM roles for uploading and for reading, as commands that grant them."""
 
 from __future__ import annotations
 
-TEMPLATE = """least rights, as commands of the Google Cloud CLI (UPLOADER and READER are service accounts or people):
+TEMPLATE = """minimum roles, as commands of the Google Cloud CLI (UPLOADER and READER are service accounts or users):
 
   # the uploader: run jobs in the project, {uploader}
   gcloud projects add-iam-policy-binding {project} --member=UPLOADER --role=roles/bigquery.jobUser
@@ -13,17 +13,17 @@ TEMPLATE = """least rights, as commands of the Google Cloud CLI (UPLOADER and RE
   bq query --use_legacy_sql=false \\
     'GRANT `roles/bigquery.dataViewer` ON SCHEMA `{project}`.{dataset} TO "READER"'
 
-  # only `uploader init` makes the dataset itself: roles/bigquery.user on the project, once"""
+  # only `uploader init` creates datasets and needs, once: roles/bigquery.user on the project"""
 
 
 GRANT = """  bq query --use_legacy_sql=false \\
     'GRANT `roles/bigquery.dataEditor` ON SCHEMA `{project}`.{dataset} TO "UPLOADER"'"""
 
 
-def least_rights(project: str, dataset: str, *, append_only: bool) -> str:
-    """Return the commands that give the rights a dataset's uploader and its readers need.
+def minimum_roles(project: str, dataset: str, *, append_only: bool) -> str:
+    """Return the commands that grant the minimum roles to a dataset's uploader and readers.
 
-    Only the uploader of a dataset with DML needs the dataset of staging tables, which an append-only one does not have.
+    An append-only dataset has no staging dataset and needs no role for one.
     """
     if append_only:
         changed, uploader = [dataset], "append rows to this one dataset"

@@ -1,8 +1,8 @@
-"""From a run to rows of the warehouse's tables, one JSON line each; pure.
+"""Converts a run to rows of the warehouse's tables, one JSON line each. Pure functions.
 
-Promise: equal records give equal lines, byte for byte, on any machine: the name of a batch and every `row_hash` follow
-from them. What was not measured is left out of its line (NULL). Text that no table can hold (half a surrogate pair, a
-NUL) is replaced by U+FFFD.
+Equal records give identical lines on any machine: batch names and every `row_hash` are computed from them. A value that
+was not measured is omitted from its line (NULL). Characters that a table cannot store (a lone surrogate, NUL) are
+replaced by U+FFFD.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from uploader.schema import CELLS, FINDINGS, MEASUREMENTS, RUNS, Column, Mode, T
 
 HASH_BYTES = 5
 UNKNOWN_TEXT = "unknown"
-UNFIT = re.compile("[\\x00\\ud800-\\udfff]")
+UNSTORABLE = re.compile("[\\x00\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table; `item` names what it was made from, so that it is made once."""
+    """One row of a table; `item` identifies its source (a run, an attempt, a revision of the findings)."""
 
     table: Table
     item: str
@@ -39,7 +39,7 @@ class Row:
 
 
 def of_run(run_id: str, about: Mapping[str, Any]) -> Row:
-    """Return the row of a run, from its `run.json`; what is missing or of another type there is NULL."""
+    """Return the row of a run, from its `run.json`; fields that are missing or have another type are NULL."""
     values = {"day": day_of(run_id), "run_id": run_id, **_run_values(about), **_machine_values(about)}
     return Row(RUNS, run_id, line(RUNS, values))
 
@@ -53,7 +53,7 @@ def of_record(record: Record) -> Iterator[Row]:
 
 
 def of_findings(found: Findings) -> Iterator[Row]:
-    """Yield the rows of what was found in a run."""
+    """Yield the rows of a run's findings."""
     common = {"day": day_of(found.run_id), "run_id": found.run_id, "revision": found.revision}
     for one in found.found:
         values = {**common, "finding_id": one.finding_id, **to_json(one)}
@@ -61,12 +61,12 @@ def of_findings(found: Findings) -> Iterator[Row]:
 
 
 def item_of_record(record: Record) -> str:
-    """Return the name of an attempt among what was sent."""
+    """Return the item name of an attempt."""
     return "{}/{}.{}.{}".format(record.run_id, *record.key)
 
 
 def item_of_findings(found: Findings) -> str:
-    """Return the name of a run's findings among what was sent."""
+    """Return the item name of a run's findings."""
     return f"{found.run_id}/{found.revision}"
 
 
@@ -80,27 +80,27 @@ def item_of(table: Table, values: Mapping[str, Any]) -> str:
 
 
 def day_of(run_id: str) -> str:
-    """Return the day a run began, from its name."""
+    """Return the day on which a run began, from its identifier."""
     return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
 
 
-def expired(run_id: str, kept_from: str | None) -> bool:
-    """Return whether a warehouse that keeps rows from a day on (None: all) keeps none of a run's."""
-    return kept_from is not None and day_of(run_id) < kept_from
+def expired(run_id: str, retained_from: str | None) -> bool:
+    """Return whether a run is older than the first day that a warehouse retains (None: it retains all days)."""
+    return retained_from is not None and day_of(run_id) < retained_from
 
 
 def line(table: Table, values: Mapping[str, Any]) -> str:
-    """Return a row as one line of JSON: the table's columns in their order, less what is NULL, and its hash."""
-    kept = {}
+    """Return a row as one line of JSON: the table's columns in order, without NULLs, then the row hash."""
+    members = {}
     for column in table.columns:
         value = values.get(column.name)
         if value is not None and value not in ([], {}):
-            kept[column.name] = _fitting(column, value)
-    return hashed(json.dumps(kept, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
+            members[column.name] = _storable(column, value)
+    return hashed(json.dumps(members, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
 
 
 def hashed(text: str) -> str:
-    """Return a row's JSON object with the hash of it as its last member."""
+    """Return a row's JSON object with its hash appended as the last member."""
     digest = hashlib.sha256(text.encode()).digest()
     return f'{text[:-1]},"row_hash":{int.from_bytes(digest[:HASH_BYTES])}}}'
 
@@ -112,7 +112,7 @@ def cell_values(record: Record) -> dict[str, Any]:
 
 
 def measurement_lines(record: Record) -> Iterator[str]:
-    """Yield the lines of an attempt's measurements; many, so that each is put together by hand."""
+    """Yield the lines of an attempt's measurements, assembled without a JSON encoder since there are many."""
     settings = record.settings
     head = {
         "day": day_of(record.run_id),
@@ -127,13 +127,13 @@ def measurement_lines(record: Record) -> Iterator[str]:
     for metric, unit, found in _measured(record):
         for step, value in found:
             if value is not None:
-                place = "" if step is None else f',"step":{step}'
-                yield hashed(f'{start},"metric":{metric}{place},"value":{float(value)!r},"unit":{unit}}}')
+                member = "" if step is None else f',"step":{step}'
+                yield hashed(f'{start},"metric":{metric}{member},"value":{float(value)!r},"unit":{unit}}}')
 
 
 def clean(text: str) -> str:
-    """Return text that every table can hold."""
-    return UNFIT.sub("\ufffd", text)
+    """Return text with the characters replaced that a table cannot store."""
+    return UNSTORABLE.sub("\ufffd", text)
 
 
 @cache
@@ -148,12 +148,12 @@ def _metrics() -> tuple[tuple[str, str, Callable[[Record], Any]], ...]:
 
 
 def _getter(path: tuple[str, ...]) -> Callable[[Record], Any]:
-    """Return a function to what a path leads to; None where a group on the way is absent."""
-    whole = attrgetter(".".join(path))
+    """Return a function that reads a path from a record, or None if a group on the path is absent."""
+    value_of = attrgetter(".".join(path))
 
     def get(record: Record) -> Any:
         try:
-            return whole(record)
+            return value_of(record)
         except AttributeError:
             return None
 
@@ -186,7 +186,7 @@ def _value(found: Any) -> Any:
     return found
 
 
-def _fitting(column: Column, value: Any) -> Any:
+def _storable(column: Column, value: Any) -> Any:
     if column.type is Type.STRING and column.mode is not Mode.REPEATED:
         return clean(_text(value))
     if column.mode is Mode.REPEATED:
@@ -197,7 +197,7 @@ def _fitting(column: Column, value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return a value of several types, such as a count or "all", as people write it."""
+    """Return the text of a setting with several types, such as a count or "all"."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.value if isinstance(value, StrEnum) else str(value)
@@ -211,12 +211,12 @@ def _run_values(about: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {name: v for name in _RUN_STRINGS if isinstance(v := about.get(name), str)}
     found |= {name: v for name in _RUN_NUMBERS if type(v := about.get(name)) is int}
     if isinstance(path := about.get("matrix_path"), str):
-        found["matrix_path"] = PurePath(path).name  # the folders above name people and machines
+        found["matrix_path"] = PurePath(path).name  # without its folders, which contain user and machine names
     arm, arms = about.get("arm"), about.get("arms")
     if isinstance(arm, str):
         found["arm"] = arm
-        told = arms.get(arm) if isinstance(arms, dict) else None
-        found["fault"] = told.get("fault") if isinstance(told, dict) else None
+        details = arms.get(arm) if isinstance(arms, dict) else None
+        found["fault"] = details.get("fault") if isinstance(details, dict) else None
     versions = about.get("versions")
     if isinstance(versions, dict):
         found["versions"] = {str(name): str(version) for name, version in versions.items()}

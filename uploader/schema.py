@@ -1,20 +1,19 @@
-"""The warehouse's tables, derived from the definition of a record and of a finding; versioned.
+"""The warehouse's tables, derived from the definitions of a record and of a finding; versioned.
 
-    runs          one row a run
-    cells         one row an attempt: everything of its record that describes
-    measurements  one row a figure: long, by metric and step (epoch, worker or boundary)
-    findings      one row an estimate or verdict, as `analysis` computed it
+    runs          one row per run
+    cells         one row per attempt: the descriptive fields of its record
+    measurements  one row per measured value, in long format by metric and step (epoch, worker or boundary)
+    findings      one row per estimate or verdict, as `analysis` computed it
 
-Every table has `day` (partition), `workload` and `backend` (clusters; null where there is none), and `row_hash`, which
-`uploader verify` adds up. JSON columns are used only where the keys are open.
+Every table has `day` (its partitioning column), `workload` and `backend` (its clustering columns; null if not
+applicable), and `row_hash`, which `uploader verify` sums. JSON columns are used only for objects with open keys.
 
-A new field of a record becomes a NULLABLE column here and `uploader migrate` adds it; nothing else about a table ever
-changes.
+A new field of a record becomes a NULLABLE column, which `uploader migrate` adds. No other change is made to a table.
 
 History of `TABLES_VERSION`:
   1  first version
-  2  cells.usage_* and cells.tensorboard_*; the figures of `usage` are measurements, in place of those of `task`
-  3  cells.work_*: what a process really did; cells.resolved_* of settings that a user's workload may decide
+  2  cells.usage_* and cells.tensorboard_*; values of `usage` are measurements and replace those of `task`
+  3  cells.work_*: the work that a process did; cells.resolved_* for settings that a user's workload may decide
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from records.findings import Finding
 from records.schema import Record
 
 TABLES_VERSION = 3
-APPENDED = "_appended"  # ends the names of an append-only dataset's tables; their plain names are views
+APPENDED = "_appended"  # suffix of an append-only dataset's tables; the names without it are views
 LONGEST_ROW_BYTES = 1 << 20
 
 
@@ -47,7 +46,7 @@ class Type(StrEnum):
 
 
 class Mode(StrEnum):
-    """Whether a column must have a value, may have one, or has many."""
+    """Mode of a column, by BigQuery's names."""
 
     REQUIRED = "REQUIRED"
     NULLABLE = "NULLABLE"
@@ -56,7 +55,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; `path` leads to its value in a record, and is empty for what is made."""
+    """One column; `path` is the field of a record that it stores, empty for a computed column."""
 
     name: str
     type: Type
@@ -67,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table. `key` are the columns that name a row; of a null among them there is one, too."""
+    """One table. `key` are the columns that identify a row; NULL counts as a value there."""
 
     name: str
     meaning: str
@@ -82,31 +81,28 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One value of a record: the path to it, its Python type and its meaning."""
+    """One field of a record: its path, its Python type and its meaning."""
 
     path: tuple[str, ...]
     kind: Any
     meaning: str
 
 
-# Whose numbers are measurements; all other fields describe.
+# Numbers in these groups are measurements; all other fields are descriptive.
 MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage")
-# Settings stand under their own names, other groups behind theirs.
+# Columns of settings have no prefix; those of other groups are prefixed with the group's name.
 UNPREFIXED = "settings"
 LEFT_OUT = {
-    ("surroundings", "further_gpus"): "a table of its own for each GPU; energy and power of all are in usage",
-    ("parallel", "places"): "arrays of arrays; that they are right was proved before the record was published",
-    (
-        "work",
-        "stretches",
-    ): "arrays of counts, from which the status and the columns of work follow; they are in the record",
-    ("task", "metrics"): "each is a measurement, `task.metrics.NAME`, in the unit that the user gave it",
+    ("surroundings", "further_gpus"): "a nested table per GPU; energy and power of all GPUs are in usage",
+    ("parallel", "places"): "nested arrays; they were validated before the record was published",
+    ("work", "stretches"): "arrays of counts, from which status and the work_* columns are derived; see the record",
+    ("task", "metrics"): "each is a measurement `task.metrics.NAME`, in the unit that the user declared",
 }
 SCALARS = {str: Type.STRING, int: Type.INT64, float: Type.FLOAT64, bool: Type.BOOL}
 
 
 def leaves(kind: type, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """Yield every value of a dataclass, those of dataclasses within it too."""
+    """Yield every field of a dataclass, including those of nested dataclasses."""
     hints = typing.get_type_hints(kind)
     for one in fields(kind):
         inner, here = _without_none(hints[one.name]), (*path, one.name)
@@ -118,17 +114,17 @@ def leaves(kind: type, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 
 
 def is_metric(leaf: Leaf) -> bool:
-    """Return whether a value of a record is a measurement: a number, or numbers, of a measured group."""
+    """Return whether a field of a record is a measurement: a number, or numbers, in a measured group."""
     return leaf.path[0] in MEASURED_GROUPS and leaf.path not in LEFT_OUT and _numbers(_without_none(leaf.kind))
 
 
 def metrics() -> tuple[Leaf, ...]:
-    """Return the measurements of a record; keys below `learning.metrics` are open."""
+    """Return the measured fields of a record; keys below `learning.metrics` are open."""
     return tuple(leaf for leaf in leaves(Record) if is_metric(leaf))
 
 
 def unit_of(metric: str) -> str:
-    """Return the unit that the end of a metric's name tells, "1" where it tells none."""
+    """Return the unit of a metric from the suffix of its name, "1" if no suffix matches."""
     for end, unit in UNITS:
         if metric.endswith(end):
             return unit
@@ -152,7 +148,7 @@ UNITS = (
 
 
 def _without_none(kind: Any) -> Any:
-    """Return a type less None; of several types their tuple."""
+    """Return a type without None; for a union of several types, a tuple."""
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return kind
     rest = tuple(one for one in typing.get_args(kind) if one is not type(None))
@@ -171,7 +167,7 @@ def _column(leaf: Leaf) -> Column:
     name = "_".join(leaf.path[1:] if leaf.path[0] == UNPREFIXED else leaf.path)
     kind, mode = _without_none(leaf.kind), Mode.REQUIRED if leaf.kind == _without_none(leaf.kind) else Mode.NULLABLE
     if leaf.path[0] not in TOP:
-        mode = Mode.NULLABLE  # the whole group may be absent, and a later version may add a field to it
+        mode = Mode.NULLABLE  # the group may be absent, and a later version may add a field to it
     if typing.get_origin(kind) is list:
         return Column(name, Type.STRING, Mode.REPEATED, leaf.meaning, leaf.path)
     return Column(name, _type(kind), mode, leaf.meaning, leaf.path)
@@ -181,20 +177,18 @@ def _type(kind: Any) -> Type:
     if typing.get_origin(kind) is dict:
         return Type.JSON
     if isinstance(kind, tuple):
-        return Type.STRING  # such as a count or "all": told as people write it
+        return Type.STRING  # such as a count or "all", stored as text
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return Type.STRING
     return SCALARS[kind]
 
 
 TOP = ("run_id", "cell_id", "repeat", "attempt", "status", "started_at", "schema_version")
-DAY = Column("day", Type.DATE, Mode.REQUIRED, "day on which the run began, UTC; the partition")
+DAY = Column("day", Type.DATE, Mode.REQUIRED, "day on which the run began, UTC; the partitioning column")
 ROW_HASH = Column("row_hash", Type.INT64, Mode.REQUIRED, "first 40 bits of the sha256 of the row's other values")
 WORKLOAD = Column("workload", Type.STRING, Mode.NULLABLE, "the workload")
 BACKEND = Column("backend", Type.STRING, Mode.NULLABLE, "the backend")
-SOURCE = Column(
-    "source", Type.STRING, Mode.NULLABLE, "null for rows of this program; of imported rows, where they came from"
-)
+SOURCE = Column("source", Type.STRING, Mode.NULLABLE, "where an imported row came from; null for rows of this program")
 
 
 def _of_record() -> tuple[Column, ...]:
@@ -210,17 +204,17 @@ def _keys(*names: str) -> tuple[Column, ...]:
 
 
 def _of_finding() -> tuple[Column, ...]:
-    made = (
+    identifiers = (
         Column("run_id", Type.STRING, Mode.REQUIRED, "the run"),
-        Column("revision", Type.INT64, Mode.REQUIRED, "how often the run's findings changed; the last one counts"),
-        Column("finding_id", Type.STRING, Mode.REQUIRED, "names the finding within its run"),
+        Column("revision", Type.INT64, Mode.REQUIRED, "revision of the run's findings; the highest one is current"),
+        Column("finding_id", Type.STRING, Mode.REQUIRED, "identifies the finding within its run"),
     )
     required = ("kind", "metric", "work", "method", "method_version", "unit")
-    told = [_column(leaf) for leaf in leaves(Finding)]
+    columns = [_column(leaf) for leaf in leaves(Finding)]
     return (
         DAY,
-        *made,
-        *(replace(one, mode=Mode.REQUIRED if one.name in required else Mode.NULLABLE) for one in told),
+        *identifiers,
+        *(replace(one, mode=Mode.REQUIRED if one.name in required else Mode.NULLABLE) for one in columns),
         ROW_HASH,
     )
 
@@ -228,53 +222,53 @@ def _of_finding() -> tuple[Column, ...]:
 RUN_COLUMNS = (
     Column("run_id", Type.STRING, Mode.REQUIRED, "the start of the runner; sorts by time"),
     Column("started_at", Type.TIMESTAMP, Mode.NULLABLE, "wall-clock label, UTC"),
-    Column("session", Type.STRING, Mode.NULLABLE, "first run of the session: its arms share it"),
-    Column("arm", Type.STRING, Mode.NULLABLE, "which side of a comparison; empty for a plain run"),
-    Column("fault", Type.STRING, Mode.NULLABLE, "what was planted; such a run stands for no session"),
-    Column("plan_id", Type.STRING, Mode.NULLABLE, "hash of what was planned"),
+    Column("session", Type.STRING, Mode.NULLABLE, "first run of the session, shared by its arms"),
+    Column("arm", Type.STRING, Mode.NULLABLE, "side of a comparison; empty for a run outside of one"),
+    Column("fault", Type.STRING, Mode.NULLABLE, "injected fault; such a run is excluded from histories"),
+    Column("plan_id", Type.STRING, Mode.NULLABLE, "hash of the plan"),
     Column("planned", Type.INT64, Mode.NULLABLE, "repeats planned"),
     Column("start", Type.STRING, Mode.NULLABLE, "fork or fresh"),
     Column("stopping", Type.STRING, Mode.NULLABLE, "how the number of repeats was decided"),
     Column("order_seed", Type.INT64, Mode.NULLABLE, "seed of the random order"),
-    Column("matrix_path", Type.STRING, Mode.NULLABLE, "the matrix file, without its folders"),
+    Column("matrix_path", Type.STRING, Mode.NULLABLE, "name of the matrix file, without its folders"),
     Column("matrix_text", Type.STRING, Mode.NULLABLE, "the matrix"),
-    Column("versions", Type.JSON, Mode.NULLABLE, "what was installed, by package"),
+    Column("versions", Type.JSON, Mode.NULLABLE, "installed version of each package"),
 )
 
 _RECORD_COLUMNS = _of_record()
 _MACHINE = tuple(one for one in _RECORD_COLUMNS if one.path[:1] == ("machine",))
 RUNS = Table(
     "runs",
-    "One row a run: what was planned, from which matrix, on which machine.",
+    "One row per run: its plan, its matrix and its machine.",
     (DAY, *RUN_COLUMNS, *(replace(one, mode=one.mode) for one in _MACHINE), ROW_HASH),
     ("run_id",),
     clustered=("run_id",),
 )
 CELLS = Table(
     "cells",
-    "One row an attempt at a repeat of a cell: settings, what they became, where it ran, how it ended.",
+    "One row per attempt at a repeat of a cell: settings, resolved settings, device, machine and status.",
     _RECORD_COLUMNS,
     ("run_id", "cell_id", "repeat", "attempt"),
 )
 MEASUREMENTS = Table(
     "measurements",
-    "One row a figure of an attempt; what was not measured has no row.",
+    "One row per measured value of an attempt; a value that was not measured has no row.",
     (
         DAY,
         *_keys("run_id", "cell_id", "repeat", "attempt"),
         WORKLOAD,
         BACKEND,
         Column("metric", Type.STRING, Mode.REQUIRED, "the field of the record, such as times.step_time_s"),
-        Column("step", Type.INT64, Mode.NULLABLE, "which epoch, worker or boundary, from 0; null for a single one"),
-        Column("value", Type.FLOAT64, Mode.REQUIRED, "the figure, in its unit"),
-        Column("unit", Type.STRING, Mode.REQUIRED, "s, B, samples/s ...; 1 for counts and shares"),
+        Column("step", Type.INT64, Mode.NULLABLE, "index of an epoch, worker or boundary, from 0; null for a scalar"),
+        Column("value", Type.FLOAT64, Mode.REQUIRED, "the value, in `unit`"),
+        Column("unit", Type.STRING, Mode.REQUIRED, "s, B, samples/s ...; 1 for counts and ratios"),
         ROW_HASH,
     ),
     ("run_id", "cell_id", "repeat", "attempt", "metric", "step"),
 )
 FINDINGS = Table(
     "findings",
-    "One row an estimate or verdict on a run, as analysis computed it; dashboards show these.",
+    "One row per estimate or verdict on a run, as computed by analysis; dashboards show these.",
     _of_finding(),
     ("run_id", "revision", "finding_id"),
 )

@@ -1,9 +1,9 @@
-"""Sends the batches of an outbox. Rows that a warehouse refuses are found by halving and set aside; the rest arrives.
+"""Sends the batches of an outbox. Rows that a warehouse refuses are found by bisection and set aside.
 
-A refusal that meets every row is no row's fault: before a batch is halved, `SAMPLES` of its rows are sent by
-themselves. A batch whose samples are all refused waits until another row of its table arrives. If none does, nothing is
-set aside and the push fails with the reason; so it does if `SAMPLES` batches of one row are all refused. A batch that
-waits, also for a damaged file of the warehouse, does not keep other tables' batches from being sent.
+If every row is refused, the cause is not a row: before a batch is split, `SAMPLES` of its rows are sent individually. A
+batch whose samples are all refused waits until another row of its table arrives. If no row does, nothing is set aside
+and the push fails with the reason; likewise if `SAMPLES` batches of one row are all refused. A batch that waits, also
+for a damaged file of the warehouse, does not block the batches of other tables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from uploader import rows
-from uploader.errors import AllRefused, FileDamaged, RowsRefused, WarehouseFailure
+from uploader.errors import AllRowsRefused, FileDamaged, RowsRefused, WarehouseFailure
 from uploader.outbox import Batch, Outbox
 from uploader.schema import Table
 from uploader.warehouse import Warehouse
@@ -24,10 +24,11 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Pushed:
-    """What a push did. `left_out` are runs and files that could not be read, with why; `without_findings` are runs.
+class PushSummary:
+    """Summary of a push. `left_out` are runs and files that cannot be read, with the reason.
 
-    `expired` are runs from before what the warehouse keeps: they are not sent.
+    `without_findings` are runs without a findings file; `expired` are runs that are older than the warehouse's
+    retention and are not sent.
     """
 
     sealed: int = 0
@@ -40,12 +41,12 @@ class Pushed:
 
     @property
     def new(self) -> int:
-        """Rows that the warehouse did not have."""
+        """Number of rows that the warehouse did not have."""
         return sum(self.arrived.values())
 
 
-def send(warehouse: Warehouse, outbox: Outbox, done: Pushed, say: Say) -> None:
-    """Send every pending batch. Raises `UploadError`; what is pending then stays so."""
+def send(warehouse: Warehouse, outbox: Outbox, done: PushSummary, say: Say) -> None:
+    """Send every pending batch. Raises `UploadError`; unsent batches stay pending."""
     sender = _Sender(warehouse, outbox, done, say)
     while batches := sender.waiting():
         for batch in batches:
@@ -58,12 +59,12 @@ class _Sender:
     """One pass over an outbox.
 
     `suspects` are, by table, batches of one row or with every sample refused, with the reason. `stopped` are tables
-    whose batches wait for the next push, and why.
+    whose batches wait for the next push, with the reason.
     """
 
     warehouse: Warehouse
     outbox: Outbox
-    done: Pushed
+    done: PushSummary
     say: Say
     suspects: dict[str, dict[Batch, str]] = field(default_factory=dict)
     stopped: dict[str, WarehouseFailure] = field(default_factory=dict)
@@ -73,14 +74,14 @@ class _Sender:
         return [batch for batch in self.outbox.pending() if self._can_be_sent(batch)]
 
     def send(self, batch: Batch) -> None:
-        """Send a batch; halve one that is refused. Raises `WarehouseFailure` for what ends the push."""
+        """Send a batch; split it if it is refused. Raises `WarehouseFailure` for an error that ends the push."""
         if batch.table.name in self.stopped:
             return
         self.suspects.get(batch.table.name, {}).pop(batch, None)
         try:
             refused = self._merge(batch)
             if refused is None:
-                self.outbox.settle(batch)
+                self.outbox.mark_done(batch)
             elif batch.contents().rows > 1 and (self._has_arrived(batch.table) or self._sample_arrives(batch)):
                 self.outbox.split(batch)
             else:
@@ -89,7 +90,7 @@ class _Sender:
             self.stopped[batch.table.name] = error
 
     def end(self) -> None:
-        """Set aside the rows that were refused by themselves. Raises why the batches of a table wait."""
+        """Set aside the rows that were refused individually. Raises the failure of a stopped table."""
         for name, found in self.suspects.items():
             if name not in self.stopped:
                 self._judge(name, found)
@@ -111,17 +112,17 @@ class _Sender:
             self.stopped[batch.table.name] = self._all_refused(found)
 
     def _judge(self, name: str, found: dict[Batch, str]) -> None:
-        """Set rows aside; none if no row of their table arrived and it was not just a few that were tried."""
+        """Set rows aside, unless at least `SAMPLES` rows of the table were tried and no row of it arrived."""
         if name not in self.done.arrived and _tried(found) >= SAMPLES:
             self.stopped[name] = self._all_refused(found)
             return
         for batch, reason in found.items():
             item = rows.item_of(batch.table, next(batch.values()))
-            self.outbox.bury(batch.table, item, batch.lines()[0], reason)
-            self.outbox.settle(batch)
+            self.outbox.add_dead_letter(batch.table, item, batch.lines()[0], reason)
+            self.outbox.mark_done(batch)
 
     def _sample_arrives(self, batch: Batch) -> bool:
-        """Send rows from all over a batch by themselves until one arrives; return whether one does, or they are few."""
+        """Send single rows of a batch until one arrives; return whether one does or the batch has few rows."""
         lines = batch.lines()
         last = len(lines) - 1
         for number in range(SAMPLES if len(lines) >= SAMPLES else 0):
@@ -134,7 +135,7 @@ class _Sender:
         return table.name in self.done.arrived
 
     def _merge(self, batch: Batch) -> str | None:
-        """Let the warehouse take a batch; return why it refuses some row, None once every row arrived."""
+        """Merge a batch into the warehouse; return the reason of a refused row, None once every row arrived."""
         name, count = batch.table.name, batch.contents().rows
         try:
             new = self.warehouse.merge(batch)
@@ -145,11 +146,11 @@ class _Sender:
         self.say(f"{name}: {new:,} new of {count:,} rows")
         return None
 
-    def _all_refused(self, found: Mapping[Batch, str]) -> AllRefused:
+    def _all_refused(self, found: Mapping[Batch, str]) -> AllRowsRefused:
         batch, reason = next(iter(found.items()))
         refuses = f"refuses every row of {batch.table.name} that was tried ({_tried(found)})"
-        advice = "none is set aside, all stay pending: correct what the reason names, then push again"
-        return AllRefused(f"{self.warehouse.address}: {refuses}: {reason}; {advice}")
+        advice = "no row is set aside, all stay pending: correct the cause, then push again"
+        return AllRowsRefused(f"{self.warehouse.address}: {refuses}: {reason}; {advice}")
 
 
 def _tried(found: Iterable[Batch]) -> int:

@@ -1,10 +1,10 @@
-"""SQL is written once, in BigQuery's dialect; this turns it into DuckDB's, and lets nothing through but one SELECT.
+"""Translates SQL from BigQuery's dialect to DuckDB's, and rejects everything but a single SELECT.
 
-What means the same in both engines, and what does not, stands in docs/bigquery.md; the queries in `dashboards/queries`
-keep to it and a test holds them to the same rows.
+docs/bigquery.md lists the SQL that has the same meaning in both engines; the queries in `dashboards/queries` use only
+that, and a test compares their results.
 
-The views are written with the parameter @since, the first day that each scan in them reads. Where a view is made, a day
-takes its place; a query that has @since itself gets the views as CTEs, so that its @since bounds them too.
+The views are written with the parameter @since, the first day that their scans read. When a view is created, a day
+replaces it; a query with @since gets the views as CTEs, so that the parameter bounds them too.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 
 VIEWS = Path(__file__).parent / "views"
 TRANSLATED = VIEWS / "duckdb"
-SINCE = "CAST(@since AS DATE)"  # as queries and views write it
+SINCE = "CAST(@since AS DATE)"  # as written in queries and views
 READ = re.compile(r"(?:\bFROM|\bJOIN|,)\s+`?(\w+)\b(?!`?\.)", re.IGNORECASE)
 EVERY_DAY = "DATE '0001-01-01'"
 
 
 @lru_cache(maxsize=256)
 def to_duckdb(sql: str) -> str:
-    """Return a query in DuckDB's dialect. Raises `BadInput` for what is no single SELECT."""
+    """Return a query in DuckDB's dialect. Raises `BadInput` unless it is a single SELECT."""
     from sqlglot import ErrorLevel
 
     tree, own = parsed(sql).copy(), views()
     for cte in tree.ctes:
         if cte.alias in own:
-            cte.set("materialized", False)  # as a view is: only the columns and rows that are asked for
+            cte.set("materialized", False)  # like a view: reads only the columns and rows that the query uses
     return tree.sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
 
 
 def checked(sql: str) -> str:
-    """Return a query as it was given. Raises `BadInput` for what is no single SELECT."""
+    """Return a query unchanged. Raises `BadInput` unless it is a single SELECT."""
     parsed(sql)
     return sql
 
 
 def qualified(sql: str, dataset: str, names: Iterable[str]) -> str:
-    """Return a query with the dataset before those tables: BigQuery asks that of a view."""
+    """Return a query with these tables qualified by their dataset, which BigQuery requires in a view."""
     from sqlglot import exp
 
     tree, own = parsed(sql).copy(), set(names)
@@ -60,18 +60,18 @@ def qualified(sql: str, dataset: str, names: Iterable[str]) -> str:
 
 @cache
 def views() -> Mapping[str, str]:
-    """Return the views of the warehouse by name, in the order in which they can be made, with the parameter @since."""
+    """Return the warehouse's views by name, in an order in which they can be created, with the parameter @since."""
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(VIEWS.glob("*.sql"))}
 
 
 def since(sql: str, day: str) -> str:
-    """Return a view that reads the days from one on; `day` is an SQL expression of type DATE."""
+    """Return a view's SQL with @since replaced by `day`, an SQL expression of type DATE."""
     return sql.replace(SINCE, day)
 
 
 @lru_cache(maxsize=256)
 def with_views(sql: str) -> str:
-    """Return a query with the views that it reads as CTEs, which its parameter @since bounds. Raises `BadInput`."""
+    """Return a query with its views as CTEs, so that its parameter @since bounds them. Raises `BadInput`."""
     needed = _needed(sql)
     if not needed:
         return sql
@@ -79,28 +79,28 @@ def with_views(sql: str) -> str:
     ours = ",\n".join(f"{name} AS (\n{_uncommented(views()[name])}\n)" for name in needed if name not in own)
     if not own or not ours:
         return f"WITH {ours}\n{sql}" if ours else sql
-    place = _after_with(sql)
-    return f"{sql[:place]} {ours},{sql[place:]}"
+    end = _end_of_with(sql)
+    return f"{sql[:end]} {ours},{sql[end:]}"
 
 
 def translated_views() -> dict[str, str]:
-    """Return the views in DuckDB's dialect, translated beforehand: opening a warehouse waits for no parser."""
+    """Return the views in DuckDB's dialect from generated files, so that opening a warehouse needs no SQL parser."""
     return {name: (TRANSLATED / f"{name}.sql").read_text(encoding="utf-8") for name in views()}
 
 
 def translate_views() -> dict[str, str]:
-    """Return what `translated_views` should."""
+    """Translate the views to DuckDB's dialect: the content of the generated files."""
     return {name: to_duckdb(since(sql, EVERY_DAY)) + "\n" for name, sql in views().items()}
 
 
 def meaning_of_view(sql: str) -> str:
-    """Return what a view says of itself: the comment it begins with."""
+    """Return the description of a view: the comment at its beginning."""
     lines = [line[2:].strip() for line in sql.splitlines() if line.startswith("--")]
     return " ".join(lines)
 
 
 def rendered(tree: exp.Expr) -> str:
-    """Return a tree as BigQuery's SQL; sqlglot puts quotes around the number of an interval, which BigQuery refuses."""
+    """Return a tree as BigQuery's SQL, without the quotes of sqlglot's interval literals, which BigQuery rejects."""
     from sqlglot import exp
 
     for literal in tree.find_all(exp.Literal):
@@ -109,8 +109,8 @@ def rendered(tree: exp.Expr) -> str:
     return tree.sql(dialect="bigquery")
 
 
-def _after_with(sql: str) -> int:
-    """Return the place behind the WITH (RECURSIVE) that a query begins with."""
+def _end_of_with(sql: str) -> int:
+    """Return the offset after the WITH or WITH RECURSIVE at the beginning of a query."""
     from sqlglot import tokenize
 
     first, second = tokenize(sql, read="bigquery")[:2]
@@ -118,7 +118,7 @@ def _after_with(sql: str) -> int:
 
 
 def _needed(sql: str) -> list[str]:
-    """Return the views that a query reads, and those that they read, in the order in which they can be made."""
+    """Return the views that a query reads, directly and indirectly, in an order in which they can be created."""
     found: set[str] = set()
     texts = [_uncommented(sql)]
     while texts:
@@ -133,18 +133,18 @@ def _uncommented(sql: str) -> str:
 
 
 def parsed(sql: str) -> exp.Query:
-    """Return the tree of a query. Raises `BadInput` for what is no single SELECT."""
+    """Return the syntax tree of a query. Raises `BadInput` unless it is a single SELECT."""
     from sqlglot import errors, exp, parse
 
     try:
         found = [tree for tree in parse(sql, read="bigquery") if tree is not None]
     except errors.SqlglotError as error:
-        raise BadInput(f"the query cannot be read: {str(error).splitlines()[0]}") from error
+        raise BadInput(f"the query cannot be parsed: {str(error).splitlines()[0]}") from error
     if len(found) != 1 or not isinstance(found[0], exp.Query) or not found[0].selects:
         raise BadInput(f"the query must be one SELECT, got {sql.strip()[:60]!r}")
     return found[0]
 
 
-if __name__ == "__main__":  # python -m uploader.sql: translate the views anew
+if __name__ == "__main__":  # python -m uploader.sql: regenerate the translated views
     for name, text in translate_views().items():
         (TRANSLATED / f"{name}.sql").write_text(text, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Whether the warehouse has what the records say: rows counted, doubled keys, and sums of row hashes, run by run.
+"""Compares the warehouse with the records: row counts, duplicate keys, and sums of row hashes, per run.
 
-A hash covers every value of its row as it was sent, so that equal counts and sums mean that the same rows are there.
-`values=True` reads the measurements back too and compares each figure, which also shows a warehouse that changed one.
-Every query is bounded by the day of the oldest run that is compared. Runs from before what the warehouse keeps are left
-out. Not compared: rows without a record in the results folder, such as imported ones.
+A hash covers every value of its row as it was sent, so equal counts and sums mean equal rows. `values=True` also reads
+the measurements back and compares each value, which detects values that the warehouse changed. Every query has a lower
+bound for the day: that of the oldest run compared. Expired runs are skipped. Rows without a record in the results
+folder, such as imported ones, are not compared.
 """
 
 from __future__ import annotations
@@ -25,59 +25,59 @@ MOST_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Rows of one run in one table: how many, and the sum of their hashes."""
+class Checksum:
+    """Number of rows of one run in one table, and the sum of their hashes."""
 
     rows: int = 0
     hashes: int = 0
 
 
-Holdings = Mapping[str, Mapping[str, Held]]  # by table and run
+Checksums = Mapping[str, Mapping[str, Checksum]]  # by table and run
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A run whose rows in one table are not those that its records make."""
+    """A run whose rows in one table differ from those of its records."""
 
     table: Table
     run_id: str
-    want: Held
-    have: Held
+    expected: Checksum
+    actual: Checksum
 
     @property
     def missing(self) -> int:
-        """How many rows are missing at least."""
-        return max(0, self.want.rows - self.have.rows)
+        """The minimum number of missing rows."""
+        return max(0, self.expected.rows - self.actual.rows)
 
     def __str__(self) -> str:
         place = f"{self.table.name}, run {self.run_id}"
-        if self.have.rows == self.want.rows:
-            return f"{place}: as many rows, but not the same"
-        return f"{place}: {self.have.rows} rows, the records make {self.want.rows}"
+        if self.actual.rows == self.expected.rows:
+            return f"{place}: the number of rows is right, but their content differs"
+        return f"{place}: {self.actual.rows} rows, expected {self.expected.rows} from the records"
 
 
 @dataclass(slots=True)
 class Expected:
-    """What the records make. `partial` are runs with records that cannot be read; `unread` says which, and why.
+    """The rows expected from the records. `partial` are runs with unreadable records; `unread` has a line for each.
 
-    `expired` are runs from before what the warehouse keeps; `since` is the day of the oldest run that is compared, None
-    if there is no run.
+    `expired` are runs that are older than the warehouse's retention; `since` is the day of the oldest run that is
+    compared, None if there is no run.
     """
 
-    rows: dict[str, dict[str, Held]] = field(default_factory=lambda: {table.name: {} for table in TABLES})
+    rows: dict[str, dict[str, Checksum]] = field(default_factory=lambda: {table.name: {} for table in TABLES})
     partial: set[str] = field(default_factory=set)
     unread: list[str] = field(default_factory=list)
     expired: list[str] = field(default_factory=list)
     since: str | None = None
-    kept_from: str | None = None
+    retained_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """What was compared, and what differs, one line each. `foreign` rows are of no record here.
+class VerifySummary:
+    """Summary of a verification, with a line for each problem. `foreign` counts rows without a record here.
 
-    `runs` are the runs with records that were compared, `missing` counts rows, `expired` runs from before what the
-    warehouse keeps, which are left out.
+    `runs` counts the compared runs with records, `missing` rows, and `expired` runs that are older than the warehouse's
+    retention and are skipped.
     """
 
     expected: int
@@ -89,18 +89,18 @@ class Verified:
     expired: int = 0
 
 
-def verify(results: Results, warehouse: Warehouse, *, values: bool = False) -> Verified:
+def verify(results: Results, warehouse: Warehouse, *, values: bool = False) -> VerifySummary:
     """Compare the warehouse with the records of a results folder."""
-    wanted = expected(results, warehouse.kept_from())
-    there = holdings(warehouse, wanted.since)
-    differing = differences(wanted, there)
+    wanted = expected(results, warehouse.retained_from())
+    found = checksums(warehouse, wanted.since)
+    differing = differences(wanted, found)
     problems = [*listed(differing), *doubled(warehouse, wanted.since)]
     if values:
         problems += _values(results, warehouse)
-    return Verified(
+    return VerifySummary(
         _total(wanted.rows),
-        _total(there),
-        _total(_foreign(wanted, there)),
+        _total(found),
+        _total(_foreign(wanted, found)),
         (*problems, *wanted.unread),
         len(wanted.rows[RUNS.name]),
         sum(one.missing for one in differing),
@@ -108,19 +108,19 @@ def verify(results: Results, warehouse: Warehouse, *, values: bool = False) -> V
     )
 
 
-def expected(results: Results, kept_from: str | None = None) -> Expected:
-    """Return what the records of a results folder make."""
-    made = Expected(kept_from=kept_from)
+def expected(results: Results, retained_from: str | None = None) -> Expected:
+    """Return the rows expected from the records of a results folder."""
+    made = Expected(retained_from=retained_from)
     for run in results.runs():
-        if rows.expired(run.run_id, kept_from):
+        if rows.expired(run.run_id, retained_from):
             made.expired.append(run.run_id)
             continue
         made.since = made.since or rows.day_of(run.run_id)
         before = len(made.unread)
         try:
             for row in rows_of(run, made.unread):
-                counted = made.rows[row.table.name].get(run.run_id, Held())
-                made.rows[row.table.name][run.run_id] = Held(counted.rows + 1, counted.hashes + _hash(row.line))
+                counted = made.rows[row.table.name].get(run.run_id, Checksum())
+                made.rows[row.table.name][run.run_id] = Checksum(counted.rows + 1, counted.hashes + _hash(row.line))
         except StoreFailure as error:
             made.unread.append(f"not compared: {error}")
         if len(made.unread) > before:
@@ -129,7 +129,7 @@ def expected(results: Results, kept_from: str | None = None) -> Expected:
 
 
 def rows_of(run: Run, unread: list[str]) -> Iterator[Row]:
-    """Yield what a run makes; records that cannot be read are added to `unread`. Raises `StoreFailure`."""
+    """Yield the rows of a run; add a line for each unreadable record to `unread`. Raises `StoreFailure`."""
     yield rows.of_run(run.run_id, run.about())
     records, problems = run.load()
     unread += [f"not compared: {problem.path}: {problem.reason}" for problem in problems]
@@ -139,9 +139,9 @@ def rows_of(run: Run, unread: list[str]) -> Iterator[Row]:
         yield from rows.of_findings(found)
 
 
-def holdings(warehouse: Warehouse, since: str | None) -> Holdings:
-    """Return what a warehouse has of each run from a day on; nothing is asked without one."""
-    return {} if since is None else {table.name: _there(warehouse, table, since) for table in TABLES}
+def checksums(warehouse: Warehouse, since: str | None) -> Checksums:
+    """Return the checksums of each table and run in the warehouse from a day on; without a day, no query is sent."""
+    return {} if since is None else {table.name: _by_run(warehouse, table, since) for table in TABLES}
 
 
 def attempts(warehouse: Warehouse, table: Table, since: str) -> dict[str, int]:
@@ -153,30 +153,30 @@ def attempts(warehouse: Warehouse, table: Table, since: str) -> dict[str, int]:
     return {str(run_id): int(n) for run_id, n in warehouse.query(sql, {"since": since}).rows}
 
 
-def differences(wanted: Expected, there: Holdings) -> list[Difference]:
-    """Return the runs that differ. Of one whose records cannot all be read, rows beyond those that can are expected."""
+def differences(wanted: Expected, actual: Checksums) -> list[Difference]:
+    """Return the runs that differ. A run with unreadable records may have more rows than its readable records."""
     found = []
     for name, runs in wanted.rows.items():
-        for run_id, want in runs.items():
-            have = there.get(name, {}).get(run_id, Held())
-            unknown = run_id in wanted.partial and have.rows >= want.rows
-            if have != want and not unknown:
-                found.append(Difference(BY_NAME[name], run_id, want, have))
+        for run_id, expected_sum in runs.items():
+            actual_sum = actual.get(name, {}).get(run_id, Checksum())
+            unknown = run_id in wanted.partial and actual_sum.rows >= expected_sum.rows
+            if actual_sum != expected_sum and not unknown:
+                found.append(Difference(BY_NAME[name], run_id, expected_sum, actual_sum))
     return found
 
 
 def listed(found: list[Difference]) -> list[str]:
-    """Return a line for each difference; of many in a table the first ones, and how many more there are."""
+    """Return a line for each difference, at most `MOST_LISTED` per table, and the number of further ones."""
     lines = []
     for table in TABLES:
-        own = [str(one) for one in found if one.table is table]
-        more = len(own) - MOST_LISTED
-        lines += own[:MOST_LISTED] + ([f"{table.name}: {more} runs more"] if more > 0 else [])
+        texts = [str(one) for one in found if one.table is table]
+        more = len(texts) - MOST_LISTED
+        lines += texts[:MOST_LISTED] + ([f"{table.name}: {more} more runs"] if more > 0 else [])
     return lines
 
 
 def doubled(warehouse: Warehouse, since: str | None) -> list[str]:
-    """Return a line for each table and run with keys that are there more than once."""
+    """Return a line for each table and run with duplicate keys."""
     lines = []
     for table in TABLES if since is not None else ():
         keys = ", ".join(table.key)
@@ -185,20 +185,20 @@ def doubled(warehouse: Warehouse, since: str | None) -> list[str]:
             f"GROUP BY {keys} HAVING COUNT(*) > 1) AS doubled GROUP BY run_id ORDER BY run_id"
         )
         found = warehouse.query(sql, {"since": since or ""}).rows
-        lines += [f"{table.name}, run {run_id}: {n} keys are there more than once" for run_id, n in found[:MOST_LISTED]]
+        lines += [f"{table.name}, run {run_id}: {n} duplicate keys" for run_id, n in found[:MOST_LISTED]]
         if (more := len(found) - MOST_LISTED) > 0:
-            lines.append(f"{table.name}: {more} runs more with such keys")
+            lines.append(f"{table.name}: {more} more runs with duplicate keys")
     return lines
 
 
-def _total(held: Holdings) -> int:
-    return sum(one.rows for runs in held.values() for one in runs.values())
+def _total(checksums: Checksums) -> int:
+    return sum(one.rows for runs in checksums.values() for one in runs.values())
 
 
-def _foreign(wanted: Expected, there: Holdings) -> Holdings:
+def _foreign(wanted: Expected, found: Checksums) -> Checksums:
     return {
-        name: {run_id: held for run_id, held in runs.items() if run_id not in wanted.rows[name]}
-        for name, runs in there.items()
+        name: {run_id: one for run_id, one in runs.items() if run_id not in wanted.rows[name]}
+        for name, runs in found.items()
     }
 
 
@@ -206,8 +206,8 @@ def _hash(line: str) -> int:
     return int(line[line.rindex(":") + 1 : -1])
 
 
-def _there(warehouse: Warehouse, table: Table, since: str) -> dict[str, Held]:
-    """Return a table's rows by run; of findings those of each run's last revision, which its folder has."""
+def _by_run(warehouse: Warehouse, table: Table, since: str) -> dict[str, Checksum]:
+    """Return a table's checksums by run; for findings, those of the last revision, which the run's folder has."""
     last = ""
     if table is FINDINGS:
         last = (
@@ -218,20 +218,20 @@ def _there(warehouse: Warehouse, table: Table, since: str) -> dict[str, Held]:
         f"SELECT t.run_id, COUNT(*) AS n, SUM(t.row_hash) AS hashes FROM {table.name} AS t {last}"
         "WHERE t.day >= CAST(@since AS DATE) GROUP BY t.run_id"
     )
-    return {run_id: Held(int(n), int(hashes)) for run_id, n, hashes in warehouse.query(sql, {"since": since}).rows}
+    return {run_id: Checksum(int(n), int(hashes)) for run_id, n, hashes in warehouse.query(sql, {"since": since}).rows}
 
 
 def _values(results: Results, warehouse: Warehouse) -> list[str]:
     """Compare every measurement, run by run."""
     keys = ("run_id", "cell_id", "repeat", "attempt", "metric", "step", "value", "unit")
-    # @since bounds the scan of an append-only dataset, too, whose `measurements` is a view.
+    # @since also bounds the scan of an append-only dataset, whose `measurements` is a view.
     sql = (
         f"SELECT {', '.join(keys)} FROM measurements "
         "WHERE day >= CAST(@since AS DATE) AND day = CAST(@day AS DATE) AND run_id = @run"
     )
-    kept_from, lines = warehouse.kept_from(), []
+    retained_from, lines = warehouse.retained_from(), []
     for run in results.runs():
-        if rows.expired(run.run_id, kept_from):
+        if rows.expired(run.run_id, retained_from):
             continue
         try:
             made = (json.loads(row.line) for row in rows_of(run, []) if row.table is MEASUREMENTS)
@@ -239,9 +239,9 @@ def _values(results: Results, warehouse: Warehouse) -> list[str]:
         except StoreFailure:
             continue  # reported as not compared
         day = rows.day_of(run.run_id)
-        asked = {"since": day, "day": day, "run": run.run_id}
-        there = Counter(tuple(row) for row in warehouse.query(sql, asked).rows)
-        if ours != there:
-            example = next(iter((ours - there) or (there - ours)))
-            lines.append(f"measurements, run {run.run_id}: values differ, first {example}")
+        parameters = {"since": day, "day": day, "run": run.run_id}
+        theirs = Counter(tuple(row) for row in warehouse.query(sql, parameters).rows)
+        if ours != theirs:
+            example = next(iter((ours - theirs) or (theirs - ours)))
+            lines.append(f"measurements, run {run.run_id}: values differ, for example {example}")
     return lines

@@ -1,4 +1,4 @@
-"""The seam to where rows end up: one protocol, Parquet files with DuckDB (the default) and BigQuery behind it.
+"""The interface of warehouses, with two implementations: Parquet files with DuckDB (the default) and BigQuery.
 
 An address names a warehouse: `local` (results/warehouse), `local:FOLDER`, or `bigquery://PROJECT.DATASET`.
 """
@@ -22,66 +22,66 @@ BIGQUERY = re.compile(
 )
 LOCAL = "local"
 MOST_BYTES_BILLED = 10 << 30  # of one statement
-MOST_DAYS = 400  # that a view of a dataset reads, unless it is made with another first day
+MOST_DAYS = 400  # number of days that a dataset's views read by default
 Scalar = str | int | float | bool
-# A table as it is in the warehouse: the type and mode of each column, by BigQuery's names.
+# The actual columns of a table: type and mode of each, by BigQuery's names.
 Actual = Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a query gives: names and rows, in the query's order."""
+    """The result of a query: column names and rows."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
 
     def dicts(self) -> list[dict[str, Any]]:
-        """Return each row by its columns' names."""
+        """Return each row as a dictionary."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 class Warehouse(Protocol):
-    """Takes batches, each row once whatever is sent twice; gives answers. Every call raises `WarehouseFailure`."""
+    """Stores batches with one row per key, and runs queries. Every method may raise `WarehouseFailure`."""
 
     @property
     def address(self) -> str:
-        """Its address."""
+        """The address that opens it."""
 
     def create(self) -> list[str]:
-        """Make what is missing of dataset, tables and views; return what was made or renewed."""
+        """Create missing datasets, tables and views; return what was created or replaced."""
 
     def actual(self, table: Table) -> Actual | None:
-        """Return a table as it is, None where there is none."""
+        """Return the actual columns of a table, None if it is missing."""
 
     def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
         """Add NULLABLE or REPEATED columns to a table."""
 
     def merge(self, batch: Batch) -> int:
-        """Take a batch and return how many of its rows were new. Raises `RowsRefused` where some row is refused."""
+        """Add the rows of a batch whose keys are missing; return how many. Raises `RowsRefused`."""
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
-        """Answer one SELECT in BigQuery's dialect over the tables and views; parameters stand as @name."""
+        """Run one SELECT in BigQuery's dialect over the tables and views; parameters are written as @name."""
 
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
-        """Return how many bytes a query would read, without running it; None where reading costs nothing."""
+        """Return how many bytes a query would read, without running it; None if reading is free."""
 
-    def kept_from(self) -> str | None:
-        """Return the first day (ISO) whose rows it keeps; None if it keeps rows for ever."""
+    def retained_from(self) -> str | None:
+        """Return the first day (ISO) whose rows are retained; None if rows never expire."""
 
     def is_empty(self) -> bool:
-        """Return whether no table has a row, by what costs nothing to read."""
+        """Return whether no table has a row, from metadata that is free to read."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a warehouse is reached, and what a call may cost.
+    """Options for opening a warehouse, and limits of cost and time.
 
-    `most_bytes_billed` limits each statement; `deadline_s` limits all calls together, counted from the first one, and
-    without it each call has a limit of its own. Views are made to read the days from `first_day` on (as 2026-01-31),
-    without it the last `MOST_DAYS`.
+    `most_bytes_billed` limits each statement; `deadline_s` is a common limit for all calls from the first one on,
+    without which each call has its own timeout. Views are created to read the days from `first_day` on (such as
+    2026-01-31), by default the last `MOST_DAYS`.
     """
 
     append_only: bool = False
@@ -93,7 +93,7 @@ class Options:
 
 
 def is_local(address: str, flag: str = "--to") -> bool:
-    """Return whether an address names a folder, and no dataset. Raises `BadInput`, with the flag, for what is none."""
+    """Return whether an address names a folder, not a dataset. Raises `BadInput`, which names the flag."""
     if address == LOCAL or address.startswith(f"{LOCAL}:"):
         return True
     if BIGQUERY.fullmatch(address):
@@ -105,10 +105,10 @@ def is_local(address: str, flag: str = "--to") -> bool:
 
 
 def outbox_folder(address: str, results: Path) -> Path:
-    """Return where the outbox for an address lies: beside the results, so that a later push finds it.
+    """Return the folder of an address's outbox, in the results folder, so that a later push finds it.
 
-    That of a folder has a part of the folder's hash in its name: a/b is not a-b, nor b the one in another place.
-    Raises `BadInput` for what is no address.
+    The outbox of a local folder has a hash of the absolute path in its name, which distinguishes a/b from a-b.
+    Raises `BadInput` for an invalid address.
     """
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", address.replace("://", "-")).strip("-")
     if is_local(address) and (folder := folder_of(address)):

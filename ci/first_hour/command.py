@@ -1,8 +1,8 @@
 """A first hour on Google's BigQuery, or on an emulator, as one command.
 
-It makes a dataset, pushes into it, also by processes that are killed and by several at once, checks with a plain client
-that each row is there once, runs the dashboards' queries, writes a report to attach to an issue, and removes the
-dataset, also after a failure or Ctrl-C.
+It creates a dataset, pushes into it with killed and with concurrent processes, checks with Google's own client that
+each row is stored once, runs the dashboards' queries, writes a report to attach to an issue, and removes the dataset,
+also after a failure or Ctrl-C.
 
     ci/bigquery --project PROJECT --dataset first_hour --location EU
     ci/emulator run -- ci/bigquery --project emulated-project --dataset first_hour
@@ -26,7 +26,7 @@ from pathlib import Path
 from ci.first_hour import results, service
 from ci.first_hour.report import Report
 from ci.first_hour.results import Folders
-from ci.first_hour.service import Service, explained
+from ci.first_hour.service import Service, as_upload_errors
 from ci.first_hour.steps import Hour, steps
 from ci.first_hour.uploading import ROOT, Uploader
 from runner.first_hour.steps import Done, Found, Outcome, Step, exit_code
@@ -40,8 +40,8 @@ REPORT = ROOT / "build" / "first-hour.md"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line asks for."""
+class Arguments:
+    """The validated arguments of the command line."""
 
     project: str
     dataset: str
@@ -50,12 +50,12 @@ class Asked:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
+    """Return the argument parser."""
     top = argparse.ArgumentParser(
         "ci/bigquery", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     top.add_argument("--project", required=True, metavar="P")
-    top.add_argument("--dataset", required=True, metavar="D", help="must not exist; D_staging is made, too")
+    top.add_argument("--dataset", required=True, metavar="D", help="must not exist; D_staging is created, too")
     top.add_argument(
         "--results", type=Path, metavar="FOLDER", help="push a copy of these results first; default: synthetic ones"
     )
@@ -81,8 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, folder: Path) -> int:
-    asked = checked(args)
-    there = _unused(asked, options.reached(args))
+    arguments = checked(args)
+    there = _unused(arguments, options.warehouse_options(args))
     hour = Hour(
         there,
         Uploader(f"bigquery://{there.dataset}", _given(args, flags.IMPERSONATE, flags.MAXIMUM_BYTES_BILLED)),
@@ -90,33 +90,33 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
         _given(args, flags.LOCATION, flags.APPEND_ONLY),
         args.results,
     )
-    done, interrupted = all_steps(steps(hour), teardown(there, keep=asked.keep))
-    _write(Report("BigQuery", _about(there, hour), done, asked.project), asked.report)
+    done, interrupted = all_steps(steps(hour), teardown(there, keep=arguments.keep))
+    _write(Report("BigQuery", _about(there, hour), done, arguments.project), arguments.report)
     return 130 if interrupted else exit_code(done)
 
 
-def _unused(asked: Asked, reached: Options) -> Service:
+def _unused(arguments: Arguments, reached: Options) -> Service:
     """Return the service at a dataset that does not exist. Raises `UploadError`."""
-    with explained("look for the dataset"):
-        there = service.opened(asked.project, asked.dataset, reached)
+    with as_upload_errors("look for the dataset"):
+        there = service.opened(arguments.project, arguments.dataset, reached)
         if left := service.require_unused(there):
-            print(f"removing what an interrupted start of this command left: {', '.join(left)}")
+            print(f"removing datasets of an interrupted run of this command: {', '.join(left)}")
             there.drop()
     return there
 
 
-def checked(args: argparse.Namespace) -> Asked:
-    """Return what is asked for. Raises `BadInput` before anything is made."""
+def checked(args: argparse.Namespace) -> Arguments:
+    """Validate the arguments. Raises `BadInput` before anything is created."""
     is_local(f"bigquery://{args.project}.{args.dataset}", "--project, --dataset")
     if args.results is not None and not results.has_runs(args.results):
         raise BadInput(f"--results: must be a folder with runs, got {args.results}")
     if not args.report.parent.is_dir() or args.report.is_dir() or args.report.suffix == ".json":
         raise BadInput(f"--report: must be a file such as report.md in a folder that exists, got {args.report}")
-    return Asked(args.project, args.dataset, args.report, args.keep)
+    return Arguments(args.project, args.dataset, args.report, args.keep)
 
 
 def all_steps(every: Iterable[Step], last: Step) -> tuple[list[Done], bool]:
-    """Run the steps, and the last one whatever happens; return what came of them, and whether Ctrl-C ended them."""
+    """Run the steps, and the last one in any case; return their results, and whether Ctrl-C interrupted them."""
     done: list[Done] = []
     interrupted = False
     for step in every:
@@ -133,15 +133,15 @@ def all_steps(every: Iterable[Step], last: Step) -> tuple[list[Done], bool]:
 
 
 def run(step: Step) -> Done:
-    """Run one step, and print a line on it. Whatever it raises, it has failed: the report names it."""
+    """Run one step and print a line on it. An exception is reported as a failure of the step."""
     print(f"{step.name} ...", end="", flush=True)
     began, code = time.monotonic(), 1
     try:
-        with explained(step.name):
+        with as_upload_errors(step.name):
             found = step.run()
     except UploadError as error:
         found = Found(Outcome.FAILED, str(error))
-    except Exception as error:  # noqa: BLE001 - the datasets are to be removed and the report to be written
+    except Exception as error:  # noqa: BLE001 - datasets must be removed and the report written
         found = Found(Outcome.FAILED, f"{type(error).__name__}: {error}")
     if step.essential:
         code = int(found.figures.get("code", 1))
@@ -151,17 +151,17 @@ def run(step: Step) -> Done:
 
 
 def teardown(there: Service, *, keep: bool) -> Step:
-    """Return the step that removes both datasets, or that leaves them to the user."""
+    """Return the step that removes both datasets, or leaves them with --keep."""
 
     def remove() -> Found:
         if keep:
             there.mark(made_here=False)
             commands = " && ".join(f"bq rm -r -f -d {name.replace('.', ':')}" for name in there.datasets)
-            return Found(Outcome.OK, f"kept, as asked; remove them with: {commands}")
+            return Found(Outcome.OK, f"not removed (--keep); remove them with: {commands}")
         left = there.drop()
         return Found(Outcome.FAILED if left else Outcome.OK, f"still there: {', '.join(left)}" if left else "removed")
 
-    return Step("teardown", "both datasets are removed, or kept where that was asked for", remove)
+    return Step("teardown", "both datasets are removed, or left in place with --keep", remove)
 
 
 def _write(report: Report, path: Path) -> None:
@@ -171,7 +171,7 @@ def _write(report: Report, path: Path) -> None:
 
 
 def _about(there: Service, hour: Hour) -> dict[str, str]:
-    """Return what a reader of the report needs to know of the place and the versions."""
+    """Return the environment for the report: service, dataset, options and versions."""
     names = ("keras-benchmark-matrix", "google-cloud-bigquery", "google-api-core", "google-auth")
     return {
         "service": f"emulator at {there.emulator}" if there.emulator else "Google's BigQuery",
@@ -185,7 +185,7 @@ def _about(there: Service, hour: Hour) -> dict[str, str]:
 
 
 def _given(args: argparse.Namespace, *wanted: flags.Flag) -> tuple[str, ...]:
-    """Return those of the options that were given, for a command of `uploader`."""
+    """Return the given options of `wanted`, as arguments for `uploader`."""
     found: list[str] = []
     for flag in wanted:
         value = getattr(args, flag.key)
@@ -198,7 +198,7 @@ def _given(args: argparse.Namespace, *wanted: flags.Flag) -> tuple[str, ...]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let neither Ctrl-C nor SIGTERM end the block."""
+    """Ignore SIGINT and SIGTERM within the block."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

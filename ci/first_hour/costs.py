@@ -1,4 +1,4 @@
-"""What a query of a first hour on BigQuery cost. Pure."""
+"""The cost of a query in a first hour on BigQuery. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uploader.price import cost_usd
 
 @dataclass(frozen=True, slots=True)
 class QueryCost:
-    """What one query of the dashboards read. Bytes are None where the service does not report them."""
+    """Bytes and time of one dashboard query. Bytes are None if the service does not report them."""
 
     name: str
     rows: int
@@ -20,22 +20,22 @@ class QueryCost:
 
     @property
     def cost_usd(self) -> float | None:
-        """Its price on demand."""
+        """The on-demand price in USD."""
         return price_usd(self.billed_bytes)
 
     @property
     def within_estimate(self) -> bool:
-        """Whether it read no more than its dry run said; where either is not reported nothing is known against it."""
+        """Whether it read at most as much as its dry run predicted; true if either is not reported."""
         if self.dry_run_bytes is None or self.processed_bytes is None:
             return True
         return self.processed_bytes <= self.dry_run_bytes
 
 
 def price_usd(billed_bytes: int | None) -> float | None:
-    """Return what so many bytes cost on demand."""
+    """Return the on-demand price of a number of bytes in USD."""
     return None if billed_bytes is None else cost_usd(billed_bytes)
 
 
 def days_text(days: float) -> str:
-    """Return a number of days for a reader."""
+    """Return a number of days as text."""
     return f"{days:g} day" if days == 1 else f"{days:g} days"

@@ -1,4 +1,4 @@
-"""What a first hour looks at once the rows are there: queries and their cost, expiry, location, rights, jobs."""
+"""Inspections of the uploaded dataset: queries and their cost, expiration, location, permissions, jobs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ STAGING_DAYS = 1
 
 
 def inspections(service: Service, folders: Folders) -> Iterator[Step]:
-    """Yield the steps that read."""
+    """Yield the inspection steps, which only read."""
     yield Step("dashboards' queries", "each reads no more than its dry run says", partial(queries, service, folders))
-    yield Step("expiry", "no table or partition vanishes, but for staging tables", partial(expiry, service, folders))
+    yield Step("expiry", "no table or partition expires, except staging tables", partial(expiry, service, folders))
     yield Step("location and mode", "both datasets are in one place", partial(place, service))
     yield Step("rights", "the account may read and change rows", partial(rights, service))
     yield Step("jobs", "no job of this program cost more than its limit", partial(jobs, service, folders.began))
 
 
 def queries(service: Service, folders: Folders) -> Found:
-    """Run every query of the dashboards as they do."""
+    """Run every query of the dashboards."""
     since = (folders.today - timedelta(days=SINCE_DAYS)).isoformat()
     choice = Choice(since=since, cell=_newest_cell(folders))
     costs = [
@@ -47,29 +47,29 @@ def queries(service: Service, folders: Folders) -> Found:
 
 
 def expiry(service: Service, folders: Folders) -> Found:
-    """Report what of the dataset vanishes by itself; in an append-only dataset, as of the sandbox, that is expected."""
+    """Report which parts of the dataset expire; in an append-only dataset, as in the sandbox, that is expected."""
     lines, days = _limits(service, folders), service.staging_days()
     append_only = service.mode(CELLS) == APPEND_ONLY
-    staging = "no staging tables" if days is None else f"staging tables vanish after {days_text(days)}"
-    summary = f"{staging}; {f'{len(lines)} other limits' if lines else 'nothing else vanishes'}"
+    staging = "no staging tables" if days is None else f"staging tables expire after {days_text(days)}"
+    summary = f"{staging}; {f'{len(lines)} other limits' if lines else 'nothing else expires'}"
     good = days == STAGING_DAYS or (append_only and days is None)
     expected = good and (append_only or not lines)
     return Found(Outcome.OK if expected else Outcome.FAILED, summary, tuple(lines))
 
 
 def _limits(service: Service, folders: Folders) -> list[str]:
-    """Return what vanishes by itself, a line each, but for staging tables."""
-    found, kept_from = service.expiry(), service.kept_from()
+    """Return a line for each expiration, except that of staging tables."""
+    found, retained_from = service.expiry(), service.retained_from()
     limits = (("tables", found.tables_days), ("partitions", found.partitions_days))
-    lines = [f"new {what} of the dataset vanish after {days_text(days)}" for what, days in limits if days is not None]
-    if kept_from is not None:
-        dropped = _dropped(folders, kept_from)
-        lines.append(f"{dropped:,} rows that were pushed are of days before {kept_from}, which are not kept")
+    lines = [f"new {what} of the dataset expire after {days_text(days)}" for what, days in limits if days is not None]
+    if retained_from is not None:
+        dropped = _dropped(folders, retained_from)
+        lines.append(f"{dropped:,} rows that were pushed are of days before {retained_from}, which have expired")
     return [*found.expiring, *lines]
 
 
 def place(service: Service) -> Found:
-    """Report where the datasets are, and how they take rows."""
+    """Report the location and the mode of the datasets."""
     locations, mode = service.locations(), service.mode(CELLS)
     where = " and ".join(dict.fromkeys(one or NOT_REPORTED for one in locations))
     known = {one.casefold() for one in locations if one is not None}
@@ -77,7 +77,7 @@ def place(service: Service) -> Found:
 
 
 def rights(service: Service) -> Found:
-    """Report whose jobs these were, and what the account may do."""
+    """Report the account of the jobs and its permissions."""
     table = "cells_appended" if service.mode(CELLS) == APPEND_ONLY else "cells"
     granted, account = service.rights(table), service.account() or NOT_REPORTED
     if granted is None:
@@ -88,7 +88,7 @@ def rights(service: Service) -> Found:
 
 
 def jobs(service: Service, since: datetime) -> Found:
-    """Sum up what every job of this program was billed since the beginning."""
+    """Summarise the billed bytes of this program's jobs since the start."""
     counts: Counter[str] = Counter()
     billed = 0
     errors: Counter[str] = Counter()
@@ -107,7 +107,7 @@ def jobs(service: Service, since: datetime) -> Found:
 
 
 def amount(count: int | None) -> str:
-    """Return a number of bytes with its price on demand."""
+    """Return a number of bytes in MiB with the on-demand price."""
     if count is None:
         return NOT_REPORTED
     return f"{size(count)} ({price_usd(count):.5f} USD)"
@@ -123,6 +123,6 @@ def _newest_cell(folders: Folders) -> str:
     return records[-1].cell_id if records else ""
 
 
-def _dropped(folders: Folders, kept_from: str) -> int:
-    every, kept = (sum(map(len, keys_of(folders.all, day).values())) for day in (None, kept_from))
-    return every - kept
+def _dropped(folders: Folders, retained_from: str) -> int:
+    every, retained = (sum(map(len, keys_of(folders.all, day).values())) for day in (None, retained_from))
+    return every - retained

@@ -1,6 +1,6 @@
-"""The report of a first hour, to be attached to an issue: Markdown for people, JSON for machines. Pure.
+"""The report of a first hour, to be attached to an issue, in Markdown and JSON.
 
-Promise: no credential, no project's name and no account's whole name is in it, whatever a message held.
+Credentials, the project's name and full account names are removed from all texts.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ SECRETS = (
 
 @dataclass(frozen=True)
 class Report(report.Report):
-    """The report of a first hour on a dataset of `project`, which it does not name."""
+    """The report of a first hour on a dataset of `project`, whose name is removed."""
 
     project: str = ""
 
     def markdown(self) -> str:
-        """Return it as Markdown."""
+        """Return the report as Markdown."""
         return anonymous(super().markdown(), self.project)
 
     def parts(self) -> list[str]:
-        """Return its paragraphs, headings and tables, the last one of the dashboards' queries."""
+        """Return paragraphs, headings and tables; the last table lists the dashboards' queries."""
         queries = self._queries()
         return [*super().parts(), *(["## Queries of the dashboards", queries] if queries else [])]
 
     def json(self) -> str:
-        """Return it as one JSON document."""
+        """Return the report as a JSON document."""
         return anonymous(super().json(), self.project)
 
     def _queries(self) -> str:
@@ -62,7 +62,7 @@ def _size(count: int | None) -> str:
 
 
 def anonymous(text: str, project: str) -> str:
-    """Return a text without credentials, with accounts shortened to three letters, and PROJECT for the project."""
+    """Return a text without credentials, with accounts shortened to three letters and the project as PROJECT."""
     for secret in SECRETS:
         text = secret.sub("(removed)", text)
     return ACCOUNT.sub(r"\1...@...", text).replace(project, "PROJECT")

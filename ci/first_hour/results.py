@@ -1,4 +1,4 @@
-"""The results that a first hour pushes: a user's own, or synthetic ones of recent nights and of an old one."""
+"""The results that a first hour pushes: the user's, or synthetic ones of recent days and of an old one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from uploader import rows
 from uploader.rows import Row
 from uploader.schema import TABLES
 
-OLD_DAYS = 90  # before today: more than the 60 days that a project without billing keeps
+OLD_DAYS = 90  # before today: more than the 60 days that a project without billing retains
 KILLS = 5
 MACHINES = 4
 SHARED = 3  # consecutive runs that each machine of the concurrent pushes has, of as many runs as there are machines
@@ -29,7 +29,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The results folders of one hour, in a working folder: `base` is pushed first, `all` has every run."""
+    """The results folders, in a working folder: `base` is pushed first, `all` has every run."""
 
     root: Path
     began: datetime
@@ -41,28 +41,28 @@ class Folders:
 
     @property
     def days(self) -> tuple[str, str]:
-        """The first and the last day of what was pushed."""
+        """The first and the last day of the pushed runs."""
         days = sorted(rows.day_of(run.run_id) for run in Results(self.all).runs())
         return days[0], days[-1]
 
     @property
     def base(self) -> Path:
-        """What is pushed first."""
+        """The folder that is pushed first."""
         return self.root / "base"
 
     @property
     def killed(self) -> Path:
-        """What is pushed by processes that are killed."""
+        """The folder that is pushed by processes that are killed."""
         return self.root / "killed"
 
     @property
     def machines(self) -> list[Path]:
-        """What is pushed at the same time: folders that share runs."""
+        """The folders that are pushed concurrently and share runs."""
         return [self.root / f"machine-{number}" for number in range(MACHINES)]
 
     @property
     def all(self) -> Path:
-        """Every run that was pushed."""
+        """The folder with every pushed run."""
         return self.root / "all"
 
     def make_base(self, own: Path | None) -> None:
@@ -76,7 +76,7 @@ class Folders:
         self._add_to_all([self.base])
 
     def add_killed(self, number: int) -> None:
-        """Add one synthetic run to those of killed pushes."""
+        """Add one synthetic run to the folder of the killed pushes."""
         self._store(self.killed, 2 + number)
         self._add_to_all([self.killed])
 
@@ -102,15 +102,15 @@ def has_runs(folder: Path) -> bool:
     return folder.is_dir() and not (folder / "run.json").exists() and bool(Results(folder).runs())
 
 
-def keys_of(results: Path, kept_from: str | None = None) -> dict[str, Counter[Key]]:
-    """Return by table the keys, each with the row's hash at its end, that the tables have to show once.
+def keys_of(results: Path, retained_from: str | None = None) -> dict[str, Counter[Key]]:
+    """Return for each table the keys, with the row hash as last member, that must exist exactly once.
 
-    Rows of days before `kept_from` are left out: the service does not keep them.
+    Rows of days before `retained_from` are excluded: their partitions have expired.
     """
     found: dict[str, Counter[Key]] = {table.name: Counter() for table in TABLES}
     for row in _rows(results):
         values = json.loads(row.line)
-        if kept_from is None or values["day"] >= kept_from:
+        if retained_from is None or values["day"] >= retained_from:
             found[row.table.name][(*(values.get(name) for name in row.table.key), values["row_hash"])] += 1
     return found
 

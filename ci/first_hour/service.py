@@ -1,7 +1,7 @@
-"""What the plain client of BigQuery says of two datasets: none of it goes through the uploader's warehouse.
+"""Two datasets as Google's own client sees them, independently of the uploader's warehouse classes.
 
-Its calls raise what the client raises; within `explained` these become errors of `uploader.errors`, whose messages say
-what to do and hold no credential.
+Methods raise the client's exceptions. `as_upload_errors` converts these to errors of `uploader.errors`, whose messages
+say what to do and contain no credential.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TYPES: Mapping[type, str] = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """After how many days a dataset's new tables and partitions vanish, and which of its tables do; None is never."""
+    """Days after which new tables and partitions of a dataset expire (None: never), and tables that expire."""
 
     tables_days: float | None
     partitions_days: float | None
@@ -46,7 +46,7 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Asks BigQuery, or the emulator that BIGQUERY_EMULATOR_HOST names, about one dataset and its staging dataset."""
+    """Reads one dataset and its staging dataset from BigQuery or the emulator of BIGQUERY_EMULATOR_HOST."""
 
     client: Any
     dataset: str  # PROJECT.DATASET
@@ -54,7 +54,7 @@ class Service:
 
     @property
     def datasets(self) -> tuple[str, str]:
-        """The dataset, and the one for staging tables."""
+        """The names of the dataset and of the staging dataset."""
         return self.dataset, f"{self.dataset}_staging"
 
     @property
@@ -63,7 +63,7 @@ class Service:
         return os.environ.get(EMULATOR) or None
 
     def there(self) -> dict[str, Any]:
-        """Return which of the two datasets are there, by name."""
+        """Return the existing datasets by name."""
         from google.api_core.exceptions import NotFound
 
         found = {}
@@ -73,31 +73,31 @@ class Service:
         return found
 
     def mark(self, *, made_here: bool) -> None:
-        """Mark the datasets as made by this command, which may then remove them, or take the mark away."""
+        """Add or remove the label that marks the datasets as created by this command, which may then remove them."""
         for dataset in self.there().values():
             dataset.labels = {**(dataset.labels or {}), **dict.fromkeys(MADE_BY), **(MADE_BY if made_here else {})}
             self.client.update_dataset(dataset, ["labels"], **CALL)
 
     def drop(self) -> list[str]:
-        """Remove both datasets with what is in them; return those that are still there."""
+        """Remove both datasets with their tables; return those that still exist."""
         for name in self.datasets:
             self.client.delete_dataset(name, delete_contents=True, not_found_ok=True, **CALL)
         return sorted(self.there())
 
     def keys(self, table: Table, days: tuple[str, str]) -> Counter[Key]:
-        """Return how often a table shows each key, with the row's hash, of days from the first to the last."""
+        """Return the number of rows of each key and row hash in a table, from the first to the last day."""
         names = ", ".join((*table.key, "row_hash"))
         sql = f"SELECT {names} FROM {table.name} WHERE day BETWEEN DATE '{days[0]}' AND DATE '{days[1]}'"
         return Counter(tuple(row.values()) for row in self._run(sql).result(timeout=JOB_S))
 
     def delete(self, table: str, run_id: str, day: str) -> int:
-        """Delete the rows of one run from a table by DML; return how many these were."""
+        """Delete the rows of one run from a table by DML; return how many."""
         job = self._run(f"DELETE FROM {table} WHERE day = DATE '{day}' AND run_id = @run", {"run": run_id})
         job.result(timeout=JOB_S)
         return int(job.num_dml_affected_rows or 0)
 
     def cost(self, name: str, sql: str, parameters: Mapping[str, Scalar]) -> QueryCost:
-        """Run a query, without the service's cache, and return what it read and what its dry run said."""
+        """Run a query without cache, and return its bytes and those of its dry run."""
         estimate = self._run(sql, parameters, dry_run=True)
         began = time.monotonic()
         job = self._run(sql, parameters)
@@ -107,7 +107,7 @@ class Service:
         return QueryCost(name, rows, duration_s, *map(self._reported, read))
 
     def expiry(self) -> Expiry:
-        """Return what of the first dataset vanishes by itself."""
+        """Return the expirations of the first dataset."""
         dataset = self.client.get_dataset(self.dataset, **CALL)
         return Expiry(
             _days(dataset.default_table_expiration_ms),
@@ -116,12 +116,12 @@ class Service:
         )
 
     def staging_days(self) -> float | None:
-        """Return after how many days a staging table vanishes, infinity for never; None without a staging dataset."""
+        """Return the days until a staging table expires, infinity for never; None without a staging dataset."""
         found = self.there().get(self.datasets[1])
         return None if found is None else _days(found.default_table_expiration_ms) or math.inf
 
-    def kept_from(self) -> str | None:
-        """Return the first day whose partition has not expired; None where none expires."""
+    def retained_from(self) -> str | None:
+        """Return the first day whose partition has not expired; None if partitions never expire."""
         limits = [_days(one.time_partitioning.expiration_ms) for one in self._tables() if one.time_partitioning]
         shortest = min((days for days in limits if days is not None), default=None)
         if shortest is None:
@@ -130,17 +130,17 @@ class Service:
         return (expired + timedelta(days=1)).isoformat()
 
     def mode(self, table: Table) -> str:
-        """Return how the dataset takes rows: append-only where a table's name is a view."""
+        """Return the mode of the dataset: append-only if a table's name is a view."""
         found = self.client.get_table(f"{self.dataset}.{table.name}", **CALL)
         return APPEND_ONLY if found.table_type == "VIEW" else WITH_DML
 
     def locations(self) -> list[str | None]:
-        """Return where each of the datasets is; None where the service does not say."""
+        """Return the location of each dataset; None if the service does not report it."""
         found = [one.location for one in self.there().values()]
         return [str(one) if one not in (None, "None") else None for one in found]
 
     def rights(self, table: str) -> list[str] | None:
-        """Return which of the rights that are needed the account has on a table; None if the service does not say."""
+        """Return which required permissions the account has on a table; None if the service does not report them."""
         from google.api_core.exceptions import GoogleAPICallError
 
         try:
@@ -151,16 +151,16 @@ class Service:
         return sorted(set(NEEDED) & set(granted))
 
     def account(self) -> str | None:
-        """Return whose jobs these are; None where the service does not say."""
+        """Return the account of the jobs; None if the service does not report it."""
         return self._run("SELECT 1 AS one").user_email or None
 
     def jobs(self, since: datetime) -> list[Any]:
-        """Return the jobs of this program that began since then, the newest first."""
+        """Return the jobs of this program since a time, newest first."""
         found = self.client.list_jobs(min_creation_time=since, **CALL)
         return [job for job in found if (job.labels or {}).get("program") == LABELS["program"]]
 
     def _run(self, sql: str, parameters: Mapping[str, Scalar] | None = None, *, dry_run: bool = False) -> Any:
-        """Start a statement and return its job; a dry run has ended with it."""
+        """Start a statement and return its job; a dry run is complete immediately."""
         from google.cloud import bigquery
 
         config = bigquery.QueryJobConfig(
@@ -183,24 +183,24 @@ class Service:
     def _expiring(self) -> Iterator[str]:
         for table in self._tables():
             if table.expires is not None:
-                yield f"{table.table_id} vanishes on {table.expires:%Y-%m-%d}"
+                yield f"{table.table_id} expires on {table.expires:%Y-%m-%d}"
             if table.time_partitioning and table.time_partitioning.expiration_ms:
                 days = table.time_partitioning.expiration_ms / DAY_MS
-                yield f"partitions of {table.table_id} vanish after {days_text(days)}"
+                yield f"partitions of {table.table_id} expire after {days_text(days)}"
 
     def _reported(self, count: int | None) -> int | None:
-        """Return a number of bytes; None where the service reports none: an emulator says 0 of everything."""
+        """Return a number of bytes; None if the service does not report it: an emulator always reports 0."""
         return None if count is None or (self.emulator and count == 0) else int(count)
 
 
 def opened(project: str, dataset: str, options: Options) -> Service:
-    """Return the service at a dataset, once it answers. Raises `BadInput`, `Unreachable` or `NotAllowed`."""
+    """Check the connection and open a dataset. Raises `BadInput`, `Unreachable` or `NotAllowed`."""
     reachable.check()
     return Service(plain_client(project, options), f"{project}.{dataset}", options.most_bytes_billed)
 
 
 def plain_client(project: str, options: Options) -> Any:
-    """Return Google's client: with Application Default Credentials, or for the emulator with none."""
+    """Return Google's client with Application Default Credentials, anonymous for the emulator."""
     try:
         from google.auth import credentials, default, impersonated_credentials
         from google.cloud import bigquery
@@ -216,13 +216,13 @@ def plain_client(project: str, options: Options) -> Any:
 
 
 def require_unused(service: Service) -> list[str]:
-    """Return the datasets that an interrupted start of this command left. Raises `BadInput` for anyone else's."""
+    """Return existing datasets of an interrupted run of this command. Raises `BadInput` for any other dataset."""
     found = service.there()
     mark = MADE_BY.items()
     if others := [name for name, one in found.items() if not mark <= (one.labels or {}).items()]:
         raise BadInput(
-            f"--dataset: {others[0]} exists and was not made by this command, which removes its datasets at the end; "
-            "name one that does not exist"
+            f"--dataset: {others[0]} exists and was not created by this command, which removes its datasets at the "
+            "end; name one that does not exist"
         )
     return sorted(found)
 
@@ -237,11 +237,11 @@ def _days(limit_ms: int | str | None) -> float | None:
 
 
 @contextmanager
-def explained(doing: str) -> Iterator[None]:
-    """Raise what the client raises as an error of the uploader's."""
+def as_upload_errors(doing: str) -> Iterator[None]:
+    """Convert the client's exceptions to errors of the uploader."""
     try:
         yield
     except UploadError:
         raise
-    except refusals.kinds() as error:
-        raise refusals.explained(doing, error) from None
+    except refusals.client_errors() as error:
+        raise refusals.to_upload_error(doing, error) from None

@@ -1,4 +1,4 @@
-"""The steps of a first hour, in order: whole, killed and concurrent pushes, and a check of every row after each."""
+"""The steps of a first hour: complete, killed and concurrent pushes, each followed by a check of every row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ci.first_hour.inspection import inspections
 from ci.first_hour.results import KILLS, Folders, Key, keys_of
-from ci.first_hour.service import APPEND_ONLY, Service, explained
+from ci.first_hour.service import APPEND_ONLY, Service, as_upload_errors
 from ci.first_hour.uploading import Ended, Uploader
 from records.store import Results
 from runner.first_hour.steps import Found, Outcome, Step
@@ -26,7 +26,7 @@ SHOWN = 5
 
 @dataclass(slots=True)
 class Hour:
-    """What the steps share. `init_options` go to `uploader init` alone: other commands read the dataset."""
+    """The state that the steps share. `init_options` are passed only to `uploader init`."""
 
     service: Service
     uploader: Uploader
@@ -42,38 +42,38 @@ def steps(hour: Hour) -> Iterator[Step]:
     def step(name: str, run: Callable[[Hour], Found], expected: str, *, essential: bool = False) -> Step:
         return Step(name, expected, lambda: run(hour), essential)
 
-    yield step("init", init, "makes datasets, tables and views", essential=True)
-    yield step("push", push, "every row is new and is there once", essential=True)
+    yield step("init", init, "creates datasets, tables and views", essential=True)
+    yield step("push", push, "every row is new and stored once", essential=True)
     yield step("push again", push_again, "0 new rows")
-    yield step("killed pushes", killed_pushes, "each row is there once after SIGKILLs at several moments and one push")
-    yield step("concurrent pushes", concurrent_pushes, "each row is there once after pushes of overlapping results")
-    yield step("verify", verify, "the uploader finds 0 lost, 0 doubled")
-    yield step("independent count", count, "the plain client finds 0 lost, 0 doubled, 0 altered")
-    yield step("outbox removed", push_without_outbox, "0 new rows: the tables decide what they lack")
-    yield step("rows deleted", repair, "verify reports the loss, push --repair brings the rows back")
+    yield step("killed pushes", killed_pushes, "each row is stored once after SIGKILLs at several moments and one push")
+    yield step("concurrent pushes", concurrent_pushes, "each row is stored once after pushes of overlapping results")
+    yield step("verify", verify, "the uploader finds 0 lost, 0 duplicated")
+    yield step("independent count", count, "the plain client finds 0 lost, 0 duplicated, 0 altered")
+    yield step("outbox removed", push_without_outbox, "0 new rows: existing keys are read from the tables")
+    yield step("rows deleted", repair, "verify reports the loss, push --repair restores the rows")
     yield from inspections(hour.service, hour.folders)
 
 
 def init(hour: Hour) -> Found:
-    """Make the datasets, and mark them as ours to remove."""
+    """Create the datasets, and label them for removal."""
     ended = hour.uploader.run("init", *hour.init_options)
     if ended.code:
         return failed(ended)
     made = [line for line in ended.output.splitlines() if line.startswith(("dataset ", "table ", "view "))]
-    return Found(Outcome.OK, f"{len(made)} datasets, tables and views made", tuple(_unmarked(hour.service)))
+    return Found(Outcome.OK, f"{len(made)} datasets, tables and views created", tuple(_unmarked(hour.service)))
 
 
 def _unmarked(service: Service) -> Iterator[str]:
-    """Mark the datasets, or yield why that is not allowed: then this command will not remove them if it is killed."""
+    """Label the datasets, or yield why that is not allowed: the next run then does not remove them after a kill."""
     try:
-        with explained("mark the datasets"):
+        with as_upload_errors("mark the datasets"):
             service.mark(made_here=True)
     except UploadError as error:
-        yield f"a start that is killed leaves datasets that the next one refuses: {error}"
+        yield f"if this run is killed, the next one cannot remove its datasets: {error}"
 
 
 def push(hour: Hour) -> Found:
-    """Push for the first time, and note how long that takes."""
+    """Push for the first time, and measure the duration."""
     hour.folders.make_base(hour.own_results)
     began = time.monotonic()
     ended = hour.uploader.push(hour.folders.base)
@@ -84,12 +84,12 @@ def push(hour: Hour) -> Found:
 
 
 def push_again(hour: Hour) -> Found:
-    """Push what was pushed."""
+    """Push the same results again."""
     return _nothing_new(hour.uploader.push(hour.folders.base))
 
 
 def killed_pushes(hour: Hour) -> Found:
-    """Kill pushes at moments spread over the time that one takes, each with a run more; then push to the end."""
+    """Kill pushes at moments spread over the duration of one, each with one more run; then push to completion."""
     moments, killed = [], 0
     for number in range(KILLS):
         hour.folders.add_killed(number)
@@ -108,7 +108,7 @@ def killed_pushes(hour: Hour) -> Found:
 
 
 def concurrent_pushes(hour: Hour) -> Found:
-    """Push results that overlap by processes that start together; what ends with 3 is pushed again, as it says."""
+    """Push overlapping results with concurrent processes; a push that exits with 3 is repeated."""
     hour.folders.make_machines()
     firsts = hour.uploader.push_at_once(hour.folders.machines)
     lines = [f"{folder.name}: {ended.last_line}" for folder, ended in zip(hour.folders.machines, firsts, strict=True)]
@@ -127,41 +127,41 @@ def concurrent_pushes(hour: Hour) -> Found:
 
 
 def verify(hour: Hour) -> Found:
-    """Let the uploader compare the tables with the records."""
+    """Compare the tables with the records by `uploader verify`."""
     ended = hour.uploader.run("verify", "--results", str(hour.folders.all), "--values")
     return failed(ended) if ended.code else Found(Outcome.OK, ended.last_line)
 
 
 def count(hour: Hour) -> Found:
-    """Let the plain client count every key."""
+    """Count every key with Google's own client."""
     return _each_row_once(hour, "")
 
 
 def push_without_outbox(hour: Hour) -> Found:
-    """Push with no memory of what was pushed."""
+    """Push again after removing the outbox."""
     shutil.rmtree(outbox_folder(hour.uploader.address, hour.folders.base))
     found = _nothing_new(hour.uploader.push(hour.folders.base))
     return _each_row_once(hour, found.summary) if found.outcome is Outcome.OK else found
 
 
 def repair(hour: Hour) -> Found:
-    """Delete rows, let `verify` find that out, and bring them back with `push --repair`."""
+    """Delete rows, check that `verify` reports it, and restore them with `push --repair`."""
     table = MEASUREMENTS.name + (ddl.APPENDED if hour.service.mode(MEASUREMENTS) == APPEND_ONLY else "")
     run_id = Results(hour.folders.base).runs()[-1].run_id
     try:
-        with explained("delete rows"):
+        with as_upload_errors("delete rows"):
             deleted = hour.service.delete(table, run_id, rows.day_of(run_id))
-    except NotAllowed as error:  # as in a project without billing
-        return Found(Outcome.NOT_RUN, f"no row can be deleted here: {error}")
+    except NotAllowed as error:  # such as in a project without billing
+        return Found(Outcome.NOT_RUN, f"rows cannot be deleted here: {error}")
     verified = hour.uploader.run("verify", "--results", str(hour.folders.all))
     if not deleted or verified.code != 1:
         return Found(Outcome.FAILED, f"{deleted} rows deleted; verify ended with {verified.code}: {verified.last_line}")
     ended = hour.uploader.push(hour.folders.base, "--repair")
-    return failed(ended) if ended.code else _each_row_once(hour, f"{deleted} rows deleted, found lost, brought back")
+    return failed(ended) if ended.code else _each_row_once(hour, f"{deleted} rows deleted, reported as lost, restored")
 
 
 def failed(ended: Ended) -> Found:
-    """Return what a command that did not end as expected printed."""
+    """Return the output of a command that failed."""
     lines = [line for line in ended.output.splitlines() if line.strip()]
     return Found(
         Outcome.FAILED, f"ended with {ended.code}: {ended.last_line}", tuple(lines[-SHOWN:-1]), {"code": ended.code}
@@ -169,13 +169,13 @@ def failed(ended: Ended) -> Found:
 
 
 def difference(expected: Counter[Key], found: Counter[Key]) -> dict[str, int]:
-    """Return how many keys are lost, doubled or altered; a key ends with the hash of its row. Pure."""
+    """Return how many keys are lost, duplicated or altered; a key ends with the hash of its row."""
     here, there = _by_key(expected), _by_key(found)
     return {
         "expected": len(here),
         "lost": len(here.keys() - there.keys()),
         "foreign": len(there.keys() - here.keys()),
-        "doubled": sum(len(hashes) > 1 for hashes in there.values()),
+        "duplicated": sum(len(hashes) > 1 for hashes in there.values()),
         "altered": sum(set(there[key]) != set(here[key]) for key in here.keys() & there.keys()),
     }
 
@@ -194,13 +194,13 @@ def _nothing_new(ended: Ended) -> Found:
 
 
 def _each_row_once(hour: Hour, summary: str, details: tuple[str, ...] = ()) -> Found:
-    """Return whether the tables show each row of what was pushed so far once, and no other."""
-    kept_from = hour.service.kept_from()
+    """Check that the tables have each row pushed so far exactly once, and no other."""
+    retained_from = hour.service.retained_from()
     totals: Counter[str] = Counter()
-    expected = keys_of(hour.folders.all, kept_from)
+    expected = keys_of(hour.folders.all, retained_from)
     for table in TABLES:
         totals.update(difference(expected[table.name], hour.service.keys(table, hour.folders.days)))
-    wrong = {name: totals[name] for name in ("lost", "foreign", "doubled", "altered")}
+    wrong = {name: totals[name] for name in ("lost", "foreign", "duplicated", "altered")}
     counts = f"{totals['expected']:,} rows: " + ", ".join(f"{number} {name}" for name, number in wrong.items())
     outcome = Outcome.FAILED if any(wrong.values()) else Outcome.OK
     return Found(outcome, f"{summary}; {counts}" if summary else counts, details, dict(totals))

@@ -1,4 +1,4 @@
-"""`uploader` as a user runs it: a process, its exit code and what it prints."""
+"""Runs `uploader` as a process, and reads its exit code and output."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 1800.0
-DEADLINE_MIN = "10"  # of one push; more would only hide that something hangs
-COUNTS = re.compile(r"^([\d,]+) new rows, ([\d,]+) were there$", re.MULTILINE)
+DEADLINE_MIN = "10"  # of one push; a longer one would only delay the report of a hang
+COUNTS = re.compile(r"^([\d,]+) new rows, ([\d,]+) already present$", re.MULTILINE)
 TIMED_OUT = 124
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command of `uploader` ended. `code` is negative where a signal ended it."""
+    """The result of a command of `uploader`. `code` is negative if a signal ended it."""
 
     code: int
     output: str
 
     @property
     def new(self) -> int | None:
-        """How many rows a push added; None where it did not say."""
+        """The number of rows that a push added; None if it printed none."""
         found = COUNTS.search(self.output)
         return int(found[1].replace(",", "")) if found else None
 
     @property
     def last_line(self) -> str:
-        """The line that says how it ended."""
+        """The last line of the output."""
         lines = [line for line in self.output.splitlines() if line.strip()]
         return lines[-1].strip() if lines else "no output"
 
 
 @dataclass(frozen=True, slots=True)
 class Uploader:
-    """Runs `uploader` on one address. `options` go to every command, such as --impersonate."""
+    """Runs `uploader` on one address. `options` are passed to every command, such as --impersonate."""
 
     address: str
     options: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Uploader:
         return self.run("push", *self._pushing(results), *arguments)
 
     def push_killed_after(self, results: Path, after_s: float) -> Ended:
-        """Push a results folder and kill the process (SIGKILL) after a time, unless it has ended before."""
+        """Push a results folder and kill the process (SIGKILL) after a time if it is still running."""
         with self.started("push", *self._pushing(results)) as process:
             try:
                 process.wait(timeout=after_s)
@@ -63,14 +63,14 @@ class Uploader:
             return ended(process, LIMIT_S)
 
     def push_at_once(self, folders: Sequence[Path]) -> list[Ended]:
-        """Push several results folders, each by its own process, at the same time."""
+        """Push several results folders concurrently, each by one process."""
         with ExitStack() as stack:
             processes = [stack.enter_context(self.started("push", *self._pushing(folder))) for folder in folders]
             return [ended(process, LIMIT_S) for process in processes]
 
     @contextmanager
     def started(self, command: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Start a command; it is killed where the block is left before it has ended."""
+        """Start a command; it is killed at the end of the block if it is still running."""
         line = [sys.executable, "-m", "uploader", command, "--to", self.address, *self.options, *arguments]
         with subprocess.Popen(
             line, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -85,11 +85,11 @@ class Uploader:
 
 
 def ended(process: subprocess.Popen[str], limit_s: float) -> Ended:
-    """Wait for a command; one that takes longer than the limit is killed and has the code 124."""
+    """Wait for a command; after the limit it is killed and gets the code 124."""
     try:
         output, _ = process.communicate(timeout=limit_s)
         return Ended(process.returncode, output)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
-        return Ended(TIMED_OUT, f"{output}\nno end within {limit_s:g} s")
+        return Ended(TIMED_OUT, f"{output}\nnot finished within {limit_s:g} s")

@@ -33,7 +33,7 @@ from tests.sessions import run_name
 from uploader import rows
 from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox, seal_all
-from uploader.push import Pushed, send
+from uploader.push import PushSummary, send
 from uploader.rows import Row
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def local(folder: Path) -> None:
     warehouse.create()
     began = time.perf_counter()
     for first in range(0, runs, 50):
-        done = Pushed()
+        done = PushSummary()
         with outbox.locked():
             seal_all((row for run in range(first, min(runs, first + 50)) for row in rows_of(run)), outbox)
             send(warehouse, outbox, done, lambda text: None)
@@ -187,7 +187,7 @@ def _round(warehouse: Any, outbox: Outbox, number: int) -> dict[str, float]:
         batch = replace(
             batch, path=Path(shutil.copy(batch.path, outbox.folder / "bare.ndjson"))
         )  # a push removes its own
-        target, done = f"{warehouse._staging}.bare_{batch.sha[:8]}", Pushed()
+        target, done = f"{warehouse._staging}.bare_{batch.sha[:8]}", PushSummary()
         ways: dict[str, Callable[[], object]] = {
             "bare": lambda: warehouse._load(batch, f"bare-{batch.sha}", target, "WRITE_TRUNCATE"),
             "push": lambda: send(warehouse, outbox, done, lambda text: None),

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     with sending.explained():
         if args.source == LOCAL:
             sending.send(sending.Upload(LOCAL), args.results)
-        target = options.Target(args.source, args.results, options.reached(args))
+        target = options.Target(args.source, args.results, options.warehouse_options(args))
         serve(_source(target, args.since, args.refresh), place)
     return 0
 

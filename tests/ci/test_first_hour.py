@@ -50,8 +50,8 @@ class FakeClient:
     def list_tables(self, name: str, **call: object) -> list[Any]:
         return [SimpleNamespace(reference=one) for one in self.tables if one.startswith(f"{name}.")]
 
-    def test_iam_permissions(self, table: Any, asked: list[str], **call: object) -> dict[str, list[str]]:
-        return {"permissions": asked[:-1]}
+    def test_iam_permissions(self, table: Any, permissions: list[str], **call: object) -> dict[str, list[str]]:
+        return {"permissions": permissions[:-1]}
 
     def list_jobs(self, **call: object) -> list[Any]:
         ours = {"program": "keras-benchmark-matrix"}
@@ -105,27 +105,27 @@ def done(outcome: Outcome, code: int = 1) -> Done:
 # --- What is counted --------------------------------------------------------------------------------------------------
 
 
-def test_lost_doubled_altered_and_foreign_rows_are_counted() -> None:
+def test_lost_duplicated_altered_and_foreign_rows_are_counted() -> None:
     expected = Counter({("a", 1): 1, ("b", 2): 1, ("c", 3): 1, ("d", 4): 1})
     found = Counter({("a", 1): 1, ("b", 2): 2, ("c", 9): 1, ("x", 5): 1})
-    assert difference(expected, found) == {"expected": 4, "lost": 1, "foreign": 1, "doubled": 1, "altered": 1}
+    assert difference(expected, found) == {"expected": 4, "lost": 1, "foreign": 1, "duplicated": 1, "altered": 1}
 
 
-def test_row_that_is_there_with_two_contents_is_doubled_and_altered() -> None:
+def test_key_with_two_different_rows_is_duplicated_and_altered() -> None:
     found = difference(Counter({("a", 1): 1}), Counter({("a", 1): 1, ("a", 2): 1}))
-    assert (found["doubled"], found["altered"], found["lost"]) == (1, 1, 0)
+    assert (found["duplicated"], found["altered"], found["lost"]) == (1, 1, 0)
 
 
-def test_expected_rows_are_those_of_the_records_of_days_that_are_kept(tmp_path: Path) -> None:
+def test_expected_rows_are_those_of_retained_days(tmp_path: Path) -> None:
     results_with(tmp_path, runs=2)
-    every, kept = keys_of(tmp_path), keys_of(tmp_path, "2026-01-02")
+    every, retained = keys_of(tmp_path), keys_of(tmp_path, "2026-01-02")
     assert {name: len(keys) for name, keys in every.items()} == {
         "runs": 2,
         "cells": 6,
         "measurements": 96,
         "findings": 2,
     }
-    assert {name: 2 * len(keys) for name, keys in kept.items()} == {name: len(keys) for name, keys in every.items()}
+    assert {name: 2 * len(keys) for name, keys in retained.items()} == {name: len(keys) for name, keys in every.items()}
 
 
 def test_every_run_of_the_concurrent_pushes_is_pushed_by_several_machines(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_every_run_of_the_concurrent_pushes_is_pushed_by_several_machines(tmp_pa
     assert len(pushed) == MACHINES == len(Results(folders.all).runs())
 
 
-def test_users_results_are_copied_and_left_as_they_are(tmp_path: Path) -> None:
+def test_users_results_are_copied_and_not_changed(tmp_path: Path) -> None:
     own = results_with(tmp_path / "own", runs=1)
     before = sorted(tmp_path.rglob("own/**/*"))
     folders = Folders(tmp_path / "work", BEGAN)
@@ -145,12 +145,12 @@ def test_users_results_are_copied_and_left_as_they_are(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("own/**/*")) == before
 
 
-def test_new_rows_are_read_from_what_a_push_prints() -> None:
-    assert Ended(0, "cells: 9 new of 9 rows\n1,159 new rows, 0 were there\n").new == 1159
+def test_number_of_new_rows_is_parsed_from_a_pushs_output() -> None:
+    assert Ended(0, "cells: 9 new of 9 rows\n1,159 new rows, 0 already present\n").new == 1159
     assert Ended(3, "uploader: no answer; push again later\n").new is None
 
 
-def test_datasets_that_cannot_be_marked_are_a_detail_of_the_first_step(
+def test_datasets_that_cannot_be_labelled_are_a_detail_of_the_first_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refused(self: Service, *, made_here: bool) -> None:
@@ -160,17 +160,17 @@ def test_datasets_that_cannot_be_marked_are_a_detail_of_the_first_step(
     monkeypatch.setattr(Uploader, "run", lambda self, *arguments: Ended(0, output))
     monkeypatch.setattr(Service, "mark", refused)
     found = steps.init(steps.Hour(at(FakeClient()), Uploader("local"), Folders(tmp_path, BEGAN)))
-    assert (found.outcome, found.summary) == (Outcome.OK, "2 datasets, tables and views made")
+    assert (found.outcome, found.summary) == (Outcome.OK, "2 datasets, tables and views created")
     assert found.details == (
-        "a start that is killed leaves datasets that the next one refuses: no bigquery.datasets.update",
+        "if this run is killed, the next one cannot remove its datasets: no bigquery.datasets.update",
     )
 
 
-# --- What the service is asked ----------------------------------------------------------------------------------------
+# --- Requests to the service ----------------------------------------------------------------------------------------
 
 
-def test_dataset_that_someone_else_made_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"--dataset: some-project\.hour exists and was not made by this command"):
+def test_dataset_of_another_owner_is_rejected() -> None:
+    with pytest.raises(BadInput, match=r"--dataset: some-project\.hour exists and was not created by this command"):
         service.require_unused(at(FakeClient({"some-project.hour": dataset({"team": "x"})})))
 
 
@@ -192,31 +192,31 @@ def test_tables_that_expire_are_expected_only_in_an_append_only_dataset(
     folders = Folders(tmp_path, datetime.now(UTC))
     folders.make_base(None)
     found = inspection.expiry(at(FakeClient(datasets, tables)), folders)
-    kept_from = (folders.today - timedelta(days=59)).isoformat()
+    retained_from = (folders.today - timedelta(days=59)).isoformat()
     assert found.outcome is outcome
-    assert "partitions of cells vanish after 60 days" in found.details
-    assert f"53 rows that were pushed are of days before {kept_from}, which are not kept" in found.details
+    assert "partitions of cells expire after 60 days" in found.details
+    assert f"53 rows that were pushed are of days before {retained_from}, which have expired" in found.details
 
 
-def test_dataset_without_limits_keeps_everything(tmp_path: Path) -> None:
+def test_dataset_without_expiration_retains_everything(tmp_path: Path) -> None:
     datasets = {"some-project.hour": dataset(), "some-project.hour_staging": dataset(days=1)}
     found = inspection.expiry(
         at(FakeClient(datasets, {"some-project.hour.cells": bigquery_table("TABLE")})), Folders(tmp_path, BEGAN)
     )
     assert (found.outcome, found.summary) == (
         Outcome.OK,
-        "staging tables vanish after 1 day; nothing else vanishes",
+        "staging tables expire after 1 day; nothing else expires",
     )
 
 
 @pytest.mark.parametrize(("staging", "outcome"), [("eu", Outcome.OK), ("US", Outcome.FAILED)])
-def test_datasets_in_two_places_fail_the_step(staging: str, outcome: Outcome) -> None:
+def test_datasets_in_two_locations_fail_the_step(staging: str, outcome: Outcome) -> None:
     datasets = {"some-project.hour": dataset(), "some-project.hour_staging": dataset(location=staging)}
     there = at(FakeClient(datasets, {"some-project.hour.cells": bigquery_table("TABLE")}))
     assert inspection.place(there).outcome is outcome
 
 
-def test_right_that_is_missing_fails_the_step_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_permission_fails_the_step_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Service, "account", lambda self: "uploader@some-project.iam.gserviceaccount.com")
     found = inspection.rights(at(FakeClient(tables={"some-project.hour.cells": bigquery_table("TABLE")})))
     assert found.outcome is Outcome.FAILED
@@ -332,7 +332,7 @@ def test_teardown_runs_after_an_interruption_which_the_report_names() -> None:
     assert interrupted is True
 
 
-def test_what_the_service_refuses_is_a_failed_step_without_the_requests_text() -> None:
+def test_api_error_fails_the_step_without_the_text_of_the_request() -> None:
     from google.api_core.exceptions import Forbidden
 
     def refused() -> Found:
@@ -340,7 +340,9 @@ def test_what_the_service_refuses_is_a_failed_step_without_the_requests_text() -
 
     found = command.run(step("queries", refused)).found
     assert found.outcome is Outcome.FAILED
-    assert found.summary.startswith("queries: Access Denied: table x (accessDenied); grant what the message names")
+    assert found.summary.startswith(
+        "queries: Access Denied: table x (accessDenied); grant the permission that the message names"
+    )
 
 
 @pytest.mark.parametrize(
@@ -353,14 +355,14 @@ def test_what_the_service_refuses_is_a_failed_step_without_the_requests_text() -
         ({"report": Path("report.json")}, "--report: must be a file such as report.md"),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_made(given: dict[str, Any], message: str) -> None:
+def test_bad_input_is_rejected_before_anything_is_created(given: dict[str, Any], message: str) -> None:
     args = {"project": "some-project", "dataset": "hour", "results": None, "report": Path("report.md"), "keep": False}
     with pytest.raises(BadInput, match=message):
         command.checked(Namespace(**args | given))
 
 
 @pytest.mark.parametrize(("error", "code"), [(Unreachable, 3), (NotAllowed, 3), (BadInput, 2)])
-def test_service_that_cannot_be_used_ends_with_its_exit_code_and_one_message(
+def test_unusable_service_exits_with_its_code_and_one_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: type[Exception], code: int
 ) -> None:
     def closed(project: str, name: str, options: object) -> Service:

@@ -93,7 +93,7 @@ def test_a_question_the_warehouse_does_not_answer_says_why() -> None:
     shown = board.ask(FakeWarehouse(), questions().values(), Choice())
     assert {one.kind for one in shown} == {"problem"}
     page = board.render(shown, Frame("All", "", str))
-    assert page.count("the fake warehouse answers no query") == len(questions())
+    assert page.count("the fake warehouse runs no queries") == len(questions())
 
 
 def test_a_question_without_rows_says_so_in_place_of_a_picture(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_warehouse_that_gives_no_answer_is_asked_once_and_says_why() -> None:
     for path, query in (("/", ""), ("/cell", f"id={cell_of('jax')}")):
         environ = {"PATH_INFO": path, "QUERY_STRING": query}
         [body] = Application(Live(warehouse))(environ, lambda status, headers: told.append(status))
-        assert body.decode().count("the fake warehouse answers no query") == 1
+        assert body.decode().count("the fake warehouse runs no queries") == 1
         assert "&lt;b&gt;fake&lt;/b&gt; gives no answer" in body.decode()
     assert told == ["503 Service Unavailable"] * 2
 

@@ -30,7 +30,7 @@ from uploader.cli.main import main as uploader
 from uploader.connect import connect
 from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox
-from uploader.pruning import bounded_inside
+from uploader.pruning import push_down_day_filters
 from uploader.push import push
 from uploader.schema import CELLS, FINDINGS, RUNS
 from uploader.sql import EVERY_DAY, SINCE, views, with_views
@@ -90,7 +90,7 @@ def reference(local: LocalWarehouse) -> dict[str, Any]:
     """What ZetaSQL, Google's own analyser and reference engine, says of every query."""
     queries = {}
     for name, question in questions().items():
-        asked = {name: question.sql, f"{name}, appended": bounded_inside(question.sql)}
+        asked = {name: question.sql, f"{name}, appended": push_down_day_filters(question.sql)}
         for parameter, value in Choice().parameters(question.sql).items():
             asked = {way: sql.replace(f"@{parameter}", f"'{value}'") for way, sql in asked.items()}
         queries |= asked
@@ -168,7 +168,7 @@ def test_a_night_of_run_push_verify_and_site(
         assert uploader(["push", "--to", emulated]) == 0
         assert "0 new rows" in capsys.readouterr().out
         assert uploader(["verify", "--to", emulated, "--values"]) == 0
-        assert "0 lost, 0 doubled" in capsys.readouterr().out
+        assert "0 lost, 0 duplicated" in capsys.readouterr().out
     assert runner(["report", "--publish", "site"], Seams(executor=FakeExecutor())) == 0
     assert len(list((tmp_path / "site" / "runs").iterdir())) == 2
     found = BIGQUERY.fullmatch(emulated)

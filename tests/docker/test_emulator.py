@@ -54,6 +54,6 @@ def test_the_profile_bigquery_is_an_emulator_that_takes_each_row_once(emulator: 
         to = ["--to", f"bigquery://emulated-project.{dataset}"]
         assert f"dataset emulated-project.{dataset}" in uploader(emulator, "init", *to, *flags)
         uploader(emulator, "push", *to, "--results", results, *flags)
-        assert "0 lost, 0 doubled" in uploader(emulator, "verify", *to, "--results", results, *flags)
+        assert "0 lost, 0 duplicated" in uploader(emulator, "verify", *to, "--results", results, *flags)
     again = uploader(emulator, "push", "--to", "bigquery://emulated-project.merged", "--results", results)
     assert "0 new rows" in again

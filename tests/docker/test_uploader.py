@@ -67,14 +67,14 @@ def test_every_row_arrives_once_in_the_local_warehouse_and_files_are_the_owners(
         pytest.skip("giving a folder to another user needs root")
     for path in [project / "matrix.yaml", project / "results", *(project / "results").rglob("*")]:
         os.chown(path, OTHER, OTHER, follow_symlinks=False)
-    assert f"{ROWS} new rows, 0 were there" in said(project, "push")
+    assert f"{ROWS} new rows, 0 already present" in said(project, "push")
     assert "0 new rows" in said(project, "push")
-    assert "0 lost, 0 doubled" in said(project, "verify")
+    assert "0 lost, 0 duplicated" in said(project, "verify")
     assert "0 batches pending, 4 arrived, 0 rows set aside" in said(project, "status")
     counted = said(project, "query", "--json", "SELECT COUNT(*) AS attempts FROM cells")
     assert json.loads(counted) == {"attempts": 3}
     assert said(project, "schema").startswith("CREATE TABLE IF NOT EXISTS")
-    assert "the tables are as this version needs them" in said(project, "migrate")
+    assert "the tables have the schema of this version" in said(project, "migrate")
     owners = {path.lstat().st_uid for path in (project / "results").rglob("*")}
     assert owners == {OTHER}
     assert (project / "results" / "warehouse" / "manifest.json").is_file()
@@ -96,7 +96,7 @@ def test_image_is_small_and_the_service_is_confined(project: Path) -> None:
 
 def test_missing_credentials_a_missing_network_and_a_missing_emulator_are_one_message_each(project: Path) -> None:
     push = ("push", "--to", "bigquery://some-project.benchmarks")
-    assert "a container has those that GOOGLE_APPLICATION_CREDENTIALS names" in failure(project, *push)
+    assert "on the host, set GOOGLE_APPLICATION_CREDENTIALS" in failure(project, *push)
     offline = project / "offline.yaml"
     offline.write_text("services: {uploader: {networks: !reset null, network_mode: none}}\n")
     key = project / "key.json"
@@ -109,7 +109,7 @@ def test_missing_credentials_a_missing_network_and_a_missing_emulator_are_one_me
     absent = failure(project, *push, BIGQUERY_EMULATOR_HOST="http://127.0.0.1:9050")
     assert "in a container 127.0.0.1 is the container itself: set BIGQUERY_EMULATOR_HOST=http://bigquery:9050" in absent
     absent = failure(project, *push, BIGQUERY_EMULATOR_HOST="http://bigquery:9050")
-    assert "no emulator answers at http://bigquery:9050" in absent
+    assert "no emulator responds at http://bigquery:9050" in absent
     assert "start it with: docker compose --profile bigquery up --wait bigquery" in absent
 
 
@@ -122,7 +122,7 @@ def test_credentials_that_the_owner_of_the_results_cannot_read_name_both_users(p
     os.chown(project / "results", OTHER, OTHER)
     message = failure(project, "push", "--to", TO, GOOGLE_APPLICATION_CREDENTIALS=str(key))
     assert f"this process runs as user {OTHER}, /credentials.json belongs to user {os.geteuid()} (mode 0600)" in message
-    assert "the file that GOOGLE_APPLICATION_CREDENTIALS names outside of the container" in message
+    assert "the file that GOOGLE_APPLICATION_CREDENTIALS names on the host" in message
 
 
 def test_missing_credentials_file_is_refused_and_not_made(project: Path) -> None:
@@ -147,9 +147,9 @@ def test_every_row_arrives_once_in_the_emulator_service_and_the_dashboard_reads_
     project: Path, emulated: dict[str, str]
 ) -> None:
     assert "dataset emulated-project.benchmarks" in said(project, "init", "--to", TO, **emulated)
-    assert f"{ROWS} new rows, 0 were there" in said(project, "push", "--to", TO, **emulated)
+    assert f"{ROWS} new rows, 0 already present" in said(project, "push", "--to", TO, **emulated)
     assert "0 new rows" in said(project, "push", "--to", TO, **emulated)
-    assert "0 lost, 0 doubled" in said(project, "verify", "--to", TO, **emulated)
+    assert "0 lost, 0 duplicated" in said(project, "verify", "--to", TO, **emulated)
     assert "0 batches pending" in said(project, "status", "--to", TO)
     counted = said(project, "query", "--to", TO, "--json", "SELECT COUNT(*) AS attempts FROM cells", **emulated)
     assert json.loads(counted) == {"attempts": 3}
@@ -167,4 +167,4 @@ def test_append_only_dataset_of_the_emulator_service_shows_each_row_once(
 ) -> None:
     said(project, "init", "--to", TO, "--append-only", **emulated)
     said(project, "push", "--to", TO, "--append-only", **emulated)
-    assert "0 lost, 0 doubled" in said(project, "verify", "--to", TO, "--append-only", **emulated)
+    assert "0 lost, 0 duplicated" in said(project, "verify", "--to", TO, "--append-only", **emulated)

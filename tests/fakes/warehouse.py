@@ -1,7 +1,4 @@
-"""A fake warehouse: rows in memory, and the ways in which a warehouse fails.
-
-It accepts each row once by its key, as the real ones do, and records the names of the batches it received.
-"""
+"""A fake warehouse: stores rows in memory, one per key, records its calls, and simulates failures."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ Key = tuple[Any, ...]
 
 @dataclass(slots=True)
 class FakeWarehouse:
-    """Holds rows by table and key. `refuses` says of a row why it is refused; `failures` are raised one a merge.
+    """A warehouse in memory. `refuses` returns why a row is refused, or None; each merge raises one of `failures`.
 
-    A failure that is given as `(error, True)` is raised after the rows were taken: the answer was lost, not the rows.
+    A failure `(error, True)` is raised after the rows were stored: the response was lost.
     """
 
     address: str = "fake"
@@ -33,7 +30,7 @@ class FakeWarehouse:
     first_day: str | None = None
 
     def create(self) -> list[str]:
-        """Make the tables as they are defined."""
+        """Create the tables."""
         made = [table.name for table in TABLES if table.name not in self.columns]
         for name in made:
             self.columns[name] = {one.name: (str(one.type), str(one.mode)) for one in BY_NAME[name].columns}
@@ -48,7 +45,7 @@ class FakeWarehouse:
         self.columns[table.name] |= {one.name: (str(one.type), str(one.mode)) for one in columns}
 
     def merge(self, batch: Batch) -> int:
-        """Accept a batch, or fail as `failures` and `refuses` say."""
+        """Store all rows of a batch, or raise the next failure."""
         self.batches.append(batch.name)
         failure = self.failures.pop(0) if self.failures else None
         if failure is not None and not failure[1]:
@@ -57,22 +54,22 @@ class FakeWarehouse:
         for row in rows:
             if (reason := self.refuses(row)) is not None:
                 raise RowsRefused(reason)
-        held = self.rows[batch.table.name]
-        before = len(held)
+        stored = self.rows[batch.table.name]
+        before = len(stored)
         for row in rows:
-            held.setdefault(tuple(row.get(name) for name in batch.table.key), row)
+            stored.setdefault(tuple(row.get(name) for name in batch.table.key), row)
         if failure is not None:
             raise failure[0]
-        return len(held) - before
+        return len(stored) - before
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
-        """Refuse: a fake has no engine; use the local warehouse."""
-        raise WarehouseFailure(f"the fake warehouse answers no query, got {sql[:40]!r} with {parameters}")
+        """Raise: the fake has no query engine; use the local warehouse."""
+        raise WarehouseFailure(f"the fake warehouse runs no queries, got {sql[:40]!r} with {parameters}")
 
     def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
-        """Return None: a fake has no engine."""
+        """Return None: the fake has no query engine."""
 
-    def kept_from(self) -> str | None:
+    def retained_from(self) -> str | None:
         """Return `first_day`."""
         return self.first_day
 

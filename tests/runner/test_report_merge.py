@@ -317,7 +317,7 @@ def test_a_run_that_this_user_may_not_read_is_left_out(
     assert [(one["run_id"], "Permission denied" in one["reason"]) for one in found["left_out"]] == [(private, True)]
 
 
-def test_a_run_with_an_injected_fault_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_an_injected_fault_is_excluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = services(tmp_path)
     arms = {"base": {"python": None, "fault": None}, "new": {"python": None, "fault": "slower:1"}}
     faulty = store(tmp_path, 3, records("jax", 2.0), arms=arms, arm="new")

@@ -162,7 +162,7 @@ def test_a_run_that_cannot_be_read_is_left_out_of_the_site_and_told(
     (first.folder / "report.html").unlink()
     capsys.readouterr()
     assert runner("report", "--publish", "site") == 1
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped: ")]
     assert told
     assert all(record.name in line for line in told)
     assert [path.stem for path in (folder / "site" / "runs").iterdir()] == [second.run_id]
@@ -181,7 +181,7 @@ def test_a_run_whose_findings_have_a_hostile_cell_id_is_left_out_of_the_site_wit
     before = set(folder.rglob("*.html"))
     capsys.readouterr()
     assert runner("report", "--publish", "site") == 1
-    message = f"left out: results/{first.run_id}/findings.json: cannot be used: findings.found[0].cell_id: must be 16 "
+    message = f"skipped: results/{first.run_id}/findings.json: cannot be used: findings.found[0].cell_id: must be 16 "
     assert f"{message}hexadecimal digits, got {cell_id!r}" in capsys.readouterr().out
     written = set(folder.rglob("*.html")) - before
     assert {one.parent.relative_to(folder) for one in written} == {Path("site"), Path("site/cells"), Path("site/runs")}
@@ -318,4 +318,4 @@ def test_a_limit_of_bytes_that_is_no_number_above_0_is_refused(capsys: pytest.Ca
     with pytest.raises(SystemExit) as raised:
         runner("dashboard", "--maximum-bytes-billed", "0")
     assert raised.value.code == 2
-    assert "--maximum-bytes-billed: must be a whole number above 0, got '0'" in capsys.readouterr().err
+    assert "--maximum-bytes-billed: must be a positive integer, got '0'" in capsys.readouterr().err

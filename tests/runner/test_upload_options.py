@@ -71,7 +71,7 @@ def test_option_that_is_added_to_push_is_an_option_of_the_runner(
     assert [(args.waves, args.backwards) for args in pushed] == [(4, True)]
     with pytest.raises(SystemExit, match="2"):
         runner("--upload", "local", "--upload-waves", "0")
-    assert "argument --upload-waves: must be a whole number above 0, got '0'" in capsys.readouterr().err
+    assert "argument --upload-waves: must be a positive integer, got '0'" in capsys.readouterr().err
 
 
 def test_every_option_of_push_is_an_option_of_the_runner() -> None:
@@ -92,9 +92,9 @@ def help_of(configure: Callable[[argparse.ArgumentParser], None]) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--upload-deadline", "0"], "argument --upload-deadline: must be minutes above 0, got '0'"),
-        (["--upload-deadline", "soon"], "argument --upload-deadline: must be minutes above 0, got 'soon'"),
-        (["--upload-maximum-bytes-billed", "-1"], "argument --upload-maximum-bytes-billed: must be a whole number"),
+        (["--upload-deadline", "0"], "argument --upload-deadline: must be a positive number of minutes, got '0'"),
+        (["--upload-deadline", "soon"], "argument --upload-deadline: must be a positive number of minutes, got 'soon'"),
+        (["--upload-maximum-bytes-billed", "-1"], "argument --upload-maximum-bytes-billed: must be a positive integer"),
     ],
 )
 def test_invalid_option_of_push_is_refused_with_the_runners_name_before_anything_is_measured(

@@ -13,7 +13,7 @@ CLIENT = "google-cloud-bigquery is not installed: extra `bigquery`"
 
 
 def emulator_dataset() -> str:
-    """Return the address of a dataset that no other test uses; skip where there is no emulator."""
+    """Return the address of a dataset that no other test uses; skip if there is no emulator."""
     pytest.importorskip("google.cloud.bigquery", reason=CLIENT)
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         pytest.skip("no BigQuery emulator: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
@@ -26,7 +26,7 @@ def emulator_dataset() -> str:
     params=[pytest.param("fake", marks=pytest.mark.process), pytest.param("emulator", marks=pytest.mark.emulator)],
 )
 def service(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What BIGQUERY_EMULATOR_HOST names for a module's tests: the fake service, then the emulator."""
+    """The service at BIGQUERY_EMULATOR_HOST for a module's tests: the fake service, then the emulator."""
     if request.param == "emulator":
         yield "emulator"
         return
@@ -41,5 +41,5 @@ def service(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture
 def emulated(service: str) -> str:
-    """A dataset of one test's own, not made yet."""
+    """The address of a dataset for one test, not created yet."""
     return emulator_dataset()

@@ -1,4 +1,4 @@
-"""A proxy on the loopback that passes requests to an emulator and spoils some: the network as it is on a bad day."""
+"""A proxy on the loopback that forwards requests to an emulator and injects network faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Answer = tuple[int, list[tuple[str, str]], bytes]
 
 
 class Server(ThreadingHTTPServer):
-    """A server to whom clients that are gone are no problem."""
+    """A server that ignores disconnected clients."""
 
     daemon_threads = True
 
@@ -32,7 +32,7 @@ class Server(ThreadingHTTPServer):
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request: another answer, a cut connection or none, before the emulator did it or after."""
+    """A fault of one request: another response, a reset or no response, before or after the emulator handled it."""
 
     status: int | None = None
     reason: str = ""
@@ -45,7 +45,7 @@ class Fault:
 
 @dataclass
 class Proxy:
-    """Spoils the requests that `plan` names: from their number, method and path to a fault, or None."""
+    """Injects faults: `plan` maps number, method and path of a request to a fault, or None."""
 
     target: str
     plan: Callable[[int, str, str], Fault | None]
@@ -77,33 +77,33 @@ class Proxy:
         self._server.server_close()
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
-        """Pass one request on, or spoil it."""
+        """Forward one request, or inject a fault."""
         body = self.body(request)
         number = self.count(request)
         fault = None if number is None else self.plan(number, request.command, request.path)
         if fault is not None and not fault.after:
-            self._spoil(request, fault)
+            self._inject(request, fault)
             return
-        answer = self.asked(request, body)
+        answer = self.forward(request, body)
         if fault is not None:
-            self._spoil(request, fault)
+            self._inject(request, fault)
             return
         self.answer(request, answer)
 
     def body(self, request: BaseHTTPRequestHandler) -> bytes:
-        """Return what a request carries."""
+        """Return the body of a request."""
         return request.rfile.read(int(request.headers.get("Content-Length") or 0))
 
     def count(self, request: BaseHTTPRequestHandler) -> int | None:
-        """Return the number of a request; None for the check whether anything answers, which is not counted."""
+        """Return the number of a request; None for the connection check, which is not counted."""
         if request.path == "/":
             return None
         with self._lock:
             self.seen.append((request.command, request.path))
             return len(self.seen) - 1
 
-    def asked(self, request: BaseHTTPRequestHandler, body: bytes) -> Answer:
-        """Return what the emulator answers to a request."""
+    def forward(self, request: BaseHTTPRequestHandler, body: bytes) -> Answer:
+        """Forward a request and return the emulator's response."""
         split = urlsplit(self.target)
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
         headers["Host"] = request.headers["Host"]
@@ -114,7 +114,7 @@ class Proxy:
             return answer.status, answer.getheaders(), answer.read()
 
     def answer(self, request: BaseHTTPRequestHandler, answer: Answer) -> None:
-        """Answer a request."""
+        """Send a response."""
         status, headers, body = answer
         request.send_response(status)
         for name, value in headers:
@@ -124,7 +124,7 @@ class Proxy:
         request.end_headers()
         request.wfile.write(body)
 
-    def _spoil(self, request: BaseHTTPRequestHandler, fault: Fault) -> None:
+    def _inject(self, request: BaseHTTPRequestHandler, fault: Fault) -> None:
         request.close_connection = True
         if fault.silent:
             self._ended.wait()
@@ -135,8 +135,8 @@ class Proxy:
             request.connection.close()
             return
         errors = [{"reason": fault.reason, "message": fault.message}]
-        told = {"error": {"code": fault.status, "message": fault.message, "errors": errors}}
-        body = json.dumps(told).encode()
+        response = {"error": {"code": fault.status, "message": fault.message, "errors": errors}}
+        body = json.dumps(response).encode()
         request.send_response(fault.status or 200)
         request.send_header("Content-Type", BODY)
         request.send_header("Content-Length", str(len(body)))

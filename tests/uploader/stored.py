@@ -1,4 +1,4 @@
-"""Results folders with everything the uploader sends, and a way to die at any file operation."""
+"""Synthetic results folders with everything the uploader sends, and failures at any file operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from uploader.cli.main import main
 
 
 def results_with(root: Path, runs: int = 2, count: int = 3, first: int = 0) -> Results:
-    """Return a results folder with that many runs of one cell, from a night on, each with a finding."""
+    """Return a results folder with runs of one cell on consecutive days, each with a finding."""
     for number in range(first, first + runs):
         store_run(root, number, count)
     return Results(root)
@@ -60,7 +60,7 @@ def store_run(root: Path, number: int, count: int = 3, **changes: Any) -> Run:
 
 def found(cell_id: str, estimate: float = 0.01, **changes: Any) -> Finding:
     """Return a finding on a cell."""
-    told: dict[str, Any] = {"unit": "s", "count": 3, "workload": "mnist_mlp", "backend": "jax", "cell_id": cell_id}
+    fields: dict[str, Any] = {"unit": "s", "count": 3, "workload": "mnist_mlp", "backend": "jax", "cell_id": cell_id}
     return Finding(
         Kind.FIGURE,
         "times.step_time_s",
@@ -68,7 +68,7 @@ def found(cell_id: str, estimate: float = 0.01, **changes: Any) -> Finding:
         "geometric mean over processes",
         1,
         estimate=estimate,
-        **told | changes,
+        **fields | changes,
     )
 
 
@@ -82,20 +82,20 @@ def import_two_rows(results: Results, tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Simulates SIGKILL."""
 
 
 OPERATIONS = ((os, "fsync"), (os, "link"), (os, "replace"), (Path, "unlink"), (Path, "replace"), (Path, "mkdir"))
 
 
-GROWING = tuple(one for one in OPERATIONS if one[1] != "unlink")  # what a full disk refuses
+GROWING = tuple(one for one in OPERATIONS if one[1] != "unlink")  # operations that fail on a full disk
 
 
 @contextmanager
 def dying_at(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[Callable[[], bool]]:
-    """Let the file operation number `count` and all after it be the process's end; yields whether it came to that.
+    """Raise `Killed` at file operation number `count` and later ones; yields a function that says whether it did.
 
-    As after SIGKILL nothing is cleaned up: what `finally` would remove stays.
+    As after SIGKILL there is no cleanup: files that `finally` would remove remain.
     """
     with _failing_at(monkeypatch, count, Killed, OPERATIONS) as failed:
         yield failed
@@ -103,7 +103,7 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[Callable[[
 
 @contextmanager
 def full_at(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[Callable[[], bool]]:
-    """Let the disk be full from file operation number `count` on; yields whether it came to that."""
+    """Simulate a full disk from file operation number `count` on; yields a function that returns whether it was."""
     with _failing_at(monkeypatch, count, lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), GROWING) as failed:
         yield failed
 

@@ -1,4 +1,4 @@
-"""The real client against the fake service and an emulator: exactly once through kills, bad networks and overlaps."""
+"""The real client with the fake service and an emulator: each row once under kills, network faults and overlaps."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from uploader import ddl
 from uploader.bigquery import BigQueryWarehouse
 from uploader.cli.main import main
 from uploader.differences import differences, refuse
-from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers, Unreachable, WarehouseFailure
+from uploader.errors import NotAllowed, QuotaExceeded, SchemaMismatch, Unreachable, WarehouseFailure
 from uploader.outbox import Batch, Outbox
-from uploader.push import Pushed, push, send
-from uploader.retry import Patience
+from uploader.push import PushSummary, push, send
+from uploader.retry import RetryPolicy
 from uploader.rows import Row, of_record
 from uploader.schema import CELLS, MEASUREMENTS
 from uploader.verify import verify
 from uploader.warehouse import BIGQUERY, Options
 
 pytestmark = pytest.mark.google_client
-QUICK = Patience(tries=12, first_s=0.01, most_s=0.05)
+QUICK = RetryPolicy(tries=12, first_s=0.01, most_s=0.05)
 _nights = itertools.count(0, 300)
 
 
@@ -50,7 +50,7 @@ def opened(address: str, **options: Any) -> BigQueryWarehouse:
 
 @pytest.fixture(scope="module")
 def shared(service: str) -> str:
-    """A dataset that tests share, whose runs differ: an emulator takes seconds to make one."""
+    """A dataset that tests with different runs share: an emulator takes seconds to create one."""
     address = emulator_dataset()
     made = opened(address)
     made.create()
@@ -80,7 +80,7 @@ def pushed(results: Results, warehouse: BigQueryWarehouse, name: str = "outbox")
     return push(results, warehouse, Outbox(results.root.parent / name)).new
 
 
-def test_a_push_arrives_and_replays_and_overlaps_bring_only_what_is_new(
+def test_repeated_and_overlapping_pushes_add_only_new_rows(
     results: Results, warehouse: BigQueryWarehouse, first: int
 ) -> None:
     assert [pushed(results, warehouse, name) for name in ("one", "one", "two")] == [53, 0, 0]
@@ -90,7 +90,7 @@ def test_a_push_arrives_and_replays_and_overlaps_bring_only_what_is_new(
     assert (found.expected, found.problems) == (106, ())
 
 
-def test_the_tables_that_were_made_differ_in_nothing(warehouse: BigQueryWarehouse) -> None:
+def test_created_tables_have_no_differences(warehouse: BigQueryWarehouse) -> None:
     assert [line for one in differences(warehouse) for line in one.lines()] == []
 
 
@@ -106,7 +106,7 @@ def test_the_tables_that_were_made_differ_in_nothing(warehouse: BigQueryWarehous
     ],
     ids=["503", "500 after", "429", "half", "reset", "reset after"],
 )
-def test_a_third_of_all_requests_fail_and_each_row_is_there_once(
+def test_each_row_is_stored_once_when_a_third_of_all_requests_fail(
     results: Results, warehouse: BigQueryWarehouse, shared: str, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
     chance = random.Random(3)
@@ -122,37 +122,41 @@ def test_a_third_of_all_requests_fail_and_each_row_is_there_once(
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "told"),
+    ("fault", "kind", "message"),
     [
-        (Fault(403, "accessDenied", "no bigquery.tables.get"), NotAllowed, "no bigquery.tables.get.*least roles"),
-        (Fault(403, "quotaExceeded", "too many"), QuotaSpent, "push again when the quota is refilled"),
+        (
+            Fault(403, "accessDenied", "no bigquery.tables.get"),
+            NotAllowed,
+            "no bigquery.tables.get.*uploader init prints the roles",
+        ),
+        (Fault(403, "quotaExceeded", "too many"), QuotaExceeded, "push again when the quota is refilled"),
         (Fault(403, "billingNotEnabled", "billing"), NotAllowed, "--append-only"),
         (Fault(401, "authError", "expired"), NotAllowed, "auth application-default login"),
         (Fault(503, "backendError", "down"), Unreachable, "push again later"),
     ],
 )
-def test_a_refusal_is_told_with_its_reason_and_advice_and_the_next_push_sends_everything(
+def test_error_is_reported_with_reason_and_advice_and_the_next_push_sends_everything(
     results: Results,
     warehouse: BigQueryWarehouse,
     shared: str,
     monkeypatch: pytest.MonkeyPatch,
     fault: Fault,
     kind: type[WarehouseFailure],
-    told: str,
+    message: str,
 ) -> None:
     outbox = Outbox(results.root.parent / "outbox")
     proxy = Proxy(os.environ["BIGQUERY_EMULATOR_HOST"], lambda number, method, path: fault)
     with proxy as url, monkeypatch.context() as patched:
         patched.setenv("BIGQUERY_EMULATOR_HOST", url)
         bad = opened(shared)
-        with pytest.raises(kind, match=told):
+        with pytest.raises(kind, match=message):
             push(results, bad, outbox)
         bad.close()
     assert len(proxy.seen) == (QUICK.tries if kind is Unreachable else 1)
     assert push(results, warehouse, outbox).new == 53
 
 
-def test_killed_at_any_request_of_a_merge_before_it_or_after_each_row_is_there_once(
+def test_each_row_is_stored_once_when_a_merge_is_killed_before_or_after_any_request(
     tmp_path: Path, warehouse: BigQueryWarehouse, shared: str, first: int
 ) -> None:
     import requests
@@ -196,35 +200,37 @@ def _cells(root: Path, night: int) -> Batch:
 
 
 @pytest.mark.process
-def test_three_uploaders_at_once_add_each_row_once(results: Results, warehouse: BigQueryWarehouse, shared: str) -> None:
+def test_three_concurrent_uploaders_add_each_row_once(
+    results: Results, warehouse: BigQueryWarehouse, shared: str
+) -> None:
     roots = [results.root.parent / f"machine-{number}" for number in range(3)]
     for root in roots:
         shutil.copytree(results.root, root, symlinks=True)
     command = [sys.executable, "-m", "uploader", "push", "--to", shared, "--results"]
     processes = [subprocess.Popen([*command, str(root)], stderr=subprocess.PIPE, text=True) for root in roots]
-    for told, code in [(process.communicate()[1], process.returncode) for process in processes]:
-        if code:  # an emulator may refuse writers that meet; pushing again is the promise
-            assert (code, "push again" in told) == (3, True), told
+    for output, code in [(process.communicate()[1], process.returncode) for process in processes]:
+        if code:  # an emulator may reject concurrent writers; the push can be repeated
+            assert (code, "push again" in output) == (3, True), output
     for root in roots:
         assert main(["push", "--to", shared, "--results", str(root), "--quiet"]) == 0
     assert verify(results, warehouse, values=True).problems == ()
 
 
-def test_a_table_that_is_missing_retyped_or_older_is_told_before_a_row_is_sent_and_migrated(emulated: str) -> None:
+def test_missing_retyped_or_outdated_table_is_reported_before_a_row_is_sent_and_migrated(emulated: str) -> None:
     own = opened(emulated)
     own.create()
     client = own._client
     client.delete_table(f"{own._dataset}.findings")
-    with pytest.raises(SchemaDiffers, match="findings: is missing"):
+    with pytest.raises(SchemaMismatch, match="findings: is missing"):
         refuse(differences(own), own.address)
     client.delete_table(f"{own._dataset}.runs")
     client.query(f"CREATE TABLE `{own._dataset}.runs` (day DATE, run_id INT64)").result()
-    with pytest.raises(SchemaDiffers, match=r"runs\.run_id: is INT64, must be STRING"):
+    with pytest.raises(SchemaMismatch, match=r"runs\.run_id: is INT64, must be STRING"):
         refuse(differences(own), own.address)
     for name in ("runs", "cells"):
         client.delete_table(f"{own._dataset}.{name}")
-    whole = ddl.create_table(own._dataset, CELLS)
-    client.query("\n".join(line for line in whole.splitlines() if not line.startswith("  machine_os "))).result()
+    definition = ddl.create_table(own._dataset, CELLS)
+    client.query("\n".join(line for line in definition.splitlines() if not line.startswith("  machine_os "))).result()
     own.create()
     assert [one.name for found in differences(own) for one in found.missing] == ["machine_os"]
     assert main(["migrate", "--to", emulated]) == 0
@@ -232,7 +238,7 @@ def test_a_table_that_is_missing_retyped_or_older_is_told_before_a_row_is_sent_a
     own.close()
 
 
-def test_views_of_an_older_version_are_renewed_by_migrate_once_it_has_added_the_columns_they_read(
+def test_migrate_adds_columns_and_then_replaces_the_views_that_read_them(
     emulated: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = opened(emulated)
@@ -247,14 +253,14 @@ def test_views_of_an_older_version_are_renewed_by_migrate_once_it_has_added_the_
     assert main(["migrate", "--to", emulated]) == 0
     assert capsys.readouterr().out == (
         "added cells.machine_machine_type\n"
-        "renewed the views benchmarks, latest_findings, newest_cells, which read the last 400 days\n"
+        "replaced the views benchmarks, latest_findings, newest_cells, which read the last 400 days\n"
     )
     assert own.query("SELECT platform_info.machine_type AS type FROM benchmarks").rows == []
     own.close()
 
 
-def test_one_bad_row_among_many_is_set_aside_and_the_rest_goes(results: Results, warehouse: BigQueryWarehouse) -> None:
-    outbox, done = Outbox(results.root.parent / "outbox"), Pushed()
+def test_one_invalid_row_is_set_aside_and_the_others_are_sent(results: Results, warehouse: BigQueryWarehouse) -> None:
+    outbox, done = Outbox(results.root.parent / "outbox"), PushSummary()
     rows = [row for record in results.runs()[0].load()[0] for row in _rows(record) if row.table is MEASUREMENTS]
     lines = [row.line for row in rows[:8]]
     lines[5] = lines[5].replace('"value":', '"value":"much","was":')
@@ -271,7 +277,7 @@ def _rows(record: Record) -> list[Row]:
     return list(of_record(record))
 
 
-def test_hostile_names_arrive_come_back_and_can_be_asked_for_as_parameters(
+def test_hostile_names_are_stored_unchanged_and_work_as_parameters(
     tmp_path: Path, warehouse: BigQueryWarehouse, shared: str, first: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hostile = "'; DROP TABLE cells; -- \"`$1@x%s{}\\\u2028\x85\t\u202e\U0001f4a9"
@@ -285,7 +291,7 @@ def test_hostile_names_arrive_come_back_and_can_be_asked_for_as_parameters(
     assert json.loads(capsys.readouterr().out) == {"workload": hostile, "attempts": 3}
 
 
-def test_without_dml_rows_are_appended_and_views_show_each_once(results: Results, emulated: str) -> None:
+def test_without_dml_rows_are_appended_and_views_remove_duplicates(results: Results, emulated: str) -> None:
     appending = opened(emulated, append_only=True)
     appending.create()
     for name in ("one", "two"):
@@ -294,10 +300,10 @@ def test_without_dml_rows_are_appended_and_views_show_each_once(results: Results
     appending.close()
 
 
-def test_a_lost_server_leaves_everything_pending(
+def test_unreachable_server_leaves_everything_pending(
     results: Results, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared: str
 ) -> None:
-    monkeypatch.setattr(connecting, "Patience", lambda: QUICK)
+    monkeypatch.setattr(connecting, "RetryPolicy", lambda: QUICK)
     began = time.monotonic()
     with Proxy(os.environ["BIGQUERY_EMULATOR_HOST"], lambda number, method, path: Fault(reset=True)) as url:
         monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", url)
@@ -307,16 +313,16 @@ def test_a_lost_server_leaves_everything_pending(
 
 
 @pytest.mark.parametrize("path", ["/upload/", "/jobs?", "/queries/"], ids=["load", "insert", "rows"])
-def test_a_network_that_dies_after_a_job_was_accepted_ends_a_push_at_its_deadline(
+def test_push_ends_at_its_deadline_when_the_network_fails_after_a_job_was_accepted(
     results: Results, warehouse: BigQueryWarehouse, shared: str, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     dead: list[str] = []
 
-    def plan(number: int, method: str, asked: str) -> Fault | None:
+    def plan(number: int, method: str, request: str) -> Fault | None:
         if dead:
             return Fault(silent=True)
-        if path in asked:
-            dead.append(asked)
+        if path in request:
+            dead.append(request)
             return Fault(silent=True, after=True)
         return None
 
@@ -335,7 +341,7 @@ def test_a_network_that_dies_after_a_job_was_accepted_ends_a_push_at_its_deadlin
     assert verify(results, warehouse, values=True).problems == ()
 
 
-def test_a_batch_that_was_sent_by_another_outbox_adds_nothing_without_dml_either(
+def test_without_dml_a_batch_sent_from_another_outbox_adds_nothing(
     results: Results, emulated: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", "--append-only", "--to", emulated]) == 0
@@ -344,13 +350,13 @@ def test_a_batch_that_was_sent_by_another_outbox_adds_nothing_without_dml_either
     maps = {"workload": "name", "backend": "backend", "started_at": "when", "value": "time"}
     command = ["import", str(theirs), "--metric", "times.seed_total_time_s", "--source", "lab", "--to", emulated]
     command += [f"--map={ours}={name}" for ours, name in maps.items()]
-    for folder, said in (("one", "3 new rows, 0 were there"), ("two", "0 new rows, 3 were there")):
+    for folder, said in (("one", "3 new rows, 0 already present"), ("two", "0 new rows, 3 already present")):
         capsys.readouterr()
         assert main([*command, "--results", str(results.root.parent / folder)]) == 0
         assert said in capsys.readouterr().out
 
 
-def test_an_owners_own_table_comes_in_through_a_mapping_of_its_structs(
+def test_external_table_is_imported_through_a_mapping_of_its_structs(
     results: Results, warehouse: BigQueryWarehouse, shared: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pushed(results, warehouse)

@@ -1,4 +1,4 @@
-"""Uploaders whose batches overlap, at the same moment: each row is there once, by the row that all of them update."""
+"""Concurrent uploaders with overlapping batches: the lease row ensures that each row is stored once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.uploader.stored import store_run
 from uploader import connect as connecting
 from uploader import ingest
 from uploader.bigquery import BigQueryWarehouse
-from uploader.errors import SchemaDiffers
+from uploader.errors import SchemaMismatch
 from uploader.outbox import Batch, Outbox
-from uploader.retry import Patience
+from uploader.retry import RetryPolicy
 from uploader.rows import of_record
 from uploader.schema import CELLS
 from uploader.warehouse import BIGQUERY, Options
@@ -29,8 +29,8 @@ LEASED = re.compile(r"UPDATE [^;]+;\nSET leased = @@row_count;")
 def opened(address: str, *, append_only: bool = False) -> BigQueryWarehouse:
     found = BIGQUERY.fullmatch(address)
     assert found is not None
-    patience = Patience(tries=12, first_s=0.05, most_s=0.5)
-    return connecting.connect(found["project"], found["dataset"], Options(append_only=append_only), patience)
+    policy = RetryPolicy(tries=12, first_s=0.05, most_s=0.5)
+    return connecting.connect(found["project"], found["dataset"], Options(append_only=append_only), policy)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def overlapping(tmp_path: Path) -> list[Batch]:
 
 
 def merged_at_once(address: str, batches: list[Batch], at: str = "_inserted") -> list[int]:
-    """Let each uploader add a batch, all of them at the same step of it; return how many rows each one added."""
+    """Merge batches concurrently, synchronised at one method; return how many rows each uploader added."""
     added: list[int] = []
     start = threading.Barrier(UPLOADERS)
 
@@ -63,7 +63,7 @@ def merged_at_once(address: str, batches: list[Batch], at: str = "_inserted") ->
 
 
 def _met_before(warehouse: BigQueryWarehouse, name: str, start: threading.Barrier) -> None:
-    """Let the first call of a method wait for those of the other uploaders."""
+    """Block the first call of a method until the other uploaders have called it."""
     call, waits = getattr(warehouse, name), [start.wait]
 
     def wrapped(*given: Any) -> Any:
@@ -75,11 +75,11 @@ def _met_before(warehouse: BigQueryWarehouse, name: str, start: threading.Barrie
 
 
 def stored(warehouse: BigQueryWarehouse, table: str = "cells") -> Counter[tuple[object, ...]]:
-    """Return how often each key is there."""
+    """Return the number of rows of each key."""
     return Counter(warehouse.query(f"SELECT {', '.join(CELLS.key)} FROM {table}").rows)
 
 
-def test_overlapping_batches_merged_at_once_add_each_row_once(emulated: str, overlapping: list[Batch]) -> None:
+def test_concurrent_merges_of_overlapping_batches_add_each_row_once(emulated: str, overlapping: list[Batch]) -> None:
     warehouse = opened(emulated)
     warehouse.create()
     added = merged_at_once(emulated, overlapping)
@@ -88,10 +88,10 @@ def test_overlapping_batches_merged_at_once_add_each_row_once(emulated: str, ove
     assert (len(added), sum(added)) == (UPLOADERS, 9)
 
 
-def test_without_the_row_that_all_update_overlapping_batches_double_rows(
+def test_without_the_lease_row_overlapping_batches_insert_duplicates(
     emulated: str, overlapping: list[Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the service documents of INSERT, seen: the test before this one could fail."""
+    """Shows the documented behaviour of INSERT, and that the previous test can fail."""
     script = ingest.insert_missing
     monkeypatch.setattr(ingest, "insert_missing", lambda *given: LEASED.sub("SET leased = 1;", script(*given)))
     warehouse = opened(emulated)
@@ -104,13 +104,15 @@ def test_without_the_row_that_all_update_overlapping_batches_double_rows(
     raise AssertionError("no row was doubled in ten rounds")
 
 
-def test_lease_without_its_row_stops_a_push_until_init_makes_the_row(emulated: str, overlapping: list[Batch]) -> None:
-    """An UPDATE of no row conflicts with nothing, so that overlapping batches would double rows."""
+def test_push_fails_until_init_creates_a_missing_lease_row(emulated: str, overlapping: list[Batch]) -> None:
+    """An UPDATE of no row does not conflict, so overlapping batches would insert duplicates."""
     warehouse = opened(emulated)
     warehouse.create()
     assert "row of table lease" not in warehouse.create()
     warehouse._run("empty lease", f"DELETE FROM `{warehouse._dataset}.lease` WHERE TRUE")
-    with pytest.raises(SchemaDiffers, match=r"lease: has no row.*nothing was inserted.*uploader init --to bigquery://"):
+    with pytest.raises(
+        SchemaMismatch, match=r"lease: has no row.*nothing was inserted.*uploader init --to bigquery://"
+    ):
         warehouse.merge(overlapping[0])
     assert stored(warehouse) == Counter()
     assert "row of table lease" in warehouse.create()
@@ -118,7 +120,7 @@ def test_lease_without_its_row_stops_a_push_until_init_makes_the_row(emulated: s
     assert set(stored(warehouse).values()) == {1}
 
 
-def test_without_dml_rows_appended_at_once_are_shown_once(emulated: str, overlapping: list[Batch]) -> None:
+def test_without_dml_concurrently_appended_rows_appear_once(emulated: str, overlapping: list[Batch]) -> None:
     warehouse = opened(emulated, append_only=True)
     warehouse.create()
     merged_at_once(emulated, overlapping, at="_load")
@@ -128,10 +130,10 @@ def test_without_dml_rows_appended_at_once_are_shown_once(emulated: str, overlap
 
 
 @pytest.mark.parametrize("append_only", [False, True])
-def test_key_that_a_batch_has_twice_is_added_once(
+def test_duplicate_key_within_a_batch_is_added_once(
     emulated: str, overlapping: list[Batch], tmp_path: Path, append_only: bool
 ) -> None:
-    """Such as one of a file that was written by hand: both rows are in the staging table."""
+    """Such as in a batch file written by hand: both rows are in the staging table."""
     lines, outbox = overlapping[0].lines(), Outbox(tmp_path / "twice")
     with outbox.locked():
         batch = outbox.seal(CELLS, [*lines, *lines])

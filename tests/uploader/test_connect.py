@@ -1,4 +1,4 @@
-"""The client's session: every request ends with the deadline, whatever limit the client gives it."""
+"""The client's session: the deadline limits every request, also if the library sets a longer timeout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ adapters = pytest.importorskip("requests.adapters", reason="google-cloud-bigquer
     ("given", "sent"),
     [(120.0, (30.0, 30.0)), (5.0, (5.0, 5.0)), ((3.0, 120.0), (3.0, 30.0)), (None, (30.0, 30.0))],
 )
-def test_a_request_waits_no_longer_than_the_deadline_leaves_and_none_is_sent_after_it(
+def test_deadline_limits_each_request_and_no_request_is_sent_after_it(
     monkeypatch: pytest.MonkeyPatch, given: Any, sent: tuple[float, float]
 ) -> None:
     monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "http://127.0.0.1:9")
@@ -47,7 +47,7 @@ def test_a_request_waits_no_longer_than_the_deadline_leaves_and_none_is_sent_aft
     assert limits == [sent, sent]
 
 
-def test_request_for_a_token_ends_with_the_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_also_limits_token_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "http://127.0.0.1:9")
     limits: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Without credentials, or with expired ones, a push ends with 3, says what to do and shows no part of any."""
+"""Without credentials, or with expired ones, a push exits with 3 and advice, and prints no part of a credential."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def test_without_credentials_the_message_says_how_to_log_in(
     monkeypatch.setattr(google, "default", none)
     for contained, advice in (
         (False, "; log in with: gcloud auth application-default login"),
-        (True, "; a container has those that GOOGLE_APPLICATION_CREDENTIALS names outside of it"),
+        (True, "; on the host, set GOOGLE_APPLICATION_CREDENTIALS to a file"),
     ):
         monkeypatch.setattr(process, "in_container", lambda contained=contained: contained)
         assert main(["push", "--to", "bigquery://some-project.benchmarks", "--results", results]) == 3
-        told = capsys.readouterr().err
-        assert "no usable credentials (Your default credentials were not found.)" in told
-        assert advice in told
-        assert "gcloud auth application-default login" in told
+        output = capsys.readouterr().err
+        assert "no usable credentials (Your default credentials were not found.)" in output
+        assert advice in output
+        assert "gcloud auth application-default login" in output
 
 
-def test_empty_emulator_variable_is_that_of_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compose passes on an empty text for what is not set."""
+def test_empty_emulator_variable_means_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose passes an empty string for an unset variable."""
     from google.oauth2.credentials import Credentials
 
     monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", "")
@@ -58,25 +58,25 @@ def test_empty_emulator_variable_is_that_of_no_emulator(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("text", ["[]", "null", '"canary"', '{"type": "impersonated_service_account"}', "{", "{}"])
-def test_a_file_that_holds_no_credentials_is_told_and_nothing_of_it(
+def test_file_without_credentials_is_reported_without_its_content(
     results: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     (tmp_path / "given.json").write_text(text)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "given.json"))
     assert main(["push", "--to", "bigquery://some-project.benchmarks", "--results", results]) == 3
-    told = capsys.readouterr().err
-    assert "connect to project some-project: no usable credentials (" in told
-    assert "gcloud auth application-default login" in told
-    assert "canary" not in told
+    output = capsys.readouterr().err
+    assert "connect to project some-project: no usable credentials (" in output
+    assert "gcloud auth application-default login" in output
+    assert "canary" not in output
 
 
-def test_another_account_is_acted_as_with_no_more_than_bigquerys_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impersonation_requests_only_the_bigquery_scope(monkeypatch: pytest.MonkeyPatch) -> None:
     from google.oauth2.credentials import Credentials
 
-    asked: list[object] = []
+    calls: list[object] = []
 
     def found(**given: object) -> object:
-        asked.append(given)
+        calls.append(given)
         return Credentials("a token"), "some-project"
 
     monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
@@ -84,11 +84,11 @@ def test_another_account_is_acted_as_with_no_more_than_bigquerys_scope(monkeypat
     account = "uploader@some-project.iam.gserviceaccount.com"
     made = _credentials(Options(impersonate=account))
     assert made.service_account_email == account
-    assert asked == [{"scopes": SCOPES}]
+    assert calls == [{"scopes": SCOPES}]
     assert SCOPES == ("https://www.googleapis.com/auth/bigquery",)
 
 
-def test_no_command_takes_a_key_a_token_or_a_password() -> None:
+def test_no_command_accepts_a_key_a_token_or_a_password() -> None:
     [commands] = [action for action in parser()._actions if isinstance(action.choices, dict)]
     flags = [
         flag for command in commands.choices.values() for action in command._actions for flag in action.option_strings
@@ -97,7 +97,7 @@ def test_no_command_takes_a_key_a_token_or_a_password() -> None:
     assert [flag for flag in flags if re.search("key|token|secret|password|credential", flag)] == []
 
 
-def test_expired_credentials_are_told_and_no_part_of_them(
+def test_expired_credentials_are_reported_without_any_part_of_them(
     results: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from google.auth.exceptions import RefreshError

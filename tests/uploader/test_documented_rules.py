@@ -1,4 +1,4 @@
-"""Pushes under the rules that BigQuery documents and an emulator does not have: the fake service with its options."""
+"""Pushes with documented rules of BigQuery that an emulator does not implement, with options of the fake service."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tests.uploader.stored import results_with
 from uploader import connect as connecting
 from uploader.bigquery import BigQueryWarehouse
 from uploader.cli.main import main
-from uploader.errors import NotAllowed, QuotaSpent, SchemaDiffers
+from uploader.errors import NotAllowed, QuotaExceeded, SchemaMismatch
 from uploader.outbox import Outbox, seal_all
 from uploader.push import push
-from uploader.retry import Patience
+from uploader.retry import RetryPolicy
 from uploader.rows import of_record
 from uploader.verify import verify
 from uploader.warehouse import Options
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
 pytestmark = MARKS
-QUICK = Patience(tries=4, first_s=0.01, most_s=0.05)
+QUICK = RetryPolicy(tries=4, first_s=0.01, most_s=0.05)
 ROWS = 53  # of one run
 NIGHT_S = datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
 
@@ -41,7 +41,7 @@ Open = Callable[..., BigQueryWarehouse]
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Open]]:
-    """Start a service with options; returns what opens a warehouse on it, as an account and through a proxy."""
+    """Start a service with options; return a function that opens a warehouse, as an account and through a proxy."""
     servers: list[Server] = []
 
     def started(**options: Any) -> Open:
@@ -49,9 +49,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Open]]:
         url = servers[-1].__enter__()
         monkeypatch.setenv("NO_GCE_CHECK", "true")
 
-        def opened(account: str = "owner", through: str = url, **asked: Any) -> BigQueryWarehouse:
+        def opened(account: str = "owner", through: str = url, **options: Any) -> BigQueryWarehouse:
             monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"{through}/as/{account}")
-            return connecting.connect("some-project", "data", Options(**asked), QUICK)
+            return connecting.connect("some-project", "data", Options(**options), QUICK)
 
         opened.url, opened.service = url, servers[-1].service  # type: ignore[attr-defined]
         return opened
@@ -67,12 +67,12 @@ def results(tmp_path: Path) -> Results:
 
 
 def sent(results: Results, warehouse: BigQueryWarehouse, name: str = "outbox") -> int:
-    """Push, and return how many rows were new."""
+    """Push and return the number of new rows."""
     return push(results, warehouse, Outbox(results.root.parent / name)).new
 
 
 def complete(results: Results, warehouse: BigQueryWarehouse) -> bool:
-    """Return whether the warehouse holds what the records make."""
+    """Return whether the warehouse has the rows of the records."""
     return verify(results, warehouse, values=True).problems == ()
 
 
@@ -89,17 +89,17 @@ def test_a_dataset_in_a_single_region_needs_no_location_after_init(
 
 
 @pytest.mark.parametrize("path", ["/upload/", "/jobs?"], ids=["load", "insert"])
-def test_a_job_whose_answer_was_lost_is_found_in_a_single_region(
+def test_job_whose_response_was_lost_is_found_in_a_single_region(
     serve: Callable[..., Open], results: Results, path: str
 ) -> None:
     opened = serve()
     opened(location="europe-west3").create()
     lost: list[str] = []
 
-    def plan(number: int, method: str, asked: str) -> Fault | None:
-        if path not in asked or lost:
+    def plan(number: int, method: str, request: str) -> Fault | None:
+        if path not in request or lost:
             return None
-        lost.append(asked)
+        lost.append(request)
         return Fault(reset=True, after=True)
 
     with Proxy(opened.url, plan) as url:  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ def test_a_job_whose_answer_was_lost_is_found_in_a_single_region(
     assert complete(results, opened())
 
 
-def test_rows_that_were_deleted_come_back_once_the_outbox_is_gone(serve: Callable[..., Open], results: Results) -> None:
+def test_deleted_rows_are_restored_after_the_outbox_is_removed(serve: Callable[..., Open], results: Results) -> None:
     opened = serve()
     warehouse = opened()
     warehouse.create()
@@ -121,7 +121,7 @@ def test_rows_that_were_deleted_come_back_once_the_outbox_is_gone(serve: Callabl
 
 
 @pytest.mark.parametrize("append_only", [False, True])
-def test_a_quota_that_was_used_up_blocks_nothing_once_it_is_refilled(
+def test_exceeded_quota_blocks_nothing_after_it_is_refilled(
     serve: Callable[..., Open], results: Results, append_only: bool
 ) -> None:
     now_s = [NIGHT_S]
@@ -129,7 +129,7 @@ def test_a_quota_that_was_used_up_blocks_nothing_once_it_is_refilled(
     warehouse = opened(append_only=append_only)
     warehouse.create()
     outbox = Outbox(results.root.parent / "outbox")
-    with pytest.raises(QuotaSpent, match="push again when the quota is refilled"):
+    with pytest.raises(QuotaExceeded, match="push again when the quota is refilled"):
         push(results, warehouse, outbox)
     assert len(outbox.pending()) == 4
     opened.service.limits.quotas = Quotas()  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ def test_a_quota_that_was_used_up_blocks_nothing_once_it_is_refilled(
 
 
 @pytest.mark.parametrize("kind", ["load", "query"])
-def test_errors_that_are_reported_on_a_job_are_followed_by_a_new_job(
+def test_errors_in_a_jobs_status_are_followed_by_a_new_job(
     serve: Callable[..., Open], results: Results, kind: str
 ) -> None:
     opened = serve()
@@ -152,9 +152,7 @@ def test_errors_that_are_reported_on_a_job_are_followed_by_a_new_job(
     assert complete(results, warehouse)
 
 
-def test_in_the_sandbox_dml_is_refused_with_the_way_that_needs_none(
-    serve: Callable[..., Open], results: Results
-) -> None:
+def test_dml_error_in_the_sandbox_recommends_append_only(serve: Callable[..., Open], results: Results) -> None:
     opened = serve(sandbox=True, clock=lambda: NIGHT_S)
     warehouse = opened()
     warehouse.create()
@@ -163,7 +161,7 @@ def test_in_the_sandbox_dml_is_refused_with_the_way_that_needs_none(
 
 
 @pytest.mark.parametrize("append_only", [True, False])
-def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
+def test_rows_of_expired_partitions_do_not_count_as_missing(
     serve: Callable[..., Open], tmp_path: Path, capsys: pytest.CaptureFixture[str], append_only: bool
 ) -> None:
     from google.cloud import bigquery
@@ -176,14 +174,14 @@ def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
     warehouse._client.create_dataset(expiring)
     warehouse.create()
     assert main(["init", "--to", warehouse.address]) == 0
-    assert "rows of days before 2025-11-03 are not kept: the dataset's partitions expire" in capsys.readouterr().out
-    assert warehouse.kept_from() == "2025-11-03"
+    assert "days before 2025-11-03 are not retained: the dataset's partitions expire" in capsys.readouterr().out
+    assert warehouse.retained_from() == "2025-11-03"
     results, outbox = results_with(tmp_path / "results", runs=3), Outbox(tmp_path / "outbox")
     with outbox.locked():
         seal_all([row for run in results.runs() for record in run.load()[0] for row in of_record(record)], outbox)
     now_s[0] += 61 * DAY_S  # after the batches were sealed
     later = opened()
-    assert later.kept_from() == "2026-01-03"
+    assert later.retained_from() == "2026-01-03"
     pushed = push(results, later, outbox)
     assert (pushed.new, pushed.expired, outbox.pending()) == (ROWS * 3 - 4, [run_name(0), run_name(1)], [])
     there = later.query("SELECT day, COUNT(*) AS n FROM cells GROUP BY day").dicts()
@@ -191,7 +189,7 @@ def test_rows_of_days_that_have_expired_are_not_missed_after_they_were_sent(
     assert complete(results, later)
 
 
-def test_a_dataset_made_by_an_older_version_is_told_and_made_ready_by_migrate(
+def test_dataset_of_an_older_version_is_reported_and_updated_by_migrate(
     serve: Callable[..., Open], results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened = serve()
@@ -200,16 +198,14 @@ def test_a_dataset_made_by_an_older_version_is_told_and_made_ready_by_migrate(
     warehouse._client.delete_table("some-project.data.lease")
     command = ["push", "--to", warehouse.address, "--results", str(results.root)]
     assert main(command) == 3
-    assert "some-project.data.lease: is missing; make it with: uploader init" in capsys.readouterr().err
+    assert "some-project.data.lease: is missing; create it with: uploader init" in capsys.readouterr().err
     assert main(["migrate", "--to", warehouse.address]) == 0
-    assert "made the table lease\n" in capsys.readouterr().out
+    assert "created the table lease\n" in capsys.readouterr().out
     assert main(command) == 0
     assert f"{ROWS} new rows" in capsys.readouterr().out
 
 
-def test_an_account_that_may_not_write_is_told_which_permission_it_lacks(
-    serve: Callable[..., Open], results: Results
-) -> None:
+def test_missing_write_permission_is_named(serve: Callable[..., Open], results: Results) -> None:
     accounts = {
         "reader": JOB_USER | DATA_VIEWER,
         "writer": (JOB_USER | DATA_EDITOR) - {"tables.create"},
@@ -219,12 +215,12 @@ def test_an_account_that_may_not_write_is_told_which_permission_it_lacks(
     opened().create()
     for account, right in (("reader", "tables.create"), ("writer", "tables.create"), ("idle", "jobs.create")):
         outbox = Outbox(results.root.parent / account)
-        with pytest.raises(NotAllowed, match=f"{right}.*uploader init prints the least roles"):
+        with pytest.raises(NotAllowed, match=f"{right}.*uploader init prints the roles"):
             push(results, opened(account), outbox)
         assert len(outbox.pending()) == 4
 
 
-def test_two_accounts_that_may_not_see_each_others_jobs_send_the_same_batches(
+def test_accounts_that_may_not_read_each_others_jobs_send_the_same_batches(
     serve: Callable[..., Open], results: Results
 ) -> None:
     least = JOB_USER | DATA_EDITOR
@@ -246,5 +242,5 @@ def test_staging_tables_in_another_location_are_reported_before_a_row_is_sent(
     elsewhere = bigquery.Dataset("some-project.data_staging")
     elsewhere.location = "US"
     warehouse._client.create_dataset(elsewhere)
-    with pytest.raises(SchemaDiffers, match=r"data_staging: is in US, some-project\.data in EU"):
+    with pytest.raises(SchemaMismatch, match=r"data_staging: is in US, some-project\.data in EU"):
         sent(results, opened())

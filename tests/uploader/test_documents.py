@@ -1,4 +1,4 @@
-"""What docs/bigquery.md shows can be typed, and its SQL means what it says."""
+"""The commands in the documentation are valid, and its SQL has the documented meaning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMED = re.compile(r"`((?:uploader|runner dashboard|runner report) [^`]*)`")
 
 
 def commands() -> list[str]:
-    """Every command that the pages show, one line each, without its comment."""
+    """Every command in the pages, one per line, without comments."""
     shown = [one for page in PAGES for one in COMMAND.findall(page.read_text(encoding="utf-8"))]
     return sorted(
         {shlex.join(shlex.split(one.replace("\\\n", " "), comments=True)) for one in shown + NAMED.findall(TEXT)}
@@ -32,19 +32,19 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_a_command_that_is_shown_can_be_typed(command: str) -> None:
+def test_documented_command_is_valid(command: str) -> None:
     program, *arguments = shlex.split(command)
     given = {"uploader": uploader, "runner": runner}[program]().parse_args(arguments)
     assert given.command == arguments[0]
 
 
-def test_as_many_commands_are_shown_as_are_read_here() -> None:
+def test_every_documented_command_is_found() -> None:
     assert len(commands()) > 25
 
 
-def test_the_views_for_other_tools_are_those_that_are_made() -> None:
-    [told] = re.findall(r"The views (.*?) are flat enough", TEXT)
-    assert set(re.findall(r"`(\w+)`", told)) == set(views())
+def test_documented_views_are_the_created_ones() -> None:
+    [names] = re.findall(r"The views (.*?) are flat enough", TEXT)
+    assert set(re.findall(r"`(\w+)`", names)) == set(views())
     linked = re.findall(r"ds0\.tableId=(\w+)", TEXT)
     assert set(linked) <= set(views()) | set(BY_NAME)
 
@@ -78,7 +78,7 @@ def test_the_views_for_other_tools_are_those_that_are_made() -> None:
         ),
     ],
 )
-def test_what_is_written_instead_means_the_same_here(tmp_path: Path, written: str, sql: str, meant: Any) -> None:
+def test_documented_sql_alternatives_are_equivalent(tmp_path: Path, written: str, sql: str, meant: Any) -> None:
     assert f"| {written.partition('`')[0]}" in TEXT.replace("| `", "| ")
     warehouse = LocalWarehouse(tmp_path)
     warehouse.create()

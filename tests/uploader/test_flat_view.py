@@ -1,4 +1,4 @@
-"""The flat view `benchmarks`: no two variants share a name, and every row in it counts."""
+"""The flat view `benchmarks`: variants have different names, and only valid attempts have rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NAMING = "SELECT cell_id, repeat, test_name, test_type, keras_backend.type AS ba
 
 
 def measured(settings: Settings, repeat: int = 0, **changes: Any) -> Record:
-    """An attempt of a cell; of an external command with the seconds of the whole command."""
+    """An attempt of a cell; for an external command with the seconds of the command."""
     if settings.phase != "task":
         return make_record(0.01, repeat, settings=settings, **changes)
     run = TaskRun("train", ["true"], UPTIME, [Metric(UPTIME, 12.5, "s")])
@@ -114,7 +114,7 @@ def test_two_cells_of_a_run_never_share_their_names_and_the_repeats_of_one_alway
         (command_settings({"batch_size": 32, "definition": "ab12"}), 'task, batch_size=32, definition="ab12"'),
     ],
 )
-def test_the_type_of_a_test_reads_as_people_say_it(tmp_path: Path, settings: Settings, expected: str) -> None:
+def test_test_type_lists_settings_in_readable_form(tmp_path: Path, settings: Settings, expected: str) -> None:
     [row] = flat(store(tmp_path / "results", [measured(settings)]))
     assert row["test_type"] == expected
 
@@ -181,7 +181,7 @@ def test_rows_from_before_a_setting_existed_are_named_as_with_its_default(tmp_pa
 # Rows.
 
 
-def test_a_superseded_attempt_is_left_out(tmp_path: Path) -> None:
+def test_superseded_attempt_is_excluded(tmp_path: Path) -> None:
     settings = make_settings()
     slow, again, other = (
         make_record(0.05, 0, settings=settings, attempt=0),
@@ -192,7 +192,7 @@ def test_a_superseded_attempt_is_left_out(tmp_path: Path) -> None:
     assert sorted((row["repeat"], row["step_time_s"]) for row in rows) == [(0, 0.01), (1, 0.02)]
 
 
-def test_a_repeat_whose_last_attempt_failed_is_left_out(tmp_path: Path) -> None:
+def test_repeat_whose_last_attempt_failed_is_excluded(tmp_path: Path) -> None:
     settings = make_settings()
     first = make_record(0.05, 0, settings=settings, attempt=0)
     last = make_record(None, 0, Status.CRASH, settings=settings, attempt=1)
@@ -205,7 +205,7 @@ def test_only_attempts_that_ended_ok_or_unstable_are_rows(tmp_path: Path) -> Non
     assert sorted(row["status"] for row in rows) == ["ok", "unstable"]
 
 
-def test_a_run_with_an_injected_fault_is_left_out(tmp_path: Path) -> None:
+def test_run_with_an_injected_fault_is_excluded(tmp_path: Path) -> None:
     about = {"arm": "new", "arms": {"base": {"fault": None}, "new": {"fault": "sleep:0.1"}}}
     store_session(tmp_path / "results", run_name(0), [make_record()], **about)
     store_session(tmp_path / "results", run_name(1), [make_record()], **{**about, "arm": "base"})
@@ -230,7 +230,7 @@ def test_an_imported_row_has_its_source_in_a_column_and_in_its_name(tmp_path: Pa
 # Figures.
 
 
-def test_the_total_time_is_that_of_the_2017_suite_where_it_was_measured(tmp_path: Path) -> None:
+def test_total_time_is_the_2017_suite_total_if_it_was_measured(tmp_path: Path) -> None:
     times = Times(step_time_s=0.01, samples_per_s=3200.0, epoch_times_s=[0.5] * 3, seed_total_time_s=0.9)
     shorter = replace(times, seed_total_time_s=None)
     rows = flat(store(tmp_path / "results", [make_record(times=times), make_record(repeat=1, times=shorter)]))
@@ -239,7 +239,7 @@ def test_the_total_time_is_that_of_the_2017_suite_where_it_was_measured(tmp_path
     assert {(row["step_time_s"], row["samples_per_s"], row["metrics"]["epochs"]) for row in rows} == {(0.01, 3200.0, 3)}
 
 
-def test_the_total_time_of_an_external_command_is_that_of_the_whole_command(tmp_path: Path) -> None:
+def test_total_time_of_an_external_command_is_that_of_the_command(tmp_path: Path) -> None:
     [row] = flat(store(tmp_path / "results", [measured(command_settings({"definition": "ab12"}))]))
     assert (row["test_name"], row["metrics"]["totaltime"], row["steps_per_epoch"]) == ("task train", 12.5, None)
 
@@ -275,10 +275,10 @@ def test_memory_container_machine_type_and_gpus_are_shown(tmp_path: Path) -> Non
 
 
 @pytest.mark.emulator
-def test_googles_own_engine_gives_every_variant_the_same_name(tmp_path: Path) -> None:
+def test_googles_sql_engine_gives_every_variant_the_same_name(tmp_path: Path) -> None:
     results, cells = stored_variants(tmp_path / "results")
     local = pushed(results)
-    view = views()["benchmarks"].replace("c.started_at AS recorded_time,", "")  # it is given no times
+    view = views()["benchmarks"].replace("c.started_at AS recorded_time,", "")  # the test data has no times
     sql = "SELECT cell_id, repeat, test_name, test_type, fc_mode, fc_workers, step_time_s FROM benchmarks"
     sql += " ORDER BY cell_id, repeat"
     there = answers(local, (RUNS, CELLS, MEASUREMENTS), {"benchmarks": view}, {"names": sql})["names"]

@@ -1,4 +1,4 @@
-"""Results of others come in through a mapping, marked, once, and apart from ours."""
+"""External results are imported once through a mapping, with their source, in separate runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.fakes.warehouse import FakeWarehouse
 from uploader import foreign, push
 from uploader.cli.main import main
 from uploader.errors import BadInput
-from uploader.foreign import Asked
+from uploader.foreign import ImportSpec
 from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox, seal_all
-from uploader.push import Pushed, send
+from uploader.push import PushSummary, send
 
 MAPPING = {
     "workload": "test_name",
@@ -29,11 +29,11 @@ THEIRS = {
     "metrics": {"totaltime": 12.5, "batch_size": 32},
     "recorded_time": "2017-10-02 10:00:00 UTC",
 }
-ASKED = Asked(MAPPING, "times.seed_total_time_s", "lab 2017")
+SPEC = ImportSpec(MAPPING, "times.seed_total_time_s", "lab 2017")
 
 
-def test_a_row_of_theirs_is_a_run_a_cell_and_a_measurement_that_say_where_they_come_from() -> None:
-    found = foreign.rows_of([THEIRS], ASKED)
+def test_external_row_becomes_a_run_a_cell_and_a_measurement_with_their_source() -> None:
+    found = foreign.rows_of([THEIRS], SPEC)
     assert [row.table.name for row in found.rows] == ["runs", "cells", "measurements"]
     run, cell, figure = (json.loads(row.line) for row in found.rows)
     assert (run["day"], run["arm"]) == ("2017-10-02", "lab 2017")
@@ -48,52 +48,52 @@ def test_a_row_of_theirs_is_a_run_a_cell_and_a_measurement_that_say_where_they_c
 
 def test_equal_rows_are_repeats_of_one_cell_and_importing_again_gives_the_same_lines() -> None:
     rows = [THEIRS, THEIRS, {**THEIRS, "test_name": "lstm"}]
-    once, again = (foreign.rows_of(rows, ASKED) for _ in range(2))
+    once, again = (foreign.rows_of(rows, SPEC) for _ in range(2))
     cells = [json.loads(row.line) for row in once.rows if row.table.name == "cells"]
     assert len({cell["cell_id"] for cell in cells}) == 2
     assert len({(cell["cell_id"], cell["repeat"]) for cell in cells}) == 3
     assert once.rows == again.rows
 
 
-def test_a_table_that_grew_or_gives_its_rows_in_another_order_brings_only_what_is_new(tmp_path: Path) -> None:
+def test_only_new_rows_of_a_grown_or_reordered_table_are_imported(tmp_path: Path) -> None:
     old = [{**THEIRS, "metrics": {"totaltime": value, "batch_size": 32}} for value in (1.0, 2.0, 2.0)]
     grown = [{**THEIRS, "metrics": {"totaltime": 3.0, "batch_size": 32}}, *reversed(old)]
     filled, outbox = LocalWarehouse(tmp_path / "warehouse"), Outbox(tmp_path / "outbox")
     for rows, new in ((old, 7), (grown, 2), (old[1:], 0)):
-        done = Pushed()
+        done = PushSummary()
         with outbox.locked():
-            seal_all(foreign.rows_of(rows, ASKED).rows, outbox)
+            seal_all(foreign.rows_of(rows, SPEC).rows, outbox)
             send(filled, outbox, done, lambda text: None)
         assert done.new == new
     assert filled.query("SELECT value FROM measurements ORDER BY value").rows == [(1.0,), (2.0,), (2.0,), (3.0,)]
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"metrics": {"totaltime": "fast", "batch_size": 1}}, "metrics.totaltime: must be a number, got 'fast'"),
         ({"metrics": {"totaltime": float("nan"), "batch_size": 1}}, "metrics.totaltime is not finite"),
-        ({"metrics": {"totaltime": 1.0, "batch_size": 1.5}}, "batch_size: must be a whole number, got 1.5"),
+        ({"metrics": {"totaltime": 1.0, "batch_size": 1.5}}, "batch_size: must be an integer, got 1.5"),
         ({"metrics": {"totaltime": None, "batch_size": 1}}, "metrics.totaltime is empty"),
         ({"recorded_time": "yesterday"}, "recorded_time: must be a time such as 2017-06-01T12:00:00Z, got 'yesterday'"),
         ({"recorded_time": "9999-12-31T23:00:00-10:00"}, "date value out of range"),
         ({"metrics": {"totaltime": {"s": 1}, "batch_size": 1}}, "must be a number, got {"),
         ({"metrics": {"totaltime": 1.0, "batch_size": "inf"}}, "batch_size is not finite"),
         ({"metrics": {"totaltime": 1.0, "batch_size": []}}, "must be a number, got ["),
-        ({None: ["of a comma that no quotes hold"]}, "has more fields than there are columns"),
+        ({None: ["after an unquoted comma"]}, "has more fields than there are columns"),
         ({"keras_backend": "theano"}, "has no column 'keras_backend.type'"),
     ],
 )
-def test_a_row_that_does_not_fit_is_told_and_left_out(change: dict[str, object], told: str) -> None:
-    found = foreign.rows_of([THEIRS, {**THEIRS, **change}], ASKED)
+def test_invalid_row_is_reported_and_skipped(change: dict[str, object], message: str) -> None:
+    found = foreign.rows_of([THEIRS, {**THEIRS, **change}], SPEC)
     assert len(found.rows) == 3
     assert len(found.problems) == 1
     assert found.problems[0].startswith("row 2: ")
-    assert told in found.problems[0]
+    assert message in found.problems[0]
 
 
 @pytest.mark.parametrize(
-    ("assignments", "told"),
+    ("assignments", "message"),
     [
         (["workload"], "COLUMN=NAME"),
         (["row_hash=x"], "COLUMN=NAME"),
@@ -101,13 +101,13 @@ def test_a_row_that_does_not_fit_is_told_and_left_out(change: dict[str, object],
         (["workload=a", "workload=b"], "workload must be mapped once, got 'a' and 'b'"),
     ],
 )
-def test_a_mapping_that_cannot_be_is_refused(assignments: list[str], told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_invalid_mapping_is_rejected(assignments: list[str], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         foreign.mapping(assignments)
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "kept"),
+    ("ours", "theirs", "expected"),
     [
         ("eager", "False", False),
         ("eager", 1, True),
@@ -118,14 +118,14 @@ def test_a_mapping_that_cannot_be_is_refused(assignments: list[str], told: str) 
         ("versions", '{"keras": "1.0"}', {"keras": "1.0"}),
     ],
 )
-def test_a_value_is_kept_as_its_column_has_it(ours: str, theirs: object, kept: object) -> None:
-    asked = Asked({**MAPPING, ours: "more"}, ASKED.metric, ASKED.source)
-    [_, cell, _] = foreign.rows_of([{**THEIRS, "more": theirs}], asked).rows
-    assert json.loads(cell.line)[ours] == kept
+def test_value_is_converted_to_its_columns_type(ours: str, theirs: object, expected: object) -> None:
+    spec = ImportSpec({**MAPPING, ours: "more"}, SPEC.metric, SPEC.source)
+    [_, cell, _] = foreign.rows_of([{**THEIRS, "more": theirs}], spec).rows
+    assert json.loads(cell.line)[ours] == expected
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "told"),
+    ("ours", "theirs", "message"),
     [
         ("eager", "maybe", "eager: must be true or false, got 'maybe'"),
         ("resolved_learning_rate", "nan", "resolved_learning_rate is not finite"),
@@ -133,36 +133,34 @@ def test_a_value_is_kept_as_its_column_has_it(ours: str, theirs: object, kept: o
         ("versions", '{"keras": NaN}', "not JSON compliant"),
     ],
 )
-def test_a_value_that_its_column_cannot_hold_is_told(ours: str, theirs: object, told: str) -> None:
-    asked = Asked({**MAPPING, ours: "more"}, ASKED.metric, ASKED.source)
-    found = foreign.rows_of([{**THEIRS, "more": theirs}], asked)
+def test_value_of_the_wrong_type_is_reported(ours: str, theirs: object, message: str) -> None:
+    spec = ImportSpec({**MAPPING, ours: "more"}, SPEC.metric, SPEC.source)
+    found = foreign.rows_of([{**THEIRS, "more": theirs}], spec)
     assert found.rows == []
     [problem] = found.problems
-    assert told in problem
+    assert message in problem
 
 
 def test_the_first_years_have_four_digits_too() -> None:
-    run, *_ = foreign.rows_of([{**THEIRS, "recorded_time": "0817-10-02"}], ASKED).rows
+    run, *_ = foreign.rows_of([{**THEIRS, "recorded_time": "0817-10-02"}], SPEC).rows
     assert json.loads(run.line)["day"] == "0817-10-02"
 
 
-def test_a_metric_must_be_one_of_ours() -> None:
+def test_unknown_metric_is_rejected() -> None:
     with pytest.raises(BadInput, match="must be a metric of measurements"):
-        foreign.rows_of([THEIRS], Asked(MAPPING, "speed", "lab"))
+        foreign.rows_of([THEIRS], ImportSpec(MAPPING, "speed", "lab"))
 
 
-def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_csv_file_is_imported_once_and_creates_no_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "old.csv"
     path.write_text("name,lib,seconds,when\nmlp,theano,1.5,2017-10-02\nmlp,cntk,x,2017-10-02\n")
     command = ["import", str(path), "--results", str(tmp_path / "results"), "--metric", "times.seed_total_time_s"]
     command += ["--source", "lab", *(f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds"))]
     for new in (3, 0):
         assert main([*command, "--map", "started_at=when"]) == 1
-        told = capsys.readouterr().out
-        assert f"{new} new rows, {3 - new} were there" in told
-        assert "left out: row 2: seconds: must be a number, got 'x'" in told
+        output = capsys.readouterr().out
+        assert f"{new} new rows, {3 - new} already present" in output
+        assert "skipped: row 2: seconds: must be a number, got 'x'" in output
     filled = LocalWarehouse(tmp_path / "results" / "warehouse")
     assert filled.query("SELECT source, workload, backend FROM cells").rows == [("lab", "mlp", "theano")]
     assert filled.query("SELECT COUNT(*) AS n FROM newest_cells").rows == [(0,)]
@@ -170,7 +168,7 @@ def test_a_csv_file_goes_into_the_local_warehouse_once_and_into_no_finding(
     assert capsys.readouterr().out == f"no run to compare in {tmp_path / 'results'}\n"
 
 
-def test_an_import_into_bigquery_names_the_command_that_lets_views_show_all_of_its_rows(
+def test_import_into_bigquery_names_the_command_that_makes_views_read_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = FakeWarehouse()
@@ -184,7 +182,7 @@ def test_an_import_into_bigquery_names_the_command_that_lets_views_show_all_of_i
     assert "uploader migrate --to bigquery://some-project.data --since 2017-06-01\n" in capsys.readouterr().out
 
 
-def test_of_many_rows_that_do_not_fit_the_first_are_told_and_the_rest_is_counted(
+def test_first_invalid_rows_are_listed_and_the_others_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "old.csv"
@@ -192,22 +190,22 @@ def test_of_many_rows_that_do_not_fit_the_first_are_told_and_the_rest_is_counted
     maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
     command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
     assert main([*command, "--results", str(tmp_path / "results")]) == 1
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
-    assert (len(told), told[-1]) == (21, "left out: 3 more")
+    output = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped: ")]
+    assert (len(output), output[-1]) == (21, "skipped: 3 more")
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "No such file"),
         (b"\xff\xfe,x\n1,2\n", "cannot be read as CSV in UTF-8"),
         (b'a,"b\n', "cannot be read as CSV"),
-        (b"", "must begin with a line of columns' names, got an empty file"),
+        (b"", "must begin with a line of column names, got an empty file"),
         (b"x,y,x\n1,2,3\n", "columns must have different names, got more than one 'x'"),
     ],
 )
-def test_a_file_that_is_no_csv_is_refused(
-    tmp_path: Path, content: bytes | None, told: str, capsys: pytest.CaptureFixture[str]
+def test_file_that_is_not_csv_is_rejected(
+    tmp_path: Path, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "old.csv"
     if content is not None:
@@ -215,10 +213,10 @@ def test_a_file_that_is_no_csv_is_refused(
     maps = [f"--map={ours}=x" for ours in ("workload", "backend", "value", "started_at")]
     command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
     assert main([*command, "--results", str(tmp_path / "results")]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_foreign_rows_go_to_no_table_of_another_shape_and_those_refused_are_set_aside(
+def test_import_rejects_mismatched_tables_and_sets_refused_rows_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = FakeWarehouse(refuses=lambda row: "no" if row.get("value") == 2.0 else None)
@@ -229,7 +227,7 @@ def test_foreign_rows_go_to_no_table_of_another_shape_and_those_refused_are_set_
     command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
     command += ["--to", "bigquery://some-project.data", "--results", str(tmp_path / "results")]
     assert main(command) == 3
-    assert "make them with: uploader init" in capsys.readouterr().err
+    assert "create them with: uploader init" in capsys.readouterr().err
     assert made.batches == []
     made.create()
     assert main(command) == 1
@@ -257,7 +255,7 @@ def test_a_row_above_the_limit_is_set_aside_before_it_is_sent(
     command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
     results = str(tmp_path / "results")
     assert main([*command, "--results", results]) == 1
-    assert "rows are set aside: uploader status says why" in capsys.readouterr().out
+    assert "rows are set aside: uploader status lists the reasons" in capsys.readouterr().out
     assert main(["status", "--results", results]) == 1
     assert "bytes, more than 500" in capsys.readouterr().out
     filled = LocalWarehouse(tmp_path / "results" / "warehouse")

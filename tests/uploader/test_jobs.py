@@ -1,4 +1,4 @@
-"""A job on BigQuery: which failure starts another job, and that no wait lasts longer than the deadline."""
+"""BigQuery jobs: which errors start a new job, and that the deadline limits waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from uploader import jobs
 from uploader.errors import Contended, Unreachable
 from uploader.jobs import Jobs
-from uploader.retry import Deadline, Patience
+from uploader.retry import Deadline, RetryPolicy
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
 
@@ -42,12 +42,12 @@ class Client:
 
 
 def jobs_of(client: Client, limit_s: float | None) -> Jobs:
-    asked: Any = client
-    patience = Patience(tries=3, first_s=50.0, most_s=50.0, sleep=client.sleep, draw=lambda: 1.0)
-    return Jobs(asked, patience, Deadline(limit_s, clock=lambda: client.now_s))
+    fake: Any = client
+    policy = RetryPolicy(tries=3, first_s=50.0, most_s=50.0, sleep=client.sleep, draw=lambda: 1.0)
+    return Jobs(fake, policy, Deadline(limit_s, clock=lambda: client.now_s))
 
 
-def test_wait_before_the_next_job_ends_with_the_deadline() -> None:
+def test_deadline_limits_the_wait_before_the_next_job() -> None:
     client = Client()
     with pytest.raises(Unreachable):
         jobs_of(client, 60.0).run("load", client.start, "EU")
@@ -55,7 +55,7 @@ def test_wait_before_the_next_job_ends_with_the_deadline() -> None:
     assert len(client.started) == 3
 
 
-def test_job_that_another_uploader_aborted_is_left_to_the_caller() -> None:
+def test_job_aborted_by_another_uploader_is_not_retried_here() -> None:
     client = Client(reason="invalidQuery", message="Transaction is aborted due to concurrent update against table t")
     with pytest.raises(Contended):
         jobs_of(client, 60.0).run("insert", client.start, "EU")
@@ -69,7 +69,7 @@ def test_job_that_never_ends_is_waited_for_until_the_deadline() -> None:
     assert client.now_s == pytest.approx(60.0)
 
 
-def test_without_a_deadline_a_job_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_has_a_default_limit_without_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "JOB_S", 0.0)
     client = Client(state="RUNNING")
     with pytest.raises(Unreachable, match="not finished after 0 minutes"):

@@ -1,4 +1,4 @@
-"""`ci/kills`: a few kills of each kind; a warehouse that loses, doubles or alters rows, or never gets done, is seen."""
+"""`ci/kills`: a few kills of each kind; finds warehouses that lose, duplicate or alter rows, or never complete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Fault = Callable[[Found, Kill], None]
 
 @dataclass
 class Pretended:
-    """A warehouse in memory whose pushes have six boundaries; after boundary 3 the rows are there."""
+    """A warehouse in memory whose pushes have six boundaries; the rows are stored after boundary 3."""
 
     fault: Fault = lambda rows, kill: None
     codes: Sequence[int] = (0,)
@@ -43,7 +43,7 @@ class Pretended:
         """Do nothing."""
 
     def push(self, results: Path, kill: Kill) -> Outcome:
-        """Take the rows that are missing, unless the kill comes first."""
+        """Store the missing rows, unless the kill comes first."""
         killed = kill.after_s is not None or (kill.boundary is not None and kill.boundary < BOUNDARIES)
         if kill.boundary is not None and killed:
             self.seen.append(kill.boundary)
@@ -65,7 +65,7 @@ def rounds_of(target: Pretended, folder: Path) -> Rounds:
     return made
 
 
-def test_every_boundary_of_a_push_gets_a_kill_and_then_random_moments_do(tmp_path: Path) -> None:
+def test_kills_happen_at_every_boundary_of_a_push_and_then_at_random_moments(tmp_path: Path) -> None:
     target = Pretended()
     rounds = rounds_of(target, tmp_path)
     kill_one_by_one(rounds, 20, every_boundary=True)
@@ -75,14 +75,14 @@ def test_every_boundary_of_a_push_gets_a_kill_and_then_random_moments_do(tmp_pat
     assert rounds.tally.kills >= 20
 
 
-def test_a_number_of_kills_ends_them_before_every_boundary_had_one(tmp_path: Path) -> None:
+def test_number_of_kills_limits_the_boundaries_tested(tmp_path: Path) -> None:
     rounds = rounds_of(Pretended(), tmp_path)
     kill_one_by_one(rounds, 2, every_boundary=False)
     assert 2 <= rounds.tally.kills <= 3
     assert rounds.tally.rows > 0
 
 
-def test_pushes_at_once_are_killed_and_repeated_until_all_are_done(tmp_path: Path) -> None:
+def test_concurrent_pushes_are_killed_and_repeated_until_all_complete(tmp_path: Path) -> None:
     rounds = rounds_of(Pretended(), tmp_path)
     push_at_once(rounds, 12)
     assert rounds.tally.at_once >= 12
@@ -101,14 +101,14 @@ def alter(rows: Found, kill: Kill) -> None:
 
 
 @pytest.mark.parametrize(("fault", "kind"), [(double, "doubled"), (alter, "altered")])
-def test_rows_that_a_kill_doubled_or_altered_are_counted(tmp_path: Path, fault: Fault, kind: str) -> None:
+def test_duplicated_and_altered_rows_after_a_kill_are_counted(tmp_path: Path, fault: Fault, kind: str) -> None:
     rounds = rounds_of(Pretended(fault), tmp_path)
     kill_one_by_one(rounds, 6, every_boundary=True)
     assert rounds.tally.number(kind) == 1
     assert not rounds.tally.good
 
 
-def test_rows_that_are_lost_for_good_are_counted(tmp_path: Path) -> None:
+def test_permanently_lost_rows_are_counted(tmp_path: Path) -> None:
     def forget(rows: Found, kill: Kill) -> None:
         rows["findings"].clear()
 
@@ -119,13 +119,13 @@ def test_rows_that_are_lost_for_good_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "message"), [(3, "not done after 25 pushes"), (1, "exit code 1")])
-def test_a_push_that_fails_for_good_stops_the_target(tmp_path: Path, code: int, message: str) -> None:
+def test_push_that_always_fails_stops_the_target(tmp_path: Path, code: int, message: str) -> None:
     rounds = rounds_of(Pretended(codes=(0, code)), tmp_path)
     with pytest.raises(Unfinished, match=message):
         kill_one_by_one(rounds, 6, every_boundary=True)
 
 
-def test_shares_of_all_targets_are_at_least_what_was_asked_for() -> None:
+def test_shares_of_all_targets_amount_to_at_least_the_requested_kills() -> None:
     plan = Plan(("local", "emulator", "fake"), 500, 200, 0, every_boundary=True)
     shares = [plan.share(name) for name in SHARES]
     assert sum(kills for kills, _ in shares) >= 500
@@ -143,7 +143,7 @@ def test_table_shows_counts_differences_and_why_a_target_stopped() -> None:
     assert found[-3:] == ["local: doubled: cells 19", "local: ... 2 more", "local: stopped: a reason"]
 
 
-def test_an_emulator_that_is_missing_and_an_unknown_target_are_refused(
+def test_missing_emulator_and_unknown_target_are_rejected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
@@ -155,13 +155,13 @@ def test_an_emulator_that_is_missing_and_an_unknown_target_are_refused(
 
 
 @pytest.mark.process
-def test_local_pushes_that_are_killed_and_run_at_once_leave_each_row_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_and_concurrent_local_pushes_leave_each_row_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["local", "--kills", "8", "--pushes", "4", "--seed", "1"]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.process
 @pytest.mark.google_client
-def test_pushes_to_the_fake_that_are_killed_and_run_at_once_leave_each_row_once(
+def test_killed_and_concurrent_pushes_to_the_fake_leave_each_row_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
@@ -171,7 +171,7 @@ def test_pushes_to_the_fake_that_are_killed_and_run_at_once_leave_each_row_once(
 @pytest.mark.emulator
 @pytest.mark.skipif(os.environ.get("NIGHTLY") != "1", reason="takes two minutes: set NIGHTLY=1")
 @pytest.mark.google_client
-def test_pushes_to_the_emulator_that_are_killed_and_run_at_once_leave_each_row_once(
+def test_killed_and_concurrent_pushes_to_the_emulator_leave_each_row_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
@@ -188,10 +188,10 @@ CLIENT = (
 @pytest.mark.process
 @pytest.mark.parametrize(("boundary", "received", "code"), [(2, 1, -9), (3, 2, -9), (6, 3, 0), (None, 3, 0)])
 def test_proxy_kills_its_client_before_or_after_a_request(boundary: int | None, received: int, code: int) -> None:
-    """The service is another proxy, which counts requests and passes none on."""
+    """The service is another proxy, which counts requests without forwarding them."""
 
     class Service(KillingProxy):
-        def asked(self, request: BaseHTTPRequestHandler, body: bytes) -> Answer:
+        def forward(self, request: BaseHTTPRequestHandler, body: bytes) -> Answer:
             return 200, [], b"{}"
 
     service = Service("")

@@ -1,4 +1,4 @@
-"""Parquet beside the results: each row once, through kills, overlaps and compactions; nothing but SELECT."""
+"""The local warehouse: each row once under kills, overlaps and compactions; only SELECT is accepted."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def pushed(results: Results, warehouse: LocalWarehouse, name: str = "outbox") ->
     return push(results, warehouse, Outbox(results.root.parent / name)).new
 
 
-def test_what_was_pushed_is_what_the_records_say(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+def test_pushed_rows_match_the_records(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     results = results_with(tmp_path / "results")
     assert pushed(results, warehouse) == 106
     found = verify(results, warehouse, values=True)
     assert (found.expected, found.found, found.foreign, found.problems) == (106, 106, 0, ())
 
 
-def test_a_value_that_changed_in_the_warehouse_is_found(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+def test_changed_value_in_the_warehouse_is_found(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     results = results_with(tmp_path / "results", runs=1)
     pushed(results, warehouse)
     path = next((results.runs()[0].folder / "records").glob("*.json"))
-    told = json.loads(path.read_text())
-    told["times"]["step_time_s"] = 0.5
-    path.write_text(json.dumps(told))
+    record = json.loads(path.read_text())
+    record["times"]["step_time_s"] = 0.5
+    path.write_text(json.dumps(record))
     problems = verify(Results(results.root), warehouse, values=True).problems
     assert [line.split(":")[0] for line in problems] == [f"measurements, run {results.runs()[0].run_id}"] * 2
 
 
-def test_a_record_that_cannot_be_read_is_told_as_not_compared(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+def test_unreadable_record_is_reported_as_not_compared(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     results = results_with(tmp_path / "results", runs=1)
     path = sorted((results.runs()[0].folder / "records").glob("*.json"))[0]
     path.write_text(path.read_text()[:-20])
@@ -69,7 +69,7 @@ def test_a_record_that_cannot_be_read_is_told_as_not_compared(tmp_path: Path, wa
     assert problem.startswith(f"not compared: {path}: ")
 
 
-def test_a_lost_and_a_doubled_row_are_found(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+def test_lost_and_duplicate_rows_are_found(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     results = results_with(tmp_path / "results", runs=1)
     pushed(results, warehouse)
     manifest = json.loads((warehouse.folder / "manifest.json").read_text())
@@ -77,8 +77,8 @@ def test_a_lost_and_a_doubled_row_are_found(tmp_path: Path, warehouse: LocalWare
     manifest["tables"]["runs"] = []
     (warehouse.folder / "manifest.json").write_text(json.dumps(manifest))
     problems = "\n".join(verify(results, warehouse).problems)
-    assert "runs, run 20260101T020000Z-000000: 0 rows, the records make 1" in problems
-    assert "cells, run 20260101T020000Z-000000: 3 keys are there more than once" in problems
+    assert "runs, run 20260101T020000Z-000000: 0 rows, expected 1 from the records" in problems
+    assert "cells, run 20260101T020000Z-000000: 3 duplicate keys" in problems
 
 
 def test_overlapping_batches_of_several_uploaders_add_each_row_once(tmp_path: Path, warehouse: LocalWarehouse) -> None:
@@ -89,28 +89,26 @@ def test_overlapping_batches_of_several_uploaders_add_each_row_once(tmp_path: Pa
     assert verify(results, warehouse).problems == ()
 
 
-def test_while_rows_are_taken_no_other_uploader_into_the_same_folder_takes_any(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch, made, held = _batch(tmp_path, 0), LocalWarehouse(tmp_path / "warehouse"), []
+def test_merges_into_the_same_folder_are_mutually_exclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, made, errors = _batch(tmp_path, 0), LocalWarehouse(tmp_path / "warehouse"), []
     write_new = parquet.write_new
 
     def watched(*args: Any) -> int:
         with (made.folder / ".lock").open("a") as other, pytest.raises(BlockingIOError) as refused:
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        held.append(refused.type)
+        errors.append(refused.type)
         return write_new(*args)
 
     monkeypatch.setattr(parquet, "write_new", watched)
     made.create()
     assert made.merge(batch) == 1
-    assert held == [BlockingIOError]
+    assert errors == [BlockingIOError]
 
 
-def test_killed_at_any_file_operation_of_a_merge_and_a_compaction_each_row_is_there_once(
+def test_each_row_is_stored_once_when_a_merge_or_compaction_is_killed_at_any_file_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each merge of the third batch begins from the same two files, and makes one of all three."""
+    """Each merge of the third batch starts with the same two files, and compacts all three."""
     monkeypatch.setattr(local, "MOST_FILES", 2)
     batches = [_batch(tmp_path, number) for number in range(3)]
     before = LocalWarehouse(tmp_path / "before")
@@ -136,7 +134,7 @@ def test_killed_at_any_file_operation_of_a_merge_and_a_compaction_each_row_is_th
     assert len(list((folder / "cells").iterdir())) == 1
 
 
-def test_a_disk_that_fills_up_at_any_moment_of_a_merge_is_told_and_the_next_merge_takes_each_row_once(
+def test_disk_full_during_a_merge_is_reported_and_the_next_merge_adds_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "MOST_FILES", 1)
@@ -158,7 +156,7 @@ def test_a_disk_that_fills_up_at_any_moment_of_a_merge_is_told_and_the_next_merg
 
 
 def _batch(root: Path, number: int) -> Batch:
-    """A sealed batch of the one cell of a night."""
+    """A sealed batch with the cell of one run."""
     run = store_run(root / "results", number, count=1)
     lines = [row.line for record in run.load()[0] for row in of_record(record) if row.table is CELLS]
     outbox = Outbox(root / "sealed")
@@ -166,7 +164,7 @@ def _batch(root: Path, number: int) -> Batch:
         return outbox.seal(CELLS, lines)
 
 
-def test_small_files_are_made_one_and_old_ones_removed(
+def test_small_files_are_compacted_and_old_ones_removed(
     tmp_path: Path, warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "MOST_FILES", 4)
@@ -179,7 +177,7 @@ def test_small_files_are_made_one_and_old_ones_removed(
     assert verify(results, warehouse, values=True).problems == ()
 
 
-def test_a_reader_that_a_compaction_overtakes_looks_again(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+def test_query_is_repeated_after_a_concurrent_compaction(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     results = results_with(tmp_path / "results", runs=1)
     pushed(results, warehouse)
     reader = LocalWarehouse(warehouse.folder)
@@ -215,10 +213,10 @@ def test_no_column_has_to_be_added_where_files_are_older(tmp_path: Path, capsys:
     made.create()
     pushed(results, made)
     [path] = (made.folder / "cells").glob("*.parquet")
-    whole = path.rename(tmp_path / "whole.parquet")
-    duckdb.sql(f"COPY (SELECT * EXCLUDE (machine_os) FROM '{whole}') TO '{path}'")
+    complete = path.rename(tmp_path / "complete.parquet")
+    duckdb.sql(f"COPY (SELECT * EXCLUDE (machine_os) FROM '{complete}') TO '{path}'")
     assert main(["migrate", "--dry-run", "--results", str(results.root)]) == 0
-    assert capsys.readouterr().out == "the tables are as this version needs them\n"
+    assert capsys.readouterr().out == "the tables have the schema of this version\n"
     assert LocalWarehouse(made.folder).query("SELECT machine_os, COUNT(*) AS n FROM cells GROUP BY 1").rows == [
         (None, 3)
     ]
@@ -236,21 +234,21 @@ def test_no_column_has_to_be_added_where_files_are_older(tmp_path: Path, capsys:
         "",
     ],
 )
-def test_only_one_select_is_answered(warehouse: LocalWarehouse, sql: str) -> None:
+def test_only_a_single_select_is_accepted(warehouse: LocalWarehouse, sql: str) -> None:
     with pytest.raises(BadInput, match="the query"):
         warehouse.query(sql)
 
 
-def test_a_query_that_a_person_wrote_reads_no_other_file(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+def test_user_query_reads_no_other_file(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     (tmp_path / "secret.csv").write_text("a\ncanary\n")
-    warehouse.shut_in()
+    warehouse.restrict_file_access()
     with pytest.raises(WarehouseFailure) as raised:
         warehouse.query(f"SELECT * FROM read_csv('{tmp_path}/secret.csv')")
     assert "canary" not in str(raised.value)
     assert warehouse.query("SELECT COUNT(*) AS n FROM measurements").rows == [(0,)]
 
 
-def test_hostile_names_arrive_and_come_back_as_they_were(tmp_path: Path, warehouse: LocalWarehouse) -> None:
+def test_hostile_names_are_stored_unchanged(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     hostile = "'; DROP TABLE cells; -- \"`$1@x%s{}\\\u2028\x85\t\u202e\U0001f4a9"
     learning = Learning([1.0], {hostile: [0.5]})
     settings = make_settings(workload=hostile, params={hostile: hostile})
@@ -280,7 +278,7 @@ def test_parameters_are_values_and_never_text_of_the_query(tmp_path: Path, wareh
     assert warehouse.query(sql, {"workload": "mnist_mlp"}).rows == [(3,)]
 
 
-def test_types_of_all_tables_are_known_to_the_engine() -> None:
+def test_duckdb_knows_the_types_of_all_tables() -> None:
     connection = parquet.engine()
-    parquet.show(connection, MEASUREMENTS, [])
+    parquet.create_view(connection, MEASUREMENTS, [])
     assert connection.execute("SELECT * FROM measurements").fetchall() == []

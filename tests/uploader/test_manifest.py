@@ -1,4 +1,4 @@
-"""The manifest of the local warehouse: refused if it is missing or damaged, and rebuilt from the Parquet files."""
+"""The manifest of the local warehouse: an error if it is missing or damaged, and rebuilt from the Parquet files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MANIFESTS = [
 
 
 @pytest.mark.parametrize("text", MANIFESTS)
-def test_a_damaged_manifest_is_refused_with_one_message_and_rebuilt_by_a_repair(
+def test_damaged_manifest_is_reported_and_rebuilt_by_a_repair(
     text: str, results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / NAME).write_text(text, errors="surrogateescape")
@@ -54,14 +54,14 @@ def test_a_damaged_manifest_is_refused_with_one_message_and_rebuilt_by_a_repair(
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == 1
         assert f"uploader: {folder / NAME}: is damaged: " in lines[0]
-        assert "with: uploader push --repair, and the same --to and --results" in lines[0]
+        assert "with: uploader push --repair, with the same --to and --results" in lines[0]
     assert uploader(results, "push", "--repair") == 0
     assert f"{folder / NAME}: is damaged" in capsys.readouterr().out
     assert (folder / "damaged" / NAME).read_bytes() == text.encode(errors="surrogateescape")
     assert uploader(results, "verify", "--values") == 0
 
 
-def test_a_missing_manifest_is_refused_and_the_files_stay_with_rows_that_have_no_record(
+def test_missing_manifest_is_reported_and_rows_without_a_record_are_preserved(
     results: Results, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import_two_rows(results, tmp_path)
@@ -77,7 +77,7 @@ def test_a_missing_manifest_is_refused_and_the_files_stay_with_rows_that_have_no
     assert uploader(results, "verify", "--values") == 0
 
 
-def test_a_manifest_is_rebuilt_with_each_row_once_where_a_killed_compaction_left_rows_in_two_files(
+def test_rebuilt_manifest_has_each_row_once_after_a_killed_compaction(
     results: Results, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "MOST_FILES", 1)
@@ -91,20 +91,20 @@ def test_a_manifest_is_rebuilt_with_each_row_once_where_a_killed_compaction_left
     assert verify(results, LocalWarehouse(folder), values=True).problems == ()
 
 
-def test_what_a_killed_process_left_of_a_manifest_is_removed(results: Results, folder: Path) -> None:
+def test_temporary_manifest_of_a_killed_process_is_removed(results: Results, folder: Path) -> None:
     (folder / f".{NAME}.123.tmp").write_text("{")
     store_run(results.root, 2, count=1)
     assert uploader(results, "push") == 0
     assert list(folder.glob(".manifest*")) == []
 
 
-def test_a_manifest_that_this_user_may_not_read_is_not_taken_for_a_damaged_one(
+def test_manifest_without_read_permission_does_not_count_as_damaged(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path) -> bytes:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refused)
-    with pytest.raises(WarehouseFailure, match="let this user read it") as raised:
+    with pytest.raises(WarehouseFailure, match="grant this user read access") as raised:
         LocalWarehouse(folder).repair()
     assert not isinstance(raised.value, ManifestDamaged)

@@ -1,4 +1,4 @@
-"""Bytes billed and their price follow the list price, its minimum and its rounding."""
+"""Billed bytes and their price: list price, minimum and rounding."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def test_bytes_are_written_in_binary_units(count: int, expected: str) -> None:
 @pytest.mark.parametrize(
     ("amount", "expected"), [(0, "USD 0.00"), (0.00006, "USD 0.00006"), (0.0123, "USD 0.012"), (1234.5, "USD 1,234.50")]
 )
-def test_small_amounts_of_money_keep_two_figures(amount: float, expected: str) -> None:
+def test_small_amounts_have_two_significant_digits(amount: float, expected: str) -> None:
     assert usd(amount) == expected

@@ -1,4 +1,4 @@
-"""Messages about rights name the user of the process, the owner of the path, and what to do."""
+"""Messages about file permissions name the user of the process, the owner of the path, and what to do."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def test_access_text_of_a_missing_path_names_the_nearest_folder_above(tmp_path: 
     assert f"{tmp_path} belongs to user" in access_text(tmp_path / "a" / "b")
 
 
-def test_only_missing_rights_are_answered_with_an_owner(tmp_path: Path) -> None:
+def test_owner_is_named_only_for_missing_permissions(tmp_path: Path) -> None:
     assert not_writable(tmp_path, OSError(errno.ENOSPC, "No space left on device")) == "No space left on device"
     assert not_writable(tmp_path, denied(tmp_path)).endswith(
-        f"run uploader as that user, or: sudo chown -R {USER} {tmp_path}"
+        f"run uploader as that user, or run: sudo chown -R {USER} {tmp_path}"
     )
 
 
 @pytest.mark.parametrize(("folder", "to"), [("warehouse", "local"), ("outbox", "local:{}/elsewhere")])
-def test_push_into_results_of_another_owner_says_whose_they_are(
+def test_push_into_results_of_another_owner_names_the_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: str, to: str
 ) -> None:
     results = results_with(tmp_path / "results", runs=1).root
@@ -63,28 +63,30 @@ def test_push_into_results_of_another_owner_says_whose_they_are(
 
     monkeypatch.setattr(Path, "mkdir", refusing)
     assert main(["push", "--results", str(results), "--to", to.format(tmp_path)]) == 3
-    told = capsys.readouterr().err
-    assert re.search(f"{folder}.*Permission denied: this process runs as user {USER}, {results} belongs to user", told)
-    assert f"or: sudo chown -R {USER} {results}" in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert re.search(
+        f"{folder}.*Permission denied: this process runs as user {USER}, {results} belongs to user", output
+    )
+    assert f"or run: sudo chown -R {USER} {results}" in output
+    assert output.count("\n") == 1
 
 
 def test_unreadable_file_is_reported_with_its_owner_and_how_to_open_it(tmp_path: Path) -> None:
     pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     file = tmp_path / "key.json"
     file.touch()
-    found = refusals.explained("connect to project some-project", denied(file))
+    found = refusals.to_upload_error("connect to project some-project", denied(file))
     assert type(found) is NotAllowed
     assert str(found).startswith(f"connect to project some-project: {file}: cannot be read: this process runs as user")
-    assert str(found).endswith(f"let this user read it: setfacl -m u:{USER}:r {file}")
+    assert str(found).endswith(f"grant this user read access: setfacl -m u:{USER}:r {file}")
 
 
-def test_unreadable_credentials_in_a_container_are_those_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_credentials_in_a_container_name_the_file_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     monkeypatch.setattr(process, "in_container", lambda: True)
-    told = str(refusals.explained("connect", denied(Path("/credentials.json"))))
-    assert "(the file that GOOGLE_APPLICATION_CREDENTIALS names outside of the container)" in told
-    assert "the container runs as the owner of ./results" in told
+    message = str(refusals.to_upload_error("connect", denied(Path("/credentials.json"))))
+    assert "(the file that GOOGLE_APPLICATION_CREDENTIALS names on the host)" in message
+    assert "the container runs as the owner of ./results" in message
 
 
 @pytest.mark.parametrize(("engine", "expected"), [("docker", True), ("podman", True), ("lxc", False), (None, False)])
@@ -105,12 +107,12 @@ def test_a_relative_path_that_is_missing_is_of_the_working_folder(
 def test_a_folder_named_as_credentials_is_reported_with_the_variable() -> None:
     pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), "/credentials.json")
-    assert str(refusals.explained("asking for the dataset", error)) == (
+    assert str(refusals.to_upload_error("asking for the dataset", error)) == (
         "asking for the dataset: /credentials.json: is a folder; GOOGLE_APPLICATION_CREDENTIALS must name a file"
     )
 
 
-def test_in_a_container_a_folder_that_cannot_be_written_is_named_as_outside(
+def test_unwritable_folder_in_a_container_is_named_as_on_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "in_container", lambda: True)
@@ -119,5 +121,5 @@ def test_in_a_container_a_folder_that_cannot_be_written_is_named_as_outside(
     folder.mkdir()
     said = process.not_writable(folder, denied(folder))
     assert said.endswith(
-        f"the container runs as the owner of ./results; outside of it: sudo chown -R {os.geteuid()} results"
+        f"the container runs as the owner of ./results; on the host, run: sudo chown -R {os.geteuid()} results"
     )

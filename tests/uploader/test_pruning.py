@@ -1,4 +1,4 @@
-"""What bounds the days that a statement reads, and what only seems to."""
+"""Which filters bound the days that a statement reads, and which do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.uploader.stored import results_with
 from uploader import ddl, parquet
 from uploader.local import LocalWarehouse
 from uploader.outbox import Outbox
-from uploader.pruning import bounded_inside, tables_read, unbounded
+from uploader.pruning import push_down_day_filters, tables_read, unbounded
 from uploader.push import push
 from uploader.schema import BY_NAME, FINDINGS
 from uploader.sql import EVERY_DAY, since, to_duckdb, views
@@ -49,7 +49,7 @@ def test_comparison_of_day_with_a_constant_bounds_a_scan(bound: str) -> None:
         "c.day >= NULL",
     ],
 )
-def test_condition_that_is_no_constant_lower_bound_of_day_does_not_bound_a_scan(condition: str) -> None:
+def test_condition_other_than_a_constant_lower_bound_does_not_bound_a_scan(condition: str) -> None:
     assert unbounded(f"SELECT run_id FROM cells AS c WHERE {condition}") == ["cells"]
 
 
@@ -85,7 +85,7 @@ def test_the_tables_of_a_view_are_read_by_a_query_of_it() -> None:
 
 
 def test_a_statement_for_an_append_only_dataset_filters_by_day_before_it_numbers_rows() -> None:
-    found = bounded_inside(
+    found = push_down_day_filters(
         "SELECT f.run_id FROM findings AS f WHERE f.kind = 'ratio' AND f.day >= CAST(@since AS DATE)"
     )
     assert found == (
@@ -99,11 +99,11 @@ def test_a_statement_for_an_append_only_dataset_filters_by_day_before_it_numbers
     "sql", ["SELECT run_id FROM findings", "SELECT run_id FROM other.findings WHERE day >= @since"]
 )
 def test_scans_without_a_bound_and_tables_of_other_datasets_stay_as_they_are(sql: str) -> None:
-    assert bounded_inside(sql) == sql
+    assert push_down_day_filters(sql) == sql
 
 
 def test_the_number_of_an_interval_keeps_its_type() -> None:
-    assert "INTERVAL 7 DAY) QUALIFY" in bounded_inside(
+    assert "INTERVAL 7 DAY) QUALIFY" in push_down_day_filters(
         "SELECT run_id FROM cells WHERE day >= DATE_SUB(CURRENT_DATE(), INTERVAL 7 DAY)"
     )
 
@@ -117,7 +117,7 @@ def test_the_number_of_an_interval_keeps_its_type() -> None:
         ("2020-02-29", "DATE '2020-02-29'", "Reads the days from 2020-02-29 on."),
     ],
 )
-def test_a_view_of_a_dataset_bounds_its_days_and_says_so(
+def test_view_of_a_dataset_bounds_its_days_and_describes_them(
     name: str, append_only: bool, first_day: str | None, bound: str, meaning: str
 ) -> None:
     made = ddl.create_view("p.d", name, first_day, append_only=append_only)
@@ -130,11 +130,11 @@ def test_a_view_of_a_dataset_bounds_its_days_and_says_so(
 
 
 def test_the_view_of_an_append_only_table_numbers_rows_by_day_too() -> None:
-    assert FINDINGS_ONCE in ddl.once_each("p.d", FINDINGS)
+    assert FINDINGS_ONCE in ddl.deduplicating_view("p.d", FINDINGS)
 
 
 def test_views_over_appended_rows_have_the_rows_of_views_over_merged_ones(tmp_path: Path) -> None:
-    """Every key twice, on two days: filtered before the rows are numbered, and after."""
+    """Every key twice, on two days: filtered before and after deduplication."""
     results = results_with(tmp_path / "results", runs=3)
     warehouse = LocalWarehouse(results.root / "warehouse")
     warehouse.create()
@@ -146,7 +146,7 @@ def test_views_over_appended_rows_have_the_rows_of_views_over_merged_ones(tmp_pa
         engine.execute(f"CREATE TABLE {table}_appended AS {twice}")
         engine.execute(f"CREATE VIEW {table} AS SELECT * FROM '{path}'")
     found = {}
-    for way, view in (("merged", lambda sql: sql), ("appended", bounded_inside)):
+    for way, view in (("merged", lambda sql: sql), ("appended", push_down_day_filters)):
         for name in ("latest_findings", "newest_cells"):
             sql = since(view(views()[name]), "DATE '2026-01-02'" if name == "newest_cells" else EVERY_DAY)
             engine.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {to_duckdb(sql)}")
@@ -165,15 +165,15 @@ def test_views_of_the_local_warehouse_read_every_day() -> None:
 
 
 class Recording(LocalWarehouse):
-    """A local warehouse that keeps the statements it is asked."""
+    """A local warehouse that records its statements."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.asked: list[str] = []
+        self.statements: list[str] = []
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
-        """Keep a statement and answer it."""
-        self.asked.append(sql)
+        """Record and run a statement."""
+        self.statements.append(sql)
         return super().query(sql, parameters)
 
 
@@ -183,5 +183,5 @@ def test_verify_reads_no_table_for_all_days(tmp_path: Path) -> None:
     warehouse.create()
     push(results, warehouse, Outbox(results.root / "outbox"))
     assert verify(results, warehouse, values=True).problems == ()
-    assert {name for sql in warehouse.asked for name in tables_read(sql)} >= set(BY_NAME)
-    assert {sql: tables for sql in warehouse.asked if (tables := unbounded(sql))} == {}
+    assert {name for sql in warehouse.statements for name in tables_read(sql)} >= set(BY_NAME)
+    assert {sql: tables for sql in warehouse.statements if (tables := unbounded(sql))} == {}

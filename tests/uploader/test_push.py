@@ -1,4 +1,4 @@
-"""Every row arrives once, whatever is killed, refused, lost on the way or sent again."""
+"""Every row arrives once after kills, refusals, lost responses and repeated pushes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.fakes.warehouse import FakeWarehouse
 from tests.sessions import run_name, store_session
 from tests.uploader.stored import Killed, dying_at, found, full_at, results_with, store_run
 from uploader import outbox as outbox_module
-from uploader.errors import OutboxFailure, QuotaSpent, Unreachable
+from uploader.errors import OutboxFailure, QuotaExceeded, Unreachable
 from uploader.outbox import Contents, Outbox
-from uploader.push import Pushed, push
+from uploader.push import PushSummary, push
 from uploader.schema import LONGEST_ROW_BYTES
 from uploader.warehouse import outbox_folder
 
@@ -40,12 +40,12 @@ def outbox(tmp_path: Path) -> Outbox:
     return Outbox(tmp_path / "outbox")
 
 
-def test_a_push_sends_everything_and_the_next_one_nothing(results: Results, outbox: Outbox) -> None:
+def test_push_sends_everything_and_the_next_one_nothing(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse()
     first = push(results, warehouse, outbox)
     assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
     assert (first.new, first.known, first.dead, first.left_out) == (106, 0, 0, [])
-    assert push(results, warehouse, outbox) == Pushed()
+    assert push(results, warehouse, outbox) == PushSummary()
     assert outbox.pending() == []
 
 
@@ -59,7 +59,7 @@ def test_only_what_is_new_is_sealed(results: Results, outbox: Outbox) -> None:
     assert push(results, warehouse, outbox).arrived == {"findings": 1}
 
 
-def test_killed_at_any_file_operation_nothing_is_lost_and_nothing_doubled(
+def test_nothing_is_lost_or_duplicated_when_a_push_is_killed_at_any_file_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, died = results_with(tmp_path / "results", runs=1, count=2), 0
@@ -79,7 +79,7 @@ def test_killed_at_any_file_operation_nothing_is_lost_and_nothing_doubled(
     assert died > 20
 
 
-def test_an_answer_that_was_lost_does_not_double_the_rows(results: Results, outbox: Outbox) -> None:
+def test_lost_response_does_not_duplicate_rows(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(failures=[(Unreachable("reset"), True)])
     with pytest.raises(Unreachable):
         push(results, warehouse, outbox)
@@ -89,9 +89,9 @@ def test_an_answer_that_was_lost_does_not_double_the_rows(results: Results, outb
     assert done.known == 2
 
 
-def test_a_quota_leaves_what_is_pending_and_does_not_try_the_rest(results: Results, outbox: Outbox) -> None:
-    warehouse = FakeWarehouse(failures=[None, (QuotaSpent("for today"), False)])
-    with pytest.raises(QuotaSpent):
+def test_exceeded_quota_leaves_batches_pending_without_sending_others(results: Results, outbox: Outbox) -> None:
+    warehouse = FakeWarehouse(failures=[None, (QuotaExceeded("for today"), False)])
+    with pytest.raises(QuotaExceeded):
         push(results, warehouse, outbox)
     assert (len(warehouse.batches), len(outbox.pending())) == (2, 3)
 
@@ -103,9 +103,7 @@ def test_replaying_everything_three_times_adds_nothing(results: Results, tmp_pat
     assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
 
 
-def test_one_bad_row_among_many_is_set_aside_with_its_reason_and_the_rest_goes(
-    results: Results, outbox: Outbox
-) -> None:
+def test_one_invalid_row_is_set_aside_with_its_reason_and_the_others_are_sent(results: Results, outbox: Outbox) -> None:
     def refuses(row: dict[str, object]) -> str | None:
         bad = row.get("metric") == "learning.loss" and row.get("step") == 2 and row.get("repeat") == 1
         return "value: out of range" if bad else None
@@ -120,12 +118,12 @@ def test_one_bad_row_among_many_is_set_aside_with_its_reason_and_the_rest_goes(
     assert push(results, warehouse, outbox).new == 0
 
 
-def test_rows_that_were_set_aside_can_be_tried_again(results: Results, outbox: Outbox) -> None:
+def test_dead_letters_can_be_retried(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(refuses=lambda row: "no" if row.get("unit") == "B" else None)
     push(results, warehouse, outbox)
     warehouse.refuses = lambda row: None
     with outbox.locked():
-        assert outbox.revive() == 6
+        assert outbox.requeue_dead_letters() == 6
     assert push(results, warehouse, outbox).new == 6
     assert counts(warehouse)["measurements"] == 96
     assert outbox.dead() == []
@@ -141,7 +139,7 @@ def test_a_row_above_the_limit_is_set_aside(tmp_path: Path, outbox: Outbox) -> N
     assert "bytes, more than 1,048,576" in outbox.dead()[0].reason
 
 
-def test_a_run_with_a_newer_record_is_left_out_and_the_others_go(results: Results, outbox: Outbox) -> None:
+def test_run_with_a_newer_record_is_skipped_and_the_others_are_sent(results: Results, outbox: Outbox) -> None:
     path = next((results.runs()[0].folder / "records").glob("*.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}))
     warehouse = FakeWarehouse()
@@ -151,7 +149,7 @@ def test_a_run_with_a_newer_record_is_left_out_and_the_others_go(results: Result
     assert "is newer than" in done.left_out[0]
 
 
-def test_a_torn_record_is_told_and_the_others_of_its_run_go(results: Results, outbox: Outbox) -> None:
+def test_truncated_record_is_reported_and_the_others_of_its_run_are_sent(results: Results, outbox: Outbox) -> None:
     next((results.runs()[0].folder / "records").glob("*.json")).write_text("{")
     warehouse = FakeWarehouse()
     done = push(results, warehouse, outbox)
@@ -168,12 +166,12 @@ def test_a_full_disk_seals_nothing_and_loses_nothing(
     warehouse = FakeWarehouse()
     with monkeypatch.context() as patched:
         patched.setattr(outbox_module, "publish", full)
-        with pytest.raises(OutboxFailure, match=r"cannot be sealed: No space left.*nothing sealed is lost"):
+        with pytest.raises(OutboxFailure, match=r"cannot be sealed: No space left.*no sealed batch is lost"):
             push(results, warehouse, outbox)
     assert push(results, warehouse, outbox).new == 106
 
 
-def test_a_disk_that_fills_up_at_any_moment_is_told_and_the_next_push_sends_each_row_once(
+def test_disk_full_at_any_moment_is_reported_and_the_next_push_sends_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = results_with(tmp_path / "results", runs=1, count=2)
@@ -191,13 +189,13 @@ def test_a_disk_that_fills_up_at_any_moment_is_told_and_the_next_push_sends_each
     assert count > 15
 
 
-def test_a_batch_that_was_damaged_is_told_and_sent_again_once_it_is_removed(results: Results, outbox: Outbox) -> None:
+def test_damaged_batch_is_reported_and_sent_again_after_it_is_removed(results: Results, outbox: Outbox) -> None:
     with pytest.raises(Unreachable):
         push(results, FakeWarehouse(failures=[(Unreachable("down"), False)]), outbox)
     path = outbox.pending()[0].path
     path.write_bytes(path.read_bytes()[:-40])
     warehouse = FakeWarehouse()
-    with pytest.raises(OutboxFailure, match=r"is not what was sealed; remove it: what was in it is sent again"):
+    with pytest.raises(OutboxFailure, match=r"was changed after it was sealed; remove it: its rows are sent again"):
         push(results, warehouse, outbox)
     path.unlink()
     push(results, warehouse, outbox)
@@ -214,30 +212,32 @@ def test_a_batch_that_was_damaged_is_told_and_sent_again_once_it_is_removed(resu
         ("[" * 100_000, "maximum recursion depth"),
     ],
 )
-def test_mark_or_dead_letter_of_another_form_is_named_with_its_problem(
+def test_invalid_marker_or_dead_letter_is_reported_with_its_problem(
     results: Results, outbox: Outbox, folder: str, text: str, problem: str
 ) -> None:
     push(results, FakeWarehouse(), outbox)
     (outbox.folder / folder / "cells-1.json").write_text(text)
-    with pytest.raises(OutboxFailure, match=rf"cells-1\.json: is damaged \({problem}.*; remove it: what was in it"):
+    with pytest.raises(OutboxFailure, match=rf"cells-1\.json: is damaged \({problem}.*; remove it: its rows are sent"):
         push(results, FakeWarehouse(), outbox)
 
 
-def test_what_is_no_batch_or_no_mark_is_told_by_its_path(results: Results, outbox: Outbox) -> None:
+def test_unknown_file_in_the_outbox_is_reported_with_its_path(results: Results, outbox: Outbox) -> None:
     push(results, FakeWarehouse(), outbox)
     mark = next((outbox.folder / "done").glob("*.json"))
-    whole = mark.read_text()
-    mark.write_text(whole[:20])
-    with pytest.raises(OutboxFailure, match=f"{mark.name}: is damaged .*: what was in it is sent again"):
+    content = mark.read_text()
+    mark.write_text(content[:20])
+    with pytest.raises(OutboxFailure, match=f"{mark.name}: is damaged .*: its rows are sent again"):
         push(results, FakeWarehouse(), outbox)
-    mark.write_text(whole)
+    mark.write_text(content)
     (outbox.folder / "pending" / "notes-1.ndjson").write_text("{}\n")
-    with pytest.raises(OutboxFailure, match=r"notes-1.ndjson: is no batch of this outbox; move it away"):
+    with pytest.raises(
+        OutboxFailure, match=r"notes-1.ndjson: must be a batch of this outbox .*; move the file elsewhere"
+    ):
         push(results, FakeWarehouse(), outbox)
 
 
 @pytest.mark.parametrize("name", ["plain", 'a,"metric":b', "}", '{"day":1}', "x}"])
-def test_what_a_batch_holds_is_what_each_of_its_rows_says(tmp_path: Path, outbox: Outbox, name: str) -> None:
+def test_contents_of_a_batch_match_its_rows(tmp_path: Path, outbox: Outbox, name: str) -> None:
     settings = make_settings(workload=name, params={name: name, "metric": 1})
     for number in range(2):
         store_run(tmp_path / "results", number, settings=settings)
@@ -254,7 +254,7 @@ def test_what_a_batch_holds_is_what_each_of_its_rows_says(tmp_path: Path, outbox
 LINE_ENDS = "a\x0b\x0c\x1c\x85\u2028\u2029b"
 
 
-def test_names_that_hold_what_some_take_for_the_end_of_a_line_stay_one_row(tmp_path: Path, outbox: Outbox) -> None:
+def test_names_with_line_separators_stay_in_one_row(tmp_path: Path, outbox: Outbox) -> None:
     learning = Learning([1.0], {LINE_ENDS: [0.5]})
     settings = make_settings(workload=LINE_ENDS, params={LINE_ENDS: LINE_ENDS})
     store_session(tmp_path / "results", run_name(0), [make_record(0.01, settings=settings, learning=learning)])
@@ -267,12 +267,14 @@ def test_names_that_hold_what_some_take_for_the_end_of_a_line_stay_one_row(tmp_p
 
 
 @pytest.mark.parametrize("address", ["local:../../etc", "local:/a/../b", "local:..", "bigquery://some-project.d"])
-def test_the_outbox_of_any_address_is_a_folder_of_its_own_below_the_results(address: str, tmp_path: Path) -> None:
+def test_each_address_has_a_separate_outbox_in_the_results_folder(address: str, tmp_path: Path) -> None:
     found = outbox_folder(address, tmp_path)
     assert found.resolve().parent == (tmp_path / "outbox").resolve()
 
 
-def test_what_was_sent_into_one_folder_counts_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_sent_to_one_folder_do_not_count_as_sent_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = [outbox_folder(f"local:{name}", tmp_path) for name in ("a/b", "a-b", "/a/b", f"{tmp_path}/a/b", "./a/b")]
     assert len({path.name[-8:] for path in found}) == 3
@@ -280,7 +282,7 @@ def test_what_was_sent_into_one_folder_counts_for_no_other(tmp_path: Path, monke
     assert outbox_folder("local", tmp_path) == tmp_path / "outbox" / "local"
 
 
-def test_an_item_is_never_cut_in_two(results: Results, outbox: Outbox) -> None:
+def test_item_is_never_split_between_batches(results: Results, outbox: Outbox) -> None:
     with outbox.locked():
         rows = [row for run in results.runs() for record in run.load()[0] for row in _rows(record)]
         assert outbox_module.seal_all(rows, outbox, most_rows=20) == 3 + 1
@@ -302,8 +304,8 @@ def test_a_run_without_findings_is_listed(results: Results, outbox: Outbox) -> N
     assert push(results, FakeWarehouse(), outbox).without_findings == [results.runs()[0].run_id]
 
 
-def test_serialising_and_sealing_is_not_far_from_its_pace(results: Results, tmp_path: Path) -> None:
-    """Asked are 50,000 rows a second of CPU time, docs/figures.md has 112,000; on a loaded machine half as many."""
+def test_serialising_and_sealing_reaches_its_minimum_throughput(results: Results, tmp_path: Path) -> None:
+    """Required are 50,000 rows per second of CPU time; docs/figures.md has 112,000, a loaded machine half as many."""
     records = [record for run in results.runs() for record in run.load()[0]] * 100
     rates = []
     for number in range(5):

@@ -1,4 +1,4 @@
-"""Before the first request a connection is tried: an address that answers nothing is known within seconds."""
+"""The connection check before the first request reports an address that does not respond within seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT_S = 0.2
 
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process runs on the host, without a proxy, wherever the tests do."""
+    """Simulate a process on the host without a proxy, wherever the tests run."""
     monkeypatch.setattr(process, "in_container", lambda: False)
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -29,7 +29,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def listening(serve: Callable[[socket.socket], None] = lambda connection: None) -> Iterator[int]:
-    """Give a port of the loopback on which one connection is served."""
+    """Yield a port of the loopback that serves one connection."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         server.settimeout(5)
 
@@ -51,18 +51,18 @@ def closed_port() -> int:
 
 
 def answer(connection: socket.socket) -> None:
-    """Answer one request as an emulator does for a path it does not know."""
+    """Respond to one request like an emulator to an unknown path."""
     connection.recv(4096)
     connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
 
 def hang_up(connection: socket.socket) -> None:
-    """Close the connection after a request, without an answer."""
+    """Close the connection after a request, without a response."""
     connection.recv(4096)
 
 
 @pytest.mark.parametrize("serve", [answer, hang_up])
-def test_emulator_that_answers_anything_is_reachable(serve: Callable[[socket.socket], None]) -> None:
+def test_emulator_that_responds_at_all_is_reachable(serve: Callable[[socket.socket], None]) -> None:
     with listening(serve) as port:
         check_emulator(f"http://127.0.0.1:{port}", 5)
 
@@ -72,22 +72,22 @@ def test_refused_emulator_address_is_reported_with_the_command_that_starts_one()
     with pytest.raises(Unreachable) as raised:
         check_emulator(address)
     assert str(raised.value) == (
-        f"BIGQUERY_EMULATOR_HOST: no emulator answers at {address}: Connection refused; start it with: docker compose "
+        f"BIGQUERY_EMULATOR_HOST: no emulator responds at {address}: Connection refused; start it with: docker compose "
         "--profile bigquery up --wait bigquery; or unset BIGQUERY_EMULATOR_HOST for BigQuery itself"
     )
 
 
-def test_emulator_that_accepts_and_never_answers_is_given_up_in_time() -> None:
+def test_emulator_that_never_responds_times_out() -> None:
     ended = threading.Event()
     with listening(lambda connection: bool(ended.wait(5)) and None) as port:
         started_s = time.monotonic()
-        with pytest.raises(Unreachable, match=r"no answer within 0\.2 s; start it with"):
+        with pytest.raises(Unreachable, match=r"no response within 0\.2 s; start it with"):
             check_emulator(f"http://127.0.0.1:{port}", SHORT_S)
         ended.set()
         assert time.monotonic() - started_s < 5
 
 
-def test_name_service_that_never_answers_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_resolution_that_never_ends_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **named: ended.wait(5) and [])
     try:
@@ -100,7 +100,7 @@ def test_name_service_that_never_answers_is_given_up_in_time(monkeypatch: pytest
 def test_name_with_many_addresses_that_all_drop_packets_is_reported_as_resolved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A firewall that drops packets costs the limit for each of the addresses that BigQuery's name has."""
+    """If a firewall drops packets, each address of BigQuery's host name takes the full timeout."""
     ended = threading.Event()
 
     def connect(*given: object) -> None:
@@ -110,7 +110,7 @@ def test_name_with_many_addresses_that_all_drop_packets_is_reported_as_resolved(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **named: [])
     monkeypatch.setattr(socket, "create_connection", connect)
     try:
-        with pytest.raises(Unreachable, match=r"bigquery\.googleapis\.com, port 443: no answer within 0\.3 s"):
+        with pytest.raises(Unreachable, match=r"bigquery\.googleapis\.com, port 443: no response within 0\.3 s"):
             check_google(SHORT_S)
     finally:
         ended.set()
@@ -124,7 +124,7 @@ def test_no_message_about_an_emulator_repeats_a_password(address: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_loopback_emulator_address_in_a_container_is_answered_with_the_services_address(
+def test_loopback_emulator_address_in_a_container_gives_advice_with_the_service_address(
     monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     monkeypatch.setattr(process, "in_container", lambda: True)
@@ -134,13 +134,13 @@ def test_loopback_emulator_address_in_a_container_is_answered_with_the_services_
     assert "set BIGQUERY_EMULATOR_HOST=http://bigquery:9050 for the emulator service" in str(raised.value)
 
 
-def test_service_name_of_the_emulator_on_the_host_is_answered_with_the_loopback_address(
+def test_emulator_service_name_on_the_host_gives_advice_with_the_loopback_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", unknown_name)
     with pytest.raises(Unreachable) as raised:
         check_emulator("http://bigquery:9050")
-    assert "Name or service not known; outside of a container that service is at" in str(raised.value)
+    assert "Name or service not known; on the host, set" in str(raised.value)
     assert "BIGQUERY_EMULATOR_HOST=http://127.0.0.1:9050" in str(raised.value)
 
 
@@ -149,15 +149,13 @@ def unknown_name(*given: object, **named: object) -> object:
 
 
 @pytest.mark.parametrize("address", ["bigquery:9050", "127.0.0.1", "ftp://x:1", "http://", "http://x:y", "http://[::1"])
-def test_emulator_address_that_is_no_url_is_bad_input(address: str) -> None:
+def test_emulator_address_that_is_not_a_url_is_bad_input(address: str) -> None:
     with pytest.raises(BadInput, match=r"BIGQUERY_EMULATOR_HOST: must be a URL such as http://127\.0\.0\.1:9050, got"):
         check_emulator(address)
 
 
 @pytest.mark.parametrize(("contained", "where"), [(False, "the network"), (True, "the container's network")])
-def test_bigquery_without_a_network_is_reported_at_once(
-    monkeypatch: pytest.MonkeyPatch, contained: bool, where: str
-) -> None:
+def test_missing_network_is_reported_immediately(monkeypatch: pytest.MonkeyPatch, contained: bool, where: str) -> None:
     monkeypatch.setattr(process, "in_container", lambda: contained)
     monkeypatch.setattr(socket, "getaddrinfo", unknown_name)
     with pytest.raises(Unreachable) as raised:
@@ -168,7 +166,7 @@ def test_bigquery_without_a_network_is_reported_at_once(
 
 
 @pytest.mark.parametrize("scheme", ["http://", ""])
-def test_a_proxy_is_tried_in_place_of_bigquery(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+def test_proxy_is_checked_instead_of_bigquery(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     with listening() as port:
@@ -187,7 +185,7 @@ def test_a_proxy_is_tried_in_place_of_bigquery(monkeypatch: pytest.MonkeyPatch, 
         ("http://[::1", "http://[::1"),
     ],
 )
-def test_a_proxy_that_is_no_url_is_bad_input(monkeypatch: pytest.MonkeyPatch, proxy: str, shown: str) -> None:
+def test_proxy_that_is_not_a_url_is_bad_input(monkeypatch: pytest.MonkeyPatch, proxy: str, shown: str) -> None:
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setenv("HTTPS_PROXY", proxy)
@@ -196,33 +194,33 @@ def test_a_proxy_that_is_no_url_is_bad_input(monkeypatch: pytest.MonkeyPatch, pr
     assert str(raised.value) == f"HTTPS_PROXY: must be a URL such as http://proxy:3128, got {shown!r}"
 
 
-def test_an_emulator_is_checked_where_one_is_named_and_bigquery_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(reachable, "check_emulator", asked.append)
-    monkeypatch.setattr(reachable, "check_google", lambda: asked.append("Google"))
+def test_emulator_is_checked_if_configured_and_bigquery_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(reachable, "check_emulator", calls.append)
+    monkeypatch.setattr(reachable, "check_google", lambda: calls.append("Google"))
     for address in ("http://127.0.0.1:9050", ""):
         monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", address)
         check()
-    assert asked == ["http://127.0.0.1:9050", "Google"]
+    assert calls == ["http://127.0.0.1:9050", "Google"]
 
 
-def test_query_of_an_emulator_that_is_not_there_ends_with_3_and_one_message(
+def test_query_of_a_missing_emulator_exits_with_3_and_one_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{closed_port()}")
     assert main(["query", "--to", "bigquery://emulated-project.benchmarks", "SELECT 1 AS one"]) == 3
-    told = capsys.readouterr().err
-    assert told.startswith("uploader: BIGQUERY_EMULATOR_HOST: no emulator answers at http://127.0.0.1:")
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("uploader: BIGQUERY_EMULATOR_HOST: no emulator responds at http://127.0.0.1:")
+    assert output.count("\n") == 1
 
 
 def test_nothing_listening_at_an_https_address_is_reported() -> None:
-    with pytest.raises(Unreachable, match=r"no emulator answers at https://127\.0\.0\.1:.*Connection refused"):
+    with pytest.raises(Unreachable, match=r"no emulator responds at https://127\.0\.0\.1:.*Connection refused"):
         check_emulator(f"https://127.0.0.1:{closed_port()}")
 
 
-def test_a_service_that_is_not_started_is_answered_in_a_container_with_the_command_that_starts_it(
+def test_stopped_service_gives_advice_with_the_start_command_in_a_container(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(process, "in_container", lambda: True)
@@ -231,11 +229,11 @@ def test_a_service_that_is_not_started_is_answered_in_a_container_with_the_comma
         check_emulator("http://bigquery:9050")
 
 
-def test_an_answer_is_waited_for_15_seconds_at_most_as_the_documents_say() -> None:
+def test_connection_timeout_is_the_documented_15_seconds() -> None:
     assert 1.5 * reachable.LIMIT_S <= 15
 
 
-def test_a_query_through_a_proxy_that_is_no_url_ends_with_2(
+def test_query_through_a_proxy_that_is_not_a_url_exits_with_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
@@ -244,5 +242,5 @@ def test_a_query_through_a_proxy_that_is_no_url_ends_with_2(
     monkeypatch.setenv("HTTPS_PROXY", "http://me:s3cret@proxy:99999")
     monkeypatch.setattr("uploader.connect.client", lambda project, options, deadline: Mock(project=project))
     assert main(["query", "--to", "bigquery://some-project.benchmarks", "SELECT 1 AS one"]) == 2
-    told = capsys.readouterr().err
-    assert told == "uploader: HTTPS_PROXY: must be a URL such as http://proxy:3128, got 'http://proxy:99999'\n"
+    output = capsys.readouterr().err
+    assert output == "uploader: HTTPS_PROXY: must be a URL such as http://proxy:3128, got 'http://proxy:99999'\n"

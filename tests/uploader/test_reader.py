@@ -1,4 +1,4 @@
-"""The independent reader agrees with a good warehouse and sees every kind of difference."""
+"""The independent reader agrees with a correct warehouse and finds every kind of difference."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def rewrite(root: Path, table: str, select: str) -> None:
-    """Replace the one Parquet file of a table by a query over it, called `old` there."""
+    """Replace the single Parquet file of a table by the result of a query, in which it is called `old`."""
     [path] = (root / "warehouse" / table).glob("*.parquet")
     rows = f"WITH old AS MATERIALIZED (SELECT * FROM '{path}') {select}"
     with duckdb.connect(":memory:") as engine:
@@ -56,7 +56,7 @@ def rewrite(root: Path, table: str, select: str) -> None:
         engine.execute(f"COPY new TO '{path}' (FORMAT parquet)")
 
 
-def test_reader_imports_nothing_of_the_program() -> None:
+def test_reader_does_not_import_the_program() -> None:
     folder = Path(comparing.__file__).parent
     modules = sorted(folder.glob("*.py"))
     names = set()
@@ -111,7 +111,7 @@ def test_reader_agrees_where_every_group_of_a_record_is_filled(tmp_path: Path) -
         planned=2,
         machine=machine,
     )
-    for path in (folder / "records").iterdir():  # JSON may hold half a surrogate pair, as an escape
+    for path in (folder / "records").iterdir():  # JSON may contain a lone surrogate, as an escape
         path.write_text(path.read_text().replace("HALF", "\\ud800"))
     keep(Run(folder), [found("0" * 16, facts={"a": "b"}, said=HOSTILE)])
     pushed(root)
@@ -129,7 +129,7 @@ def test_reader_agrees_where_every_group_of_a_record_is_filled(tmp_path: Path) -
         ("measurements", "FROM old UNION ALL (FROM old WHERE step IS NULL LIMIT 1)", "doubled: measurements "),
     ],
 )
-def test_a_row_that_was_deleted_or_doubled_is_reported(root: Path, table: str, select: str, line: str) -> None:
+def test_deleted_or_duplicated_row_is_reported(root: Path, table: str, select: str, line: str) -> None:
     rewrite(root, table, select)
     [difference] = compared(root).differences
     assert difference.startswith(line)
@@ -149,8 +149,8 @@ def test_a_row_that_was_deleted_or_doubled_is_reported(root: Path, table: str, s
 def test_a_value_that_was_altered_is_reported_with_both_values(root: Path, table: str, change: str, line: str) -> None:
     one = "row_number() OVER () = 1"
     column = change.rpartition(" AS ")[2]
-    kept = f"SELECT * EXCLUDE (place) FROM (SELECT *, {one} AS place FROM old)"
-    select = f"{kept} WHERE NOT place UNION ALL BY NAME (SELECT * REPLACE ({change}) FROM ({kept} WHERE place))"
+    numbered = f"SELECT * EXCLUDE (place) FROM (SELECT *, {one} AS place FROM old)"
+    select = f"{numbered} WHERE NOT place UNION ALL BY NAME (SELECT * REPLACE ({change}) FROM ({numbered} WHERE place))"
     rewrite(root, table, select)
     [difference] = compared(root).differences
     assert difference.startswith(f"altered: {table} ")
@@ -158,12 +158,12 @@ def test_a_value_that_was_altered_is_reported_with_both_values(root: Path, table
     assert difference.count(column) == 1
 
 
-def test_a_row_that_no_file_accounts_for_is_reported(root: Path) -> None:
+def test_row_without_a_source_file_is_reported(root: Path) -> None:
     rewrite(root, "runs", "FROM old UNION ALL (SELECT * REPLACE ('other' AS run_id) FROM old LIMIT 1)")
     assert compared(root).differences == ("foreign: runs ('other',)",)
 
 
-def test_a_manifest_that_forgot_a_file_loses_its_rows(root: Path) -> None:
+def test_manifest_without_a_file_loses_its_rows(root: Path) -> None:
     path = root / "warehouse" / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["tables"]["cells"] = []

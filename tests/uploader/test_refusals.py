@@ -1,4 +1,4 @@
-"""What BigQuery's refusals mean, by reason; and that a message holds no credential."""
+"""BigQuery's errors are classified by reason, and messages contain no credentials."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from uploader.errors import (
     Contended,
     NotAllowed,
-    QuotaSpent,
+    QuotaExceeded,
     RowsRefused,
-    SchemaDiffers,
+    SchemaMismatch,
     Unreachable,
     WarehouseFailure,
 )
-from uploader.refusals import by_reason, explained, kinds
+from uploader.refusals import by_reason, client_errors, to_upload_error
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ from uploader.refusals import by_reason, explained, kinds
         ("rateLimitExceeded", 403, Unreachable),
         ("jobRateLimitExceeded", 400, Unreachable),
         ("resourcesExceeded", 400, Unreachable),
-        ("quotaExceeded", 403, QuotaSpent),
+        ("quotaExceeded", 403, QuotaExceeded),
         ("accessDenied", 403, NotAllowed),
         ("billingNotEnabled", 403, NotAllowed),
         ("accessNotConfigured", 403, NotAllowed),
         ("authError", 401, NotAllowed),
-        ("notFound", 404, SchemaDiffers),
+        ("notFound", 404, SchemaMismatch),
         ("invalid", 400, RowsRefused),
         ("", 429, Unreachable),
         ("", 502, Unreachable),
@@ -38,7 +38,7 @@ from uploader.refusals import by_reason, explained, kinds
         ("somethingNew", 418, WarehouseFailure),
     ],
 )
-def test_a_refusal_is_told_by_its_reason_and_else_by_its_status(
+def test_error_is_classified_by_its_reason_or_else_by_its_status(
     reason: str, code: int, kind: type[WarehouseFailure]
 ) -> None:
     errors = [{"reason": reason}] if reason else []
@@ -79,33 +79,31 @@ def raised(module: str, name: str) -> Exception:
         ("builtins", "ValueError", Unreachable),
     ],
 )
-def test_whatever_the_client_raises_is_told_as_what_it_means(
-    module: str, name: str, kind: type[WarehouseFailure]
-) -> None:
+def test_client_exceptions_are_converted_to_upload_errors(module: str, name: str, kind: type[WarehouseFailure]) -> None:
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     error = raised(module, name)
-    assert isinstance(error, kinds())
-    assert type(explained("push", error)) is kind
+    assert isinstance(error, client_errors())
+    assert type(to_upload_error("push", error)) is kind
 
 
-def test_a_token_that_was_refused_for_now_is_asked_for_again() -> None:
+def test_retryable_token_error_is_retried() -> None:
     auth = pytest.importorskip("google.auth.exceptions", reason="google-cloud-bigquery is not installed")
     error = auth.RefreshError("503 from the token's server", retryable=True)
-    assert type(explained("push", error)) is Unreachable
+    assert type(to_upload_error("push", error)) is Unreachable
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "kind"), [(403, "quotaExceeded", QuotaSpent), (400, "invalid", RowsRefused)]
+    ("code", "reason", "kind"), [(403, "quotaExceeded", QuotaExceeded), (400, "invalid", RowsRefused)]
 )
-def test_a_refusal_of_the_client_is_told_by_its_reason(code: int, reason: str, kind: type[WarehouseFailure]) -> None:
+def test_api_error_is_classified_by_its_reason(code: int, reason: str, kind: type[WarehouseFailure]) -> None:
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
-    assert type(explained("push", refused(code, reason))) is kind
+    assert type(to_upload_error("push", refused(code, reason))) is kind
 
 
-def test_what_is_no_refusal_is_raised_again() -> None:
+def test_unrelated_exception_is_raised_again() -> None:
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     with pytest.raises(FileNotFoundError):
-        explained("push", FileNotFoundError("the batch"))
+        to_upload_error("push", FileNotFoundError("the batch"))
 
 
 @pytest.mark.parametrize(
@@ -116,9 +114,9 @@ def test_what_is_no_refusal_is_raised_again() -> None:
         "Failed to commit DuckLake transaction: conflict",
     ],
 )
-def test_changes_that_conflict_are_tried_again(message: str) -> None:
+def test_conflicting_changes_are_retried(message: str) -> None:
     assert type(by_reason("merge", [{"reason": "invalidQuery"}], 400, message)) is Contended
 
 
-def test_a_long_message_is_cut() -> None:
+def test_long_message_is_truncated() -> None:
     assert len(str(by_reason("x", [], 500, "y" * 10_000))) < 600

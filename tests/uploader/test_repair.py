@@ -1,4 +1,4 @@
-"""What a warehouse lost comes back from the records: damaged files, manifests, and rows that are marked as sent."""
+"""Repairs restore lost rows from the records: after damaged files or manifests, and of rows marked as sent."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from uploader.local import LocalWarehouse
 from uploader.manifest import NAME
 from uploader.outbox import Outbox
 from uploader.push import push
-from uploader.repair import forget_if_emptied, repair
+from uploader.repair import repair, reset_if_emptied
 from uploader.schema import CELLS, TABLES
-from uploader.sending import Pushed
+from uploader.sending import PushSummary
 from uploader.verify import verify
 
 COUNT = "SELECT COUNT(*) AS n FROM measurements"
@@ -71,7 +71,7 @@ DAMAGES: list[Callable[[Path], None]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_named_by_query_verify_and_push_and_repaired_by_one_command(
+def test_damaged_file_is_reported_by_query_verify_and_push_and_repaired_by_one_command(
     damage: Callable[[Path], None], results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = only_file(folder, "measurements")
@@ -79,20 +79,20 @@ def test_a_damaged_file_is_named_by_query_verify_and_push_and_repaired_by_one_co
     store_run(results.root, 2, count=1)
     for command in (["query", COUNT], ["verify"], ["push"]):
         if command == ["push"] and damage is garble:
-            continue  # the keys can still be read, so that new rows are taken
+            continue  # the keys are still readable, so new rows are added
         assert uploader(results, *command) == 3
         message = capsys.readouterr().err
         assert str(path) in message
-        assert "with: uploader push --repair, and the same --to and --results" in message
+        assert "with: uploader push --repair, with the same --to and --results" in message
     assert outbox(results).dead() == []
     assert uploader(results, "push", "--repair") == 0
-    assert "repair: 32 rows were missing, 32 are back, 0 differences left" in capsys.readouterr().out
+    assert "repair: 32 rows were missing, 32 are restored, 0 differences remain" in capsys.readouterr().out
     assert uploader(results, "verify", "--values") == 0
-    assert "57 rows by the records, 57 in the warehouse" in capsys.readouterr().out
+    assert "57 rows expected from the records, 57 in the warehouse" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", [one for one in DAMAGES if one is not garble])
-def test_push_without_new_rows_names_a_file_that_is_missing_or_cut_off(
+def test_push_without_new_rows_reports_a_missing_or_truncated_file(
     damage: Callable[[Path], None], results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = only_file(folder, "cells")
@@ -122,22 +122,22 @@ def test_a_damaged_file_that_was_replaced_by_a_good_copy_needs_no_repair(results
     assert uploader(results, "verify", "--values") == 0
 
 
-def test_a_file_that_was_set_aside_is_taken_in_again_once_it_can_be_read(
+def test_file_set_aside_is_added_again_once_it_is_readable(
     results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = only_file(folder, "measurements")
     good = path.read_bytes()
     cut(path)
-    shutil.rmtree(results.runs()[0].folder)  # its rows have no record any more
+    shutil.rmtree(results.runs()[0].folder)  # its rows no longer have a record
     assert uploader(results, "push", "--repair") == 1
     aside = folder / "damaged" / "measurements" / path.name
     printed = capsys.readouterr().out
-    assert f"it is set aside as {aside}" in printed
-    assert "1 attempts are missing that have no record here" in printed
+    assert f"set aside as {aside}" in printed
+    assert "1 attempts are missing and have no record here" in printed
     assert LocalWarehouse(folder).query(COUNT).rows == [(16,)]
     aside.write_bytes(good)
     assert uploader(results, "push", "--repair") == 0
-    assert f"{aside}: can be read again; 16 of its rows were missing and are back" in capsys.readouterr().out
+    assert f"{aside}: can be read again; 16 of its rows were missing and are restored" in capsys.readouterr().out
     assert (LocalWarehouse(folder).query(COUNT).rows, aside.exists()) == ([(32,)], False)
 
 
@@ -149,13 +149,13 @@ def test_imported_attempts_in_a_damaged_file_are_reported_as_lost(
         cut(path)
     capsys.readouterr()
     assert uploader(results, "push", "--repair") == 1
-    message = "2 attempts are missing that have no record here: import what was imported again"
+    message = "2 attempts are missing and have no record here: repeat their import"
     assert message in capsys.readouterr().out
     import_two_rows(results, tmp_path)
     assert uploader(results, "push", "--repair") == 0
 
 
-def test_rows_that_are_marked_as_sent_come_back_by_a_repair(
+def test_repair_restores_rows_that_are_marked_as_sent(
     results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = json.loads((folder / NAME).read_text())
@@ -167,14 +167,14 @@ def test_rows_that_are_marked_as_sent_come_back_by_a_repair(
     assert f"at least 2 rows are missing; send them again from the records with: {command}" in capsys.readouterr().out
     assert uploader(results, "push", "--repair") == 0
     printed = capsys.readouterr().out
-    assert f"cells, run {results.runs()[0].run_id}: 1 rows were missing, 1 are back" in printed
-    assert "repair: 2 rows were missing, 2 are back, 0 differences left" in printed
+    assert f"cells, run {results.runs()[0].run_id}: 1 rows were missing, 1 are restored" in printed
+    assert "repair: 2 rows were missing, 2 are restored, 0 differences remain" in printed
     assert uploader(results, "push", "--repair") == 0
-    assert "repair: 0 rows were missing, 0 are back, 0 differences left" in capsys.readouterr().out
+    assert "repair: 0 rows were missing, 0 are restored, 0 differences remain" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
-def test_rows_of_every_table_come_back_by_a_repair(results: Results, folder: Path, table: str) -> None:
+def test_repair_restores_rows_of_every_table(results: Results, folder: Path, table: str) -> None:
     manifest = json.loads((folder / NAME).read_text())
     manifest["tables"][table] = []
     (folder / NAME).write_text(json.dumps(manifest))
@@ -182,8 +182,8 @@ def test_rows_of_every_table_come_back_by_a_repair(results: Results, folder: Pat
     assert uploader(results, "verify") == 0
 
 
-def test_a_batch_whose_name_a_file_has_already_brings_back_rows_that_were_in_another_file(tmp_path: Path) -> None:
-    """The first file of the second batch lacks the rows that the first batch had brought."""
+def test_batch_with_the_name_of_an_existing_file_restores_rows_of_another_file(tmp_path: Path) -> None:
+    """The first file of the second batch lacks the rows of the first batch."""
     results, made = results_with(tmp_path / "results", runs=1, count=1), LocalWarehouse(tmp_path / "warehouse")
     made.create()
     push(results, made, Outbox(tmp_path / "one"))
@@ -194,38 +194,38 @@ def test_a_batch_whose_name_a_file_has_already_brings_back_rows_that_were_in_ano
     push(results, made, Outbox(tmp_path / "two"))
     cut(first)
     assert len(made.repair()) == 2
-    repair(results, made, Outbox(tmp_path / "two"), Pushed(), lambda text: None)
+    repair(results, made, Outbox(tmp_path / "two"), PushSummary(), lambda text: None)
     assert made.query("SELECT COUNT(*) AS n FROM cells").rows == [(2,)]
 
 
-def test_altered_and_doubled_rows_are_reported_with_what_to_do(
+def test_altered_and_duplicate_rows_are_reported_with_advice(
     results: Results, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import duckdb
 
     path = only_file(folder, "cells")
     first, second = (run.run_id for run in results.runs())
-    whole = path.rename(folder / "whole.parquet")
+    original = path.rename(folder / "original.parquet")
     changed = f"CASE WHEN run_id = '{first}' THEN row_hash + 1 ELSE row_hash END"
-    altered = f"SELECT * REPLACE ({changed} AS row_hash) FROM '{whole}'"
-    duckdb.sql(f"COPY ({altered} UNION ALL SELECT * FROM '{whole}' WHERE run_id = '{second}') TO '{path}'")
+    altered = f"SELECT * REPLACE ({changed} AS row_hash) FROM '{original}'"
+    duckdb.sql(f"COPY ({altered} UNION ALL SELECT * FROM '{original}' WHERE run_id = '{second}') TO '{path}'")
     assert uploader(results, "push", "--repair") == 1
     printed = capsys.readouterr().out
-    assert f"cells, run {first}: as many rows, but not the same" in printed
-    assert f"cells, run {second}: 2 rows, the records make 1" in printed
-    assert f"cells, run {second}: 1 keys are there more than once" in printed
-    assert "move the Parquet files of their table elsewhere and run the same again" in printed
+    assert f"cells, run {first}: the number of rows is right, but their content differs" in printed
+    assert f"cells, run {second}: 2 rows, expected 1 from the records" in printed
+    assert f"cells, run {second}: 1 duplicate keys" in printed
+    assert "move the Parquet files of their table elsewhere and run the same command again" in printed
     path.rename(folder / "elsewhere.parquet")
     assert uploader(results, "push", "--repair") == 0
     assert uploader(results, "verify") == 0
 
 
-def test_rows_that_are_set_aside_are_tried_again_by_a_repair(results: Results, folder: Path) -> None:
+def test_repair_retries_rows_that_were_set_aside(results: Results, folder: Path) -> None:
     box = outbox(results)
     [row] = [row for row in box_rows(results) if row["run_id"] == results.runs()[0].run_id]
     shutil.rmtree(folder)
     with box.locked():
-        box.bury(CELLS, "item", json.dumps(row), "no")
+        box.add_dead_letter(CELLS, "item", json.dumps(row), "no")
     assert uploader(results, "push", "--repair") == 0
     assert (box.dead(), verify(results, LocalWarehouse(folder)).problems) == ([], ())
 
@@ -237,18 +237,18 @@ def box_rows(results: Results) -> list[dict[str, object]]:
     return [json.loads(row.line) for row in found if row.table is CELLS]
 
 
-def test_a_deleted_warehouse_is_noticed_by_a_push_and_filled_again(
+def test_push_detects_a_deleted_warehouse_and_sends_everything_again(
     results: Results, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(folder)
     assert uploader(results, "push") == 0
     printed = capsys.readouterr().out
-    assert f"local:{folder} has no row, though 2 attempts had been sent there: all are sent again" in printed
-    assert "38 new rows, 0 were there" in printed
+    assert f"local:{folder} has no rows, but 2 attempts were sent to it before: sending all again" in printed
+    assert "38 new rows, 0 already present" in printed
     import_two_rows(results, tmp_path)
     shutil.rmtree(folder)
     assert uploader(results, "push") == 1
-    assert "2 of these have no record here: import what was imported again" in capsys.readouterr().out
+    assert "2 of these have no record here: repeat their import" in capsys.readouterr().out
     import_two_rows(results, tmp_path)
     assert uploader(results, "push", "--repair") == 0
 
@@ -263,13 +263,13 @@ def test_an_import_into_a_deleted_warehouse_lets_the_next_push_send_everything(
 
 
 class Forgetful(LocalWarehouse):
-    """Keeps rows from the second run's day on."""
+    """A warehouse that retains rows from the second run's day on."""
 
-    def kept_from(self) -> str | None:
+    def retained_from(self) -> str | None:
         return "2026-01-02"
 
 
-def test_runs_from_before_what_a_warehouse_keeps_are_neither_sent_nor_compared(tmp_path: Path) -> None:
+def test_runs_older_than_the_retention_are_neither_sent_nor_compared(tmp_path: Path) -> None:
     results, made = results_with(tmp_path / "results", runs=2, count=1), Forgetful(tmp_path / "warehouse")
     made.create()
     done = push(results, made, Outbox(tmp_path / "outbox"))
@@ -277,32 +277,32 @@ def test_runs_from_before_what_a_warehouse_keeps_are_neither_sent_nor_compared(t
     found = verify(results, made, values=True)
     assert (found.expected, found.found, found.expired, found.problems) == (19, 19, 1, ())
     repaired = repair(results, made, Outbox(tmp_path / "outbox"), done, lambda text: None)
-    assert (repaired.returned, repaired.left, repaired.expired, repaired.lost) == ((), (), 1, 0)
+    assert (repaired.restored, repaired.remaining, repaired.expired, repaired.lost) == ((), (), 1, 0)
 
 
-def test_attempts_without_record_from_before_what_a_warehouse_keeps_are_not_lost(tmp_path: Path) -> None:
+def test_attempts_older_than_the_retention_do_not_count_as_lost(tmp_path: Path) -> None:
     results, outbox = results_with(tmp_path / "results", runs=2, count=1), Outbox(tmp_path / "outbox")
     push(results, FakeWarehouse(), outbox)
     shutil.rmtree(results.runs()[0].folder)
     lost = []
     for made in (LocalWarehouse(tmp_path / "all"), Forgetful(tmp_path / "new")):
         made.create()
-        lost.append(repair(results, made, outbox, Pushed(), lambda text: None).lost)
+        lost.append(repair(results, made, outbox, PushSummary(), lambda text: None).lost)
         assert made.query("SELECT COUNT(*) AS n FROM cells").rows == [(1,)]
     assert lost == [1, 0]
 
 
 @pytest.mark.parametrize(("first_day", "forgotten"), [(None, 2), ("2026-01-02", 1), ("2026-01-03", None)])
-def test_a_warehouse_that_is_empty_because_every_row_is_too_old_counts_as_complete(
+def test_warehouse_whose_rows_have_all_expired_counts_as_complete(
     first_day: str | None, forgotten: int | None, tmp_path: Path
 ) -> None:
     results, box = results_with(tmp_path / "results", runs=2, count=1), Outbox(tmp_path / "outbox")
     push(results, FakeWarehouse(), box)
-    found = forget_if_emptied(results, FakeWarehouse(first_day=first_day), box)
+    found = reset_if_emptied(results, FakeWarehouse(first_day=first_day), box)
     assert (found and found.sent, box.done()) == (forgotten, 4 if forgotten is None else 0)
 
 
-def test_a_records_folder_that_cannot_be_listed_is_left_out_and_never_counts_as_complete(
+def test_unreadable_records_folder_is_skipped_and_never_counts_as_complete(
     results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = results.runs()[0].folder / "records"
@@ -313,14 +313,14 @@ def test_a_records_folder_that_cannot_be_listed_is_left_out_and_never_counts_as_
     assert f"not compared: {folder}: cannot be listed" in printed
     assert "0 lost" not in printed
     assert uploader(results, "push") == 1
-    assert f"left out: {folder}: cannot be listed" in capsys.readouterr().out
+    assert f"skipped: {folder}: cannot be listed" in capsys.readouterr().out
     assert uploader(results, "push", "--repair") == 1
 
 
-def test_a_closed_engine_that_was_shut_in_is_shut_in_when_it_opens_again(folder: Path, tmp_path: Path) -> None:
+def test_file_access_stays_restricted_after_the_connection_is_reopened(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("a\ncanary\n")
     made = LocalWarehouse(folder)
-    made.shut_in()
+    made.restrict_file_access()
     made.close()
     with pytest.raises(WarehouseFailure, match="file system operations are disabled"):
         made.query(f"SELECT * FROM read_csv('{tmp_path}/secret.csv')")
@@ -328,7 +328,7 @@ def test_a_closed_engine_that_was_shut_in_is_shut_in_when_it_opens_again(folder:
 
 
 @pytest.mark.parametrize("spoil", ["a damaged file", "a missing manifest"])
-def test_killed_at_any_file_operation_of_a_repair_the_next_one_finishes_it(
+def test_next_repair_completes_one_that_was_killed_at_any_file_operation(
     spoil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "translated_views", dict)  # no view is read here
@@ -365,10 +365,10 @@ def push_into(results: Results, place: Path) -> None:
 def repair_into(results: Results, place: Path) -> None:
     made = LocalWarehouse(place / "warehouse")
     made.repair()
-    repair(results, made, Outbox(place / "outbox"), Pushed(), lambda text: None)
+    repair(results, made, Outbox(place / "outbox"), PushSummary(), lambda text: None)
 
 
-def test_a_failure_that_no_file_is_to_blame_for_names_none(folder: Path) -> None:
+def test_error_without_a_damaged_file_names_no_file(folder: Path) -> None:
     with pytest.raises(WarehouseFailure, match="the query failed: Conversion Error") as raised:
         LocalWarehouse(folder).query("SELECT CAST(run_id AS INT64) AS n FROM runs")
     assert not isinstance(raised.value, FileDamaged)
@@ -379,20 +379,20 @@ def test_every_statement_of_verify_and_repair_is_bounded_by_day(
 ) -> None:
     from sqlglot import exp, parse_one
 
-    asked: list[str] = []
+    statements: list[str] = []
     query = LocalWarehouse.query
 
     def noted(self: LocalWarehouse, sql: str, parameters: dict[str, str] | None = None) -> object:
-        asked.append(sql)
+        statements.append(sql)
         return query(self, sql, parameters)
 
     monkeypatch.setattr(LocalWarehouse, "query", noted)
     assert uploader(results, "verify", "--values") == 0
     assert uploader(results, "push", "--repair") == 0
-    for sql in asked:
+    for sql in statements:
         for table in parse_one(sql, read="bigquery").find_all(exp.Table):
             select = table.find_ancestor(exp.Select)
             assert select is not None
             bound = [one for one in select.args["where"].find_all(exp.Column) if one.name == "day"]
             assert bound, sql
-    assert len(asked) > 8
+    assert len(statements) > 8

@@ -1,4 +1,4 @@
-"""Rows that BigQuery lost come back from the records, with the real client against the fake service and an emulator."""
+"""Repairs restore rows in BigQuery from the records, with the real client, the fake service and an emulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def changed(address: str, sql: str) -> None:
     warehouse.close()
 
 
-def test_deleted_rows_come_back_and_doubled_ones_are_reported(
+def test_deleted_rows_are_restored_and_duplicates_reported(
     emulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = results_with(tmp_path / "results", runs=2, count=1)
@@ -38,15 +38,15 @@ def test_deleted_rows_come_back_and_doubled_ones_are_reported(
     assert f"with: uploader push --repair --to {emulated}" in capsys.readouterr().out
     assert main(["push", "--repair", *flags]) == 1
     printed = capsys.readouterr().out
-    assert f"measurements, run {run_id}: 16 rows were missing, 16 are back" in printed
-    assert f"runs, run {run_id}: 1 keys are there more than once" in printed
-    assert "delete the rows of such a run from its table (by day and run_id) and run the same again" in printed
+    assert f"measurements, run {run_id}: 16 rows were missing, 16 are restored" in printed
+    assert f"runs, run {run_id}: 1 duplicate keys" in printed
+    assert "delete the rows of their run from the table (by day and run_id) and run the same command again" in printed
     changed(emulated, f"DELETE FROM `{{0}}.runs` WHERE run_id = '{run_id}'")
     assert main(["push", "--repair", *flags]) == 0
     assert main(["verify", "--values", *flags]) == 0
 
 
-def test_tables_that_were_deleted_and_made_anew_are_filled_by_the_next_push(
+def test_next_push_fills_tables_that_were_deleted_and_created_again(
     emulated: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = results_with(tmp_path / "results", runs=1, count=1)
@@ -59,6 +59,6 @@ def test_tables_that_were_deleted_and_made_anew_are_filled_by_the_next_push(
     capsys.readouterr()
     assert main(["push", *flags]) == 0
     printed = capsys.readouterr().out
-    assert "has no row, though 1 attempts had been sent there: all are sent again" in printed
-    assert "19 new rows, 0 were there" in printed
+    assert "has no rows, but 1 attempts were sent to it before: sending all again" in printed
+    assert "19 new rows, 0 already present" in printed
     assert main(["verify", *flags]) == 0

@@ -1,4 +1,4 @@
-"""What BigQuery is asked, call by call: one transaction a batch, limits on everything, no type guessed."""
+"""Each request to BigQuery: one transaction per batch, limits on every call, explicit types."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from uploader.errors import (
     BadInput,
     Contended,
     NotAllowed,
-    QuotaSpent,
+    QuotaExceeded,
     RowsRefused,
-    SchemaDiffers,
+    SchemaMismatch,
     Unreachable,
     WarehouseFailure,
 )
 from uploader.jobs import Jobs
 from uploader.outbox import Batch, Outbox
-from uploader.retry import Deadline, Patience
+from uploader.retry import Deadline, RetryPolicy
 from uploader.rows import of_record
 from uploader.schema import CELLS, TABLES
 from uploader.sql import views
@@ -41,7 +41,7 @@ MADE = [f"some-project.data.{name}" for name in (*(table.name for table in TABLE
 
 
 class Job:
-    """A job that is done after some looks, and ends as it was told to."""
+    """A job that is DONE after some reads, with a given result."""
 
     def __init__(self, job_id: str, rows: list[tuple[Any, ...]], error: str | None, looks: int = 0) -> None:
         self.job_id, self.location, self.total_bytes_processed = job_id, "EU", 7
@@ -70,7 +70,7 @@ class Rows(list[Any]):
 
 @dataclass
 class Client:
-    """Keeps what it is asked; jobs of a kind end as `fails` says, one after the other.
+    """Records its calls; jobs of a kind end with the results in `fails`, one after the other.
 
     `lost` are numbers of inserts whose job starts and whose answer is lost; `hidden` is what asking for a job then
     raises. A script answers `inserted`: rows added, rows missing, rows of `lease` updated.
@@ -81,7 +81,7 @@ class Client:
     tables: dict[str, str] = field(default_factory=lambda: dict.fromkeys(MADE, "TABLE"))
     datasets: dict[str, str] = field(default_factory=lambda: {"data": "EU", "data_staging": "EU"})
     inserted: tuple[int, int, int] = (3, 0, 1)
-    held: list[tuple[Any, ...]] = field(default_factory=list)
+    existing: list[tuple[Any, ...]] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
     hidden: list[Exception] = field(default_factory=list)
     expiration_ms: int | None = None
@@ -117,13 +117,13 @@ class Client:
             raise api.NotFound("no such dataset")
         return SimpleNamespace(location=place)
 
-    def create_dataset(self, asked: Any, **given: Any) -> None:
-        self._note("create_dataset", (asked,), given)
-        self.datasets[asked.dataset_id] = asked.location or "US"
+    def create_dataset(self, dataset: Any, **given: Any) -> None:
+        self._note("create_dataset", (dataset,), given)
+        self.datasets[dataset.dataset_id] = dataset.location or "US"
 
     def query(self, sql: str, **given: Any) -> Job:
         self._note("query", (sql,), given)
-        rows = [self.inserted] if sql.startswith("DECLARE") else self.held
+        rows = [self.inserted] if sql.startswith("DECLARE") else self.existing
         return self._job("query", given["job_id"], rows)
 
     def delete_table(self, name: str, **given: Any) -> None:
@@ -158,19 +158,19 @@ def batch(tmp_path: Path) -> Batch:
 def opened(client: Client, **options: Any) -> Any:
     from uploader.bigquery import BigQueryWarehouse
 
-    asked = Options(**options)
-    patience = Patience(tries=3, sleep=lambda seconds: None)
-    jobs: Any = Jobs(client, patience, Deadline(asked.deadline_s))
-    return BigQueryWarehouse(jobs, "data", asked)
+    parsed = Options(**options)
+    policy = RetryPolicy(tries=3, sleep=lambda seconds: None)
+    jobs: Any = Jobs(client, policy, Deadline(parsed.deadline_s))
+    return BigQueryWarehouse(jobs, "data", parsed)
 
 
 def appending() -> Client:
-    """Return a client whose dataset was made without DML."""
+    """Return a client whose dataset was created without DML."""
     tables = {f"some-project.data.{table.name}": "VIEW" for table in TABLES}
     return Client(tables=tables | {f"{name}_appended": "TABLE" for name in tables})
 
 
-def test_a_batch_is_loaded_into_a_table_of_its_own_and_inserted_by_one_transaction(batch: Batch) -> None:
+def test_batch_is_loaded_into_a_separate_table_and_inserted_by_one_transaction(batch: Batch) -> None:
     client = Client()
     assert opened(client).merge(batch) == 3
     [((staging, lines), load)] = client.named("load")
@@ -180,15 +180,15 @@ def test_a_batch_is_loaded_into_a_table_of_its_own_and_inserted_by_one_transacti
     assert (config.source_format, config.write_disposition) == ("NEWLINE_DELIMITED_JSON", "WRITE_TRUNCATE")
     assert (config.autodetect, config.schema_update_options) == (None, None)
     assert [(one.name, one.mode) for one in config.schema] == [(one.name, one.mode) for one in CELLS.columns]
-    [((sql,), asked)] = client.named("query")
+    [((sql,), call)] = client.named("query")
     steps = ["BEGIN TRANSACTION", "UPDATE `some-project.data.lease`", "INSERT INTO `some-project.data.cells`", "COMMIT"]
     assert [sql.index(step) for step in steps] == sorted(sql.index(step) for step in steps)
     assert "T.day BETWEEN DATE '2026-01-01' AND DATE '2026-01-01' AND T.run_id = S.run_id" in sql
-    assert asked["job_config"].maximum_bytes_billed == 10 << 30
+    assert call["job_config"].maximum_bytes_billed == 10 << 30
     assert client.named("delete_table")[0][0] == (staging,)
 
 
-def test_the_staging_table_and_the_jobs_have_new_names_each_time_and_the_table_alone_says_what_is_new(
+def test_staging_tables_and_jobs_have_new_names_and_existing_keys_are_read_from_the_table(
     batch: Batch,
 ) -> None:
     client = Client()
@@ -200,29 +200,29 @@ def test_the_staging_table_and_the_jobs_have_new_names_each_time_and_the_table_a
     assert len(client.jobs) == 4
 
 
-def test_rows_that_the_table_lacks_after_the_insert_leave_the_batch_pending(batch: Batch) -> None:
-    with pytest.raises(Unreachable, match=r"data\.cells: lacks 2 of 3 rows after they were inserted.*push again"):
+def test_rows_missing_after_the_insert_leave_the_batch_pending(batch: Batch) -> None:
+    with pytest.raises(Unreachable, match=r"data\.cells: 2 of 3 rows are missing after the insert.*push again"):
         opened(Client(inserted=(1, 2, 1))).merge(batch)
 
 
-def test_rows_of_days_that_the_table_does_not_keep_are_not_counted_as_missing(batch: Batch) -> None:
-    client = Client(expiration_ms=60 * DAY_MS, held=[(date(2025, 11, 29),)])
+def test_rows_older_than_the_retention_do_not_count_as_missing(batch: Batch) -> None:
+    client = Client(expiration_ms=60 * DAY_MS, existing=[(date(2025, 11, 29),)])
     warehouse = opened(client)
-    assert warehouse.kept_from() == "2025-11-30"
+    assert warehouse.retained_from() == "2025-11-30"
     warehouse.merge(batch)
-    [asked, insert] = [sql for (sql,), _ in client.named("query")]
-    assert "TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL 5184000000 MILLISECOND)" in asked
+    [query, insert] = [sql for (sql,), _ in client.named("query")]
+    assert "TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL 5184000000 MILLISECOND)" in query
     assert "AND S.day >= DATE '2025-11-30') AS missing" in insert
-    assert opened(Client()).kept_from() is None
+    assert opened(Client()).retained_from() is None
 
 
-def test_what_a_push_asks_of_the_tables_it_compared_is_not_asked_again_until_a_batch_is_added(batch: Batch) -> None:
+def test_table_metadata_is_cached_until_a_batch_is_added(batch: Batch) -> None:
     client = Client()
     warehouse = opened(client)
     for table in TABLES:
         warehouse.actual(table)
     before = len(client.named("get_table"))
-    assert (warehouse.kept_from(), warehouse.is_empty()) == (None, True)
+    assert (warehouse.retained_from(), warehouse.is_empty()) == (None, True)
     assert len(client.named("get_table")) == before
     warehouse.merge(batch)
     before = len(client.named("get_table"))
@@ -230,10 +230,10 @@ def test_what_a_push_asks_of_the_tables_it_compared_is_not_asked_again_until_a_b
     assert len(client.named("get_table")) > before
 
 
-def test_both_datasets_are_made_where_was_asked_and_what_waits_in_staging_vanishes_after_a_day() -> None:
+def test_both_datasets_are_created_in_the_requested_location_and_staging_expires_after_a_day() -> None:
     client = Client(tables={}, datasets={})
     opened(client, location="EU").create()
-    made = [asked for (asked,), _ in client.named("create_dataset")]
+    made = [dataset for (dataset,), _ in client.named("create_dataset")]
     assert [(one.dataset_id, one.location, one.default_table_expiration_ms) for one in made] == [
         ("data", "EU", None),
         ("data_staging", "EU", 24 * 3600 * 1000),
@@ -241,14 +241,14 @@ def test_both_datasets_are_made_where_was_asked_and_what_waits_in_staging_vanish
     assert {given["location"] for _, given in client.named("query")} == {"EU"}
 
 
-def test_staging_tables_are_made_where_the_dataset_is() -> None:
+def test_staging_tables_are_created_in_the_datasets_location() -> None:
     client = Client(datasets={"data": "europe-west3"})
     opened(client).create()
     [((made,), _)] = client.named("create_dataset")
     assert (made.dataset_id, made.location) == ("data_staging", "europe-west3")
 
 
-def test_without_dml_the_names_of_tables_are_views_of_what_was_appended_and_nothing_is_staged() -> None:
+def test_without_dml_table_names_are_views_of_appended_rows_and_nothing_is_staged() -> None:
     client = Client(tables={}, datasets={})
     opened(client, append_only=True).create()
     made = re.findall(r"CREATE (?:OR REPLACE )?(\w+).*?`some-project\.data\.(\w+)`", str(client.named("query")))
@@ -258,7 +258,7 @@ def test_without_dml_the_names_of_tables_are_views_of_what_was_appended_and_noth
     assert list(client.datasets) == ["data"]
 
 
-def test_every_call_ends_by_itself_is_not_tried_again_behind_our_back_and_names_the_datasets_location(
+def test_every_call_has_a_timeout_no_library_retries_and_the_datasets_location(
     batch: Batch,
 ) -> None:
     client = Client(looks=2)
@@ -272,7 +272,7 @@ def test_every_call_ends_by_itself_is_not_tried_again_behind_our_back_and_names_
         assert name not in ("load", "query", "get_job") or given["location"] == "EU"
 
 
-def test_a_call_takes_no_longer_than_the_deadline_leaves_and_after_it_none_is_made(batch: Batch) -> None:
+def test_deadline_limits_each_call_and_no_call_is_made_after_it(batch: Batch) -> None:
     client, now_s = Client(), [0.0]
     warehouse = opened(client, deadline_s=90.0)
     warehouse._jobs.deadline.clock = lambda: now_s[0]
@@ -282,29 +282,29 @@ def test_a_call_takes_no_longer_than_the_deadline_leaves_and_after_it_none_is_ma
     assert [given["timeout"] for _, given in client.named("load")] == [30.0]
     now_s[0] = 90.0
     before = len(client.calls)
-    with pytest.raises(Unreachable, match=r"not finished after 1\.5 minutes; what is pending stays"):
+    with pytest.raises(Unreachable, match=r"not finished after 1\.5 minutes; pending batches stay"):
         warehouse.query("SELECT 1 AS one")
     assert len(client.calls) == before
 
 
 @pytest.mark.parametrize("kind", ["load", "query"])
 @pytest.mark.parametrize("reason", ["backendError", "resourcesExceeded", "jobRateLimitExceeded"])
-def test_a_job_that_failed_for_now_is_followed_by_one_of_another_name(batch: Batch, kind: str, reason: str) -> None:
+def test_job_with_a_retryable_error_is_followed_by_one_with_a_new_id(batch: Batch, kind: str, reason: str) -> None:
     client = Client(fails={kind: [reason]})
     assert opened(client).merge(batch) == 3
     assert len(client.named(kind)) == 2
     assert len(client.jobs) == 3
 
 
-def test_a_job_that_failed_once_blocks_no_later_push(batch: Batch) -> None:
+def test_failed_job_does_not_block_later_pushes(batch: Batch) -> None:
     client = Client(fails={"load": ["quotaExceeded"]})
     warehouse = opened(client)
-    with pytest.raises(QuotaSpent):
+    with pytest.raises(QuotaExceeded):
         warehouse.merge(batch)
     assert warehouse.merge(batch) == 3
 
 
-def test_a_row_that_a_load_job_refuses_is_believed_at_once(batch: Batch) -> None:
+def test_row_refused_by_a_load_job_is_not_retried(batch: Batch) -> None:
     client = Client(fails={"load": ["invalid"]})
     with pytest.raises(RowsRefused, match="as if by the server"):
         opened(client).merge(batch)
@@ -313,7 +313,7 @@ def test_a_row_that_a_load_job_refuses_is_believed_at_once(batch: Batch) -> None
 
 
 @pytest.mark.parametrize("insert", [0, 1])
-def test_an_insert_whose_answer_was_lost_is_found_again_by_its_name(batch: Batch, insert: int) -> None:
+def test_insert_whose_response_was_lost_is_found_by_its_id(batch: Batch, insert: int) -> None:
     client = Client(lost={insert})
     assert opened(client).merge(batch) == 3
     assert len(client.jobs) == 2
@@ -321,13 +321,13 @@ def test_an_insert_whose_answer_was_lost_is_found_again_by_its_name(batch: Batch
     assert (job_id, given["location"]) == (list(client.jobs)[insert], "EU")
 
 
-def test_a_job_that_was_accepted_and_is_not_found_for_a_moment_is_asked_for_again(batch: Batch) -> None:
+def test_accepted_job_that_is_not_readable_yet_is_read_again(batch: Batch) -> None:
     client = Client(lost={1}, hidden=[api.NotFound("not found: job")])
     assert opened(client).merge(batch) == 3
     assert len(client.named("get_job")) == 2
 
 
-def test_a_job_that_its_owner_may_not_read_is_followed_by_one_of_another_name(batch: Batch) -> None:
+def test_job_that_its_owner_may_not_read_is_followed_by_one_with_a_new_id(batch: Batch) -> None:
     client = Client(lost={1}, hidden=[api.Forbidden("bigquery.jobs.get", errors=[{"reason": "accessDenied"}])])
     assert opened(client).merge(batch) == 3
     assert len(client.jobs) == 3
@@ -338,11 +338,11 @@ def test_a_job_that_its_owner_may_not_read_is_followed_by_one_of_another_name(ba
     [
         ("invalidQuery", WarehouseFailure, 1),
         ("billingNotEnabled", NotAllowed, 1),
-        ("notFound", SchemaDiffers, 1),
+        ("notFound", SchemaMismatch, 1),
         ("backendError", Unreachable, 3),
     ],
 )
-def test_what_the_insert_is_refused_is_no_rows_fault(
+def test_error_of_the_insert_is_not_attributed_to_a_row(
     batch: Batch, reason: str, kind: type[WarehouseFailure], tries: int
 ) -> None:
     client = Client(fails={"query": [reason] * tries})
@@ -353,7 +353,7 @@ def test_what_the_insert_is_refused_is_no_rows_fault(
     assert len(client.named("delete_table")) == 1
 
 
-def test_a_transaction_that_another_uploader_aborted_is_repeated_until_the_deadline_and_loads_once(
+def test_aborted_transaction_is_retried_until_the_deadline_with_one_load(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, answers = Client(), [Contended("aborted")] * 20
@@ -376,33 +376,35 @@ def test_a_transaction_that_another_uploader_aborted_is_repeated_until_the_deadl
         late.merge(batch)
 
 
-def test_a_location_other_than_the_datasets_is_refused_and_none_is_needed(batch: Batch) -> None:
-    with pytest.raises(BadInput, match=r"--location: some-project\.data is in EU, got 'US'; leave the flag out"):
+def test_location_must_match_the_dataset_or_be_omitted(batch: Batch) -> None:
+    with pytest.raises(BadInput, match=r"--location: some-project\.data is in EU, got 'US'; omit the flag"):
         opened(Client(), location="US").merge(batch)
     assert opened(Client(), location="eu").merge(batch) == 3
 
 
-def test_staging_in_another_location_and_a_lease_that_is_missing_are_reported_before_a_row_is_sent(
+def test_staging_in_another_location_and_a_missing_lease_are_reported_before_a_row_is_sent(
     batch: Batch,
 ) -> None:
     elsewhere = Client(datasets={"data": "EU", "data_staging": "US"})
-    with pytest.raises(SchemaDiffers, match=r"data_staging: is in US, some-project\.data in EU.*uploader init --to"):
+    with pytest.raises(SchemaMismatch, match=r"data_staging: is in US, some-project\.data in EU.*uploader init --to"):
         opened(elsewhere).merge(batch)
     older = Client()
     older.tables.pop("some-project.data.lease")
-    with pytest.raises(SchemaDiffers, match=r"data\.lease: is missing; make it with: uploader init --to bigquery://"):
+    with pytest.raises(
+        SchemaMismatch, match=r"data\.lease: is missing; create it with: uploader init --to bigquery://"
+    ):
         opened(older).merge(batch)
     unmade = Client(datasets={"data": "EU"})
-    with pytest.raises(SchemaDiffers, match=r"data_staging: is missing; make it with: uploader init"):
+    with pytest.raises(SchemaMismatch, match=r"data_staging: is missing; create it with: uploader init"):
         opened(unmade).merge(batch)
     assert elsewhere.named("load") == older.named("load") == unmade.named("load") == []
 
 
-def test_how_a_dataset_was_made_is_read_from_it_and_the_flag_for_the_other_way_is_refused(batch: Batch) -> None:
+def test_mode_of_a_dataset_is_detected_and_a_contradicting_flag_is_rejected(batch: Batch) -> None:
     client = appending()
     assert opened(client).merge(batch) == 3
     assert client.named("load")[0][0][0] == "some-project.data.cells_appended"
-    with pytest.raises(BadInput, match=r"--append-only: some-project\.data was made without it.*leave the flag out"):
+    with pytest.raises(BadInput, match=r"--append-only: some-project\.data was created without it.*omit the flag"):
         opened(Client(), append_only=True).merge(batch)
 
 
@@ -413,7 +415,7 @@ def test_a_query_has_its_limit_its_dataset_and_its_parameters_by_type(batch: Bat
     warehouse = opened(client, most_bytes_billed=1 << 30)
     warehouse.query(sql, given)
     assert warehouse.bytes_read(sql, given) == 7
-    configs = [asked["job_config"] for _, asked in client.named("query")]
+    configs = [call["job_config"] for _, call in client.named("query")]
     assert [config.dry_run for config in configs] == [None, True]
     for config in configs:
         assert config.maximum_bytes_billed == 1 << 30
@@ -427,7 +429,7 @@ def test_a_query_has_its_limit_its_dataset_and_its_parameters_by_type(batch: Bat
 
 
 @pytest.mark.parametrize("sql", ["DROP TABLE cells", "SELECT 1; SELECT 2", "DELETE FROM cells WHERE TRUE"])
-def test_what_is_no_single_select_is_never_sent(sql: str) -> None:
+def test_only_a_single_select_is_sent(sql: str) -> None:
     client = Client()
     for ask in (opened(client).query, opened(client).bytes_read):
         with pytest.raises(BadInput, match="must be one SELECT"):
@@ -438,12 +440,12 @@ def test_what_is_no_single_select_is_never_sent(sql: str) -> None:
 def test_without_dml_the_lines_whose_keys_are_missing_are_appended_and_no_statement_changes_a_row(batch: Batch) -> None:
     client = appending()
     values = list(batch.values())
-    client.held = [tuple(values[1][name] for name in CELLS.key)]
+    client.existing = [tuple(values[1][name] for name in CELLS.key)]
     assert opened(client).merge(batch) == 2
-    [((sql,), asked)] = client.named("query")
+    [((sql,), call)] = client.named("query")
     assert sql.startswith("SELECT run_id, cell_id, repeat, attempt FROM `some-project.data.cells_appended`")
     assert "WHERE day BETWEEN DATE '2026-01-01' AND DATE '2026-01-01' AND run_id IN UNNEST(@runs)" in sql
-    assert [one.values for one in asked["job_config"].query_parameters] == [[values[0]["run_id"]]]
+    assert [one.values for one in call["job_config"].query_parameters] == [[values[0]["run_id"]]]
     [((target, lines), given)] = client.named("load")
     assert target == "some-project.data.cells_appended"
     assert lines.splitlines() == [batch.lines()[0], batch.lines()[2]]
@@ -451,9 +453,9 @@ def test_without_dml_the_lines_whose_keys_are_missing_are_appended_and_no_statem
     assert (config.write_disposition, config.create_disposition) == ("WRITE_APPEND", "CREATE_NEVER")
 
 
-def test_without_dml_a_batch_that_is_all_there_is_not_loaded(batch: Batch) -> None:
+def test_without_dml_a_batch_without_missing_rows_is_not_loaded(batch: Batch) -> None:
     client = appending()
-    client.held = [tuple(values[name] for name in CELLS.key) for values in batch.values()]
+    client.existing = [tuple(values[name] for name in CELLS.key) for values in batch.values()]
     assert opened(client).merge(batch) == 0
     assert client.named("load") == []
 
@@ -482,15 +484,15 @@ def test_keys_of_every_run_and_day_of_a_batch_are_read_before_it_is_appended(tmp
         batch = outbox.seal(CELLS, lines)
     client = appending()
     opened(client).merge(batch)
-    [((sql,), asked)] = client.named("query")
+    [((sql,), call)] = client.named("query")
     assert "WHERE day BETWEEN DATE '2026-01-01' AND DATE '2026-01-03' AND run_id IN UNNEST(@runs)" in sql
-    [given] = asked["job_config"].query_parameters
+    [given] = call["job_config"].query_parameters
     assert given.values == [run.run_id for run in runs]
 
 
-def test_the_table_that_keeps_the_fewest_days_decides_what_is_kept() -> None:
-    client = Client(expirations_ms={"runs": 90 * DAY_MS, "findings": 60 * DAY_MS}, held=[(date(2025, 11, 29),)])
-    assert opened(client).kept_from() == "2025-11-30"
+def test_shortest_retention_of_the_tables_applies() -> None:
+    client = Client(expirations_ms={"runs": 90 * DAY_MS, "findings": 60 * DAY_MS}, existing=[(date(2025, 11, 29),)])
+    assert opened(client).retained_from() == "2025-11-30"
     [((sql,), _)] = client.named("query")
     assert f"INTERVAL {60 * DAY_MS} MILLISECOND" in sql
 
@@ -503,11 +505,11 @@ def test_a_warehouse_is_empty_only_if_no_table_has_a_row() -> None:
     assert not opened(without_dml).is_empty()
 
 
-def test_without_dml_a_query_from_a_day_on_is_bounded_before_rows_are_numbered() -> None:
+def test_without_dml_the_day_filter_is_applied_before_deduplication() -> None:
     client, sql = appending(), "SELECT run_id FROM cells WHERE day >= CAST(@since AS DATE)"
     warehouse = opened(client)
     warehouse.query(sql, {"since": "2026-01-01"})
     warehouse.bytes_read(sql, {"since": "2026-01-01"})
-    sent = [asked for (asked,), _ in client.named("query")]
+    sent = [dataset for (dataset,), _ in client.named("query")]
     assert len(sent) == 2
     assert all("FROM cells_appended WHERE day >= CAST(@since AS DATE) QUALIFY" in one for one in sent)

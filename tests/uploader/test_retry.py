@@ -1,4 +1,4 @@
-"""Waits between tries, and the deadline of all of them together."""
+"""Waits between attempts, and their common deadline."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from uploader.errors import Contended, NotAllowed, QuotaSpent, Unreachable
-from uploader.retry import Deadline, Patience
+from uploader.errors import Contended, NotAllowed, QuotaExceeded, Unreachable
+from uploader.retry import Deadline, RetryPolicy
 
 
 def failing(*errors: Exception) -> Callable[[], str]:
-    """Return a call that raises one error after the other, then answers."""
+    """Return a function that raises the errors one after the other, then returns."""
     left = list(errors)
 
     def call() -> str:
@@ -23,53 +23,53 @@ def failing(*errors: Exception) -> Callable[[], str]:
     return call
 
 
-def test_waits_grow_are_capped_and_lie_below_their_bounds() -> None:
-    bounds = list(itertools.islice(Patience(first_s=1, most_s=8, draw=lambda: 1.0).waits_s(), 6))
+def test_waits_grow_up_to_a_cap_and_stay_below_their_bounds() -> None:
+    bounds = list(itertools.islice(RetryPolicy(first_s=1, most_s=8, draw=lambda: 1.0).waits_s(), 6))
     assert bounds == [1, 2, 4, 8, 8, 8]
-    assert all(wait < bound for wait, bound in zip(Patience(most_s=8).waits_s(), bounds, strict=False))
+    assert all(wait < bound for wait, bound in zip(RetryPolicy(most_s=8).waits_s(), bounds, strict=False))
 
 
-@pytest.mark.parametrize(("error", "tries"), [(Unreachable("no"), 4), (QuotaSpent("no"), 1), (NotAllowed("no"), 1)])
-def test_a_call_that_fails_for_now_is_repeated_and_a_refusal_is_not(error: Exception, tries: int) -> None:
+@pytest.mark.parametrize(("error", "tries"), [(Unreachable("no"), 4), (QuotaExceeded("no"), 1), (NotAllowed("no"), 1)])
+def test_only_retryable_errors_are_retried(error: Exception, tries: int) -> None:
     slept: list[float] = []
-    asked: list[None] = []
-    patience = Patience(tries=4, sleep=slept.append, draw=lambda: 0.5)
+    calls: list[None] = []
+    policy = RetryPolicy(tries=4, sleep=slept.append, draw=lambda: 0.5)
 
     def fail() -> None:
-        asked.append(None)
+        calls.append(None)
         raise error
 
     with pytest.raises(type(error)):
-        patience.insist(fail)
-    assert len(asked) == tries
+        policy.retry(fail)
+    assert len(calls) == tries
     assert slept == [0.5, 1.0, 2.0][: tries - 1]
 
 
-def test_a_conflict_is_repeated_beyond_the_number_of_tries_and_nothing_else_is() -> None:
-    patience = Patience(tries=2, sleep=lambda seconds: None)
-    assert patience.outlast(failing(*[Contended("aborted")] * 50), Deadline()) == "done"
+def test_only_conflicts_are_retried_beyond_the_number_of_tries() -> None:
+    policy = RetryPolicy(tries=2, sleep=lambda seconds: None)
+    assert policy.retry_contended(failing(*[Contended("aborted")] * 50), Deadline()) == "done"
     with pytest.raises(NotAllowed):
-        patience.outlast(failing(Contended("aborted"), NotAllowed("no")), Deadline())
+        policy.retry_contended(failing(Contended("aborted"), NotAllowed("no")), Deadline())
     with pytest.raises(Unreachable) as raised:
-        patience.outlast(failing(Unreachable("down")), Deadline())
+        policy.retry_contended(failing(Unreachable("down")), Deadline())
     assert str(raised.value) == "down"
 
 
-def test_after_the_deadline_a_conflict_is_raised_as_it_was_met() -> None:
+def test_conflict_is_raised_unchanged_after_the_deadline() -> None:
     now_s = itertools.count(0.0, 4.0)
     deadline = Deadline(10.0, clock=lambda: next(now_s))
     with pytest.raises(Contended, match="aborted"):
-        Patience(sleep=lambda seconds: None).outlast(failing(*[Contended("aborted")] * 50), deadline)
+        RetryPolicy(sleep=lambda seconds: None).retry_contended(failing(*[Contended("aborted")] * 50), deadline)
 
 
-def test_a_deadline_counts_from_the_first_question_and_cuts_a_wait_short() -> None:
+def test_deadline_starts_with_the_first_call_and_shortens_waits() -> None:
     now_s, slept = [100.0], []
     deadline = Deadline(10.0, clock=lambda: now_s[0])
     assert deadline.left_s(60.0) == 10.0
     now_s[0] = 107.0
     assert (deadline.left_s(60.0), deadline.left_s(2.0)) == (3.0, 2.0)
-    patience = Patience(tries=3, first_s=60.0, sleep=slept.append, draw=lambda: 1.0)
-    assert patience.insist(failing(Unreachable("down")), deadline) == "done"
+    policy = RetryPolicy(tries=3, first_s=60.0, sleep=slept.append, draw=lambda: 1.0)
+    assert policy.retry(failing(Unreachable("down")), deadline) == "done"
     assert slept == [3.0]
     now_s[0] = 110.0
     with pytest.raises(Unreachable, match=r"not finished after 0\.167 minutes"):

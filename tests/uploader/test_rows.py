@@ -1,4 +1,4 @@
-"""A record becomes the same lines everywhere; what was not measured is in none of them."""
+"""A record is converted to the same lines on every machine, without values that were not measured."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def measurements(record: Record) -> list[dict[str, object]]:
 
 
 def cell(record: Record) -> dict[str, object]:
-    told: dict[str, object] = json.loads(next(iter(rows.of_record(record))).line)
-    return told
+    values: dict[str, object] = json.loads(next(iter(rows.of_record(record))).line)
+    return values
 
 
-def test_an_attempt_is_one_cell_and_a_row_a_figure() -> None:
+def test_attempt_has_one_cell_row_and_a_row_per_measured_value() -> None:
     record = make_record(0.01, learning=Learning([1.5, None]), memory=Memory(1 << 20))
-    told = {(row["metric"], row.get("step")): row["value"] for row in measurements(record)}
-    assert told == {
+    values = {(row["metric"], row.get("step")): row["value"] for row in measurements(record)}
+    assert values == {
         ("times.epoch_times_s", 0): 0.01,
         ("times.epoch_times_s", 1): 0.01,
         ("times.epoch_times_s", 2): 0.01,
@@ -41,7 +41,7 @@ def test_an_attempt_is_one_cell_and_a_row_a_figure() -> None:
     }
 
 
-def test_what_was_not_measured_has_no_row_and_no_member() -> None:
+def test_values_not_measured_have_no_row_and_no_member() -> None:
     record = replace(make_record(None), resolved=None, device=None, times=Times())
     assert measurements(record) == []
     assert {name for name in cell(record) if name.startswith(("resolved_", "device_"))} == set()
@@ -51,18 +51,18 @@ def test_what_was_not_measured_has_no_row_and_no_member() -> None:
 def test_each_metric_of_an_external_command_is_a_measurement_in_its_own_unit() -> None:
     metrics = [Metric("speed", 3.5, "samples/s"), Metric("loss", 0.5), Metric("lost", None, problem="no_match")]
     record = make_record(None, task=TaskRun("t", ["true"], "speed", metrics))
-    told = {row["metric"]: (row["value"], row["unit"]) for row in measurements(record)}
-    assert told == {
+    values = {row["metric"]: (row["value"], row["unit"]) for row in measurements(record)}
+    assert values == {
         "task.metrics.speed": (3.5, "samples/s"),
         "task.metrics.loss": (0.5, "1"),
         "task.outlived": (0.0, "1"),
     }
 
 
-def test_the_memory_of_a_command_s_record_of_version_1_is_measurements_still() -> None:
+def test_memory_in_a_version_1_command_record_becomes_measurements() -> None:
     old = TaskRun("t", ["true"], "speed", [], host_memory=MemoryUse(2.0, 0.0, 3, 1))
-    told = {row["metric"]: (row["value"], row["unit"]) for row in measurements(make_record(None, task=old))}
-    assert told == {
+    values = {row["metric"]: (row["value"], row["unit"]) for row in measurements(make_record(None, task=old))}
+    assert values == {
         "task.outlived": (0.0, "1"),
         "task.host_memory.mean_bytes": (2.0, "B"),
         "task.host_memory.std_bytes": (0.0, "B"),
@@ -71,13 +71,13 @@ def test_the_memory_of_a_command_s_record_of_version_1_is_measurements_still() -
     }
 
 
-def test_what_was_used_over_time_is_measurements_and_where_it_lies_a_column() -> None:
+def test_usage_becomes_measurements_and_its_path_a_column() -> None:
     usage = Usage(
         2.5, 0.1, "processes", "courses/a.json", MemoryUse(2.0, 0.0, 3, 1, 4), None, [5, None], samples_per_j=7.0
     )
     record = make_record(None, usage=usage)
-    told = {(row["metric"], row.get("step")): (row["value"], row["unit"]) for row in measurements(record)}
-    assert told == {
+    values = {(row["metric"], row.get("step")): (row["value"], row["unit"]) for row in measurements(record)}
+    assert values == {
         ("usage.span_s", None): (2.5, "s"),
         ("usage.interval_s", None): (0.1, "s"),
         ("usage.host_anonymous.mean_bytes", None): (2.0, "B"),
@@ -91,12 +91,12 @@ def test_what_was_used_over_time_is_measurements_and_where_it_lies_a_column() ->
     assert (cell(record)["usage_host_source"], cell(record)["usage_course"]) == ("processes", "courses/a.json")
 
 
-def test_a_setting_of_several_types_is_told_as_people_write_it() -> None:
-    told = cell(make_record(settings=make_settings(jit=True, threads=2, steps_per_epoch="auto")))
-    assert (told["jit"], told["threads"], told["steps_per_epoch"]) == ("true", "2", "auto")
+def test_setting_with_several_types_is_stored_as_text() -> None:
+    values = cell(make_record(settings=make_settings(jit=True, threads=2, steps_per_epoch="auto")))
+    assert (values["jit"], values["threads"], values["steps_per_epoch"]) == ("true", "2", "auto")
 
 
-def test_equal_records_give_equal_lines_and_another_value_another_hash() -> None:
+def test_equal_records_give_equal_lines_and_different_values_different_hashes() -> None:
     one, same, other = make_record(0.01), make_record(0.01), make_record(0.02)
     lines = [list(rows.of_record(record)) for record in (one, same, other)]
     assert lines[0] == lines[1]
@@ -106,7 +106,7 @@ def test_equal_records_give_equal_lines_and_another_value_another_hash() -> None
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=[]), max_size=30))
-def test_any_text_becomes_one_line_that_every_table_can_hold(text: str) -> None:
+def test_any_text_becomes_one_storable_line(text: str) -> None:
     record = make_record(settings=make_settings(workload=text, params={"a": text}), reason=text, warnings=[text])
     for row in rows.of_record(record):
         row.line.encode()
@@ -114,18 +114,18 @@ def test_any_text_becomes_one_line_that_every_table_can_hold(text: str) -> None:
         assert "\x00" not in json.dumps(json.loads(row.line), ensure_ascii=False)
 
 
-def test_names_of_metrics_stay_as_the_model_gave_them() -> None:
+def test_metric_names_of_the_model_are_unchanged() -> None:
     hostile = "accuracy'; DROP TABLE cells; --"
     record = make_record(learning=Learning(metrics={hostile: [0.5]}))
     assert f"learning.metrics.{hostile}" in {row["metric"] for row in measurements(record)}
 
 
-def test_a_whole_number_is_measured_as_a_number() -> None:
+def test_integer_value_becomes_a_float() -> None:
     [row] = measurements(make_record(None, surroundings=Surroundings(throttle_events=3)))
     assert (row["value"], row["unit"]) == (3.0, "1")
 
 
-def test_a_run_keeps_the_matrix_and_neither_command_nor_folder() -> None:
+def test_run_row_has_the_matrix_but_neither_command_nor_folder() -> None:
     about = {
         "matrix_path": "/home/someone/secret/matrix.yaml",
         "matrix_text": "version: 1",
@@ -135,23 +135,23 @@ def test_a_run_keeps_the_matrix_and_neither_command_nor_folder() -> None:
         "planned": "many",
     }
     row = rows.of_run("20260101T000000Z-abcdef", about)
-    told = json.loads(row.line)
-    assert (row.table, told["day"], told["matrix_path"]) == (RUNS, "2026-01-01", "matrix.yaml")
-    assert (told["arm"], told["fault"]) == ("slower", "slower:0.2")
-    assert "planned" not in told
+    values = json.loads(row.line)
+    assert (row.table, values["day"], values["matrix_path"]) == (RUNS, "2026-01-01", "matrix.yaml")
+    assert (values["arm"], values["fault"]) == ("slower", "slower:0.2")
+    assert "planned" not in values
     assert "canary" not in row.line
     assert "someone" not in row.line
 
 
-def test_findings_carry_their_revision_and_a_name_of_their_own() -> None:
-    told = Findings(1, "20260101T000000Z-abcdef", 3, [found("0" * 16), found("1" * 16)])
-    lines = [json.loads(row.line) for row in rows.of_findings(told)]
+def test_findings_have_their_revision_and_an_identifier() -> None:
+    values = Findings(1, "20260101T000000Z-abcdef", 3, [found("0" * 16), found("1" * 16)])
+    lines = [json.loads(row.line) for row in rows.of_findings(values)]
     assert [line["revision"] for line in lines] == [3, 3]
     assert len({line["finding_id"] for line in lines}) == 2
-    assert {row.item for row in rows.of_findings(told)} == {"20260101T000000Z-abcdef/3"}
+    assert {row.item for row in rows.of_findings(values)} == {"20260101T000000Z-abcdef/3"}
 
 
 @pytest.mark.parametrize("table", [CELLS, MEASUREMENTS])
-def test_the_item_of_a_stored_line_is_that_of_its_row(table: object) -> None:
+def test_item_of_a_stored_line_equals_that_of_its_row(table: object) -> None:
     for row in rows.of_record(make_record()):
         assert rows.item_of(row.table, json.loads(row.line)) == row.item

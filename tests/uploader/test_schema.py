@@ -1,4 +1,4 @@
-"""The tables follow from the record: nothing of it is missing, and nothing is in them twice."""
+"""The tables are derived from the record: each field is in them exactly once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from uploader.sql import to_duckdb
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
-def test_every_value_of_a_record_is_a_column_a_metric_or_left_out_with_a_reason() -> None:
+def test_every_field_of_a_record_is_a_column_a_metric_or_omitted_with_a_reason() -> None:
     columns = {column.path for column in CELLS.columns if column.path}
     found = {leaf.path: (leaf.path in columns, is_metric(leaf), leaf.path in LEFT_OUT) for leaf in leaves(Record)}
     assert {path: homes for path, homes in found.items() if sum(homes) != 1} == {}
@@ -40,7 +40,7 @@ def test_every_value_of_a_finding_is_a_column() -> None:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_a_table_has_each_name_once_its_key_and_its_partition(table: object) -> None:
+def test_table_has_unique_columns_its_key_and_its_partitioning_column(table: object) -> None:
     table = BY_NAME[str(getattr(table, "name", ""))]
     names = [column.name for column in table.columns]
     assert len(names) == len(set(names))
@@ -48,12 +48,12 @@ def test_a_table_has_each_name_once_its_key_and_its_partition(table: object) -> 
     assert all(name.isidentifier() and name == name.lower() for name in names)
 
 
-def test_only_what_has_open_keys_is_json() -> None:
+def test_only_objects_with_open_keys_are_json() -> None:
     found = {f"{table.name}.{c.name}" for table in TABLES for c in table.columns if c.type is Type.JSON}
     assert found == {"runs.versions", "cells.params", "cells.versions", "findings.facts"}
 
 
-def test_a_field_of_a_group_can_be_added_later_since_its_column_is_nullable() -> None:
+def test_columns_of_groups_are_nullable_so_that_fields_can_be_added() -> None:
     grouped = [column for column in CELLS.columns if len(column.path) > 1]
     assert {column.mode for column in grouped} <= {Mode.NULLABLE, Mode.REPEATED}
 
@@ -69,7 +69,7 @@ def test_a_field_of_a_group_can_be_added_later_since_its_column_is_nullable() ->
         ("parallel.flops_per_step", "FLOP"),
     ],
 )
-def test_a_metric_has_the_unit_its_name_ends_in(metric: str, unit: str) -> None:
+def test_unit_of_a_metric_follows_from_its_suffix(metric: str, unit: str) -> None:
     assert unit_of(metric) == unit
     assert metric in {".".join(leaf.path) for leaf in metrics()}
 
@@ -81,19 +81,19 @@ def test_the_ddl_partitions_by_day_and_clusters_by_workload_and_backend() -> Non
 
 
 def test_the_page_of_the_tables_is_current() -> None:
-    """Made with: uploader schema --markdown > docs/schema.md"""
+    """Generate it with: uploader schema --markdown > docs/schema.md"""
     assert (DOCS / "schema.md").read_text(encoding="utf-8") == ddl.page()
 
 
-def test_a_view_over_what_was_appended_shows_each_key_once_a_null_among_them_too() -> None:
+def test_view_of_appended_rows_removes_duplicates_also_of_null_keys() -> None:
     engine = parquet.engine()
-    parquet.show(engine, MEASUREMENTS, [])
+    parquet.create_view(engine, MEASUREMENTS, [])
     names = ", ".join(MEASUREMENTS.key)
     engine.execute("CREATE TABLE given AS SELECT * FROM measurements")
     for step, row_hash in (("NULL", 1), ("NULL", 2), ("0", 3), ("1", 4), ("1", 4)):
         values = f"'run', 'cell', 0, 0, 'learning.loss', {step}, {row_hash}"
         engine.execute(f"INSERT INTO given ({names}, row_hash) VALUES ({values})")
-    view = ddl.once_each("p.d", MEASUREMENTS).replace("`p.d.measurements_appended`", "given")
+    view = ddl.deduplicating_view("p.d", MEASUREMENTS).replace("`p.d.measurements_appended`", "given")
     shown = to_duckdb(view.partition("\nAS ")[2])
     assert engine.execute(f"SELECT step, row_hash FROM ({shown}) ORDER BY row_hash").fetchall() == [
         (None, 1),

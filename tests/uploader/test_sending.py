@@ -1,4 +1,4 @@
-"""Rows that are refused: set aside one by one, unless every row that is tried is refused."""
+"""Refused rows are set aside individually, unless every row tried is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from records.store import Results
 from tests.fakes.warehouse import FakeWarehouse
 from tests.uploader.stored import Killed, dying_at, results_with, store_run
-from uploader.errors import AllRefused, FileDamaged, OutboxFailure
+from uploader.errors import AllRowsRefused, FileDamaged, OutboxFailure
 from uploader.outbox import Outbox
 from uploader.push import push
 from uploader.schema import LONGEST_ROW_BYTES, RUNS
@@ -38,11 +38,11 @@ def measurements_refused(row: dict[str, object]) -> str | None:
     return "Unable to parse" if "metric" in row and "value" in row else None
 
 
-def test_if_every_row_that_is_tried_is_refused_none_is_set_aside_and_the_push_fails(
-    results: Results, outbox: Outbox
-) -> None:
+def test_push_fails_without_dead_letters_if_every_tried_row_is_refused(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(refuses=measurements_refused)
-    with pytest.raises(AllRefused, match=r"refuses every row of measurements that was tried \(5\): Unable to parse"):
+    with pytest.raises(
+        AllRowsRefused, match=r"refuses every row of measurements that was tried \(5\): Unable to parse"
+    ):
         push(results, warehouse, outbox)
     assert outbox.dead() == []
     assert sum(batch.contents().rows for batch in outbox.pending()) == 96
@@ -50,9 +50,9 @@ def test_if_every_row_that_is_tried_is_refused_none_is_set_aside_and_the_push_fa
     assert counts(warehouse) == ALL | {"measurements": 0}
 
 
-def test_once_the_refusal_is_over_the_next_push_sends_each_row_once(results: Results, outbox: Outbox) -> None:
+def test_next_push_after_a_refusal_sends_each_row_once(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(refuses=measurements_refused)
-    with pytest.raises(AllRefused):
+    with pytest.raises(AllRowsRefused):
         push(results, warehouse, outbox)
     warehouse.refuses = lambda row: None
     assert push(results, warehouse, outbox).new == 96
@@ -67,7 +67,7 @@ def test_rows_of_one_run_that_are_all_refused_are_set_aside_once_another_run_arr
     only_second = Results(results.root.parent / "later")
     only_second.root.mkdir()
     (results.root / second).rename(only_second.root / second)
-    with pytest.raises(AllRefused):
+    with pytest.raises(AllRowsRefused):
         push(only_second, warehouse, outbox)
     done = push(results, warehouse, outbox)
     assert (done.dead, len(outbox.dead()), warehouse.count("measurements")) == (48, 48, 48)
@@ -86,7 +86,7 @@ def test_batches_of_one_row_that_are_all_refused_stay_pending(tmp_path: Path, ou
         for run in results_with(tmp_path / "results", runs=SAMPLES, count=1).runs():
             line = json.dumps({"day": "2026-01-01", "run_id": run.run_id, "planned": 1, "row_hash": 1})
             outbox.seal(RUNS, [line])
-    with pytest.raises(AllRefused, match="refuses every row of runs"):
+    with pytest.raises(AllRowsRefused, match="refuses every row of runs"):
         push(Results(tmp_path / "none"), warehouse, outbox)
     assert (len(outbox.pending()), outbox.dead()) == (SAMPLES, [])
 
@@ -100,7 +100,7 @@ def test_a_damaged_file_stops_the_batches_of_its_table_only(results: Results, ou
     assert push(results, warehouse, outbox).arrived == {"runs": 2}
 
 
-def test_killed_at_any_file_operation_while_rows_are_refused_nothing_is_lost(
+def test_nothing_is_lost_when_a_push_with_refused_rows_is_killed_at_any_file_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = results_with(tmp_path / "results", runs=1, count=1)
@@ -120,14 +120,14 @@ def test_killed_at_any_file_operation_while_rows_are_refused_nothing_is_lost(
     assert count > 20
 
 
-def test_a_row_that_is_too_long_stays_set_aside_when_the_others_are_tried_again(tmp_path: Path, outbox: Outbox) -> None:
+def test_row_that_is_too_long_stays_set_aside_when_the_others_are_retried(tmp_path: Path, outbox: Outbox) -> None:
     store_run(tmp_path / "results", 0, count=1, reason="x" * LONGEST_ROW_BYTES)
     warehouse = FakeWarehouse(refuses=lambda row: "no" if row.get("unit") == "B" else None)
     results = Results(tmp_path / "results")
     push(results, warehouse, outbox)
     warehouse.refuses = lambda row: None
     with outbox.locked():
-        outbox.revive()
+        outbox.requeue_dead_letters()
     push(results, warehouse, outbox)
     assert [letter.table for letter in outbox.dead()] == ["cells"]
     assert warehouse.count("measurements") == 16

@@ -1,4 +1,4 @@
-"""Pushes to the fake service where it is stricter than the emulator: errors on jobs, regions, rights, limits."""
+"""Pushes to the fake service where it is stricter than the emulator: errors of jobs, regions, permissions, limits."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.uploader.service.service import Service
 from tests.uploader.stored import results_with
 from uploader import connect as connecting
 from uploader.bigquery import BigQueryWarehouse
-from uploader.errors import NotAllowed, QuotaSpent
+from uploader.errors import NotAllowed, QuotaExceeded
 from uploader.outbox import Outbox
 from uploader.push import push
-from uploader.retry import Patience
+from uploader.retry import RetryPolicy
 from uploader.verify import verify
 from uploader.warehouse import Options
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
 pytestmark = MARKS
-PATIENCE = Patience(tries=4, first_s=0.01, most_s=0.02)
+POLICY = RetryPolicy(tries=4, first_s=0.01, most_s=0.02)
 NOON_2026_01_02 = 1_767_355_200
 DAY_S = 24 * 3600
 Opens = Callable[..., BigQueryWarehouse]
@@ -42,7 +42,7 @@ def opens(monkeypatch: pytest.MonkeyPatch) -> Opens:
 
     def opened(url: str, **options: object) -> BigQueryWarehouse:
         monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", url)
-        return connecting.connect("some-project", "benchmarks", Options(**options), PATIENCE)  # type: ignore[arg-type]
+        return connecting.connect("some-project", "benchmarks", Options(**options), POLICY)  # type: ignore[arg-type]
 
     return opened
 
@@ -56,13 +56,13 @@ def pushed(results: Results, warehouse: BigQueryWarehouse, name: str = "outbox")
 def test_batch_whose_job_failed_is_sent_by_the_next_push(
     results: Results, opens: Opens, reason: str, kind: str
 ) -> None:
-    """The service reports these on the job; a job's failure must not stay the batch's."""
+    """The service reports these in the job's status; a failed job must not block its batch."""
     server = Server()
     with server as url:
         warehouse = opens(url)
         warehouse.create()
         server.service.fail("load" if kind == "load" else "SCRIPT", Refusal(reason, "as if by the service"))
-        with pytest.raises(QuotaSpent if reason == "quotaExceeded" else NotAllowed, match="as if by the service"):
+        with pytest.raises(QuotaExceeded if reason == "quotaExceeded" else NotAllowed, match="as if by the service"):
             pushed(results, warehouse)
         assert pushed(results, warehouse) > 0
         assert verify(results, warehouse, values=True).problems == ()
@@ -70,7 +70,7 @@ def test_batch_whose_job_failed_is_sent_by_the_next_push(
 
 
 @pytest.mark.parametrize("rights", [JOB_USER | DATA_VIEWER, DATA_EDITOR, JOB_USER], ids=["read", "no jobs", "no data"])
-def test_account_without_the_rights_is_told_the_permission_and_keeps_its_batches(
+def test_missing_permission_is_named_and_batches_stay_pending(
     results: Results, opens: Opens, rights: frozenset[str]
 ) -> None:
     with Server(Service(accounts={"alice": rights})) as url:
@@ -82,7 +82,7 @@ def test_account_without_the_rights_is_told_the_permission_and_keeps_its_batches
         owner.close()
 
 
-def test_sandbox_takes_appended_rows_and_shows_each_once(results: Results, opens: Opens) -> None:
+def test_sandbox_accepts_appended_rows_and_views_remove_duplicates(results: Results, opens: Opens) -> None:
     with Server(Service(sandbox=True, clock=lambda: NOON_2026_01_02)) as url:
         warehouse = opens(url, append_only=True)
         warehouse.create()

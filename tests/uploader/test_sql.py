@@ -1,4 +1,4 @@
-"""One dialect for two engines: what is let through, how it is translated, and what a view needs in BigQuery."""
+"""One SQL dialect for two engines: accepted statements, their translation, and qualified names in views."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from uploader.sql import checked, meaning_of_view, qualified, to_duckdb, transla
 
 
 def test_the_translated_views_are_current() -> None:
-    """Made with: python -m uploader.sql"""
+    """Generate them with: python -m uploader.sql"""
     assert translated_views() == translate_views()
 
 
 @pytest.mark.parametrize("name", list(views()))
-def test_a_view_says_what_it_is_and_is_one_select(name: str) -> None:
+def test_view_has_a_description_and_is_a_single_select(name: str) -> None:
     assert meaning_of_view(views()[name]).endswith(".")
     assert checked(views()[name]) == views()[name]
 
@@ -36,7 +36,7 @@ def test_parameters_and_json_are_translated() -> None:
 @pytest.mark.parametrize(
     "sql", ["DELETE FROM cells WHERE TRUE", "SELECT 1; DROP TABLE cells", "CREATE TABLE x (a INT64)"]
 )
-def test_nothing_but_one_select_is_let_through(sql: str) -> None:
+def test_only_a_single_select_is_allowed(sql: str) -> None:
     for read in (checked, to_duckdb):
         with pytest.raises(BadInput, match="must be one SELECT"):
             read(sql)

@@ -13,7 +13,7 @@ from records.task import ALONE
 from runner.tasks.asked import workload_of
 from tests.conftest import make_settings
 
-# Of each setting values other than that of `make_settings`; of a new setting they are to be added here.
+# For each setting, values other than that of `make_settings`. Add values for a new setting here.
 OTHERS: Mapping[str, Sequence[Any]] = {
     "backend": ["torch"],
     "workload": ["gru", "my_package.my_module:build"],
@@ -41,7 +41,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "freed_memory": ["kept"],
     "set_by_matrix": list(OWN_OPTIONS),
 }
-# Parameters whose values look like each other, or like other parameters.
+# Parameters whose values can be mistaken for each other or for other parameters.
 ALIKE: Sequence[dict[str, Scalar]] = [
     {},
     {"a": 1},

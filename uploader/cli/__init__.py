@@ -1,1 +1,1 @@
-"""The command `uploader`: one small file a command."""
+"""The command `uploader`, one module per subcommand."""

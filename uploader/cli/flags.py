@@ -1,4 +1,4 @@
-"""Options that several command lines have, `runner` included: each is defined once, here or beside its command."""
+"""Command-line options that several commands share, including commands of `runner`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ DEADLINE_MIN = 30
 
 
 def positive(text: str) -> int:
-    """Read a whole number above 0. Raises `ArgumentTypeError`."""
+    """Parse a positive integer. Raises `ArgumentTypeError`."""
     with contextlib.suppress(ValueError):
         if (number := int(text)) >= 1:
             return number
-    raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+    raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}")
 
 
 def minutes(text: str) -> float:
-    """Read minutes above 0 and return seconds. Raises `ArgumentTypeError`."""
+    """Parse a positive number of minutes and return seconds. Raises `ArgumentTypeError`."""
     with contextlib.suppress(ValueError):
         if 0 < (number := float(text)) < math.inf:
             return 60 * number
-    raise argparse.ArgumentTypeError(f"must be minutes above 0, got {text!r}")
+    raise argparse.ArgumentTypeError(f"must be a positive number of minutes, got {text!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
     """One option, `--name VALUE`, or a switch if `read` is None.
 
-    `read` turns the text into the value and raises `ValueError` or `argparse.ArgumentTypeError`; `dest` is the name of
-    the value in the parsed arguments, by default the option's own.
+    `read` converts the text to the value and raises `ValueError` or `argparse.ArgumentTypeError`; `dest` is the name of
+    the value in the parsed arguments, by default the name of the option.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Flag:
 
     @property
     def key(self) -> str:
-        """The name of its value in the parsed arguments."""
+        """The name of the value in the parsed arguments."""
         return self.dest or self.name.replace("-", "_")
 
     def add_to(self, parser: _ActionsContainer) -> None:
-        """Add it to a command."""
+        """Add this option to a command."""
         if self.read is None:
             parser.add_argument(f"--{self.name}", action="store_true", dest=self.key, help=self.help)
         else:
@@ -71,13 +71,13 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """Options of one command that another command also takes, as `--PREFIX-name`, and passes on unchanged."""
+    """Options of one command that another command accepts as `--PREFIX-name` and forwards unchanged."""
 
     prefix: str
     flags: tuple[Flag, ...]
 
     def add_to(self, parser: _ActionsContainer) -> None:
-        """Add them. Their values are checked when they are parsed; None and False mean that none was given."""
+        """Add these options. Values are validated when they are parsed; None and False mean not given."""
         for flag in self.flags:
             name = f"--{self.prefix}-{flag.name}"
             if flag.read is None:
@@ -87,7 +87,7 @@ class Forwarded:
                 parser.add_argument(name, type=read, dest=self._key(flag), metavar=flag.metavar, help=flag.help)
 
     def given(self, args: argparse.Namespace) -> tuple[str, ...]:
-        """Return the options that were given, as arguments of the command whose options they are."""
+        """Return the given options, as arguments of the command that they are forwarded to."""
         found: list[str] = []
         for flag in self.flags:
             value = getattr(args, self._key(flag))
@@ -108,17 +108,17 @@ def add(parser: _ActionsContainer, flags: Iterable[Flag]) -> None:
 
 
 def _checked(read: Callable[[str], object]) -> Callable[[str], str]:
-    """Return what checks a text as `read` does and keeps the text, which the other command reads again."""
+    """Return a function that validates a text with `read` and returns the text, which the other command parses."""
 
     @wraps(read)
-    def keep(text: str) -> str:
+    def validate(text: str) -> str:
         read(text)
         return text
 
-    return keep
+    return validate
 
 
-LOCATION = Flag("location", "where the dataset is, such as EU; by default read from it, for init: US", "REGION", str)
+LOCATION = Flag("location", "location of the dataset, such as EU; default: its own, for init: US", "REGION", str)
 IMPERSONATE = Flag(
     "impersonate",
     "act as this service account; you need roles/iam.serviceAccountTokenCreator on it",
@@ -127,12 +127,12 @@ IMPERSONATE = Flag(
 )
 APPEND_ONLY = Flag(
     "append-only",
-    "init: a dataset for projects without DML (the sandbox), whose tables are views that show each row once; other "
-    "commands read from the dataset how it was made",
+    "init: create a dataset for projects without DML (the sandbox), with views that remove duplicates; other commands "
+    "detect it",
 )
 MAXIMUM_BYTES_BILLED = Flag(
     "maximum-bytes-billed",
-    "refuse a statement that would read more; default: 10737418240 (10 GiB)",
+    "reject a statement that would read more; default: 10737418240 (10 GiB)",
     "N",
     positive,
     MOST_BYTES_BILLED,
@@ -140,13 +140,13 @@ MAXIMUM_BYTES_BILLED = Flag(
 )
 DEADLINE = Flag(
     "deadline",
-    "BigQuery: end with exit 3 when sending takes longer, waits and repeated requests included; what is pending then "
-    f"stays pending; default: {DEADLINE_MIN}",
+    "BigQuery: exit with 3 if sending takes longer, including waits and retries; unsent batches stay pending; default: "
+    f"{DEADLINE_MIN}",
     "MINUTES",
     minutes,
     DEADLINE_MIN * 60.0,
     "deadline_s",
 )
-# How BigQuery is reached and what a statement may cost, for commands that only read; and for those that also write.
+# Options for access and cost limits of BigQuery: of commands that only read, and of those that also write.
 READING = (LOCATION, IMPERSONATE, MAXIMUM_BYTES_BILLED)
 BIGQUERY = (LOCATION, IMPERSONATE, APPEND_ONLY, MAXIMUM_BYTES_BILLED)

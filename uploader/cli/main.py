@@ -1,7 +1,7 @@
-"""The command `uploader`: finds the command's file, parses, runs it, turns errors into one message and an exit code.
+"""The command `uploader`: parses arguments, runs a subcommand, and reports an error as one message and an exit code.
 
-A command is a module of this package with `NAME`, `HELP`, `configure(parser)` and `run(args) -> exit code`, listed in
-`COMMANDS`. Nothing heavy is imported until a command runs.
+A subcommand is a module of this package with `NAME`, `HELP`, `configure(parser)` and `run(args) -> exit code`, and is
+listed in `COMMANDS`. Large dependencies are imported only when a subcommand runs.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from uploader.cli import import_, init, migrate, push, query, schema, status, ve
 from uploader.errors import UploadError
 
 COMMANDS = (push, init, status, migrate, verify, query, import_, schema)
-DESCRIPTION = """Put records where dashboards read them, each row exactly once: Parquet files beside the results (the
-default, nothing to start) or BigQuery."""
+DESCRIPTION = """Upload records for dashboards, each row exactly once: to Parquet files next to the results (the
+default, which needs no server) or to BigQuery."""
 EPILOG = """addresses: local (results/warehouse), local:FOLDER, bigquery://PROJECT.DATASET
 
-exit codes: 0 all is there, 1 something was set aside or differs, 2 bad input, 3 the warehouse or the outbox cannot be
-used for now (what is pending stays pending), 130 interrupted"""
+exit codes: 0 complete, 1 rows were set aside or differ, 2 bad input, 3 the warehouse or the outbox cannot be used at
+the moment (pending batches stay pending), 130 interrupted"""
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the whole command line."""
+    """Return the argument parser with all subcommands."""
     top = argparse.ArgumentParser(
         prog="uploader",
         description=DESCRIPTION,
@@ -47,19 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser().parse_args(argv)
         return int(args.main(args))
     except UploadError as error:
-        return _complain(str(error), error.exit_code)
+        return _report(str(error), error.exit_code)
     except StoreFailure as error:
-        return _complain(str(error), 3)
+        return _report(str(error), 3)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _complain(f"{error.filename or 'this machine'}: {error.strerror or error}", 3)
+        return _report(f"{error.filename or 'this machine'}: {error.strerror or error}", 3)
     except KeyboardInterrupt:
-        return _complain("stopped; what is pending is sent by the next push", 130)
+        return _report("interrupted; the next push sends the pending batches", 130)
 
 
-def _complain(message: str, code: int) -> int:
+def _report(message: str, code: int) -> int:
     print(f"uploader: {message}", file=sys.stderr)
     return code
 

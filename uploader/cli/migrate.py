@@ -1,4 +1,4 @@
-"""Add the columns that a newer version knows, as NULLABLE, and renew the views; refuse anything else."""
+"""Add missing columns as NULLABLE and replace the views; report any other difference as an error."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import argparse
 from uploader.cli import options
 
 NAME = "migrate"
-HELP = "add new NULLABLE columns and renew the views; otherwise refuse and show the difference"
+HELP = "add new NULLABLE columns and replace the views; fail with the differences if there are others"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     options.add_warehouse_options(parser)
     options.add_first_day(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only show the difference")
+    parser.add_argument("--dry-run", action="store_true", help="only print the differences")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare the tables, add what may be added, and replace the views by this version's."""
+    """Compare the tables, add missing columns, and replace the views by those of this version."""
     from uploader.ddl import days_read
     from uploader.differences import differences, refuse
 
     with options.warehouse(options.target(args)) as warehouse:
         found = differences(warehouse)
         if not found:
-            print("the tables are as this version needs them")
+            print("the tables have the schema of this version")
         elif args.dry_run:
             print("\n".join(line for one in found for line in one.lines()))
         if args.dry_run:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
             print("\n".join(f"added {one.table.name}.{column.name}" for column in one.missing))
         made = warehouse.create()
         for name in (name for name in made if not name.startswith("view ")):
-            print(f"made the {name}")
-        if renewed := [one.removeprefix("view ") for one in made if one.startswith("view ")]:
-            print(f"renewed the views {', '.join(renewed)}, which read {days_read(args.first_day)}")
+            print(f"created the {name}")
+        if replaced := [one.removeprefix("view ") for one in made if one.startswith("view ")]:
+            print(f"replaced the views {', '.join(replaced)}, which read {days_read(args.first_day)}")
     return 0

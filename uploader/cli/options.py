@@ -1,4 +1,4 @@
-"""The flags that several commands share, and the warehouse they name."""
+"""Options that several subcommands share, and the warehouse, outbox and results folder that they name."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def add_warehouse_options(parser: argparse.ArgumentParser) -> None:
-    """Add which warehouse, and how it is reached."""
+    """Add the address, the results folder and the options of BigQuery."""
     parser.add_argument("--to", "--from", dest="to", default="local", metavar="ADDRESS", help="default: local")
     parser.add_argument(
-        "--results", type=folder, default=Path("results"), metavar="FOLDER", help="where results are; default: results"
+        "--results", type=folder, default=Path("results"), metavar="FOLDER", help="the results folder; default: results"
     )
     flags.add(parser.add_argument_group("BigQuery"), flags.BIGQUERY)
 
 
-def reached(args: argparse.Namespace) -> Options:
-    """Return how the flags that a command has say a warehouse is reached."""
+def warehouse_options(args: argparse.Namespace) -> Options:
+    """Return the warehouse options from the arguments of a command."""
     from uploader.warehouse import Options
 
     names = (field.name for field in fields(Options))
@@ -38,20 +38,20 @@ def reached(args: argparse.Namespace) -> Options:
 
 
 def add_first_day(parser: argparse.ArgumentParser) -> None:
-    """Add which days the views of a dataset read."""
+    """Add --since, the first day that the views of a dataset read."""
     parser.add_argument(
         "--since",
         type=day,
         dest="first_day",
         metavar="DATE",
-        help=f"BigQuery: the first day that the views read, such as 2026-01-31; default: {MOST_DAYS} days ago, on each "
-        "day anew; what they read costs money",
+        help=f"BigQuery: the first day that the views read, such as 2026-01-31; default: {MOST_DAYS} days before each "
+        "query; bytes read are billed",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The warehouse that the flags name, and the results folder that it is filled from."""
+    """The warehouse of a command's arguments, and the results folder that it is filled from."""
 
     address: str
     results: Path
@@ -59,24 +59,24 @@ class Target:
 
 
 def target(args: argparse.Namespace) -> Target:
-    """Return what the flags of `add_warehouse_options` name."""
-    return Target(args.to, args.results, reached(args))
+    """Return the target of the flags of `add_warehouse_options`."""
+    return Target(args.to, args.results, warehouse_options(args))
 
 
 @contextmanager
-def warehouse(named: Target) -> Iterator[Warehouse]:
-    """Open the warehouse that the flags name. Raises `UploadError`."""
+def warehouse(target: Target) -> Iterator[Warehouse]:
+    """Open the warehouse of a target. Raises `UploadError`."""
     from uploader.opening import open_warehouse
 
-    opened = open_warehouse(named.address, named.results, named.options)
+    opened = open_warehouse(target.address, target.results, target.options)
     try:
         yield opened
     finally:
         opened.close()
 
 
-def make_ready(warehouse: Warehouse, address: str) -> None:
-    """Make the local warehouse where it is missing. Raises `SchemaDiffers` where another's tables are not as needed."""
+def prepare(warehouse: Warehouse, address: str) -> None:
+    """Create a local warehouse if it is missing. Raises `SchemaMismatch` if a dataset's tables differ."""
     from uploader import differences
 
     if address.startswith("local"):
@@ -85,38 +85,38 @@ def make_ready(warehouse: Warehouse, address: str) -> None:
         differences.refuse(differences.differences(warehouse), address)
 
 
-def notice_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> bool:
-    """Let everything be sent again to a warehouse that has no row now, and say so; return whether attempts are lost."""
-    from uploader.repair import forget_if_emptied
+def resend_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> bool:
+    """Send everything again if the warehouse was emptied, and print that; return whether attempts are lost."""
+    from uploader.repair import reset_if_emptied
 
-    found = forget_if_emptied(results, warehouse, outbox)
+    found = reset_if_emptied(results, warehouse, outbox)
     if found is None:
         return False
-    print(f"{warehouse.address} has no row, though {found.sent:,} attempts had been sent there: all are sent again")
+    print(f"{warehouse.address} has no rows, but {found.sent:,} attempts were sent to it before: sending all again")
     if found.without_record:
-        print(f"{found.without_record:,} of these have no record here: import what was imported again")
+        print(f"{found.without_record:,} of these have no record here: repeat their import")
     return bool(found.without_record)
 
 
-def outbox(named: Target) -> Outbox:
-    """Return the outbox of the warehouse that the flags name. Raises `BadInput` for what names none."""
+def outbox(target: Target) -> Outbox:
+    """Return the outbox of a target. Raises `BadInput` for an invalid address."""
     from uploader.outbox import Outbox
     from uploader.warehouse import outbox_folder
 
-    return Outbox(outbox_folder(named.address, named.results))
+    return Outbox(outbox_folder(target.address, target.results))
 
 
 def require_results(results: Path) -> None:
-    """Raise `BadInput` where the results folder is missing, or is one run of it."""
+    """Raise `BadInput` if the results folder is missing or is the folder of a run."""
     if not results.is_dir():
-        raise BadInput(f"--results: {results} is no folder; measure with: runner --matrix matrix.yaml")
+        raise BadInput(f"--results: must be a folder, got {results}; measure with: runner --matrix matrix.yaml")
     if (results / "run.json").exists():
-        holder = results.resolve().parent if results.is_symlink() else results.parent
-        raise BadInput(f"--results: {results} is a run, name the folder that holds it: --results {holder}")
+        parent = results.resolve().parent if results.is_symlink() else results.parent
+        raise BadInput(f"--results: {results} is a run; name the folder above it: --results {parent}")
 
 
 def day(text: str) -> str:
-    """Read a day and return it as 2026-01-31. Raises `ArgumentTypeError`."""
+    """Parse a date and return it as 2026-01-31. Raises `ArgumentTypeError`."""
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError:
@@ -124,7 +124,7 @@ def day(text: str) -> str:
 
 
 def folder(text: str) -> Path:
-    """Read a folder's name. Raises `BadInput` for none."""
+    """Parse the name of a folder. Raises `BadInput` if it is empty."""
     if not text:
         raise BadInput("--results: must name a folder, got ''")
     return Path(text).expanduser()

@@ -1,4 +1,4 @@
-"""Answer one SELECT in BigQuery's dialect, on BigQuery or on the local warehouse.
+"""Run one SELECT in BigQuery's dialect, on BigQuery or on the local warehouse.
 
 uploader query 'SELECT backend, COUNT(*) AS attempts FROM cells GROUP BY backend'
 uploader query --file dashboards/queries/runs.sql --set workload= --set backend=jax --set since=2026-01-01 --csv
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from uploader.warehouse import Answer, Scalar
 
 NAME = "query"
-HELP = "answer one SELECT in BigQuery's dialect"
+HELP = "run one SELECT in BigQuery's dialect"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     options.add_warehouse_options(parser)
     parser.add_argument("sql", nargs="?", metavar="SELECT", help="the query")
-    parser.add_argument("--file", type=Path, metavar="FILE", help="a file that holds it")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="a file with the query")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME[:TYPE]=VALUE",
         dest="assignments",
-        help="a value for @NAME: a text, or what TYPE says: int, float, bool (true or false). A query that has @since "
-        "reads the views from that day on",
+        help="a value for @NAME: a string, or of TYPE int, float or bool (true or false). @since is also the first day "
+        "that the views read",
     )
     parser.add_argument(
         "--dry-run",
@@ -46,11 +46,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print CSV")
-    form.add_argument("--json", action="store_true", help="print one JSON object a row")
+    form.add_argument("--json", action="store_true", help="print one JSON object per row")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask, and print the rows."""
+    """Run the query and print the rows."""
     from uploader.local import LocalWarehouse
     from uploader.sql import with_views
     from uploader.warehouse import is_local
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         options.require_results(target.results)
     with options.warehouse(target) as warehouse:
         if isinstance(warehouse, LocalWarehouse):
-            warehouse.shut_in()
+            warehouse.restrict_file_access()
         if args.dry_run:
             print("\n".join(_cost(sql, warehouse.bytes_read(sql, given), args.most_bytes_billed)))
             return 0
@@ -71,17 +71,17 @@ def run(args: argparse.Namespace) -> int:
         emptied = isinstance(warehouse, LocalWarehouse) and warehouse.is_empty()
     _print(answer, as_csv=args.csv, as_json=args.json)
     if emptied:
-        _warn_of_rows_sent(target)
+        _warn_if_rows_were_sent(target)
     return 0
 
 
-def _warn_of_rows_sent(target: options.Target) -> None:
-    """Warn on stderr if rows had been sent to a warehouse that has none now."""
+def _warn_if_rows_were_sent(target: options.Target) -> None:
+    """Warn on stderr if rows were sent to a warehouse that is now empty."""
     from uploader.schema import CELLS
 
     if sent := len(options.outbox(target).sent()[CELLS.name]):
         print(
-            f"warning: the warehouse has no row, though {sent:,} attempts had been sent there; send them again with: "
+            f"warning: the warehouse has no rows, but {sent:,} attempts were sent to it; send them again with: "
             f"uploader push --to {target.address} --results {target.results}",
             file=sys.stderr,
         )
@@ -101,13 +101,13 @@ def _print(answer: Answer, *, as_csv: bool, as_json: bool) -> None:
 
 def _sql(sql: str | None, file: Path | None) -> str:
     if (sql is None) == (file is None):
-        raise BadInput("SELECT: give a query, or --file FILE that holds one")
+        raise BadInput("SELECT: must be given, or --file FILE with a query, but not both")
     try:
         return str(sql) if file is None else file.read_text(encoding="utf-8")
     except OSError as error:
         raise BadInput(f"--file: {file}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"--file: {file}: must be text in UTF-8, got byte {error.start} of another form") from error
+        raise BadInput(f"--file: {file}: must be text in UTF-8, got an invalid byte at offset {error.start}") from error
 
 
 def _assignment(text: str) -> tuple[str, Scalar]:
@@ -119,7 +119,7 @@ def _assignment(text: str) -> tuple[str, Scalar]:
         return name, TYPES[kind](value)
     except (KeyError, ValueError):
         known = "int, float or bool (true, false)"
-        raise BadInput(f"--set: {text!r}: the value must be of the type that is named, one of {known}") from None
+        raise BadInput(f"--set: {text!r}: the value must have the declared type, one of {known}") from None
 
 
 def _truth(value: str) -> bool:
@@ -130,21 +130,21 @@ TYPES: Mapping[str, Callable[[str], Scalar]] = {"": str, "int": int, "float": fl
 
 
 def _cost(sql: str, read_bytes: int | None, most_bytes: int) -> list[str]:
-    """Return what a query would read and what that costs, in lines."""
+    """Return lines on the bytes that a query would read and their cost."""
     from uploader.price import PRICE_SINCE, USD_PER_TIB, price, size, usd
     from uploader.pruning import tables_read, unbounded
 
     if read_bytes is None:
-        return ["the local warehouse: reading costs nothing"]
+        return ["the local warehouse: reading is free"]
     tables = len(tables_read(sql))
     cost = price(read_bytes, tables)
     lines = [
         f"would read {read_bytes:,} bytes ({size(read_bytes)}) of {tables} tables",
-        f"billed at most {size(cost.billed_bytes)} (at least 10 MiB a table): {usd(cost.usd)} at the list price of "
+        f"billed at most {size(cost.billed_bytes)} (at least 10 MiB per table): {usd(cost.usd)} at the list price of "
         f"USD {USD_PER_TIB} per TiB (US, on demand, since {PRICE_SINCE}); the first TiB of a month is free",
     ]
     if cost.billed_bytes > most_bytes:
-        lines.append(f"above --maximum-bytes-billed ({size(most_bytes)}): the query would be refused")
+        lines.append(f"above --maximum-bytes-billed ({size(most_bytes)}): the query would be rejected")
     if all_days := unbounded(sql):
         lines.append(
             f"reads every day of {', '.join(all_days)}: add a condition such as day >= '2026-01-31' to read less"
@@ -153,7 +153,7 @@ def _cost(sql: str, read_bytes: int | None, most_bytes: int) -> list[str]:
 
 
 def _json(value: Any) -> Any:
-    """Return a value for JSON; what JSON has no number for is told in words, as BigQuery does: NaN, Infinity."""
+    """Return a value for JSON, with non-finite numbers as the strings that BigQuery uses, such as NaN."""
     if isinstance(value, dict):
         return {str(name): _json(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -168,7 +168,7 @@ def _line(value: Any) -> str:
 
 
 def _text(value: Any) -> Any:
-    """Return a value for a cell of a table: a struct, an array or JSON as JSON, all else as it is."""
+    """Return a value for a table cell: a struct, an array or JSON as JSON, any other value unchanged."""
     return _line(value) if isinstance(value, dict | list) else value
 
 

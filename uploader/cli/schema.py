@@ -1,4 +1,4 @@
-"""Print the tables as this version defines them: as SQL that makes them, or as the page docs/schema.md."""
+"""Print the tables of this version: as SQL that creates them, or as the page docs/schema.md."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ HELP = "print the tables: DDL or documentation"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    parser.add_argument("--dataset", default="DATASET", metavar="PROJECT.DATASET", help="the name in the SQL")
+    parser.add_argument("--dataset", default="DATASET", metavar="PROJECT.DATASET", help="the dataset in the SQL")
     parser.add_argument("--markdown", action="store_true", help="print docs/schema.md instead")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print."""
+    """Print the SQL or the page."""
     from uploader import ddl
 
     print(ddl.page() if args.markdown else "\n\n".join(ddl.statements(args.dataset)), end="" if args.markdown else "\n")

@@ -1,6 +1,6 @@
-"""Print what is not sealed yet, pending or arrived, and which rows were set aside and why.
+"""Print how many attempts are unsealed, pending and sent, and the rows that were set aside with their reasons.
 
-Reads the outbox only, not the warehouse: what was lost there since is found by `uploader verify`."""
+Reads only the outbox; `uploader verify` finds rows that the warehouse has lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import json
 from uploader.cli import options
 
 NAME = "status"
-HELP = "pending, arrived and dead letters with their reasons"
+HELP = "print pending batches and the rows that were set aside with their reasons"
 SHOWN = 20
 
 
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the outbox; return 1 where something is set aside."""
+    """Print the state of the outbox; return 1 if rows are set aside."""
     from records.store import Results
     from uploader.push import unsealed
 
@@ -30,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
     pending, dead, waiting = outbox.pending(), outbox.dead(), unsealed(Results(args.results), outbox)
     if args.json:
         letters = [{"table": one.table, "item": one.item, "reason": one.reason} for one in dead]
-        told = {"unsealed": waiting, "pending": [b.name for b in pending], "done": outbox.done(), "dead": letters}
-        print(json.dumps(told, indent=1))
+        status = {"unsealed": waiting, "pending": [b.name for b in pending], "done": outbox.done(), "dead": letters}
+        print(json.dumps(status, indent=1))
         return 1 if dead else 0
     print(f"{len(pending)} batches pending, {outbox.done()} arrived, {len(dead)} rows set aside: {outbox.folder}")
     if waiting:
@@ -43,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
     if len(dead) > SHOWN:
         print(f"  and {len(dead) - SHOWN} more")
     if dead:
-        print("try them again with: uploader push --retry-dead")
+        print("retry them with: uploader push --retry-dead")
     return 1 if dead else 0

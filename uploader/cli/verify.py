@@ -1,4 +1,4 @@
-"""Compare the warehouse with the records: rows, doubled keys and checksums, run by run."""
+"""Compare the warehouse with the records: row counts, duplicate keys and checksums, per run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import shlex
 from uploader.cli import options
 
 NAME = "verify"
-HELP = "counts and checksums of the warehouse against the records"
+HELP = "compare row counts and checksums of the warehouse with the records"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     options.add_warehouse_options(parser)
-    parser.add_argument("--values", action="store_true", help="also read every measurement back and compare it")
+    parser.add_argument("--values", action="store_true", help="also compare every measurement")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was compared; return 1 where something differs."""
+    """Print the comparison; return 1 if rows differ."""
     from records.store import Results
     from uploader import verify as verifying
 
@@ -27,28 +27,28 @@ def run(args: argparse.Namespace) -> int:
     with options.warehouse(target) as warehouse:
         found = verifying.verify(Results(args.results), warehouse, values=args.values)
     if found.runs:
-        there = f"{found.found:,} in the warehouse, {found.foreign:,} of other records"
-        print(f"{found.expected:,} rows by the records, {there}")
+        actual = f"{found.found:,} in the warehouse, {found.foreign:,} from other records"
+        print(f"{found.expected:,} rows expected from the records, {actual}")
     else:
         print(f"no run to compare in {args.results}")
     for problem in found.problems:
         print(f"  {problem}")
     if found.expired:
-        print(f"not compared: {found.expired} runs from before the first day that the warehouse keeps")
+        print(f"not compared: {found.expired} runs that are older than the warehouse's retention")
     if found.runs or found.problems:
-        print(f"{len(found.problems)} differences" if found.problems else "0 lost, 0 doubled")
+        print(f"{len(found.problems)} differences" if found.problems else "0 lost, 0 duplicated")
     for line in _advice(target, found.missing):
         print(line)
     return 1 if found.problems else 0
 
 
 def _advice(target: options.Target, missing: int) -> list[str]:
-    """Return how rows that are missing are sent again."""
+    """Return how to send missing rows again."""
     if not missing:
         return []
     given = [] if target.address == "local" else ["--to", target.address]
     given += [] if str(target.results) == "results" else ["--results", str(target.results)]
     command = shlex.join(["uploader", "push", "--repair", *given])
     dead = len(options.outbox(target).dead())
-    lines = [f"{dead} rows were refused and set aside: uploader status says why"] if dead else []
+    lines = [f"{dead} rows were refused and set aside: uploader status lists the reasons"] if dead else []
     return [*lines, f"at least {missing:,} rows are missing; send them again from the records with: {command}"]

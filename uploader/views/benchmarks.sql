@@ -1,10 +1,10 @@
--- The flat table of the first Keras benchmarks, its names kept, then columns that distinguish variants: one row a
--- measured repeat. Rows of one cell, and of no other, share `test_name`, `test_type` and `keras_backend.type`: `test_type`
--- is the phase, the FC mode and its workers, the parameters, the batch size, and every setting that is not at its default.
--- Superseded attempts, attempts that ended neither ok nor unstable, and runs with an injected fault are left out: they
--- are in `cells`. Imported rows have a `source`. `metrics.totaltime` is the seconds of the kept epochs, the discarded ones
--- not among them: of epochs of ceil(samples / batch_size) steps where these were measured, otherwise of the epochs that
--- were; `steps_per_epoch` says of how many steps. Of an external command it is the seconds of the whole command.
+-- The flat table of the first Keras benchmarks with its column names, then columns that distinguish variants: one row per
+-- measured repeat. `test_name`, `test_type` and `keras_backend.type` identify a cell: `test_type` lists the phase, the FC
+-- mode and its workers, the parameters, the batch size, and every setting that differs from its default. Superseded
+-- attempts, attempts with a status other than ok or unstable, and runs with an injected fault are excluded: they are in
+-- `cells`. Imported rows have a `source`. `metrics.totaltime` is the time of the measured epochs in seconds, without the
+-- discarded ones: of epochs of ceil(samples / batch_size) steps if these were measured, otherwise of the epochs that were;
+-- `steps_per_epoch` is their number of steps. For an external command it is the time of the command.
 WITH latest AS (
   SELECT run_id, cell_id, repeat, MAX(attempt) AS attempt
   FROM cells
@@ -47,7 +47,7 @@ described AS (
 listed AS (
   SELECT
     d.*,
-    -- As ", name=value"; a text keeps its quotes, or one that holds ", b=2" would look like another parameter.
+    -- As ", name=value"; a string keeps its quotes, so that one with ", b=2" does not look like another parameter.
     REGEXP_REPLACE(
       REGEXP_REPLACE(d.params_text, r'[{,]"([A-Za-z_][A-Za-z0-9_]*)":', r', \1='),
       r'^\{\}$|\}$',
@@ -63,7 +63,7 @@ SELECT
       IFNULL(CONCAT(', ', c.phase), ''),
       IFNULL(CONCAT(', ', c.fc_mode), ''),
       IFNULL(CONCAT(', workers=', CAST(c.fc_workers AS STRING)), ''),
-      -- FC cells record every parameter; those at their default are left out.
+      -- FC cells record every parameter; those with the default value are omitted.
       IF(
         c.workload = 'fc',
         REGEXP_REPLACE(

@@ -1,4 +1,4 @@
--- The findings that count: of each run, those of its last revision. Dashboards read these.
+-- The current findings: those of each run's last revision. Dashboards read these.
 SELECT f.*
 FROM findings AS f
 JOIN (

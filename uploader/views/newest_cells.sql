@@ -1,4 +1,4 @@
--- Of each cell the newest run that measured it, runs with a planted fault left out.
+-- The newest run that measured each cell, without runs with an injected fault.
 SELECT
   f.cell_id,
   MAX(f.run_id) AS run_id

@@ -1,4 +1,4 @@
-"""Kill pushes and run them at once, and compare what arrived with an independent reader. See ci/kills."""
+"""Kill pushes, run them concurrently, and compare the stored rows with an independent reader. See ci/kills."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.uploader.kills.targets import KINDS, Target, warehouses
 
 KILLS, PUSHES = 500, 200
 MOST_DIFFERENCES = 20
-SHARES = {  # of the kills and of the pushes at once; an emulator takes seconds a push, files less than one
+SHARES = {  # of kills and concurrent pushes; an emulator takes seconds per push, files less than one
     "local": (200, 70),
     "emulator": (100, 30),
     "emulator, append-only": (60, 20),
@@ -35,7 +35,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do: kills and pushes at once in all, and whether every boundary must have had a kill."""
+    """The plan: total kills and concurrent pushes, and whether every boundary must be killed at."""
 
     kinds: tuple[str, ...]
     kills: int
@@ -44,7 +44,7 @@ class Plan:
     every_boundary: bool
 
     def share(self, name: str) -> tuple[int, int]:
-        """Return the kills and the pushes at once of one warehouse."""
+        """Return the number of kills and of concurrent pushes for one warehouse."""
         taken = [shares for one, shares in SHARES.items() if one.partition(",")[0] in self.kinds]
         kills, pushes = SHARES[name]
         return (
@@ -54,7 +54,7 @@ class Plan:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 if nothing was lost, doubled or altered, 1 if something was, 2 if a target is missing."""
+    """Return 0 if no row was lost, duplicated or altered, 1 if one was, 2 if a target is missing."""
     plan = _plan(arguments)
     if "emulator" in plan.kinds and not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         print("emulator: BIGQUERY_EMULATOR_HOST is not set; run ci/kills, which starts an emulator", file=sys.stderr)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def prove(plan: Plan, report: Report) -> dict[str, Tally]:
-    """Return the tally of each warehouse; local, emulator and fake at the same time."""
+    """Return the tally of each warehouse; local, emulator and fake run concurrently."""
     with (
         tempfile.TemporaryDirectory(prefix="kills-") as folder,
         ThreadPoolExecutor(len(plan.kinds)) as threads,
@@ -95,7 +95,7 @@ def _prove_target(plan: Plan, target: Target, folder: Path, report: Report) -> T
 
 
 def table(tallies: Mapping[str, Tally]) -> list[str]:
-    """Return the tallies as lines of a table, and below it what was wrong."""
+    """Return the tallies as lines of a table, followed by the problems."""
     rows = [_row(name, tally) for name, tally in tallies.items()]
     first = max(len(row[0]) for row in [HEADS, *rows])
     lines = [f"{row[0]:{first}}" + "".join(f"{cell:>{WIDTH}}" for cell in row[1:]) for row in [HEADS, *rows]]

@@ -1,4 +1,4 @@
-"""One command of `uploader` that SIGKILL ends before its file operation number N, from 0; a negative N ends none.
+"""Runs one command of `uploader` and kills it (SIGKILL) before file operation number N, from 0; never if N < 0.
 
     python -m tests.uploader.kills.file_operations N push --results FOLDER
 
@@ -20,7 +20,7 @@ IMPORTED = ("duckdb", "uploader.cli.main", "uploader.local", "uploader.push")
 
 
 def main() -> int:
-    """Run the command of the arguments."""
+    """Run the command in the arguments."""
     number = int(sys.argv[1])
     for name in IMPORTED:
         importlib.import_module(name)

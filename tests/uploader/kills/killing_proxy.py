@@ -1,4 +1,4 @@
-"""A proxy in front of the service that kills its one client before or after a request."""
+"""A proxy in front of the service that kills its client before or after a request."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.uploader.faulty import Proxy
 
 
 class KillingProxy(Proxy):
-    """Passes the requests of one process on.
+    """Forwards the requests of one process.
 
     Boundary 2 * N is before the service gets request number N, and 2 * N + 1 is before the client gets its answer.
     """
 
     def __init__(self, target: str, boundary: int | None = None) -> None:
-        """Kill at `boundary`, or not at all."""
+        """Kill at `boundary`, or never."""
         super().__init__(target, lambda number, method, path: None)
         self._boundary = boundary
         self.process: subprocess.Popen[str] | None = None
@@ -24,17 +24,17 @@ class KillingProxy(Proxy):
 
     @property
     def boundaries(self) -> int:
-        """How many there were."""
+        """The number of boundaries."""
         return 2 * len(self.seen)
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
-        """Pass one request on, unless the client is killed before; answer it, unless the client is killed after."""
+        """Forward one request and its response, unless the client is killed before or in between."""
         body = self.body(request)
         number = self.count(request)
         self.began.set()
         if self._killed(request, number, after=False):
             return
-        answer = self.asked(request, body)
+        answer = self.forward(request, body)
         if not self._killed(request, number, after=True):
             self.answer(request, answer)
 

@@ -1,4 +1,4 @@
-"""One push as a real process, and SIGKILL for it: at a boundary (a file operation or a request), or at a moment."""
+"""Runs one push as a process, and kills it (SIGKILL) at a boundary (a file operation or a request) or after a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """When a process is killed: at a boundary, counted from 0; or so many seconds after its work began; or never."""
+    """When a process is killed: at a boundary, counted from 0; a number of seconds after it started work; or never."""
 
     boundary: int | None = None
     after_s: float | None = None
@@ -30,7 +30,7 @@ NEVER = Kill()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a push ended: its exit code, its boundaries (0 if it was killed), how long it worked, what it reported."""
+    """The result of a push: exit code, number of boundaries (0 if it was killed), duration, messages."""
 
     code: int
     boundaries: int
@@ -44,7 +44,7 @@ class Outcome:
 
 
 class Unfinished(Exception):
-    """A push did not end, ended with something other than "done" and "push again", or never got done."""
+    """A push did not end, failed with an error other than "push again", or never completed."""
 
 
 def push_local(arguments: Sequence[str], kill: Kill) -> Outcome:
@@ -52,7 +52,7 @@ def push_local(arguments: Sequence[str], kill: Kill) -> Outcome:
     number = -1 if kill.boundary is None else kill.boundary
     process = _started(["tests.uploader.kills.file_operations", str(number), "push", *arguments], {})
     assert process.stdout is not None
-    process.stdout.readline()  # it is ready
+    process.stdout.readline()  # printed when the process is ready
     began_s = time.monotonic()
     output, message = _ended(process, kill.after_s)
     counted = output.split()
@@ -61,7 +61,7 @@ def push_local(arguments: Sequence[str], kill: Kill) -> Outcome:
 
 
 def push_to_service(arguments: Sequence[str], kill: Kill, url: str) -> Outcome:
-    """Run `uploader push` into a service at `url`; its boundaries are before and after each request."""
+    """Run `uploader push` to a service at `url`; its boundaries are before and after each request."""
     proxy = KillingProxy(url, kill.boundary)
     with proxy as address:
         process = proxy.process = _started(["uploader", "push", *arguments], {"BIGQUERY_EMULATOR_HOST": address})
@@ -74,7 +74,7 @@ def push_to_service(arguments: Sequence[str], kill: Kill, url: str) -> Outcome:
 
 
 def run(arguments: Sequence[str], url: str) -> None:
-    """Run another command of `uploader` on a service to its end."""
+    """Run another command of `uploader` on a service."""
     with KillingProxy(url) as address:
         process = _started(["uploader", *arguments], {"BIGQUERY_EMULATOR_HOST": address})
         output, message = _ended(process, None)
@@ -94,7 +94,7 @@ def _started(arguments: Sequence[str], environment: Mapping[str, str]) -> subpro
 
 
 def _ended(process: subprocess.Popen[str], after_s: float | None) -> tuple[str, str]:
-    """Wait for a process, kill it once its time is over, and return its output and its messages."""
+    """Wait for a process, kill it after its time limit, and return its output and its messages."""
     try:
         return process.communicate(timeout=LIMIT_S if after_s is None else after_s)
     except subprocess.TimeoutExpired:

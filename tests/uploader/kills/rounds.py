@@ -1,4 +1,4 @@
-"""Rounds of pushes into one warehouse: killed one after the other, and several at once with overlapping folders.
+"""Rounds of pushes into one warehouse: sequential ones that are killed, and concurrent ones with overlapping folders.
 
 After each round every push has run to its end, so that the warehouse must hold every row once.
 """
@@ -20,7 +20,7 @@ from tests.uploader.reader.compare import compare
 from tests.uploader.reader.expected import expected_rows
 from tests.uploader.stored import store_run
 
-TRIES = 25  # of a push that only ever meets what is to be tried again
+TRIES = 25  # of a push that meets only retryable errors
 MACHINES = 8
 ROUNDS_A_COMPARISON = 25
 TRY_AGAIN = 3
@@ -28,7 +28,7 @@ TRY_AGAIN = 3
 
 @dataclass(slots=True)
 class Tally:
-    """What was done to one warehouse, and every difference that a comparison found."""
+    """Counts of kills and pushes of one warehouse, and the differences found."""
 
     kills: int = 0
     known: int = 0
@@ -41,18 +41,18 @@ class Tally:
     stopped: str = ""
 
     def number(self, kind: str) -> int:
-        """Return how many differences of a kind there were."""
+        """Return the number of differences of a kind."""
         return sum(1 for line in self.differences if line.startswith(f"{kind}:"))
 
     @property
     def good(self) -> bool:
-        """Whether every row was there once, unaltered, after every round."""
+        """Whether every row was stored once, unaltered, after every round."""
         return not self.differences and not self.stopped
 
 
 @dataclass(slots=True)
 class Rounds:
-    """A warehouse, the folders that are pushed into it, and what came of it."""
+    """A warehouse, the folders that are pushed into it, and the tally."""
 
     target: Target
     folder: Path
@@ -63,9 +63,9 @@ class Rounds:
     nights: Iterator[int] = field(default_factory=count)
 
     def begin(self) -> None:
-        """Make the warehouse, and push into it twice to know how many boundaries a push of one new run has."""
+        """Create the warehouse, and push into it twice to count the boundaries of a push of one new run."""
         self.target.make()
-        for _ in range(2):  # the first push also makes folders
+        for _ in range(2):  # the first push also creates folders
             self.add_run(self.folder / "alone")
             self.tally.known = self.finish(self.folder / "alone").boundaries
 
@@ -74,11 +74,11 @@ class Rounds:
         return store_run(root, next(self.nights), count=self.chance.choice((1, 2))).folder
 
     def push(self, results: Path, kill: Kill = NEVER) -> Outcome:
-        """Push a folder, and count it."""
+        """Push a folder and count the push."""
         return self.counted(kill, self.target.push(results, kill))
 
     def counted(self, kill: Kill, outcome: Outcome) -> Outcome:
-        """Count a push. Raises `Unfinished` for one that failed for good."""
+        """Count a push. Raises `Unfinished` for a permanent failure."""
         self.tally.pushes += 1
         if outcome.killed:
             self.tally.kills += 1
@@ -91,7 +91,7 @@ class Rounds:
         return outcome
 
     def finish(self, results: Path) -> Outcome:
-        """Push a folder until nothing is left to send."""
+        """Push a folder until no batch is pending."""
         outcome = self.push(results)
         for _ in range(TRIES):
             if outcome.code == 0:
@@ -104,7 +104,7 @@ class Rounds:
         return Kill(after_s=self.chance.uniform(0, max(self.recent_s)))
 
     def compare(self) -> None:
-        """Compare the warehouse with all folders, and keep the differences."""
+        """Compare the warehouse with all folders, and record the differences."""
         tally, folders = self.tally, [self.folder / name for name in ("alone", "shared")]
         found = compare(expected_rows(path for path in folders if path.exists()), self.target.found())
         tally.rows = found.expected
@@ -114,9 +114,9 @@ class Rounds:
 
 
 def kill_one_by_one(rounds: Rounds, kills: int, *, every_boundary: bool) -> None:
-    """Kill pushes of one folder, and half of those that follow; then push to the end.
+    """Kill pushes of one folder, and half of those that follow; then push to completion.
 
-    Ends after so many kills; where every boundary is asked for, not before each of them had one.
+    Ends after a number of kills; if every boundary is required, not before each of them had one.
     """
     tally, results = rounds.tally, rounds.folder / "alone"
     for number, kill in enumerate(_kills(rounds), start=1):
@@ -135,7 +135,7 @@ def kill_one_by_one(rounds: Rounds, kills: int, *, every_boundary: bool) -> None
 
 
 def _kills(rounds: Rounds) -> Iterator[Kill]:
-    """Yield every known boundary in random order, those beyond until a push meets none, then random moments."""
+    """Yield every known boundary in random order, further ones until a push reaches none, then random moments."""
     for boundary in rounds.chance.sample(range(rounds.tally.known), rounds.tally.known):
         yield Kill(boundary)
     for boundary in count(rounds.tally.known):
@@ -147,7 +147,7 @@ def _kills(rounds: Rounds) -> Iterator[Kill]:
 
 
 def push_at_once(rounds: Rounds, pushes: int) -> None:
-    """Push overlapping folders with 3 to 8 processes at once, some of them killed, until so many were started."""
+    """Push overlapping folders with 3 to 8 concurrent processes, some of them killed, until enough were started."""
     number = 0
     while rounds.tally.at_once < pushes:
         number += 1
@@ -155,7 +155,7 @@ def push_at_once(rounds: Rounds, pushes: int) -> None:
         machines = [rounds.folder / f"machine-{one}" for one in chosen]
         _share(rounds, machines)
         for machine in machines:
-            if rounds.chance.random() < 0.3:  # what it pushes now is in another batch than where it is pushed later
+            if rounds.chance.random() < 0.3:  # its rows are then in other batches than in a later push
                 rounds.push(machine, rounds.chance.choice((NEVER, rounds.moment())))
         _share(rounds, machines)
         _all_at_once(rounds, machines)
@@ -165,7 +165,7 @@ def push_at_once(rounds: Rounds, pushes: int) -> None:
 
 
 def _share(rounds: Rounds, machines: Sequence[Path]) -> None:
-    """Store a run and copy it to some machines, to the others in part or not at all; give some a run of their own."""
+    """Store a run and copy it to some machines, partly or not at all to the others; give some a separate run."""
     for machine in machines:
         machine.mkdir(parents=True, exist_ok=True)
     for receivers in (machines, rounds.chance.sample(machines, 1)):
@@ -181,7 +181,7 @@ def _share(rounds: Rounds, machines: Sequence[Path]) -> None:
 
 
 def _all_at_once(rounds: Rounds, machines: Sequence[Path]) -> None:
-    """Push from all machines at once, again from those that were killed or refused, until all are done."""
+    """Push from all machines concurrently, and repeat those that were killed or failed, until all complete."""
     waiting = list(machines)
     with ThreadPoolExecutor(len(machines)) as threads:
         for number in range(TRIES):

@@ -1,4 +1,4 @@
-"""The warehouses that are pushed into: files, and a service at an address."""
+"""The target warehouses: local files, and a service at an address."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ During = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Target(Protocol):
-    """A warehouse, pushed into by processes and read by the independent reader."""
+    """A warehouse that processes push into and the independent reader reads."""
 
     @property
     def name(self) -> str:
-        """What tables and messages call it."""
+        """The name in tables and messages."""
 
     def make(self) -> None:
-        """Make it."""
+        """Create the warehouse."""
 
     def push(self, results: Path, kill: Kill) -> Outcome:
         """Push a results folder."""
 
     def found(self) -> Found:
-        """Return what it holds."""
+        """Return its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class Local:
     name: str = "local"
 
     def make(self) -> None:
-        """Do nothing: the first push makes it."""
+        """Do nothing: the first push creates it."""
 
     def push(self, results: Path, kill: Kill) -> Outcome:
         """Push a results folder."""
         return pushes.push_local(["--to", f"local:{self.folder}", "--results", str(results), "--quiet"], kill)
 
     def found(self) -> Found:
-        """Return what it holds."""
+        """Return its rows."""
         return local_rows(self.folder)
 
 
@@ -65,7 +65,7 @@ class Dataset:
     dataset: str = field(default_factory=lambda: f"kills_{os.urandom(4).hex()}")
 
     def make(self) -> None:
-        """Make dataset, tables and views."""
+        """Create dataset, tables and views."""
         mode = ["--append-only"] if self.append_only else []
         pushes.run(["init", *self._to, *mode], self.url)
 
@@ -75,7 +75,7 @@ class Dataset:
             return pushes.push_to_service([*self._to, "--results", str(results), "--quiet"], kill, self.url)
 
     def found(self) -> Found:
-        """Return what it holds; of an append-only dataset what its views show."""
+        """Return its rows, for an append-only dataset those of its views."""
         with contextlib.closing(client_of(self.url, PROJECT)) as client:
             return dataset_rows(client, f"{PROJECT}.{self.dataset}")
 
@@ -89,7 +89,7 @@ KINDS = ("local", "emulator", "fake")
 
 @contextlib.contextmanager
 def warehouses(kind: str, folder: Path) -> Iterator[list[Target]]:
-    """Yield the warehouses of a kind, one after the other to be pushed into."""
+    """Yield the warehouses of a kind, to be tested sequentially."""
     if kind == "local":
         yield [Local(folder / "warehouse")]
     elif kind == "emulator":

@@ -1,4 +1,4 @@
-"""The fake of the service with statements that take their time, so that those of concurrent pushes meet."""
+"""The fake service with delayed statements, so that those of concurrent pushes conflict."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from tests.uploader.service.service import Service
 
-HELD_S = 1.0  # with up to 0.1 s no two MERGE statements of 22 pushes met, with up to 1 s those of most groups did
+DELAY_S = 1.0  # up to 0.1 s, no MERGE statements of 22 pushes overlapped; up to 1 s, those of most groups did
 
 
 class Unhurried(Service):
-    """Lets a statement or transaction wait after its snapshot while two or more pushes run."""
+    """Delays a statement or transaction after its snapshot while two or more pushes run."""
 
     running = 0
     counting = threading.Lock()
@@ -33,5 +33,5 @@ class Unhurried(Service):
     def hold(self) -> None:
         """Wait between a snapshot and the first change."""
         if self.running > 1:
-            time.sleep(random.uniform(0, HELD_S))
+            time.sleep(random.uniform(0, DELAY_S))
         super().hold()

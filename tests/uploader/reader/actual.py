@@ -1,4 +1,4 @@
-"""The rows that a warehouse holds: Parquet files through DuckDB, or a dataset through Google's client alone."""
+"""Reads the rows of a warehouse: Parquet files with DuckDB, or a dataset with Google's client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 120.0
 
 
 def local_rows(folder: Path) -> Found:
-    """Return by table the rows of the files that the manifest of a local warehouse names."""
+    """Return the rows of each table in the files that the manifest of a local warehouse names."""
     import duckdb
 
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -36,7 +36,7 @@ def _rows_of_file(engine: Any, table: Table, file: str) -> list[Row]:
 
 
 def dataset_rows(client: bigquery.Client, dataset: str) -> Found:
-    """Return by table the rows of a dataset (`PROJECT.DATASET`); of an append-only one through its views."""
+    """Return the rows of each table of a dataset (`PROJECT.DATASET`), for an append-only one those of its views."""
     found: Found = {}
     for table in documented():
         rows = client.query(f"SELECT * FROM `{dataset}.{table.name}`", timeout=TIMEOUT_S).result(timeout=TIMEOUT_S)

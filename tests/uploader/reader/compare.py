@@ -1,4 +1,4 @@
-"""What is lost, doubled, altered or foreign in a warehouse, compared with the results folders that fed it."""
+"""Finds lost, duplicated, altered and foreign rows of a warehouse by comparison with the pushed results folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.uploader.reader.tables import Row, Table, documented
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Rows that the folders account for, and one line for each difference."""
+    """The number of expected rows, and one line for each difference."""
 
     expected: int
     lost: tuple[str, ...]
@@ -22,7 +22,7 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """All lines."""
+        """The lines of all differences."""
         return self.lost + self.doubled + self.altered + self.foreign
 
 

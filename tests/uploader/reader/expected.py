@@ -1,4 +1,4 @@
-"""The rows that a results folder accounts for, worked out from its JSON files and docs/schema.md.
+"""The expected rows of a results folder, derived from its JSON files and docs/schema.md.
 
 Nothing of the program under test is used, so that a mistake in its idea of a row shows as a difference.
 """
@@ -39,7 +39,7 @@ Json = Mapping[str, Any]
 
 
 def expected_rows(folders: Iterable[Path]) -> Rows:
-    """Return by table and key the rows of every run in these results folders."""
+    """Return the rows of every run in these results folders, by table and key."""
     tables = {table.name: table for table in documented()}
     found: Rows = {name: {} for name in tables}
     for folder in folders:
@@ -82,9 +82,9 @@ def _run_values(run: Json) -> dict[str, Any]:
 
 
 def _cell_value(record: Json, column: Column) -> Any:
-    """Return a column's value: a field of the record, of its settings, or of a group that the column names first."""
+    """Return a column's value: a field of the record, of its settings, or of the group in the column's prefix."""
     if column.name == "source":
-        return None  # of imported rows only
+        return None  # only imported rows have it
     places = [(record, column.name), (record["settings"], column.name)]
     places += [
         (group, column.name.removeprefix(f"{name}_"))
@@ -100,7 +100,7 @@ def _cell_value(record: Json, column: Column) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    """Return a setting that may be a number, a switch or a word as text."""
+    """Return the text of a setting that may be a number, a boolean or a string."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -111,7 +111,7 @@ def _measurements(record: Json) -> Iterator[dict[str, Any]]:
         for metric, step, value in _numbers(group, record.get(group)):
             unit = next((unit for end, unit in UNITS.items() if metric.endswith(end)), "1")
             if metric.startswith("learning.metrics."):
-                unit = "1"  # whatever the user named it
+                unit = "1"  # also if the user's name ends in a unit
             yield {**head, "metric": _storable(metric), "step": step, "value": float(value), "unit": unit}
     for one in (record.get("task") or {}).get("metrics", ()):
         if one["value"] is not None:
@@ -143,7 +143,7 @@ def _finding_id(finding: Json) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """Return a value as a table can hold it: U+FFFD for NUL and halves of surrogate pairs."""
+    """Return a storable value: with U+FFFD for NUL and lone surrogates."""
     if isinstance(value, str):
         return NO_TABLE_HOLDS.sub("\ufffd", value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The warehouse's tables as docs/schema.md describes them, and one form for values from any source."""
+"""The warehouse's tables as documented in docs/schema.md, and a normal form for values from any source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its type by BigQuery's name, and whether it holds a list."""
+    """One column: its type by BigQuery's name, and whether it is REPEATED."""
 
     name: str
     type: str
@@ -35,16 +35,16 @@ class Table:
     key: tuple[str, ...]
 
     def row(self, values: Mapping[str, Any]) -> Row:
-        """Return values as a row in which equal values are equal in Python, whichever source they came from."""
+        """Return values as a row in normal form, so that equal values from different sources compare equal."""
         return {column.name: normal(column, values.get(column.name)) for column in self.columns}
 
     def key_of(self, row: Row) -> Key:
-        """Return what identifies a row."""
+        """Return the key of a row."""
         return tuple(row[name] for name in self.key)
 
 
 def documented(page: Path = SCHEMA) -> tuple[Table, ...]:
-    """Return the tables of docs/schema.md, views left out."""
+    """Return the tables of docs/schema.md, without views."""
     sections = page.read_text(encoding="utf-8").split("\n## ")[1:]
     return tuple(_table(text) for text in sections if not text.partition("\n")[0].endswith("(view)"))
 
@@ -58,7 +58,7 @@ def _table(text: str) -> Table:
 
 
 def normal(column: Column, value: Any) -> Any:
-    """Return a value in the form that is compared; None, an empty list and an empty JSON object are all NULL."""
+    """Return a value in normal form; None, an empty list and an empty JSON object are all NULL."""
     if value is None or value in ([], {}, ()):
         return None
     if column.repeated:

@@ -1,4 +1,4 @@
-"""The real client of the fake service, without the client's own repetitions: a refusal is seen at once."""
+"""The real client of the fake service, without the library's retries, so that errors are raised immediately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MARKS = [
 
 
 def client(url: str, account: str | None = None) -> Any:
-    """Return a client that asks as an account; skip where Google's library is not installed."""
+    """Return a client with an account; skip if Google's library is not installed."""
     reason = "google-cloud-bigquery is not installed: extra `bigquery`"
     bigquery = pytest.importorskip("google.cloud.bigquery", reason=reason)
     from google.auth.credentials import AnonymousCredentials
@@ -34,7 +34,7 @@ def start(asking: Any, sql: str, job_id: str | None = None, location: str | None
 
 
 def rows(job: Any) -> list[tuple[Any, ...]]:
-    """Return a query's answer."""
+    """Return the rows of a query."""
     return [tuple(row.values()) for row in job.result(job_retry=None, **ONCE)]
 
 
@@ -44,7 +44,7 @@ def ask(asking: Any, sql: str, **config: Any) -> list[tuple[Any, ...]]:
 
 
 def load(asking: Any, table: str, lines: Sequence[dict[str, Any]], **config: Any) -> Any:
-    """Return the job that loads rows into a table; into one that is there, by its schema."""
+    """Return the job that loads rows into a table, with the schema of an existing one."""
     from google.cloud import bigquery
 
     given = bigquery.LoadJobConfig(**config)

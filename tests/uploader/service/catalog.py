@@ -1,4 +1,4 @@
-"""Datasets, tables and views of the fake service, and their resources as the API answers them."""
+"""Datasets, tables and views of the fake service, and their API resources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True)
 class Dataset:
-    """One dataset; its defaults apply to tables that are made later."""
+    """One dataset; its defaults apply to tables that are created later."""
 
     project: str
     name: str
@@ -47,7 +47,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Table:
-    """One table or, where `view` is its query, one view."""
+    """One table, or one view if `view` is its query."""
 
     project: str
     dataset: str
@@ -74,7 +74,7 @@ class Table:
         return f"{schema_name(self.project, self.dataset)}.{quoted(self.name)}"
 
     def definition(self) -> str:
-        """Return DuckDB's statement that makes it."""
+        """Return DuckDB's CREATE statement."""
         columns = ", ".join(
             f"{quoted(one['name'])} {duckdb_type(one)}{' NOT NULL' if one['mode'] == 'REQUIRED' else ''}"
             for one in self.fields
@@ -108,7 +108,7 @@ class Table:
 
 
 def of_resource(given: Mapping[str, Any], dataset: Dataset, now_ms: int) -> Table:
-    """Return the table that a request describes; the dataset's defaults fill in what it leaves out."""
+    """Return the table that a request describes, with the dataset's defaults for omitted fields."""
     partitioning = given.get("timePartitioning") or {}
     view = given.get("view") or {}
     made = Table(
@@ -140,10 +140,10 @@ def with_defaults(table: Table, dataset: Dataset) -> Table:
 
 
 class Catalog:
-    """All datasets and tables by name. Names are compared as they are written."""
+    """All datasets and tables by name. Names are case-sensitive."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Create an empty catalog."""
         self.datasets: dict[tuple[str, str], Dataset] = {}
         self.tables: dict[tuple[str, str, str], Table] = {}
 
@@ -161,7 +161,7 @@ class Catalog:
         return self.tables[project, dataset, name]
 
     def find(self, project: str, dataset: str, name: str) -> Table | None:
-        """Return a table or view if it is there."""
+        """Return a table or view if it exists."""
         return self.tables.get((project, dataset, name))
 
     def add_dataset(self, dataset: Dataset) -> None:
@@ -175,7 +175,7 @@ class Catalog:
         self.tables[table.project, table.dataset, table.name] = table
 
     def remove(self, table: Table) -> None:
-        """Forget a table."""
+        """Remove a table."""
         self.tables.pop((table.project, table.dataset, table.name), None)
 
     def of_dataset(self, project: str, dataset: str) -> list[Table]:

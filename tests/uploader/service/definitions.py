@@ -1,4 +1,4 @@
-"""CREATE, DROP and ALTER of the fake service, by SQL and by the API; each one under a lock, outside of transactions."""
+"""CREATE, DROP and ALTER of the fake service, in SQL and in the API; each with a lock, outside of transactions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _check_qualified(query: exp.Expression, scope: Scope) -> None:
 
 
 def _with_properties(table: Table, tree: exp.Expression) -> Table:
-    """Return a table with what follows its columns: PARTITION BY, CLUSTER BY, OPTIONS."""
+    """Return a table with the clauses after its columns: PARTITION BY, CLUSTER BY, OPTIONS."""
     found = tree.args.get("properties")
     for one in found.expressions if found is not None else []:
         if isinstance(one, exp.PartitionedByProperty):
@@ -105,7 +105,7 @@ def _alter(service: Service, tree: exp.Expression, scope: Scope, account: str) -
 
 
 def put(service: Service, table: Table, rows: list[tuple[Any, ...]] | None = None) -> None:
-    """Add a table or view, in place of one that is there."""
+    """Add a table or view, replacing an existing one."""
     with service.engine.definitions:
         old = service.catalog.find(table.project, table.dataset, table.name)
         if old is not None:
@@ -128,7 +128,7 @@ def remove(service: Service, table: Table) -> None:
 
 
 def change_fields(service: Service, table: Table, given: list[Field]) -> Table:
-    """Give a table these columns. Raises `Refusal` for all but new NULLABLE or REPEATED ones (docs: table schemas)."""
+    """Set a table's columns. Raises `Refusal` unless they only add NULLABLE or REPEATED ones (docs: table schemas)."""
     wanted = {one["name"]: normal(one) for one in given}
     start = f"Provided Schema does not match Table {table.id}."
     if len(wanted) < len(given):

@@ -1,4 +1,4 @@
-"""The data of the fake service in DuckDB, and which changes of a table conflict.
+"""The data of the fake service in DuckDB, and the conflicts between changes of a table.
 
 Documented and modelled (cloud.google.com/bigquery/docs/data-manipulation-language, "DML statement conflicts", and
 docs/transactions, "Transaction concurrency"):
@@ -30,10 +30,10 @@ from tests.uploader.service.problems import Refusal
 
 
 class Conflict(Exception):
-    """Another change of a table came between."""
+    """A concurrent change of the table was committed."""
 
     def __init__(self, table: str) -> None:
-        """Take the table's name."""
+        """Store the table's name."""
         super().__init__(table)
         self.table = table
 
@@ -49,10 +49,10 @@ class Work:
 
 
 class Engine:
-    """A DuckDB database in memory; a transaction at a time for each job."""
+    """A DuckDB database in memory; each job has one transaction at a time."""
 
     def __init__(self) -> None:
-        """Begin with an empty database."""
+        """Create an empty database."""
         self._connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
         self._connection.execute("SET GLOBAL TimeZone = 'UTC'")
         self._connection.execute("CREATE TABLE snapshot (n BIGINT)")
@@ -61,14 +61,14 @@ class Engine:
         self._open: set[Work] = set()
         self._committed: dict[str, int] = {}
         self.definitions = threading.RLock()
-        self.changing = threading.RLock()  # a statement at a time, so that it meets claims and no half-done statement
+        self.changing = threading.RLock()  # serialises statements, so that each sees claims and no incomplete statement
 
     def close(self) -> None:
-        """Forget all data."""
+        """Remove all data."""
         self._connection.close()
 
     def begin(self, *, lasting: bool = False) -> Work:
-        """Start a transaction from a snapshot of now; `lasting` for one that BEGIN TRANSACTION opens."""
+        """Start a transaction with a snapshot; `lasting` for one that BEGIN TRANSACTION opens."""
         with self._changes:
             cursor = self._connection.cursor()
             cursor.execute("SET TimeZone = 'UTC'")
@@ -79,7 +79,7 @@ class Engine:
             return work
 
     def claim(self, work: Work, table: str) -> None:
-        """Note that a transaction updated or deleted rows of a table. Raises `Conflict` if another one did, too."""
+        """Record that a transaction updated or deleted rows of a table. Raises `Conflict` if another one did too."""
         with self._changes:
             if any(table in one.changed for one in self._open if one is not work):
                 raise Conflict(table)
@@ -88,7 +88,7 @@ class Engine:
             work.changed.add(table)
 
     def commit(self, work: Work) -> None:
-        """Make a transaction's changes visible. Raises `Conflict` if DuckDB refuses them."""
+        """Commit a transaction. Raises `Conflict` if DuckDB rejects it."""
         with self._changes:
             try:
                 work.cursor.execute("COMMIT")
@@ -100,14 +100,14 @@ class Engine:
             self._committed |= dict.fromkeys(work.changed, self._commits)
 
     def roll_back(self, work: Work) -> None:
-        """Abandon a transaction's changes."""
+        """Roll a transaction back."""
         with self._changes:
             if work in self._open:
                 work.cursor.execute("ROLLBACK")
                 self._end(work)
 
     def wait_while_changed(self, table: str, limit_s: float) -> bool:
-        """Wait until no open transaction has changed rows of a table; return whether that came in time."""
+        """Wait until no open transaction has changed rows of a table; return whether that is before the timeout."""
         ends = time.monotonic() + limit_s
         with self._changes:
             while any(table in one.changed for one in self._open):
@@ -117,7 +117,7 @@ class Engine:
 
     @contextmanager
     def autocommit(self) -> Iterator[Work]:
-        """Give a transaction that ends with the block: committed, or abandoned where it raises."""
+        """Yield a transaction that is committed at the end of the block, or rolled back after an exception."""
         work = self.begin()
         try:
             yield work
@@ -132,7 +132,7 @@ class Engine:
                 execute(work, sql)
 
     def count(self, sql: str) -> int:
-        """Return the one number that a query gives."""
+        """Return the single number that a query returns."""
         with self.autocommit() as work:
             [(found,)] = execute(work, sql).fetchall()
             return int(found)
@@ -159,7 +159,7 @@ def execute(work: Work, sql: str, given: dict[str, Any] | Sequence[Any] = ()) ->
 
 
 def _unbound(text: str) -> Refusal:
-    """Return a name that is missing, in the service's words as far as DuckDB's message gives it."""
+    """Return the error for a missing name, in the service's wording as far as DuckDB's message allows."""
     line = text.splitlines()[0]
     if 'Referenced column "' in line:
         name = line.split('"')[1]

@@ -1,4 +1,4 @@
-"""Columns of the fake service: the API's field resources, DuckDB's types, values of answers and of parameters."""
+"""Columns of the fake service: the API's field resources, DuckDB's types, values of results and parameters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def normal(field: Mapping[str, Any]) -> Field:
-    """Return a field as the API answers it, from one of a request."""
+    """Return a field as in the API's responses, from one of a request."""
     kind = str(field["type"]).upper()
     found: Field = {"name": field["name"], "type": STANDARD.get(kind, kind), "mode": field.get("mode") or "NULLABLE"}
     if field.get("description"):
@@ -61,7 +61,7 @@ def normal(field: Mapping[str, Any]) -> Field:
 
 
 def duckdb_type(field: Field) -> str:
-    """Return the type that DuckDB stores a field as."""
+    """Return the DuckDB type of a field."""
     if field["type"] == "RECORD":
         inner = ", ".join(f"{quoted(one['name'])} {duckdb_type(one)}" for one in field["fields"])
         kind = f"STRUCT({inner})"
@@ -71,7 +71,7 @@ def duckdb_type(field: Field) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name as DuckDB's SQL writes it."""
+    """Return a quoted identifier of DuckDB's SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -96,7 +96,7 @@ def _of_sql(name: str, kind: exp.DataType) -> Field:
 
 
 def of_answer(name: str, kind: Any) -> Field:
-    """Return the field of a column of an answer, from DuckDB's type."""
+    """Return the field of a result's column, from DuckDB's type."""
     text = str(kind)
     if text.endswith("[]"):
         [(_, inner)] = kind.children
@@ -110,7 +110,7 @@ def of_answer(name: str, kind: Any) -> Field:
 
 
 def row(values: Sequence[Any], fields: Sequence[Field], *, whole_timestamps: bool) -> dict[str, Any]:
-    """Return a row as the API answers it; timestamps as whole microseconds, or as seconds."""
+    """Return a row as in the API's responses, with timestamps as integer microseconds or as seconds."""
     pairs = zip(values, fields, strict=True)
     return {"f": [{"v": _value(value, field, whole_timestamps)} for value, field in pairs]}
 
@@ -166,7 +166,7 @@ def _scalar(kind: str, text: str | None) -> Any:
 
 
 def loaded(value: Any, field: Field) -> Any:
-    """Return a value of a line that is loaded, as DuckDB reads it from JSON. Raises `Refusal` for one that is refused.
+    """Return a value of a loaded line as DuckDB reads it from JSON. Raises `Refusal` for an invalid value.
 
     Source: cloud.google.com/bigquery/docs/loading-data-cloud-storage-json (data types).
     """
@@ -219,7 +219,7 @@ def _whole(value: Any) -> int:
 
 def _number(value: Any) -> float | str:
     if isinstance(value, bool):
-        raise ValueError  # noqa: TRY004 - a value that is refused, whatever its type
+        raise ValueError  # noqa: TRY004 - an invalid value, not a programming error
     found = float(value)
     return found if math.isfinite(found) else str(found)
 

@@ -1,4 +1,4 @@
-"""Jobs of the fake service: names, states, errors and statistics, as jobs.get and getQueryResults answer them.
+"""Jobs of the fake service: IDs, states, errors and statistics, as in jobs.get and getQueryResults.
 
 Source: cloud.google.com/bigquery/docs/reference/rest/v2/Job and .../jobs/getQueryResults. What goes wrong while a job
 runs is in its status; a request is refused only for what can be known without running it.
@@ -21,7 +21,7 @@ PAGE_ROWS = 10_000
 
 @dataclass(frozen=True)
 class JobKey:
-    """What names a job: an id is unique within a project and location."""
+    """The key of a job: its ID is unique within a project and location."""
 
     project: str
     location: str
@@ -35,7 +35,7 @@ class JobKey:
 
 @dataclass(eq=False)
 class Job:
-    """One job; `done` is set when it has ended."""
+    """One job; `done` is set at its end."""
 
     key: JobKey
     account: str
@@ -87,8 +87,8 @@ class Job:
                 found["numChildJobs"] = str(self.outcome.statements)
         return found
 
-    def results(self, asked: Mapping[str, str]) -> dict[str, Any]:
-        """Return a page of a query's answer. Raises the job's `Refusal`."""
+    def results(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return a page of a query's result. Raises the job's `Refusal`."""
         reference = {"projectId": self.key.project, "jobId": self.key.id, "location": self.key.location}
         found: dict[str, Any] = {"kind": "bigquery#getQueryResultsResponse", "jobReference": reference}
         if not self.done.is_set():
@@ -101,18 +101,18 @@ class Job:
             found["numDmlAffectedRows"] = str(outcome.changed)
         if outcome.fields is None:
             return found | {"totalRows": "0"}
-        page = page_of(outcome.rows, outcome.fields, asked)
+        page = page_of(outcome.rows, outcome.fields, query)
         return found | {"schema": {"fields": outcome.fields}} | page
 
 
-def page_of(rows: list[tuple[Any, ...]], fields: Any, asked: Mapping[str, str]) -> dict[str, Any]:
-    """Return the part of an answer that a request asks for, and the token of the next one."""
-    start = int(asked.get("pageToken") or asked.get("startIndex") or 0)
-    most = min(int(asked.get("maxResults") or PAGE_ROWS), PAGE_ROWS) if asked.get("maxResults") != "0" else 0
-    whole = asked.get("formatOptions.useInt64Timestamp", "").lower() == "true"
+def page_of(rows: list[tuple[Any, ...]], fields: Any, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the requested page of a result, and the token of the next one."""
+    start = int(query.get("pageToken") or query.get("startIndex") or 0)
+    most = min(int(query.get("maxResults") or PAGE_ROWS), PAGE_ROWS) if query.get("maxResults") != "0" else 0
+    integers = query.get("formatOptions.useInt64Timestamp", "").lower() == "true"
     found: dict[str, Any] = {"totalRows": str(len(rows))}
     if most:
-        found["rows"] = [row(one, fields, whole_timestamps=whole) for one in rows[start : start + most]]
+        found["rows"] = [row(one, fields, whole_timestamps=integers) for one in rows[start : start + most]]
     if start + most < len(rows):
         found["pageToken"] = str(start + most)
     return found

@@ -1,4 +1,4 @@
-"""What the fake service forbids: rights of accounts, quotas, and the sandbox.
+"""Restrictions of the fake service: permissions of accounts, quotas, and the sandbox.
 
 Sources, all below cloud.google.com/bigquery: docs/access-control (permissions), quotas (quotas and limits),
 docs/sandbox (limits).
@@ -45,7 +45,7 @@ class Quotas:
 
 @dataclass
 class Limits:
-    """Counts what is asked, and refuses what is not allowed."""
+    """Counts requests, and rejects those that are not allowed."""
 
     clock: Callable[[], float]
     quotas: Quotas = field(default_factory=Quotas)
@@ -55,7 +55,7 @@ class Limits:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def may(self, account: str, permission: str) -> bool:
-        """Return whether an account has a permission; one that is not listed has all."""
+        """Return whether an account has a permission; an account that is not listed has all."""
         return account not in self.accounts or permission in self.accounts[account]
 
     def require(self, account: str, permission: str, kind: str, name: str) -> None:
@@ -92,7 +92,7 @@ class Limits:
 
     @contextmanager
     def outstanding(self, table: str) -> Iterator[None]:
-        """Count a mutating statement on a table until the block ends. Raises `Refusal` if too many are outstanding."""
+        """Count a mutating statement of a table within the block. Raises `Refusal` if too many are outstanding."""
         key, limit = ("outstanding", table), self.quotas.statements
         try:
             if self._count(key) > (limit if limit is not None else float("inf")):

@@ -1,4 +1,4 @@
-"""Load jobs of the fake service: lines of JSON into a table, all or none.
+"""Load jobs of the fake service: JSON lines into a table, atomically.
 
 Source: cloud.google.com/bigquery/docs/loading-data-cloud-storage-json and docs/reference/rest/v2/Job
 (JobConfigurationLoad). Not modelled: other formats, schema detection, partition decorators.
@@ -58,7 +58,7 @@ def load(service: Service, account: str, config: Mapping[str, Any], content: byt
 
 
 def _target(service: Service, config: Mapping[str, Any], old: Table | None, fields: Sequence[Field]) -> Table:
-    """Return the table as it will be. Raises `Refusal` for a schema that does not fit one that is appended to."""
+    """Return the table after the load. Raises `Refusal` for a schema that does not match an existing table."""
     key = config["destinationTable"]
     if old is not None and (not fields or config.get("writeDisposition") != "WRITE_TRUNCATE"):
         _check_schema(old, fields)
@@ -86,7 +86,7 @@ def _check_schema(old: Table, fields: Sequence[Field]) -> None:
 
 
 def _checked(content: bytes, fields: Sequence[Field], config: Mapping[str, Any]) -> list[str]:
-    """Return lines whose values DuckDB reads as the service would. Raises `Refusal` with an entry for each bad row."""
+    """Convert lines for DuckDB. Raises `Refusal` with an entry for each invalid row."""
     lines, bad, position = [], [], 0
     ignored = bool(config.get("ignoreUnknownValues"))
     for line in content.splitlines(keepends=True):

@@ -1,4 +1,4 @@
-"""BigQuery's SQL as DuckDB's: names of tables, views, parameters and variables are resolved, then sqlglot translates.
+"""Translates BigQuery's SQL to DuckDB's: resolves tables, views, parameters and variables, then uses sqlglot.
 
 A view is replaced by its query, so that it reads the tables as they are now. Where the dialects differ in meaning
 (docs/bigquery.md lists what the project avoids), the fake gives DuckDB's answer. Names are compared as written.
@@ -37,7 +37,7 @@ def parsed(sql: str) -> exp.Expression:
 
 @dataclass(frozen=True)
 class Scope:
-    """What a statement's names mean: where tables are, and the values of parameters and of a script's variables.
+    """Name resolution of a statement: tables, and the values of parameters and of a script's variables.
 
     `location` is where the job runs, `now_s` the time, in seconds since 1970, that CURRENT_TIMESTAMP and CURRENT_DATE
     mean; `read` is called for every table and view that is read and may refuse it.
@@ -64,7 +64,7 @@ class Scope:
         return (*self.dataset, node.name)
 
     def table(self, node: exp.Table) -> Table:
-        """Return what a name means. Raises `Refusal` where it is missing, or in another location than the job's."""
+        """Return a name's table. Raises `Refusal` if it is missing, or in another location than the job's."""
         project, dataset, name = self.address(node)
         self.check_location(project, dataset)
         found = self.catalog.find(project, dataset, name)
@@ -104,7 +104,7 @@ def translated(tree: exp.Expression, scope: Scope) -> Translated:
 
 
 def resolve(tree: exp.Expression, scope: Scope, tables: list[Table], depth: int = 0) -> None:
-    """Put DuckDB's names in place of tables, and queries in place of views; append the tables that are read."""
+    """Replace tables by DuckDB's names and views by their queries; append the tables that are read."""
     if depth > MOST_VIEWS:
         raise problems.invalid_query("Views are nested too deeply")
     ctes = {one.alias for one in tree.find_all(exp.CTE)}
@@ -152,7 +152,7 @@ def _rename(node: exp.Table, found: Table) -> None:
 
 
 def _at(tree: exp.Expression, now_s: float) -> exp.Expression:
-    """Put a time in place of what asks for the current one."""
+    """Replace functions of the current time by a time."""
     now = datetime.fromtimestamp(now_s, UTC)
 
     def replaced(node: exp.Expression) -> exp.Expression:
@@ -166,7 +166,7 @@ def _at(tree: exp.Expression, now_s: float) -> exp.Expression:
 
 
 def _replace_variables(tree: exp.Expression, variables: Values, columns: set[str]) -> None:
-    """Put a script's variables in place of their names; a column of that name hides one."""
+    """Replace names of a script's variables by their values, unless a column has the name."""
     for node in list(tree.find_all(exp.Column)):
         if not node.table and node.name in variables and node.name not in columns:
             value = literal(*variables[node.name])
@@ -180,7 +180,7 @@ def _replace_variables(tree: exp.Expression, variables: Values, columns: set[str
 
 
 def literal(kind: str, value: Any) -> exp.Expression:
-    """Return a value as SQL of its type."""
+    """Return a value as a typed SQL literal."""
     if isinstance(value, list):
         item = kind.removeprefix("ARRAY<").removesuffix(">")
         return exp.Array(expressions=[literal(item, one) for one in value])
@@ -188,7 +188,7 @@ def literal(kind: str, value: Any) -> exp.Expression:
 
 
 def _typed_parameters(tree: exp.Expression, parameters: Values) -> dict[str, Any]:
-    """Give every parameter its type; return the values of those that the statement has."""
+    """Cast every parameter to its type; return the values of the statement's parameters."""
     used: dict[str, Any] = {}
     for node in list(tree.find_all(exp.Parameter)):
         name = node.name

@@ -1,4 +1,4 @@
-"""Refusals of the fake service: reason, HTTP status and wording follow the service's documentation.
+"""Errors of the fake service: reason, HTTP status and wording follow the service's documentation.
 
 Source: cloud.google.com/bigquery/docs/error-messages (the table of reasons and statuses); where that page gives no
 wording, the message is the one that the service is known to send.
@@ -32,7 +32,7 @@ QUOTA_PAGE = "For more information, see https://cloud.google.com/bigquery/docs/t
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """One error of the service, never changed once made. `more` are the further entries of a job's list of errors."""
+    """One immutable error of the service. `more` are the further entries of a job's list of errors."""
 
     reason: str
     message: str
@@ -50,43 +50,43 @@ class Refusal(Exception):
         return {name: value for name, value in found.items() if value is not None}
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return the error, and those that explain it."""
+        """Return the error, followed by its details."""
         return [self.entry(), *(one.entry() for one in self.more)]
 
     def body(self) -> dict[str, Any]:
-        """Return the body of an HTTP answer."""
+        """Return the body of an HTTP response."""
         found = {"code": self.status, "message": self.message, "errors": self.entries(), "status": self.reason}
         return {"error": found}
 
 
 def invalid(message: str) -> Refusal:
-    """Return a request or a value that is refused."""
+    """Return the error for an invalid request or value."""
     return Refusal("invalid", message)
 
 
 def invalid_query(message: str) -> Refusal:
-    """Return SQL that is refused."""
+    """Return the error for an invalid query."""
     return Refusal("invalidQuery", message, "query")
 
 
 def unmodelled(what: str) -> Refusal:
-    """Return that the service knows this and the fake does not."""
+    """Return the error for a feature that the fake does not implement."""
     return Refusal("notImplemented", f"The fake service does not model {what}")
 
 
 def not_found(kind: str, name: str, location: str | None = None) -> Refusal:
-    """Return that a dataset, table or job is missing, in a location if one was asked for."""
+    """Return the error for a missing dataset, table or job, with the location if one was requested."""
     where = f" was not found in location {location}" if location else ""
     return Refusal("notFound", f"Not found: {kind} {name}{where}")
 
 
 def duplicate(kind: str, name: str) -> Refusal:
-    """Return that a name is in use."""
+    """Return the error for a name in use."""
     return Refusal("duplicate", f"Already Exists: {kind} {name}")
 
 
 def denied(kind: str, name: str, permission: str) -> Refusal:
-    """Return that an account lacks a permission on a resource."""
+    """Return the error for a missing permission on a resource."""
     if kind == "Project":
         text = f"User does not have bigquery.{permission} permission in project {name}."
     else:
@@ -95,35 +95,35 @@ def denied(kind: str, name: str, permission: str) -> Refusal:
 
 
 def aborted(table: str) -> Refusal:
-    """Return that a transaction met another change of a table (docs/transactions: concurrency)."""
+    """Return the error for a conflict of transactions (docs/transactions: concurrency)."""
     return invalid_query(f"Transaction is aborted due to concurrent update against table {table}.")
 
 
 def not_serialized(table: str) -> Refusal:
-    """Return that a statement met other changes of a table too often (docs/data-manipulation-language: conflicts)."""
+    """Return the error for repeated conflicts of a statement (docs/data-manipulation-language: conflicts)."""
     return invalid_query(f"Could not serialize access to table {table} due to concurrent update")
 
 
 def too_many_statements(table: str, limit: int) -> Refusal:
-    """Return that too many statements wait to change a table (docs/data-manipulation-language: concurrent jobs)."""
+    """Return the error for too many queued statements (docs/data-manipulation-language: concurrent jobs)."""
     text = f"Too many DML statements outstanding against table {table}, limit is {limit}."
     return Refusal("resourcesExceeded", f"Resources exceeded during query execution: {text}")
 
 
 def too_many_appends(limit: int) -> Refusal:
-    """Return that a table was loaded or appended to too often today (quotas: standard tables)."""
+    """Return the error for too many loads into a table per day (quotas: standard tables)."""
     text = "Quota exceeded: Your table exceeded quota for imports or query appends per table."
     return Refusal("quotaExceeded", f"{text} {QUOTA_PAGE}", f"load_job_per_table.long: {limit}")
 
 
 def too_many_requests(reason: str, limit: int) -> Refusal:
-    """Return that an account asks too often (quotas: API requests)."""
+    """Return the error for too many requests of an account (quotas: API requests)."""
     what = "job creation requests" if reason == "jobRateLimitExceeded" else "api requests per user per method"
     return Refusal(reason, f"Exceeded rate limits: too many {what} for this user (limit {limit}/s). {QUOTA_PAGE}")
 
 
 def no_billing(what: str) -> Refusal:
-    """Return what the sandbox refuses (docs/sandbox: limits)."""
+    """Return the error for an operation that the sandbox does not allow (docs/sandbox: limits)."""
     text = f"Billing has not been enabled for this project. {what} not allowed in the free tier."
     link = "Enable billing at https://console.cloud.google.com/billing."
     return Refusal("billingNotEnabled", f"Billing not enabled: {text} {link}")

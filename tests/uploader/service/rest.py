@@ -1,4 +1,4 @@
-"""The fake service's REST surface: each documented method that the uploader and its tests use, and no other.
+"""The REST API of the fake service: only the documented methods that the uploader and its tests use.
 
 Source: cloud.google.com/bigquery/docs/reference/rest. A method that is missing answers 501 and names itself.
 """
@@ -27,8 +27,8 @@ QUERIES = r"/projects/(?P<project>[^/]+)/queries"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request: who asks, for what, and with which body."""
+class Request:
+    """One request: account, method, path and body."""
 
     account: str
     method: str
@@ -50,125 +50,125 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Given:
-    """One answer."""
+class Response:
+    """One response."""
 
     body: Mapping[str, Any] | None
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Route = Callable[["Rest", Asked, dict[str, str]], Given]
+Route = Callable[["Rest", Request, dict[str, str]], Response]
 
 
 class Rest:
-    """Answers requests from a service."""
+    """Handles requests with a service."""
 
     def __init__(self, service: Service) -> None:
-        """Take the service."""
+        """Store the service."""
         self.service = service
-        self._uploads: dict[str, tuple[Asked, bytes]] = {}
+        self._uploads: dict[str, tuple[Request, bytes]] = {}
 
-    def answer(self, asked: Asked) -> Given:
-        """Answer one request; a refusal is an answer, too."""
+    def answer(self, request: Request) -> Response:
+        """Handle one request; a `Refusal` becomes an error response."""
         try:
-            if asked.path == "/":
-                return Given({})
+            if request.path == "/":
+                return Response({})
             for method, pattern, route in ROUTES:
-                found = pattern.fullmatch(asked.path)
-                if found is not None and method == asked.method:
+                found = pattern.fullmatch(request.path)
+                if found is not None and method == request.method:
                     inserts = route in (_insert_job, _query, _upload)
-                    self.service.limits.count_request(asked.account, job=inserts)
+                    self.service.limits.count_request(request.account, job=inserts)
                     self.service.expire()
-                    return route(self, asked, found.groupdict())
-            raise problems.unmodelled(f"{asked.method} {asked.path}")
+                    return route(self, request, found.groupdict())
+            raise problems.unmodelled(f"{request.method} {request.path}")
         except problems.Refusal as refusal:
-            return Given(refusal.body(), refusal.status)
+            return Response(refusal.body(), refusal.status)
 
     # Uploads
 
-    def start_upload(self, asked: Asked) -> Given:
-        """Begin a resumable upload."""
+    def start_upload(self, request: Request) -> Response:
+        """Start a resumable upload."""
         name = uuid.uuid4().hex
-        self._uploads[name] = (asked, b"")
-        target = f"{asked.origin}/upload/bigquery/v2{asked.path.removeprefix('/upload')}"
-        return Given({}, headers={"Location": f"{target}?uploadType=resumable&upload_id={name}"})
+        self._uploads[name] = (request, b"")
+        target = f"{request.origin}/upload/bigquery/v2{request.path.removeprefix('/upload')}"
+        return Response({}, headers={"Location": f"{target}?uploadType=resumable&upload_id={name}"})
 
-    def continue_upload(self, asked: Asked, parts: dict[str, str]) -> Given:
-        """Take a part of a resumable upload; the last one starts the job."""
-        first, content = self._uploads[asked.query["upload_id"]]
-        content += asked.body
-        total = asked.headers.get("content-range", "").rpartition("/")[2]
+    def continue_upload(self, request: Request, parts: dict[str, str]) -> Response:
+        """Store a part of a resumable upload; the last one starts the job."""
+        first, content = self._uploads[request.query["upload_id"]]
+        content += request.body
+        total = request.headers.get("content-range", "").rpartition("/")[2]
         if total != "*" and len(content) >= int(total or len(content)):
-            del self._uploads[asked.query["upload_id"]]
-            job = self.service.insert(asked.account, parts["project"], first.content(), content)
-            return Given(job.resource())
-        self._uploads[asked.query["upload_id"]] = (first, content)
+            del self._uploads[request.query["upload_id"]]
+            job = self.service.insert(request.account, parts["project"], first.content(), content)
+            return Response(job.resource())
+        self._uploads[request.query["upload_id"]] = (first, content)
         headers = {"Range": f"bytes=0-{len(content) - 1}"} if content else {}
-        return Given(None, 308, headers)
+        return Response(None, 308, headers)
 
 
 # Datasets
 
 
-def _get_dataset(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+def _get_dataset(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
     found = rest.service.catalog.dataset(parts["project"], parts["dataset"])
-    rest.service.limits.require(asked.account, "datasets.get", "Dataset", found.id)
-    return Given(found.resource())
+    rest.service.limits.require(request.account, "datasets.get", "Dataset", found.id)
+    return Response(found.resource())
 
 
-def _insert_dataset(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    rest.service.limits.require(asked.account, "datasets.create", "Project", parts["project"])
-    return Given(rest.service.add_dataset(asked.content(), parts["project"]).resource())
+def _insert_dataset(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    rest.service.limits.require(request.account, "datasets.create", "Project", parts["project"])
+    return Response(rest.service.add_dataset(request.content(), parts["project"]).resource())
 
 
-def _delete_dataset(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+def _delete_dataset(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
     catalog = rest.service.catalog
     found = catalog.dataset(parts["project"], parts["dataset"])
-    rest.service.limits.require(asked.account, "datasets.delete", "Dataset", found.id)
+    rest.service.limits.require(request.account, "datasets.delete", "Dataset", found.id)
     tables = catalog.of_dataset(found.project, found.name)
-    if tables and asked.query.get("deleteContents", "").lower() != "true":
+    if tables and request.query.get("deleteContents", "").lower() != "true":
         raise problems.Refusal("resourceInUse", f"Dataset {found.id} is still in use")
     for table in tables:
         definitions.remove(rest.service, table)
     del catalog.datasets[found.project, found.name]
-    return Given(None, 204)
+    return Response(None, 204)
 
 
-def _list_datasets(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+def _list_datasets(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
     found = [one.resource() for one in rest.service.catalog.datasets.values() if one.project == parts["project"]]
-    return Given({"kind": "bigquery#datasetList", "datasets": found})
+    return Response({"kind": "bigquery#datasetList", "datasets": found})
 
 
 # Tables
 
 
-def _resource(rest: Rest, parts: dict[str, str]) -> Given:
+def _resource(rest: Rest, parts: dict[str, str]) -> Response:
     table = rest.service.catalog.table(parts["project"], parts["dataset"], parts["table"])
     location = rest.service.catalog.dataset(parts["project"], parts["dataset"]).location
-    return Given(table.resource(location, rest.service.rows(table)))
+    return Response(table.resource(location, rest.service.rows(table)))
 
 
-def _get_table(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    rest.service.limits.require(asked.account, "tables.get", "Table", _name(parts))
+def _get_table(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    rest.service.limits.require(request.account, "tables.get", "Table", _name(parts))
     return _resource(rest, parts)
 
 
-def _insert_table(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    catalog, content = rest.service.catalog, asked.content()
+def _insert_table(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    catalog, content = rest.service.catalog, request.content()
     dataset = catalog.dataset(parts["project"], parts["dataset"])
     made = of_resource(content, dataset, rest.service.now_ms())
-    rest.service.limits.require(asked.account, "tables.create", "Dataset", dataset.id)
+    rest.service.limits.require(request.account, "tables.create", "Dataset", dataset.id)
     if catalog.find(made.project, made.dataset, made.name) is not None:
         raise problems.duplicate("Table", made.id)
     definitions.put(rest.service, made)
     return _resource(rest, parts | {"table": made.name})
 
 
-def _patch_table(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    rest.service.limits.require(asked.account, "tables.update", "Table", _name(parts))
+def _patch_table(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    rest.service.limits.require(request.account, "tables.update", "Table", _name(parts))
     table = rest.service.catalog.table(parts["project"], parts["dataset"], parts["table"])
-    content = asked.content()
+    content = request.content()
     if "schema" in content:
         table = definitions.change_fields(rest.service, table, content["schema"]["fields"])
     changed: dict[str, Any] = {}
@@ -182,33 +182,33 @@ def _patch_table(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
     return _resource(rest, parts)
 
 
-def _delete_table(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    rest.service.limits.require(asked.account, "tables.delete", "Table", _name(parts))
+def _delete_table(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    rest.service.limits.require(request.account, "tables.delete", "Table", _name(parts))
     found = rest.service.catalog.table(parts["project"], parts["dataset"], parts["table"])
     definitions.remove(rest.service, found)
-    return Given(None, 204)
+    return Response(None, 204)
 
 
-def _list_tables(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+def _list_tables(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
     dataset = rest.service.catalog.dataset(parts["project"], parts["dataset"])
-    rest.service.limits.require(asked.account, "tables.list", "Dataset", dataset.id)
+    rest.service.limits.require(request.account, "tables.list", "Dataset", dataset.id)
     found = [
         one.resource(dataset.location, 0) for one in rest.service.catalog.of_dataset(dataset.project, dataset.name)
     ]
     names = ("id", "kind", "tableReference", "type", "creationTime", "expirationTime", "timePartitioning", "labels")
     tables = [{name: one[name] for name in names if name in one} for one in found]
-    return Given({"kind": "bigquery#tableList", "tables": tables, "totalItems": len(tables)})
+    return Response({"kind": "bigquery#tableList", "tables": tables, "totalItems": len(tables)})
 
 
-def _list_rows(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+def _list_rows(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
     table = rest.service.catalog.table(parts["project"], parts["dataset"], parts["table"])
-    rest.service.limits.require(asked.account, "tables.getData", "Table", table.id)
+    rest.service.limits.require(request.account, "tables.getData", "Table", table.id)
     with rest.service.engine.autocommit() as work:
         rows = execute(work, f"SELECT * FROM {table.sql}").fetchall()
-    return Given({"kind": "bigquery#tableDataList"} | page_of(rows, list(table.fields), asked.query))
+    return Response({"kind": "bigquery#tableDataList"} | page_of(rows, list(table.fields), request.query))
 
 
-def _insert_rows(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
+def _insert_rows(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
     rest.service.limits.require_billing("Streaming insert is")
     raise problems.unmodelled("tabledata.insertAll")
 
@@ -220,58 +220,58 @@ def _name(parts: dict[str, str]) -> str:
 # Jobs
 
 
-def _insert_job(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    return Given(rest.service.insert(asked.account, parts["project"], asked.content()).resource())
+def _insert_job(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    return Response(rest.service.insert(request.account, parts["project"], request.content()).resource())
 
 
-def _upload(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    if asked.query.get("uploadType") == "resumable":
-        return rest.start_upload(asked)
-    boundary = asked.headers["content-type"].partition("boundary=")[2].strip('"').encode()
-    parts_found = asked.body.split(b"--" + boundary)
-    if len(parts_found) != 4:  # the client ended while it sent
+def _upload(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    if request.query.get("uploadType") == "resumable":
+        return rest.start_upload(request)
+    boundary = request.headers["content-type"].partition("boundary=")[2].strip('"').encode()
+    parts_found = request.body.split(b"--" + boundary)
+    if len(parts_found) != 4:  # the client was killed while it sent
         raise problems.invalid("The request body is incomplete")
     _, metadata, content, _ = parts_found
     given = json.loads(metadata.partition(b"\r\n\r\n")[2])
     lines = content.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
-    return Given(rest.service.insert(asked.account, parts["project"], given, lines).resource())
+    return Response(rest.service.insert(request.account, parts["project"], given, lines).resource())
 
 
-def _continue(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    return rest.continue_upload(asked, parts)
+def _continue(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    return rest.continue_upload(request, parts)
 
 
-def _get_job(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    found = rest.service.job(asked.account, parts["project"], parts["job"], asked.query.get("location"))
-    return Given(found.resource())
+def _get_job(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    found = rest.service.job(request.account, parts["project"], parts["job"], request.query.get("location"))
+    return Response(found.resource())
 
 
-def _list_jobs(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    everyone = rest.service.limits.may(asked.account, "jobs.listAll")
+def _list_jobs(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    everyone = rest.service.limits.may(request.account, "jobs.listAll")
     found = [
         job.resource()
         for key, job in reversed(rest.service.jobs.items())
-        if key.project == parts["project"] and (everyone or job.account == asked.account)
+        if key.project == parts["project"] and (everyone or job.account == request.account)
     ]
-    return Given({"kind": "bigquery#jobList", "jobs": found})
+    return Response({"kind": "bigquery#jobList", "jobs": found})
 
 
-def _results(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    found = rest.service.job(asked.account, parts["project"], parts["job"], asked.query.get("location"))
-    found.done.wait(min(float(asked.query.get("timeoutMs") or 10_000) / 1000, LONGEST_WAIT_S))
-    return Given(found.results(asked.query))
+def _results(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    found = rest.service.job(request.account, parts["project"], parts["job"], request.query.get("location"))
+    found.done.wait(min(float(request.query.get("timeoutMs") or 10_000) / 1000, LONGEST_WAIT_S))
+    return Response(found.results(request.query))
 
 
-def _query(rest: Rest, asked: Asked, parts: dict[str, str]) -> Given:
-    given = asked.content()
+def _query(rest: Rest, request: Request, parts: dict[str, str]) -> Response:
+    given = request.content()
     config = {"query": {name: value for name, value in given.items() if name not in OF_REQUEST}}
     config |= {name: given[name] for name in ("dryRun", "labels") if name in given}
     reference = {"location": given["location"]} if "location" in given else {}
-    job = rest.service.insert(asked.account, parts["project"], {"configuration": config, "jobReference": reference})
+    job = rest.service.insert(request.account, parts["project"], {"configuration": config, "jobReference": reference})
     job.done.wait(min(float(given.get("timeoutMs") or 10_000) / 1000, LONGEST_WAIT_S))
     options = {f"formatOptions.{name}": str(value) for name, value in given.get("formatOptions", {}).items()}
     options |= {"maxResults": str(given["maxResults"])} if "maxResults" in given else {}
-    return Given(job.results(options) | {"kind": "bigquery#queryResponse"})
+    return Response(job.results(options) | {"kind": "bigquery#queryResponse"})
 
 
 OF_REQUEST = ("dryRun", "labels", "location", "timeoutMs", "formatOptions", "maxResults", "requestId", "kind")

@@ -1,4 +1,4 @@
-"""How many bytes a query reads, by a simple model of the service's on-demand pricing.
+"""The bytes that a query reads, by a simple model of the service's on-demand pricing.
 
 Source: cloud.google.com/bigquery/pricing (data size of types; at least 10 MB for each table) and
 docs/querying-partitioned-tables (pruning). A scan reads the columns that are named, of the partitions that remain after

@@ -1,6 +1,6 @@
 """The fake service on the loopback: `with Server(Service()) as url` gives what BIGQUERY_EMULATOR_HOST is set to.
 
-`url` + `/as/ALICE` is the same service as the account ALICE asks it. `requests` lists what was asked; a proxy
+`url` + `/as/ALICE` is the same service for the account ALICE. `requests` lists the requests received; a proxy
 (`tests.uploader.faulty`) may stand in front. `python -m tests.uploader.service.server` prints the URL of one without
 options and serves it until its standard input ends.
 """
@@ -14,7 +14,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.uploader.service.rest import Asked, Rest
+from tests.uploader.service.rest import Request, Rest
 from tests.uploader.service.service import Service
 
 OWNER = "owner"
@@ -22,12 +22,12 @@ PREFIX = re.compile(r"(?P<account>/as/[^/]+)?(?P<upload>/upload)?/bigquery/v2(?P
 
 
 class Server:
-    """Serves one `Service` over HTTP until its block ends."""
+    """Serves one `Service` over HTTP within a block."""
 
     def __init__(self, service: Service | None = None) -> None:
-        """Take the service, or make one without options."""
+        """Use the service, by default one without options."""
         self.service = service or Service()
-        self.requests: list[Asked] = []
+        self.requests: list[Request] = []
         self._rest = Rest(self.service)
 
     def __enter__(self) -> str:
@@ -38,12 +38,12 @@ class Server:
             disable_nagle_algorithm = True
 
             def log_message(self, format: str, *args: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
             def do_GET(self) -> None:
                 serving.handle(self)
 
-            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names that the base class asks for
+            do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names required by the base class
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -55,31 +55,31 @@ class Server:
         self._server.server_close()
         self.service.close()
 
-    def handle(self, request: BaseHTTPRequestHandler) -> None:
-        """Answer one request."""
-        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
-        split = urlsplit(request.path)
+    def handle(self, handler: BaseHTTPRequestHandler) -> None:
+        """Handle one request."""
+        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        split = urlsplit(handler.path)
         found = PREFIX.fullmatch(split.path)
         prefix = (found["account"] or "") if found is not None else ""
-        asked = Asked(
+        request = Request(
             prefix.removeprefix("/as/") or OWNER,
-            request.command,
+            handler.command,
             (found["upload"] or "") + found["path"] if found is not None else split.path,
             dict(parse_qsl(split.query)),
-            {name.lower(): value for name, value in request.headers.items()},
+            {name.lower(): value for name, value in handler.headers.items()},
             body,
-            f"http://{request.headers['Host']}{prefix}",
+            f"http://{handler.headers['Host']}{prefix}",
         )
-        if asked.path != "/":
-            self.requests.append(asked)
-        given = self._rest.answer(asked)
-        content = b"" if given.body is None else json.dumps(given.body, allow_nan=False).encode()
-        request.send_response(given.status)
-        for name, value in {"Content-Type": "application/json; charset=UTF-8", **given.headers}.items():
-            request.send_header(name, value)
-        request.send_header("Content-Length", str(len(content)))
-        request.end_headers()
-        request.wfile.write(content)
+        if request.path != "/":
+            self.requests.append(request)
+        response = self._rest.answer(request)
+        content = b"" if response.body is None else json.dumps(response.body, allow_nan=False).encode()
+        handler.send_response(response.status)
+        for name, value in {"Content-Type": "application/json; charset=UTF-8", **response.headers}.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        handler.wfile.write(content)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A fake of BigQuery's documented behaviour: datasets, tables and jobs, to be asked over REST (`server`) or directly.
+"""A fake of BigQuery's documented behaviour: datasets, tables and jobs, used over REST (`server`) or directly.
 
 The real client talks to it, and it is stricter than the emulator: names of jobs by location, errors on the job,
 snapshot isolation and its conflicts, quotas, the sandbox's lifetimes, rights of accounts. Each module says which page
@@ -37,16 +37,16 @@ SANDBOX_MS = SANDBOX_DAYS * DAY_S * 1000
 
 
 class Gate:
-    """Where statements that change rows wait, after they took their snapshot, until a test lets them go on."""
+    """A gate where mutating statements wait after their snapshot until a test opens it."""
 
     def __init__(self) -> None:
-        """Begin closed."""
+        """Create a closed gate."""
         self._changed = threading.Condition()
         self._waiting = 0
         self._open = False
 
     def wait_for(self, count: int, limit_s: float = 30.0) -> None:
-        """Wait until that many statements wait here."""
+        """Wait until a number of statements wait at the gate."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._waiting >= count, limit_s), f"{self._waiting} of {count} came"
 
@@ -58,7 +58,7 @@ class Gate:
             self._changed.wait_for(lambda: self._open)
 
     def open(self) -> None:
-        """Let all go on."""
+        """Open the gate."""
         with self._changed:
             self._open = True
             self._changed.notify_all()
@@ -66,7 +66,7 @@ class Gate:
 
 @dataclass
 class Service:
-    """A project's BigQuery; with no option set, one account with all rights and no quota but that of statements.
+    """BigQuery of one project; by default with one account with all permissions, and only the quota of statements.
 
     `clock` gives seconds since 1970; nothing expires by another. `prompt_s` is how long jobs.insert waits for a job
     before it answers; `queue_s` how long a statement waits for a transaction on its table.
@@ -80,7 +80,7 @@ class Service:
     queue_s: float = 10.0
 
     def __post_init__(self) -> None:
-        """Begin with nothing."""
+        """Create an empty service."""
         self.catalog = Catalog()
         self.engine = Engine()
         self.limits = Limits(self.clock, self.quotas, self.sandbox, self.accounts)
@@ -90,7 +90,7 @@ class Service:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Wait for jobs that run, then forget all data."""
+        """Wait for running jobs, then remove all data."""
         for job in list(self.jobs.values()):
             job.done.wait(self.queue_s)
         self.engine.close()
@@ -98,13 +98,13 @@ class Service:
     # For tests
 
     def fail(self, kind: str, *errors: Refusal) -> None:
-        """Let the next jobs of a kind end with these errors: `load`, `query`, or a statement such as `MERGE`."""
+        """Make the next jobs of a kind (`load`, `query`, or a statement such as `MERGE`) fail with these errors."""
         with self._lock:
             self._failures[kind.upper()] += errors
 
     @contextmanager
-    def held(self) -> Iterator[Gate]:
-        """Let statements that change rows, and transactions, wait after their snapshot until the block ends."""
+    def blocked(self) -> Iterator[Gate]:
+        """Block mutating statements and transactions after their snapshot until the end of the block."""
         self._gate = gate = Gate()
         try:
             yield gate
@@ -117,7 +117,7 @@ class Service:
         return [job for job in list(self.jobs.values()) if job.kind == kind.upper()]
 
     def rows(self, table: Table) -> int:
-        """Return how many rows a table has."""
+        """Return the number of rows of a table."""
         return 0 if table.view is not None else self.engine.count(f"SELECT COUNT(*) FROM {table.sql}")
 
     def hold(self) -> None:
@@ -129,11 +129,11 @@ class Service:
     # Time
 
     def now_ms(self) -> int:
-        """Return the time by the service's clock."""
+        """Return the time of the service's clock."""
         return int(self.clock() * 1000)
 
     def expire(self) -> None:
-        """Remove tables and partitions whose time has come (docs/managing-tables, docs/managing-partitioned-tables)."""
+        """Remove expired tables and partitions (docs/managing-tables, docs/managing-partitioned-tables)."""
         now_ms = self.now_ms()
         with self.engine.definitions:
             for table in list(self.catalog.tables.values()):
@@ -175,7 +175,7 @@ class Service:
     # Jobs
 
     def insert(self, account: str, project: str, given: Mapping[str, Any], content: bytes | None = None) -> Job:
-        """Start a job and wait `prompt_s` for it. Raises `Refusal` for what is known without running it."""
+        """Start a job and wait `prompt_s` for it. Raises `Refusal` for errors that are found without running it."""
         self.limits.require(account, "jobs.create", "Project", project)
         config, reference = given["configuration"], given.get("jobReference") or {}
         location = reference.get("location") or self._location(config, project)
@@ -225,7 +225,7 @@ class Service:
             raise problems.not_found("Dataset", found.id, location)
 
     def _location(self, config: Mapping[str, Any], project: str) -> str:
-        """Return where a job runs that names no location: where its data is (docs/locations)."""
+        """Return the location of a job that names none: that of its data (docs/locations)."""
         if "load" in config:
             target = config["load"]["destinationTable"]
             return self.catalog.dataset(target["projectId"], target["datasetId"]).location
@@ -254,7 +254,7 @@ class Service:
             job.error = refusal
         except Conflict as conflict:
             job.error = problems.not_serialized(conflict.table)
-        except BaseException as error:  # a thread's error would be seen nowhere else
+        except BaseException as error:  # an exception of a thread would be lost otherwise
             job.error = problems.unmodelled(f"this: {type(error).__name__}: {error}")
             raise
         finally:
@@ -302,7 +302,7 @@ class Service:
         return found
 
     def _dry_run(self, job: Job) -> Job:
-        """Return a job that only says what it would read; it is not kept."""
+        """Return the job of a dry run; it is not stored."""
         job.outcome = Run(self, job.account, self._scope(job)).estimate(job.config["query"]["query"])
         job.ended_ms = self.now_ms()
         job.done.set()

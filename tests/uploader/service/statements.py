@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.uploader.service.service import Service
 
 Answering = Callable[[exp.Expression], tuple[list[Field], list[tuple[Any, ...]]]]
-RETRIES = 3  # docs/data-manipulation-language: a statement that conflicts is run again up to three times
+RETRIES = 3  # docs/data-manipulation-language: a conflicting statement is retried up to three times
 KINDS = {
     exp.Insert: "INSERT",
     exp.Update: "UPDATE",
@@ -40,7 +40,7 @@ KINDS = {
 
 @dataclass
 class Outcome:
-    """What a query job gives: an answer, or how many rows it changed."""
+    """The result of a query job: rows, or the number of changed rows."""
 
     kind: str = "SELECT"
     fields: list[Field] | None = None
@@ -85,10 +85,10 @@ def kind_of(sql: str) -> str:
 
 
 class Run:
-    """One query job while it runs: a script's variables and its transaction."""
+    """A running query job: a script's variables and its transaction."""
 
     def __init__(self, service: Service, account: str, scope: Scope) -> None:
-        """Take who asks, and what the names of the query mean."""
+        """Store the account and the name resolution of the query."""
         self._service = service
         self._account = account
         self._scope = scope
@@ -97,7 +97,7 @@ class Run:
         self._outcome = Outcome()
 
     def run(self, sql: str) -> Outcome:
-        """Run a query. Raises `Refusal`; an open transaction is then abandoned (docs/transactions)."""
+        """Run a query. Raises `Refusal` after rolling back an open transaction (docs/transactions)."""
         statements = split(sql)
         if not statements:
             raise problems.invalid_query("Syntax error: Unexpected end of statement")
@@ -111,7 +111,7 @@ class Run:
         return self._outcome
 
     def estimate(self, sql: str) -> Outcome:
-        """Return what a query would read, without running it. Raises `Refusal`."""
+        """Return the bytes that a query would read, without running it. Raises `Refusal`."""
         self._outcome.kind = kind_of(sql)
         for statement in split(sql):
             tree = parsed(statement) if self._outcome.kind != "SCRIPT" else None
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def scope(self) -> Scope:
-        """What names mean now."""
+        """The current name resolution."""
         return replace(self._scope, variables=self._variables)
 
     def _one(self, sql: str) -> None:
@@ -236,7 +236,7 @@ class Run:
             return fields, found.fetchall()
 
     def _describe(self, tree: exp.Expression) -> tuple[list[Field], list[tuple[Any, ...]]]:
-        """Return what a view's query answers, without running it."""
+        """Return the columns of a view's query, without running it."""
         return self._described(translated(_named(tree), self.scope)), []
 
     def _described(self, ready: Translated) -> list[Field]:
@@ -295,17 +295,17 @@ class Run:
 
 
 class Change:
-    """One statement that changes rows of a table."""
+    """One mutating statement of a table."""
 
     def __init__(self, tree: exp.Expression, target: Table, scope: Scope) -> None:
-        """Translate it."""
+        """Translate the statement."""
         self.target = target
         self._tree = _plain(tree, target)
         self.ready: Translated = translated(self._tree, scope)
         self._matches = self._matching(scope)
 
     def apply(self, service: Service, work: Work) -> int:
-        """Make the change within a transaction and return how many rows it concerns. Raises `Conflict`, `Refusal`."""
+        """Run the change in a transaction and return the number of affected rows. Raises `Conflict`, `Refusal`."""
         with service.engine.changing:
             return self._applied(service, work)
 
@@ -325,7 +325,7 @@ class Change:
         return int(count)
 
     def _matching(self, scope: Scope) -> Translated | None:
-        """Return what counts, of a MERGE that changes rows that are there, the source rows of each of them."""
+        """Return the query that counts the source rows of each existing row that a MERGE changes."""
         if not isinstance(self._tree, exp.Merge):
             return None
         whens = self._tree.args["whens"].expressions
@@ -341,7 +341,7 @@ class Change:
 
 
 def _plain(tree: exp.Expression, target: Table | None = None) -> exp.Expression:
-    """Return a statement as DuckDB understands it: plain names to assign to, and the columns of INSERT ROW."""
+    """Return a statement for DuckDB: with unqualified names in assignments, and the columns of INSERT ROW."""
     tree = tree.copy()
     if isinstance(tree, exp.Delete) and not tree.this:
         tree.set("this", tree.args["tables"][0])
@@ -359,7 +359,7 @@ def _plain(tree: exp.Expression, target: Table | None = None) -> exp.Expression:
 
 
 def _named(tree: exp.Expression) -> exp.Expression:
-    """Return a query whose columns have names: those without one are f0_, f1_ ..."""
+    """Return a query with names for unnamed columns: f0_, f1_ ..."""
     tree, number = tree.copy(), 0
     if isinstance(tree, exp.Select):
         for item in list(tree.expressions):
@@ -392,4 +392,4 @@ class _Same:
         return self._work
 
     def __exit__(self, *what: object) -> None:
-        """Leave it open."""
+        """Keep the transaction open."""

@@ -1,4 +1,4 @@
-"""Which changes of a table conflict on the fake service, seen through the real client."""
+"""Conflicts between changes of a table on the fake service, with the real client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHERE NOT EXISTS (SELECT 1 FROM {T} AS T WHERE T.day BETWEEN DATE '2026-01-01' A
 QUALIFY ROW_NUMBER() OVER (PARTITION BY k ORDER BY v) = 1;
 SET added = @@row_count;
 COMMIT TRANSACTION;
-SELECT added, (SELECT COUNT(*) FROM {T} WHERE k IN (SELECT k FROM {S})) AS held
+SELECT added, (SELECT COUNT(*) FROM {T} WHERE k IN (SELECT k FROM {S})) AS present
 """
 CREATE = "(day DATE NOT NULL, k INT64, v INT64) PARTITION BY day CLUSTER BY k"
 DAY = "2026-01-01"
@@ -58,9 +58,9 @@ def keys(asking: Any) -> list[int]:
 
 
 def together(service: Service, asking: Any, *statements: str) -> list[Any]:
-    """Start statements that all take their snapshot before any of them writes; return their jobs once they ended."""
+    """Start statements that all take their snapshot before any of them writes; return their completed jobs."""
     service.prompt_s = 0.01
-    with service.held() as gate:
+    with service.blocked() as gate:
         jobs = [start(asking, sql) for sql in statements]
         gate.wait_for(len(statements))
     for job in jobs:
@@ -106,11 +106,11 @@ def test_many_uploaders_that_retry_on_abort_add_each_key_once(asking: Any) -> No
     def push(number: int) -> int:
         for _ in range(100):
             try:
-                [(added, held)] = ask(asking, SCRIPT)
+                [(added, present)] = ask(asking, SCRIPT)
             except BadRequest as error:
                 assert "Transaction is aborted due to concurrent update" in str(error)
             else:
-                assert held == 2
+                assert present == 2
                 return int(added)
         raise AssertionError("always aborted")
 
@@ -149,7 +149,7 @@ def test_statement_outside_of_a_transaction_waits_for_one_and_sees_its_changes(s
 
 
 def test_statement_that_meets_others_too_often_could_not_be_serialized(service: Service, asking: Any) -> None:
-    """docs/data-manipulation-language: a statement that conflicts is run again up to three times, then fails."""
+    """docs/data-manipulation-language: a conflicting statement is retried up to three times, then fails."""
     ask(asking, MERGE)
     work = service.engine.begin(lasting=True)
     service.engine.claim(work, "some-project:d.t")
@@ -165,7 +165,7 @@ def test_more_outstanding_statements_than_the_limit_end_with_resources_exceeded(
     """docs/data-manipulation-language, concurrent jobs: statements past the queue's length fail, on the job."""
     ask(asking, MERGE)
     service.limits.quotas = Quotas(statements=2)
-    with service.held() as gate:
+    with service.blocked() as gate:
         service.prompt_s = 0.01
         waiting = [start(asking, UPDATE) for _ in range(2)]
         gate.wait_for(2)
@@ -193,7 +193,7 @@ def test_transaction_that_fails_leaves_nothing(asking: Any) -> None:
 def test_transaction_sees_its_own_changes_and_one_snapshot_of_all_else(service: Service, asking: Any) -> None:
     """docs/transactions: during a transaction, all reads return a consistent snapshot."""
     service.prompt_s = 0.01
-    with service.held() as gate:
+    with service.blocked() as gate:
         reading = start(asking, f"BEGIN TRANSACTION; SELECT COUNT(*) FROM {S}; COMMIT TRANSACTION")
         gate.wait_for(1)
         load(asking, "some-project.d.s", [{"day": DAY, "k": 3, "v": 30}]).result()

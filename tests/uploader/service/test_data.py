@@ -1,4 +1,4 @@
-"""Data of the fake service through the real client: types, loads, queries, definitions, bytes that are read."""
+"""Data of the fake service with the real client: types, loads, queries, definitions, bytes read."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_load_whose_schema_differs_from_the_table_is_refused(asking: Any) -> Non
 
 
 def test_json_text_stays_text_in_a_json_column(asking: Any) -> None:
-    """docs/reference/standard-sql/json-data: a load job keeps the value as it is; the emulator parses texts."""
+    """docs/reference/standard-sql/json-data: a load job does not change the value; the emulator parses strings."""
     load(asking, TABLE, [{"day": "2026-01-01", "facts": '{"a": 1}'}]).result()
     assert ask(asking, f"SELECT JSON_TYPE(facts) FROM `{TABLE}`")[0][0].lower() in ("string", "varchar")
 

@@ -1,4 +1,4 @@
-"""Jobs of the fake service through the real client: names, locations, errors, rights, quotas, the sandbox."""
+"""Jobs of the fake service with the real client: IDs, locations, errors, permissions, quotas, the sandbox."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_S = 24 * 3600
 
 @contextmanager
 def serving(location: str = "US", **options: Any) -> Iterator[tuple[Server, str, Any]]:
-    """Serve a dataset with one table; gives server, URL and a client with all rights."""
+    """Serve a dataset with one table; yields server, URL and a client with all permissions."""
     server = Server(Service(**options))
     with server as url:
         from google.cloud import bigquery
@@ -70,7 +70,7 @@ def test_job_outside_of_the_multi_regions_is_found_only_with_its_location() -> N
 
 
 def test_query_in_another_location_than_its_dataset_finds_no_dataset() -> None:
-    """docs/locations: a query runs where the datasets are that it references."""
+    """docs/locations: a query runs in the location of the datasets that it references."""
     with serving("europe-west1") as (_, _, asking):
         job = start(asking, f"SELECT * FROM `{TABLE}`", location="US")
         assert job.error_result["reason"] == "notFound"
@@ -88,7 +88,7 @@ def test_load_in_another_location_than_its_dataset_is_refused() -> None:
 
 
 def test_bad_rows_are_errors_of_the_job_and_no_row_is_loaded() -> None:
-    """docs/reference/rest/v2/Job, JobStatus: errorResult is the final error, errors list what led to it."""
+    """docs/reference/rest/v2/Job, JobStatus: errorResult is the final error, errors lists its causes."""
     with serving() as (_, _, asking):
         lines: list[dict[str, Any]] = [
             {"day": DAY, "k": 1},
@@ -206,7 +206,7 @@ def test_sandbox_removes_rows_of_old_days_on_load_and_tables_and_views_after_60_
 
 
 def test_staging_tables_expire_with_their_datasets_default() -> None:
-    """docs/reference/rest/v2/datasets: defaultTableExpirationMs is the lifetime of tables that are made later."""
+    """docs/reference/rest/v2/datasets: defaultTableExpirationMs is the lifetime of tables created later."""
     from google.cloud import bigquery
 
     now = [NOON_2026_01_02]
@@ -237,7 +237,7 @@ def test_account_that_may_only_run_jobs_sees_its_own_jobs_alone() -> None:
         assert list(bob.list_jobs()) == []
 
 
-def test_account_that_may_read_but_not_write_is_told_the_permission() -> None:
+def test_missing_permission_of_a_read_only_account_is_named() -> None:
     """docs/access-control: DML and load jobs need tables.updateData; a job that lacks it ends with accessDenied."""
     with serving(accounts={"reader": JOB_USER | DATA_VIEWER, "runner": JOB_USER}) as (_, url, _):
         reader, runner = client(url, "reader"), client(url, "runner")
