@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis import parallel, primary
-from analysis.beside import NOTHING, Beside, same_work
-from analysis.cell_statistics import STATISTICS, STEP_TIME_NAME, values
-from analysis.changes import Assessment, Change, VersionChange
-from analysis.compare import CellSummary, Ratio, Row, work_key
-from analysis.history import Session
-from analysis.league_means import suite
-from analysis.roofline import Share
-from analysis.statistics import Estimate
-from records.findings import Finding, Kind
-from records.schema import MEASURED
-from records.settings import BACKENDS
-from records.task import METRICS as TASK_METRICS
-from records.task import PREFIX
+from keras_matrix.analysis.comparison import primary_metric
+from keras_matrix.analysis.comparison.context import NOTHING, Beside, same_work
+from keras_matrix.analysis.comparison.table import CellSummary, Ratio, Row, work_key
+from keras_matrix.analysis.fc import parallel
+from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
+from keras_matrix.analysis.history.sessions import Session
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME, values
+from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.records.findings import Finding, Kind
+from keras_matrix.records.schema import MEASURED
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.task import METRICS as TASK_METRICS
+from keras_matrix.records.task import PREFIX
 
 STEP_TIME = STEP_TIME_NAME
 VERSIONS = {
@@ -133,7 +134,7 @@ def _made(base: Finding, kind: Kind, metric: str, method: str, **changes: Any) -
 
 def _metric(cell: CellSummary) -> str:
     """Return the name of the measurement that a cell is compared by: of an external command its primary metric."""
-    if cell.figure is primary.STEP_TIME:
+    if cell.figure is primary_metric.STEP_TIME:
         return STEP_TIME
     return f"{TASK_METRICS}.{cell.figure.name}"
 

@@ -15,12 +15,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.gate import Outcome, Rule, judge
-from analysis.kinds import Kind
-from analysis.statistics import CONFIDENCE, MIN_BLOCKS, of_logs, paired_logs
-from analysis.versus import versus
-from records.schema import MEASURED, Record
-from records.store import latest_attempts
+from keras_matrix.analysis.comparison.versus import versus
+from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
+from keras_matrix.analysis.regression.regression_kinds import Kind
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, of_logs, paired_logs
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.store import latest_attempts
 
 Labelled = tuple[Sequence[Record], Sequence[Record]]
 """The records of the two labels of one session."""

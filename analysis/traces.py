@@ -19,9 +19,9 @@ from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
-from records.traces import neutral
-from records.traces.neutral import MOST_NS, WORKING, Head, Kind, Span, Track, covered
-from records.traces.table import Gap, Part, Table
+from keras_matrix.records.traces import neutral
+from keras_matrix.records.traces.neutral import MOST_NS, WORKING, Head, Kind, Span, Track, covered
+from keras_matrix.records.traces.table import Gap, Part, Table
 
 MOST_PARTS = 500
 MOST_GAPS = 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.corrections import DECAY, LAYOUT, PIXELS, RESCALING, SOFTMAX, TRANSPOSED_TWICE
-from models.workload import Built, Param, Request, workload
+from keras_matrix.models.corrections import DECAY, LAYOUT, PIXELS, RESCALING, SOFTMAX, TRANSPOSED_TWICE
+from keras_matrix.models.workload import Built, Param, Request, workload
 
 CLASSES = 1000
 
@@ -57,8 +57,8 @@ def efficientnet_v2_b0(request: Request) -> Built:
 def _classifier(request: Request, application: Any, decay: float, **options: bool) -> Built:
     import keras
 
-    from models.inputs.images import Images, image_samples
-    from models.layers.heads import probabilities, rmsprop
+    from keras_matrix.models.inputs.images import Images, image_samples
+    from keras_matrix.models.layers.heads import probabilities, rmsprop
 
     images = Images(request.integer("image_size"), 3, CLASSES)
     logits = application(weights=None, input_shape=images.shape, classes=CLASSES, classifier_activation=None, **options)

@@ -4,9 +4,9 @@ Promise: every figure is taken from the built model at its default parameters, n
 of the forward pass on one sample: two per multiply-add of every matrix product and convolution (loops included), as
 PyTorch's counter sees them; element-wise work is not counted.
 
-Usage: python -m models.catalog            write catalog.json
-       python -m models.catalog --check    say whether it is current
-       python -m models.catalog --table    print it as the table of docs/workloads.md
+Usage: python -m keras_matrix.models.catalog            write catalog.json
+       python -m keras_matrix.models.catalog --check    say whether it is current
+       python -m keras_matrix.models.catalog --table    print it as the table of docs/workloads.md
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.registry import workloads
-from models.workload import Param, Request, Workload
+from keras_matrix.models.registry import workloads
+from keras_matrix.models.workload import Param, Request, Workload
 
 CATALOG = Path(__file__).with_name("catalog.json")
 VERSION = 1
@@ -65,7 +65,7 @@ def forward(model: Any, x: Any) -> tuple[int, list[int]]:
     """
     import torch
 
-    from models.flops.torch import counted
+    from keras_matrix.models.flops.torch import counted
 
     outputs: list[Any] = []
     with torch.no_grad():
@@ -91,14 +91,17 @@ def main(arguments: list[str]) -> int:
         print(table(json.loads(CATALOG.read_text(encoding="utf-8"))), end="")
         return 0
     if arguments not in ([], ["--check"]):
-        print(f"usage: python -m models.catalog [--check | --table]. Received: {' '.join(arguments)}", file=sys.stderr)
+        print(
+            f"usage: python -m keras_matrix.models.catalog [--check | --table]. Received: {' '.join(arguments)}",
+            file=sys.stderr,
+        )
         return 2
     os.environ["KERAS_BACKEND"] = "torch"
     current = text(catalog())
     if not arguments:
         CATALOG.write_text(current, encoding="utf-8")
     elif not CATALOG.is_file() or CATALOG.read_text(encoding="utf-8") != current:
-        print("models/catalog.json is not current; run: python -m models.catalog", file=sys.stderr)
+        print("models/catalog.json is not current; run: python -m keras_matrix.models.catalog", file=sys.stderr)
         return 1
     return 0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from models.corrections import DECAY, LABELS, LAYOUT, PIXELS
-from models.workload import Built, Param, Request, workload
+from keras_matrix.models.corrections import DECAY, LABELS, LAYOUT, PIXELS
+from keras_matrix.models.workload import Built, Param, Request, workload
 
 
 @workload(
@@ -17,8 +17,8 @@ def cifar10_cnn(request: Request) -> Built:
     import keras
     from keras import layers
 
-    from models.inputs.images import Images, image_samples
-    from models.layers.heads import probabilities, rmsprop
+    from keras_matrix.models.inputs.images import Images, image_samples
+    from keras_matrix.models.layers.heads import probabilities, rmsprop
 
     images = Images(request.integer("image_size"), 3, 10)
     inputs = x = keras.Input(images.shape)

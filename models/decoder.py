@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.workload import Built, Param, Request, workload
+from keras_matrix.models.workload import Built, Param, Request, workload
 
 
 @workload(
@@ -22,9 +22,9 @@ def decoder_lm(request: Request) -> Built:
     import keras
     from keras import layers
 
-    from models.inputs import synthetic
-    from models.layers.attention import Positions, check_heads, pre_norm_block
-    from models.layers.heads import float_logits
+    from keras_matrix.models.inputs import synthetic
+    from keras_matrix.models.layers.attention import Positions, check_heads, pre_norm_block
+    from keras_matrix.models.layers.heads import float_logits
 
     length, width, heads, vocabulary = map(request.integer, ("sequence_length", "width", "heads", "vocabulary"))
     check_heads("decoder_lm", width, heads)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.corrections import BOOLEANS, LABELS, PIXELS, TEXT_TARGETS, UNITS
-from models.workload import Built, Param, Request, Samples, UnsupportedWorkload, workload
+from keras_matrix.models.corrections import BOOLEANS, LABELS, PIXELS, TEXT_TARGETS, UNITS
+from keras_matrix.models.workload import Built, Param, Request, Samples, UnsupportedWorkload, workload
 
 FEATURES = 60
 LENGTH = Param("sequence_length", 40, "Steps in a sequence.", minimum=1, maximum=4096)
@@ -54,8 +54,8 @@ def mnist_irnn(request: Request) -> Built:
     import keras
     from keras import initializers, layers
 
-    from models.inputs.images import Images, image_samples
-    from models.layers.heads import probabilities, rmsprop
+    from keras_matrix.models.inputs.images import Images, image_samples
+    from keras_matrix.models.layers.heads import probabilities, rmsprop
 
     size = request.integer("image_size")
     inputs = keras.Input((size * size, 1))
@@ -75,7 +75,7 @@ def _next_character(request: Request, layer: Any) -> Built:
     import keras
     from keras import layers
 
-    from models.layers.heads import probabilities, rmsprop
+    from keras_matrix.models.layers.heads import probabilities, rmsprop
 
     if (dtype := keras.config.dtype_policy().variable_dtype) not in ("float32", "float64"):
         raise UnsupportedWorkload(
@@ -91,7 +91,7 @@ def _next_character(request: Request, layer: Any) -> Built:
 
 
 def _sequences(shape: tuple[int, int]) -> Samples:
-    from models.inputs import synthetic
+    from keras_matrix.models.inputs import synthetic
 
     def samples(count: int, seed: int) -> tuple[Any, Any]:
         x = synthetic.booleans(count, shape, seed)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
-from models.workload import Built, Request, Workload, near_name
+from keras_matrix.models.workload import Built, Request, Workload, near_name
 
 # The one line to add for a new file of workloads.
 FAMILIES = (
@@ -42,10 +42,10 @@ def workloads() -> dict[str, Workload]:
 def load(name: str) -> Callable[[Request], Built]:
     """The build function of a registered name, or of a user's own `package.module:function`.
 
-    Raises UnknownWorkload for an unknown name; see `models.user` for what a user's own workload must return.
+    Raises UnknownWorkload for an unknown name; see `models.user_workload` for what a user's own workload must return.
     """
     if ":" in name:
-        from models.user import user_workload
+        from keras_matrix.models.user_workload import user_workload
 
         return user_workload(name)
     known = workloads()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from models.corrections import FROM_LOGITS, LAYOUT, PIXELS, POOLING, TF_DECAY, TRAINING
-from models.workload import Built, Param, Request, workload
+from keras_matrix.models.corrections import FROM_LOGITS, LAYOUT, PIXELS, POOLING, TF_DECAY, TRAINING
+from keras_matrix.models.workload import Built, Param, Request, workload
 
 
 @workload(
@@ -15,9 +15,9 @@ def resnet50_subclass(request: Request) -> Built:
     """ResNet50 as nested subclasses of keras.Model, a thousand classes."""
     import keras
 
-    from models.inputs.images import Images, image_samples
-    from models.layers.heads import rmsprop
-    from models.layers.residual import ResNet50
+    from keras_matrix.models.inputs.images import Images, image_samples
+    from keras_matrix.models.layers.heads import rmsprop
+    from keras_matrix.models.layers.residual import ResNet50
 
     images = Images(request.integer("image_size"), 3, 1000)
     model = ResNet50(images.classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.workload import Built, Param, Request, workload
+from keras_matrix.models.workload import Built, Param, Request, workload
 
 VOCABULARY = 30522
 POSITIONS = 512
@@ -26,9 +26,9 @@ def bert(request: Request) -> Built:
     import keras
     from keras import layers
 
-    from models.inputs import synthetic
-    from models.layers.attention import Positions, post_norm_block
-    from models.layers.heads import float_logits
+    from keras_matrix.models.inputs import synthetic
+    from keras_matrix.models.layers.attention import Positions, post_norm_block
+    from keras_matrix.models.layers.heads import float_logits
 
     depth, width, heads, hidden = SIZES[request.text("size")]
     length = request.integer("sequence_length")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.workload import Built, Param, Request, workload
+from keras_matrix.models.workload import Built, Param, Request, workload
 
 
 @workload(
@@ -18,9 +18,9 @@ def vit_tiny(request: Request) -> Built:
     import keras
     from keras import layers
 
-    from models.inputs.images import Images, image_samples
-    from models.layers.attention import ClassToken, Positions, pre_norm_block
-    from models.layers.heads import probabilities
+    from keras_matrix.models.inputs.images import Images, image_samples
+    from keras_matrix.models.layers.attention import ClassToken, Positions, pre_norm_block
+    from keras_matrix.models.layers.heads import probabilities
 
     images, patch = Images(request.integer("image_size"), 3, 1000), request.integer("patch_size")
     if images.size % patch:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from records.codec import CodecError, decode, loads, to_json
-from records.store import Problem, StoreFailure
+from keras_matrix.records.codec import CodecError, decode, loads, to_json
+from keras_matrix.records.store import Problem, StoreFailure
 
 FILE = "history.jsonl"
 VERSION = 1

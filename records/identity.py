@@ -10,8 +10,8 @@ import re
 from dataclasses import fields
 from datetime import datetime
 
-from records.codec import canonical
-from records.settings import Settings
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.settings import Settings
 
 CELL_ID = re.compile(r"[0-9a-f]{16}")
 RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")

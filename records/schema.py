@@ -16,13 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from records.fc import Parallel
-from records.meaning import about
-from records.settings import Settings
-from records.task import TaskRun
-from records.traces.asked import Traced
-from records.usage import Usage
-from records.work_done import WorkDone
+from keras_matrix.records.fc.spec import Parallel
+from keras_matrix.records.field_docs import about
+from keras_matrix.records.instruments.usage import Usage
+from keras_matrix.records.instruments.work_done import WorkDone
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.task import TaskRun
+from keras_matrix.records.traces.request import Traced
 
 SCHEMA_VERSION = 3
 

@@ -32,8 +32,8 @@ class Settings:
     `steps_per_epoch` may be a number, "seed" (ceil(samples / batch_size)) or "auto" (the smallest number, the same for
     every backend of a workload, that makes each backend's epoch at least 0.5 s). The number that was used is in the
     record's `resolved`, so that the identity of a cell does not change with the speed of the day. `cpus` is a list in
-    the spelling of `records.cpu_list`, a count, or "all". The last five have defaults so that records written before
-    there were any can still be read.
+    the spelling of `records.host.cpu_list`, a count, or "all". The last five have defaults so that records written
+    before there were any can still be read.
 
     `set_by_matrix` lists, for a user's own workload, which of `OWN_OPTIONS` the matrix sets, joined by commas; the
     others are left to the workload, and the record's `resolved` says what they became.

@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from records.codec import CodecError, canonical, decode, dumps, loads
-from records.files import publish, write_synced
-from records.identity import RUN_ID
-from records.schema import SCHEMA_VERSION, Record
-from records.usage import COURSES, Course, course_name
+from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
+from keras_matrix.records.files import publish, write_synced
+from keras_matrix.records.identity import RUN_ID
+from keras_matrix.records.instruments.usage import COURSES, Course, course_name
+from keras_matrix.records.schema import SCHEMA_VERSION, Record
 
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
 RECORD_LIMIT_BYTES = 4 << 20

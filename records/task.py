@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from records.usage import MemoryUse
+from keras_matrix.records.instruments.usage import MemoryUse
 
 PREFIX = "task "
 DEFINITION = "definition"

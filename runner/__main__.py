@@ -2,6 +2,6 @@
 
 import sys
 
-from runner.cli.main import main
+from keras_matrix.runner.cli.main import main
 
 sys.exit(main())

@@ -7,7 +7,7 @@
     ├── InfrastructureError     3   the world around the cells failed; no cell is to blame
     │   ├── StoreError          3   the results folder cannot be read or written
     │   └── ExecutorError       3   cells cannot be started at all
-    │       └── EngineGone      3   the container engine does not answer (runner.executors.engine)
+    │       └── EngineGone      3   the container engine does not answer (runner.executors.docker.engine)
     └── Interrupted           130   a signal asked the runner to stop
 
 `runner gate` also ends with 4 (regressed) and 5 (undecided), which are verdicts and no errors.

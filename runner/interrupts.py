@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from runner.errors import Interrupted
+from keras_matrix.runner.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

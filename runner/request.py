@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.seams import Seams
+from keras_matrix.runner.measure.seams import Seams
 
 if TYPE_CHECKING:
-    from runner.executors.registry import Executors
-    from runner.matrix import Cell, Matrix
-    from runner.overrides import Overrides
-    from runner.service import Service
+    from keras_matrix.runner.executors.registry import Executors
+    from keras_matrix.runner.matrix.overrides import Overrides
+    from keras_matrix.runner.matrix.reader import Cell, Matrix
+    from keras_matrix.runner.matrix.service_selection import Service
 
 MATRIX = Path("matrix.yaml")
 
@@ -33,8 +33,8 @@ class CellChoice:
 
         Raises `InputError`.
         """
-        from runner.largest_cells import refuse
-        from runner.matrix import load
+        from keras_matrix.runner.matrix.reader import load
+        from keras_matrix.runner.plan.largest_cells import refuse
 
         matrix, cells = self.cells_of(load(self.matrix))
         if not largest:
@@ -46,12 +46,12 @@ class CellChoice:
 
         Raises `InputError`.
         """
-        from runner.matrix import expand
+        from keras_matrix.runner.matrix.reader import expand
 
         if self.service is None:
             return matrix, expand(matrix, self.overrides)
-        from runner.mounted import missing
-        from runner.service import chosen
+        from keras_matrix.runner.host.mounts import missing
+        from keras_matrix.runner.matrix.service_selection import chosen
 
         roots = [Path.cwd(), self.matrix.resolve().parent]
         cells, left_out = chosen(matrix, self.service, self.overrides, lambda cell: missing(cell, roots))

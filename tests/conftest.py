@@ -11,9 +11,9 @@ from typing import Any
 import hypothesis
 import pytest
 
-from records.identity import cell_id
-from records.procfs import Tree
-from records.schema import (
+from keras_matrix.records.host.procfs import Tree
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import (
     SCHEMA_VERSION,
     DeviceProof,
     Evidence,
@@ -27,9 +27,9 @@ from records.schema import (
     Surroundings,
     Times,
 )
-from records.settings import Settings
-from runner import machine_type
-from runner.preflight.cells import installed
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.checks.preflight.cells import installed
+from keras_matrix.runner.host import machine_type
 from tests import gpu_tier
 from tests.golden import Golden
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from records import peaks
-from records.codec import to_json
-from records.fc import Task
-from records.peaks import fingerprint
-from records.schema import (
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.instruments import peaks
+from keras_matrix.records.instruments.peaks import fingerprint
+from keras_matrix.records.instruments.usage import MemoryUse, PowerUse, ShareUse, Usage
+from keras_matrix.records.schema import (
     DeviceProof,
     GpuEpochs,
     Learning,
@@ -26,14 +27,13 @@ from records.schema import (
     Surroundings,
     Times,
 )
-from records.settings import BACKENDS, Settings
-from records.store import Run
-from records.usage import MemoryUse, PowerUse, ShareUse, Usage
-from runner.cli.stored import Findings, update_findings
+from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.store import Run
+from keras_matrix.runner.cli.look.stored import Findings, update_findings
 from tests.conftest import MACHINE, make_record, make_settings
-from tests.fc_made_up import fc_records
-from tests.peaks_made_up import gemm, make_peaks, stream
 from tests.sessions import run_name, store_session
+from tests.synthetic_fc import fc_records
+from tests.synthetic_peaks import gemm, make_peaks, stream
 
 A100 = "NVIDIA A100-SXM4-40GB"
 GPU_MACHINE = replace(MACHINE, logical_cpus=12, gpus=[A100], gpu_driver="580.95.05")

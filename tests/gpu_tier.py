@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from records.procfs import Tree
-from runner.preflight.builds import DISTRIBUTIONS, CpuBuild, build_of
-from runner.surroundings.gpus.state import has_driver
+from keras_matrix.records.host.procfs import Tree
+from keras_matrix.runner.checks.preflight.builds import DISTRIBUTIONS, CpuBuild, build_of
+from keras_matrix.runner.host.gpus.state import has_driver
 
 
 def why_not(backend: str | None, versions: Mapping[str, str], tree: Tree) -> str | None:

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from records.codec import dumps
-from records.schema import Record, Status
-from records.store import Results, latest_attempts
+from keras_matrix.records.codec import dumps
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.store import Results, latest_attempts
 from tests.conftest import make_record
 
 FIRST = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)

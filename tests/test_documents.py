@@ -7,36 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from analysis import (
-    changes,
-    epochs,
-    explanations,
-    fc,
-    flops,
-    gate,
-    history,
-    kinds,
-    parity,
-    processes,
-    roofline,
-    same_work,
-    shortfall,
-)
-from analysis import statistics as figures
-from analysis.sequential import LOOKS, PRECISION_TARGET
-from analysis.surroundings import activity, disturbance, gpu, resolution, setting
-from analysis.surroundings.findings import Limit
-from models.fc.layout import BATCH_SCALE
-from models.fc.ranks import MEETING_LIMIT_S
-from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
-from records.fc import LEARNING_RATE
-from records.usage import MOST_POINTS
-from runner import campaign, judge
-from runner.executors.sampling import PSS_SHARE
-from runner.fc import GROUP
-from uploader import bigquery, ddl
-from uploader.cli.flags import DEADLINE_MIN
-from uploader.schema import LONGEST_ROW_BYTES
+from keras_matrix.analysis.comparison import same_work
+from keras_matrix.analysis.fc import cells, gap_to_peak
+from keras_matrix.analysis.hardware import flops, roofline
+from keras_matrix.analysis.history import change_points, sessions
+from keras_matrix.analysis.parity import deviations, explanations
+from keras_matrix.analysis.regression import gate, regression_kinds
+from keras_matrix.analysis.stats import blocks as figures
+from keras_matrix.analysis.stats import epochs, processes
+from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
+from keras_matrix.analysis.surroundings import activity, disturbance, gpu, resolution, setting
+from keras_matrix.analysis.surroundings.findings import Limit
+from keras_matrix.models.fc.layout import BATCH_SCALE
+from keras_matrix.models.fc.ranks import MEETING_LIMIT_S
+from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
+from keras_matrix.records.fc.spec import LEARNING_RATE
+from keras_matrix.records.instruments.usage import MOST_POINTS
+from keras_matrix.runner.checks.fc import GROUP
+from keras_matrix.runner.executors.supervise.sampling import PSS_SHARE
+from keras_matrix.runner.measure import judge, scheduler
+from keras_matrix.uploader.bigquery import ddl, warehouse
+from keras_matrix.uploader.cli.flags import DEADLINE_MIN
+from keras_matrix.uploader.schema import LONGEST_ROW_BYTES
 
 DOCS = Path(__file__).parent.parent / "docs"
 TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times"}
@@ -120,8 +112,8 @@ def test_a_block_is_replaced_from_the_limits_of_its_table_on() -> None:
 def test_twins_deviate_from_the_limits_of_their_table_on(title: str, figure: str) -> None:
     _, float64, float32 = row((DOCS / "parity.md").read_text(encoding="utf-8"), title)
     assert (number(float64), number(float32)) == (
-        parity.LIMITS["float64"][figure],
-        parity.LIMITS["float32"][figure],
+        deviations.LIMITS["float64"][figure],
+        deviations.LIMITS["float32"][figure],
     )
 
 
@@ -141,31 +133,31 @@ STATED = [
     ("comparing.md", f"takes {OFTEN} blocks, then adds more"),
     ("comparing.md", f"rule looks after {', '.join(LOOKED_AT[:-1])} and {LOOKED_AT[-1]} blocks"),
     ("comparing.md", f"{LOOKED_AT[-1]} blocks are the most"),
-    ("comparing.md", f"(less than {TIMES[campaign.ROOM_FACTOR]} the largest one is free)"),
-    ("comparing.md", f"is measured again, {TIMES[campaign.MOST_REPLACEMENTS]}."),
-    ("comparing.md", f"for {NUMBERS[campaign.SURELY_REPLACED]} blocks of a session"),
-    ("comparing.md", f"beyond them for {percent(campaign.REPLACED_SHARE)} of its blocks"),
-    ("comparing.md", f"{NUMBERS[history.LEAST_SESSIONS]} other sessions of the cell"),
-    ("comparing.md", f"{NUMBERS[history.LEAST_PROCESSES]} processes on each side"),
+    ("comparing.md", f"(less than {TIMES[scheduler.ROOM_FACTOR]} the largest one is free)"),
+    ("comparing.md", f"is measured again, {TIMES[scheduler.MOST_REPLACEMENTS]}."),
+    ("comparing.md", f"for {NUMBERS[scheduler.SURELY_REPLACED]} blocks of a session"),
+    ("comparing.md", f"beyond them for {percent(scheduler.REPLACED_SHARE)} of its blocks"),
+    ("comparing.md", f"{NUMBERS[sessions.LEAST_SESSIONS]} other sessions of the cell"),
+    ("comparing.md", f"{NUMBERS[sessions.LEAST_PROCESSES]} processes on each side"),
     ("comparing.md", f"is a discovery among the run's comparisons at {percent(gate.LEVEL)}"),
-    ("comparing.md", f"the interval lies beyond +{percent(kinds.FIRST_EPOCH_TOLERANCE)}"),
-    ("comparing.md", f"the interval lies beyond {1 + kinds.SCATTER_TOLERANCE:g} times, and new scatters by"),
-    ("comparing.md", f"new scatters by {percent(kinds.LEAST_SCATTER)} or more"),
+    ("comparing.md", f"the interval lies beyond +{percent(regression_kinds.FIRST_EPOCH_TOLERANCE)}"),
+    ("comparing.md", f"the interval lies beyond {1 + regression_kinds.SCATTER_TOLERANCE:g} times, and new scatters by"),
+    ("comparing.md", f"new scatters by {percent(regression_kinds.LEAST_SCATTER)} or more"),
     ("noise.md", f"counts only while the run moves less than {disturbance.OWN_STORAGE_LIMIT_BYTES_PER_S >> 20} MiB/s"),
     ("noise.md", f"over {disturbance.MIN_CPU_S:g} s of CPU time by about 1 %; blocks with less"),
     ("noise.md", "for {} and for {} such pairs".format(*resolution.PLANNED_PAIRS)),
     ("noise.md", f"Below {resolution.MIN_PAIRS} pairs there is no figure"),
     ("noise.md", f"Over {percent(disturbance.STALL_LIMIT)} of the measured epochs give the warning `gpu_throttled`"),
-    *(("history.md", f"{length} (threshold {threshold:g})") for length, threshold in changes.THRESHOLDS.items()),
-    ("history.md", f"from {changes.LEAST_FOR_CHANGES} sessions on"),
-    ("history.md", f"a level lasts at least {NUMBERS[changes.SHORTEST_LEVEL]} sessions"),
-    ("history.md", f"At most {changes.MOST_CHANGES} changes are sought between two annotated ones"),
-    ("history.md", f"is clipped to within {NUMBERS[round(changes.CLIP)]} scatters of their median"),
-    ("history.md", f"With fewer than {history.LEAST_SESSIONS} sessions it is not known"),
-    ("history.md", f"a session has fewer than {NUMBERS[history.LEAST_PROCESSES]} processes"),
+    *(("history.md", f"{length} (threshold {threshold:g})") for length, threshold in change_points.THRESHOLDS.items()),
+    ("history.md", f"from {change_points.LEAST_FOR_CHANGES} sessions on"),
+    ("history.md", f"a level lasts at least {NUMBERS[change_points.SHORTEST_LEVEL]} sessions"),
+    ("history.md", f"At most {change_points.MOST_CHANGES} changes are sought between two annotated ones"),
+    ("history.md", f"is clipped to within {NUMBERS[round(change_points.CLIP)]} scatters of their median"),
+    ("history.md", f"With fewer than {sessions.LEAST_SESSIONS} sessions it is not known"),
+    ("history.md", f"a session has fewer than {NUMBERS[sessions.LEAST_PROCESSES]} processes"),
     ("bigquery.md", f"a row above {LONGEST_ROW_BYTES >> 20} MiB"),
     ("bigquery.md", f"(minutes; default: {DEADLINE_MIN}) limits everything"),
-    ("bigquery.md", f"whose tables vanish after {DAYS[bigquery.DAY_MS]}"),
+    ("bigquery.md", f"whose tables vanish after {DAYS[warehouse.DAY_MS]}"),
     ("bigquery.md", f"`<table>{ddl.APPENDED}`, and the tables' names are views"),
     ("roofline.md", f"| {percent(flops.SAME)} | ours and arithmetic |"),
     ("roofline.md", f"| {percent(flops.FORWARD)} | a tool's forward pass and ours |"),
@@ -173,22 +165,22 @@ STATED = [
     ("roofline.md", f"is recorded, and above {percent(roofline.QUIET_SHARE)} it is a note"),
     ("instruments.md", f"A course has at most {MOST_POINTS} points"),
     ("instruments.md", f"as that took less than {percent(PSS_SHARE)} of the process's time"),
-    ("parity.md", f"of each weight within {parity.INITIAL_LIMIT:g} standard errors, constants exactly"),
+    ("parity.md", f"of each weight within {deviations.INITIAL_LIMIT:g} standard errors, constants exactly"),
     ("parity.md", f"float32 losses: at most {explanations.OWN_FACTOR:g} times what one of the two backends deviates"),
     ("parity.md", f"it is at most {explanations.ROUNDING_FACTOR:g} times what *each*"),
     ("parity.md", f"it is at most {explanations.NUDGE_FACTOR:g} times what one of the two deviates from *itself*"),
     ("parity.md", f"FLOPs by more than {percent(same_work.FLOPS_TOLERANCE)}, the comparison is"),
-    ("fc.md", f"Limits: {short(fc.LIMITS['float64'])} and {short(fc.LIMITS['float32'])}."),
+    ("fc.md", f"Limits: {short(cells.LIMITS['float64'])} and {short(cells.LIMITS['float32'])}."),
     ("fc.md", f"One learning rate, {short(LEARNING_RATE)}, for all"),
     ("fc.md", f"one batch, N(0, {BATCH_SCALE**2:g}), drawn from the seed"),
     ("fc.md", f"are timed in epochs of {NUMBERS[GROUP]}"),
-    ("fc.md", f"take more than {shortfall.NOTABLE_GAP:g} times the step of the native loop"),
-    ("fc.md", f"## {shortfall.SECTION} "),
-    ("fc.md", f"stays below {QUARTERS[shortfall.FAR_BELOW]} of the machine's best"),
+    ("fc.md", f"take more than {gap_to_peak.NOTABLE_GAP:g} times the step of the native loop"),
+    ("fc.md", f"## {gap_to_peak.SECTION} "),
+    ("fc.md", f"stays below {QUARTERS[gap_to_peak.FAR_BELOW]} of the machine's best"),
     ("fc.md", f"takes {NUMBERS[WATCHED_EPOCHS]} more epochs (of at most {WATCHED_EPOCH_S:g} s each where a step is"),
     ("fc.md", f"Workers that have not all met within {MINUTES[MEETING_LIMIT_S]} are an error"),
     ("matrix.md", f"`unstable` (the second epoch took over {judge.SECOND_EPOCH_LIMIT:g} times the later ones)"),
-    ("matrix.md", f"tried {NUMBERS[campaign.INFRA_ATTEMPTS]} times, then pending"),
+    ("matrix.md", f"tried {NUMBERS[scheduler.INFRA_ATTEMPTS]} times, then pending"),
     ("matrix.md", f"| `precision_target` | {PRECISION_TARGET:g} |"),
 ]
 

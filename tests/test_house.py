@@ -33,7 +33,7 @@ MOST_FUNCTION_LINES, MOST_MODULE_LINES, MOST_PARAMETERS, MOST_MODULES = 50, 400,
 USUAL_FUNCTION_LINES, USUAL_SHARE = 25, 0.9
 
 # Temporary: imports that close a cycle. This list only shrinks.
-CYCLIC_IMPORTS = frozenset({("runner.cli.largest", "runner.cli.run")})
+CYCLIC_IMPORTS = frozenset({("runner.cli.measure.largest", "runner.cli.measure.run")})
 # Temporary: folders with more modules than that. This list only shrinks.
 FULL_FOLDERS = {
     "analysis",
@@ -91,19 +91,19 @@ def test_no_import_runs_upward() -> None:
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("records.schema", "import runner.judge"),
-        ("records.store", "from models import registry"),
-        ("analysis.compare", "def f():\n    import keras"),
-        ("runner.cell.loop", "from analysis.statistics import geometric"),
-        ("runner.cell.loop", "from runner.judge import judge"),
-        ("runner.campaign", "import torch"),
-        ("runner.cli.run", "from models.registry import load"),
-        ("runner.campaign", "from runner.cell.measure import measure"),
-        ("dashboards.report", "from runner.cli import format"),
-        ("models.mlp", "from runner.cell.job import Job"),
-        ("uploader.push", "from analysis.compare import table"),
-        ("analysis.findings", "from uploader.schema import TABLES"),
-        ("runner.plan", "from tests.conftest import make_record"),
+        ("records.schema", "import keras_matrix.runner.measure.judge"),
+        ("records.store", "from keras_matrix.models import registry"),
+        ("analysis.comparison.table", "def f():\n    import keras"),
+        ("runner.cell.loop", "from keras_matrix.analysis.stats.blocks import geometric"),
+        ("runner.cell.loop", "from keras_matrix.runner.measure.judge import judge"),
+        ("runner.measure.scheduler", "import torch"),
+        ("runner.cli.measure.run", "from keras_matrix.models.registry import load"),
+        ("runner.measure.scheduler", "from keras_matrix.runner.cell.measure import measure"),
+        ("dashboards.report.page", "from keras_matrix.runner.cli.render import format"),
+        ("models.mlp", "from keras_matrix.runner.cell.job import Job"),
+        ("uploader.push", "from keras_matrix.analysis.comparison.table import table"),
+        ("analysis.findings", "from keras_matrix.uploader.schema import TABLES"),
+        ("runner.plan.plan", "from tests.conftest import make_record"),
     ],
 )
 def test_the_scan_finds_an_import_that_runs_upward(module: str, text: str) -> None:
@@ -116,7 +116,7 @@ def test_the_scan_finds_an_import_that_runs_upward(module: str, text: str) -> No
 def test_the_host_side_never_imports_a_backend(arguments: list[str]) -> None:
     script = (
         "import sys\n"
-        "from runner.cli.main import main\n"
+        "from keras_matrix.runner.cli.main import main\n"
         "try:\n"
         f"    code = main({arguments!r})\n"
         "except SystemExit as stop:\n"
@@ -138,7 +138,7 @@ def test_folders_that_are_no_packages_do_not_hide_libraries_of_their_name() -> N
 def test_only_the_clocks_read_the_clock() -> None:
     """Durations come from a monotonic clock; the wall clock is a label, read in one place."""
     wall = [name for name, path in modules() for call in ("time.time(", "datetime.now(") if call in path.read_text()]
-    assert wall == ["runner.campaign"]
+    assert wall == ["runner.measure.scheduler"]
 
 
 def unused(sources: dict[str, str]) -> list[str]:
@@ -302,7 +302,7 @@ def flag_faults(module: str, text: str) -> list[str]:
 
 MOST_CONVERTERS = 3
 NO_VALUE = ("None", "int", "NoReturn")
-CHANGES_FLAGS = {"runner.cli.service.pin"}  # puts a service's backend and device where the flags would
+CHANGES_FLAGS = {"runner.cli.measure.service.pin"}  # puts a service's backend and device where the flags would
 
 
 def test_parsed_flags_become_values_where_a_command_begins() -> None:
@@ -312,10 +312,10 @@ def test_parsed_flags_become_values_where_a_command_begins() -> None:
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("runner.session", "import argparse"),
-        ("runner.measuring", "def f():\n    from argparse import Namespace"),
-        ("runner.cli.run", "def _measure(args: argparse.Namespace) -> None: ..."),
-        ("runner.cli.merge.table", "def merge(args: argparse.Namespace) -> int: ..."),
+        ("runner.plan.session", "import argparse"),
+        ("runner.measure.measuring", "def f():\n    from argparse import Namespace"),
+        ("runner.cli.measure.run", "def _measure(args: argparse.Namespace) -> None: ..."),
+        ("runner.cli.look.merge.table", "def merge(args: argparse.Namespace) -> int: ..."),
         ("uploader.cli.push", "def push(*, args: Namespace | None): ..."),
         ("uploader.cli.push", "\n".join(f"def f{i}(args: Namespace) -> str: ..." for i in range(4))),
     ],
@@ -327,4 +327,4 @@ def test_the_scan_finds_parsed_flags_that_are_passed_on(module: str, text: str) 
 @pytest.mark.parametrize("returned", ["int", "RunRequest"])
 def test_a_command_and_a_converter_may_take_parsed_flags(returned: str) -> None:
     name = "run" if returned == "int" else "run_request"
-    assert flag_faults("runner.cli.run", f"def {name}(args: argparse.Namespace) -> {returned}: ...") == []
+    assert flag_faults("runner.cli.measure.run", f"def {name}(args: argparse.Namespace) -> {returned}: ...") == []

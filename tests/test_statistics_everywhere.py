@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.cell_statistics import STATISTICS, values
-from dashboards import board
-from dashboards import report as report_page
-from dashboards.questions import Choice, questions
-from records import findings
-from runner.cli.main import main
-from runner.cli.stored import findings_of, update_findings, write_report
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS, values
+from keras_matrix.dashboards.live import page
+from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.report import page as report_page
+from keras_matrix.records import findings
+from keras_matrix.runner.cli.look.stored import findings_of, update_findings, write_report
+from keras_matrix.runner.cli.main import main
 from tests.dashboards.boards import cell_of, stored, warehouse_of
 
 
@@ -34,8 +34,8 @@ def test_statistic_with_a_value_is_shown_everywhere(tmp_path: Path, capsys: pyte
     assert kept is not None
     warehouse = warehouse_of(results)
     rows = warehouse.query("SELECT DISTINCT metric FROM findings").rows
-    panel = board.asked(warehouse, questions()["figures"], Choice())
-    dashboard = board.render([panel], board.Frame("", "", lambda cell_id: ""))
+    panel = page.asked(warehouse, questions()["figures"], Choice())
+    dashboard = page.render([panel], page.Frame("", "", lambda cell_id: ""))
 
     for one in shown:
         assert one.label in terminal

@@ -2,6 +2,6 @@
 
 import sys
 
-from uploader.cli.main import main
+from keras_matrix.uploader.cli.main import main
 
 sys.exit(main())

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from uploader.warehouse import Options, Warehouse, folder_of, is_local
+from keras_matrix.uploader.warehouse import Options, Warehouse, folder_of, is_local
 
 
 def open_warehouse(address: str, results: Path, options: Options | None = None) -> Warehouse:
     """Return the warehouse at an address. Raises `BadInput` for what is none."""
     if is_local(address):
-        from uploader.local import LocalWarehouse
+        from keras_matrix.uploader.local.warehouse import LocalWarehouse
 
         return LocalWarehouse(folder_of(address) or results / "warehouse")
-    from uploader.connect import connect
+    from keras_matrix.uploader.bigquery.client import connect
 
     project, _, dataset = address.removeprefix("bigquery://").partition(".")
     return connect(project, dataset, options or Options())

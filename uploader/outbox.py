@@ -24,11 +24,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from records.files import publish, write_synced
-from uploader.errors import OutboxFailure
-from uploader.process import not_writable
-from uploader.rows import Row, item_of
-from uploader.schema import BY_NAME, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, Table
+from keras_matrix.records.files import publish, write_synced
+from keras_matrix.uploader.errors import OutboxFailure
+from keras_matrix.uploader.process import not_writable
+from keras_matrix.uploader.rows import Row, item_of
+from keras_matrix.uploader.schema import BY_NAME, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, Table
 
 FOLDERS = ("pending", "done", "dead")
 MOST_ROWS = 100_000

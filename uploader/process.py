@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from records.host import container_engine
+from keras_matrix.records.host.system import container_engine
 
 
 def in_container() -> bool:

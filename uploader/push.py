@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from records import findings
-from records.store import RECORD_NAME, Results, Run, StoreFailure
-from uploader import rows
-from uploader.outbox import Outbox, seal_all
-from uploader.rows import Row
-from uploader.schema import CELLS, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, RUNS
-from uploader.sending import PushSummary, Say, send
-from uploader.warehouse import Warehouse
+from keras_matrix.records import findings
+from keras_matrix.records.store import RECORD_NAME, Results, Run, StoreFailure
+from keras_matrix.uploader import rows
+from keras_matrix.uploader.batch_sender import PushSummary, Say, send
+from keras_matrix.uploader.outbox import Outbox, seal_all
+from keras_matrix.uploader.rows import Row
+from keras_matrix.uploader.schema import CELLS, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, RUNS
+from keras_matrix.uploader.warehouse import Warehouse
 
 __all__ = ["PushSummary", "Say", "push", "send", "short_enough", "unsealed"]
 

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from records.store import Results, StoreFailure
-from uploader import rows
-from uploader.outbox import Outbox, seal_all
-from uploader.push import short_enough
-from uploader.rows import Row
-from uploader.schema import CELLS, MEASUREMENTS
-from uploader.sending import PushSummary, Say, send
-from uploader.verify import (
+from keras_matrix.records.store import Results, StoreFailure
+from keras_matrix.uploader import rows
+from keras_matrix.uploader.batch_sender import PushSummary, Say, send
+from keras_matrix.uploader.outbox import Outbox, seal_all
+from keras_matrix.uploader.push import short_enough
+from keras_matrix.uploader.rows import Row
+from keras_matrix.uploader.schema import CELLS, MEASUREMENTS
+from keras_matrix.uploader.verify import (
     Checksum,
     Checksums,
     Difference,
@@ -30,7 +30,7 @@ from uploader.verify import (
     expected,
     rows_of,
 )
-from uploader.warehouse import Warehouse
+from keras_matrix.uploader.warehouse import Warehouse
 
 
 @dataclass(frozen=True, slots=True)

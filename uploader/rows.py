@@ -18,11 +18,22 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import Any
 
-from records.codec import CodecError, decode, to_json
-from records.findings import Findings
-from records.schema import Machine, Record
-from records.task import METRICS
-from uploader.schema import CELLS, FINDINGS, MEASUREMENTS, RUNS, Column, Mode, Table, Type, metrics, unit_of
+from keras_matrix.records.codec import CodecError, decode, to_json
+from keras_matrix.records.findings import Findings
+from keras_matrix.records.schema import Machine, Record
+from keras_matrix.records.task import METRICS
+from keras_matrix.uploader.schema import (
+    CELLS,
+    FINDINGS,
+    MEASUREMENTS,
+    RUNS,
+    Column,
+    Mode,
+    Table,
+    Type,
+    metrics,
+    unit_of,
+)
 
 HASH_BYTES = 5
 UNKNOWN_TEXT = "unknown"

@@ -25,8 +25,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from records.findings import Finding
-from records.schema import Record
+from keras_matrix.records.findings import Finding
+from keras_matrix.records.schema import Record
 
 TABLES_VERSION = 3
 APPENDED = "_appended"  # suffix of an append-only dataset's tables; the names without it are views

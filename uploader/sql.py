@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uploader.errors import BadInput
+from keras_matrix.uploader.errors import BadInput
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -145,6 +145,6 @@ def parsed(sql: str) -> exp.Query:
     return found[0]
 
 
-if __name__ == "__main__":  # python -m uploader.sql: regenerate the translated views
+if __name__ == "__main__":  # python -m keras_matrix.uploader.sql: regenerate the translated views
     for name, text in translate_views().items():
         (TRANSLATED / f"{name}.sql").write_text(text, encoding="utf-8")

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from records import findings
-from records.store import Results, Run, StoreFailure
-from uploader import rows
-from uploader.rows import Row
-from uploader.schema import BY_NAME, FINDINGS, MEASUREMENTS, RUNS, TABLES, Table
-from uploader.warehouse import Warehouse
+from keras_matrix.records import findings
+from keras_matrix.records.store import Results, Run, StoreFailure
+from keras_matrix.uploader import rows
+from keras_matrix.uploader.rows import Row
+from keras_matrix.uploader.schema import BY_NAME, FINDINGS, MEASUREMENTS, RUNS, TABLES, Table
+from keras_matrix.uploader.warehouse import Warehouse
 
 MOST_LISTED = 20
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from uploader.errors import BadInput
-from uploader.outbox import Batch
-from uploader.schema import Column, Table
+from keras_matrix.uploader.errors import BadInput
+from keras_matrix.uploader.outbox import Batch
+from keras_matrix.uploader.schema import Column, Table
 
 BIGQUERY = re.compile(
     r"bigquery://(?P<project>[a-z][a-z0-9-]{4,28}[a-z0-9])\.(?P<dataset>[A-Za-z0-9_]{1,1024})", re.ASCII

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analysis.surroundings.disturbance import (
+from keras_matrix.analysis.surroundings.disturbance import (
     OTHER_CPU_LIMIT,
     STALL_LIMIT,
     STEAL_LIMIT,
@@ -15,10 +15,10 @@ from analysis.surroundings.disturbance import (
     stall_share,
     steal_share,
 )
-from analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
-from analysis.surroundings.readings import Meanwhile, Readings
-from analysis.surroundings.resolution import MIN_PAIRS, resolution
-from records.procfs import Unread
+from keras_matrix.analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
+from keras_matrix.analysis.surroundings.readings import Meanwhile, Readings
+from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, resolution
+from keras_matrix.records.host.procfs import Unread
 
 MIB, GIB = 1 << 20, 1 << 30
 # `bad` begins where the rule of disturbance replaces a block: such a machine would have every block replaced.

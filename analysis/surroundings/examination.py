@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from analysis.surroundings.activity import activity_findings
-from analysis.surroundings.findings import Finding
-from analysis.surroundings.gpu import gpu_findings
-from analysis.surroundings.readings import Readings
-from analysis.surroundings.setting import setting_findings
+from keras_matrix.analysis.surroundings.activity import activity_findings
+from keras_matrix.analysis.surroundings.findings import Finding
+from keras_matrix.analysis.surroundings.gpu import gpu_findings
+from keras_matrix.analysis.surroundings.readings import Readings
+from keras_matrix.analysis.surroundings.setting import setting_findings
 
 
 def examine(readings: Readings) -> list[Finding]:

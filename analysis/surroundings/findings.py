@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from records.procfs import Unread
+from keras_matrix.records.host.procfs import Unread
 
 
 class Check(StrEnum):

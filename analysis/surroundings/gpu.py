@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
-from analysis.surroundings.readings import Gpu, GpuProcess
-from records.procfs import Unread
+from keras_matrix.analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
+from keras_matrix.analysis.surroundings.readings import Gpu, GpuProcess
+from keras_matrix.records.host.procfs import Unread
 
 MHZ = 1_000_000
 MIB = 1 << 20

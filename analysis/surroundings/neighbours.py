@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analysis.surroundings.disturbance import MIN_CPU_S, OTHER_CPU_LIMIT, Cause, Disturbed, Watched, percent
-from records.schema import Surroundings
+from keras_matrix.analysis.surroundings.disturbance import (
+    MIN_CPU_S,
+    OTHER_CPU_LIMIT,
+    Cause,
+    Disturbed,
+    Watched,
+    percent,
+)
+from keras_matrix.records.schema import Surroundings
 
 NEIGHBOUR_LIMIT = OTHER_CPU_LIMIT
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from analysis.surroundings.disturbance import OwnUse, Stretch
-from records.procfs import Unread
+from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch
+from keras_matrix.records.host.procfs import Unread
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What difference a machine can show, from the scatter between identical arms that took turns.
 
 The estimand is the log ratio of two adjacent measurements, one pair a value; between identical arms it is zero, so all
-that is seen is scatter. The difference told for n pairs is `analysis.statistics.minimum_detectable_effect`: the
+that is seen is scatter. The difference told for n pairs is `analysis.stats.blocks.minimum_detectable_effect`: the
 smallest true ratio that a two-sided paired t test at the 5 % level finds in 80 % of cases.
 
 Sources: J. Cohen, "Statistical Power Analysis for the Behavioral Sciences" (2nd ed. 1988), chapter 2. The bounds are
@@ -16,8 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.statistics import CONFIDENCE, MIN_BLOCKS, minimum_detectable_effect
-from analysis.surroundings.disturbance import percent
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, minimum_detectable_effect
+from keras_matrix.analysis.surroundings.disturbance import percent
 
 MIN_PAIRS = MIN_BLOCKS
 PLANNED_PAIRS = (10, 30)

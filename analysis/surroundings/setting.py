@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
-from analysis.surroundings.readings import Limits, Readings
-from records.procfs import Unread
+from keras_matrix.analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
+from keras_matrix.analysis.surroundings.readings import Limits, Readings
+from keras_matrix.records.host.procfs import Unread
 
 GIB = 1 << 30
 MEMORY_USED = Limit(0.80, 0.95)

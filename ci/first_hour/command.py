@@ -29,10 +29,10 @@ from ci.first_hour.results import Folders
 from ci.first_hour.service import Service, as_upload_errors
 from ci.first_hour.steps import Hour, steps
 from ci.first_hour.uploading import ROOT, Uploader
-from runner.first_hour.steps import Done, Found, Outcome, Step, exit_code
-from uploader.cli import flags, options
-from uploader.errors import BadInput, UploadError
-from uploader.warehouse import Options, is_local
+from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step, exit_code
+from keras_matrix.uploader.cli import flags, options
+from keras_matrix.uploader.errors import BadInput, UploadError
+from keras_matrix.uploader.warehouse import Options, is_local
 
 EPILOG = """exit codes: 0 all as expected, 1 some expectation failed, 2 bad input, 3 not reachable or not allowed,
 130 interrupted"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from uploader.price import cost_usd
+from keras_matrix.uploader.bigquery.query_cost import cost_usd
 
 
 @dataclass(frozen=True, slots=True)

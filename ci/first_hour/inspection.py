@@ -11,11 +11,11 @@ from functools import partial
 from ci.first_hour.costs import QueryCost, days_text, price_usd
 from ci.first_hour.results import Folders, keys_of
 from ci.first_hour.service import APPEND_ONLY, NEEDED, Service
-from dashboards.questions import Choice, questions
-from records.store import Results
-from runner.first_hour.steps import Found, Outcome, Step
-from uploader.price import size
-from uploader.schema import CELLS
+from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.records.store import Results
+from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
+from keras_matrix.uploader.bigquery.query_cost import size
+from keras_matrix.uploader.schema import CELLS
 
 NOT_REPORTED = "not reported by this service"
 SINCE_DAYS = 400

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 
 from ci.first_hour.inspection import NOT_REPORTED
-from runner.first_hour import report
-from runner.first_hour.report import table
-from uploader.price import size
+from keras_matrix.runner.checks.first_hour import report
+from keras_matrix.runner.checks.first_hour.report import table
+from keras_matrix.uploader.bigquery.query_cost import size
 
 ACCOUNT = re.compile(r"([A-Za-z0-9._%+-]{1,3})[A-Za-z0-9._%+-]*@[A-Za-z0-9][A-Za-z0-9.-]*")
 SECRETS = (

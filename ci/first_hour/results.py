@@ -11,13 +11,13 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from records import findings
-from records.store import Results, Run
+from keras_matrix.records import findings
+from keras_matrix.records.store import Results, Run
+from keras_matrix.uploader import rows
+from keras_matrix.uploader.rows import Row
+from keras_matrix.uploader.schema import TABLES
 from tests.sessions import FIRST
 from tests.uploader.stored import store_run
-from uploader import rows
-from uploader.rows import Row
-from uploader.schema import TABLES
 
 OLD_DAYS = 90  # before today: more than the 60 days that a project without billing retains
 KILLS = 5

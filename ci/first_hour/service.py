@@ -18,11 +18,11 @@ from typing import Any
 
 from ci.first_hour.costs import QueryCost, days_text
 from ci.first_hour.results import Key
-from uploader import reachable, refusals
-from uploader.errors import BadInput, UploadError
-from uploader.reachable import EMULATOR
-from uploader.schema import Table
-from uploader.warehouse import Options, Scalar
+from keras_matrix.uploader.bigquery import connection_check, error_mapping
+from keras_matrix.uploader.bigquery.connection_check import EMULATOR
+from keras_matrix.uploader.errors import BadInput, UploadError
+from keras_matrix.uploader.schema import Table
+from keras_matrix.uploader.warehouse import Options, Scalar
 
 SCOPE = "https://www.googleapis.com/auth/bigquery"
 LABELS = {"program": "keras-benchmark-matrix"}
@@ -195,7 +195,7 @@ class Service:
 
 def opened(project: str, dataset: str, options: Options) -> Service:
     """Check the connection and open a dataset. Raises `BadInput`, `Unreachable` or `NotAllowed`."""
-    reachable.check()
+    connection_check.check()
     return Service(plain_client(project, options), f"{project}.{dataset}", options.most_bytes_billed)
 
 
@@ -243,5 +243,5 @@ def as_upload_errors(doing: str) -> Iterator[None]:
         yield
     except UploadError:
         raise
-    except refusals.client_errors() as error:
-        raise refusals.to_upload_error(doing, error) from None
+    except error_mapping.client_errors() as error:
+        raise error_mapping.to_upload_error(doing, error) from None

@@ -13,12 +13,13 @@ from ci.first_hour.inspection import inspections
 from ci.first_hour.results import KILLS, Folders, Key, keys_of
 from ci.first_hour.service import APPEND_ONLY, Service, as_upload_errors
 from ci.first_hour.uploading import Ended, Uploader
-from records.store import Results
-from runner.first_hour.steps import Found, Outcome, Step
-from uploader import ddl, rows
-from uploader.errors import NotAllowed, UploadError
-from uploader.schema import MEASUREMENTS, TABLES
-from uploader.warehouse import outbox_folder
+from keras_matrix.records.store import Results
+from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
+from keras_matrix.uploader import rows
+from keras_matrix.uploader.bigquery import ddl
+from keras_matrix.uploader.errors import NotAllowed, UploadError
+from keras_matrix.uploader.schema import MEASUREMENTS, TABLES
+from keras_matrix.uploader.warehouse import outbox_folder
 
 TRIES = 4  # of a concurrent push that ends with 3, "push again later"
 SHOWN = 5

@@ -25,24 +25,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from records.identity import cell_id
-from records.schema import MEASURED, Record
-from records.settings import BACKENDS, FREED_MEMORY, Settings
-from records.store import Results, latest_attempts
-from runner import machine
-from runner.campaign import Arm, Workshop, measure, utc_now
-from runner.cell.job import Job
-from runner.cli.format import columns
-from runner.cli.progress import Silent
-from runner.executors import Executor
-from runner.executors.docker import IMAGES, DockerExecutor, Place, image_name
-from runner.executors.engine import Limits, Seccomp, connect
-from runner.executors.interpreter import of_environment
-from runner.executors.process import ProcessExecutor
-from runner.interrupts import interruptible
-from runner.matrix import Cell, expand, parse
-from runner.overrides import Overrides
-from runner.session import ArmAsked, SessionRequest, begin
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.settings import BACKENDS, FREED_MEMORY, Settings
+from keras_matrix.records.store import Results, latest_attempts
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.render.format import columns
+from keras_matrix.runner.cli.render.progress import Silent
+from keras_matrix.runner.executors import Executor
+from keras_matrix.runner.executors.docker.engine import Limits, Seccomp, connect
+from keras_matrix.runner.executors.docker.executor import IMAGES, DockerExecutor, Place, image_name
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.process.interpreter import of_environment
+from keras_matrix.runner.host import machine
+from keras_matrix.runner.interrupts import interruptible
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.matrix.reader import Cell, expand, parse
+from keras_matrix.runner.measure.scheduler import Arm, Workshop, measure, utc_now
+from keras_matrix.runner.plan.session import ArmAsked, SessionRequest, begin
 
 ROOT = Path(__file__).parents[2]
 HOST, CONTAINER, OPEN, OTHER = "host", "container", "without seccomp", "other Python"
@@ -113,7 +113,7 @@ def _row(cell: Cell, found: Mapping[str, dict[tuple[str, int], float]]) -> list[
 
 
 def _ratio(logs: Sequence[float]) -> str:
-    from analysis.statistics import of_logs
+    from keras_matrix.analysis.stats.blocks import of_logs
 
     found = of_logs(list(logs))
     if found is None:
@@ -171,7 +171,7 @@ def rebuild(services: Sequence[str]) -> float:
             begun_s = time.perf_counter()
             subprocess.run([*command, service], check=True, capture_output=True)
             taken_s = time.perf_counter() - begun_s
-            print(f"{service}: {taken_s:.1f} s after a change of runner/campaign.py")
+            print(f"{service}: {taken_s:.1f} s after a change of runner/measure/scheduler.py")
             longest_s = max(longest_s, taken_s)
         subprocess.run(["docker", "compose", "build", service], cwd=ROOT, check=True, capture_output=True)
     return longest_s

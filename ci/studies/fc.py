@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from records.fc import Task
+    from keras_matrix.records.fc.spec import Task
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -41,8 +41,8 @@ Arm = Callable[[], float]
 
 def arms(backend: str, task: Task) -> dict[str, Arm]:
     """Return the products, the update, and a step of each mode."""
-    from models.fc.crew import Order
-    from models.fc.native.assembly import assemble, reserve
+    from keras_matrix.models.fc.native.assembly import assemble, reserve
+    from keras_matrix.models.fc.worker_group import Order
 
     reserve(backend, 1, "cpu")
     made: dict[str, Arm] = {
@@ -160,7 +160,7 @@ HEAD = (
 
 def rows(taken: dict[str, list[float]], task: Task) -> list[str]:
     """Return the cells of a row: the products' rate, and what each step reaches of it, alone and with the update."""
-    from records.fc import flops_per_step
+    from keras_matrix.records.fc.spec import flops_per_step
 
     centre = statistics.median(taken["products"])
     both = [sum(pair) for pair in zip(taken["products"], taken["update"], strict=True)]
@@ -171,7 +171,7 @@ def rows(taken: dict[str, list[float]], task: Task) -> list[str]:
 
 def share(these: list[float], those: list[float]) -> str:
     """Return the ratio of two arms' times, with its interval."""
-    from analysis.statistics import of_logs
+    from keras_matrix.analysis.stats.blocks import of_logs
 
     found = of_logs([math.log(a / b) for a, b in zip(these, those, strict=True)])
     assert found is not None
@@ -180,9 +180,9 @@ def share(these: list[float], those: list[float]) -> str:
 
 def main() -> None:
     """Measure the backends named and print a table."""
-    from analysis.statistics import MIN_BLOCKS
     from ci.studies import fc_layers
-    from records.fc import Task
+    from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
+    from keras_matrix.records.fc.spec import Task
 
     # Of each table: its arms, the heads of its columns, the cells of a row; and what is measured unless it is said.
     tables = {

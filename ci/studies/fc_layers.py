@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ci.studies.fc import RATE, Arm, clocked, share
 
 if TYPE_CHECKING:
-    from records.fc import Task
+    from keras_matrix.records.fc.spec import Task
 
 STEPS = 10  # of an epoch, as of `runner fc`
 SEED = 0
@@ -38,9 +38,9 @@ Run = Callable[[int], float]
 
 def arms(backend: str, task: Task) -> dict[str, Arm]:
     """Return an epoch of each rung. Ends the script where they do not do the same work."""
-    from models.fc.crew import Order
-    from models.fc.native.assembly import assemble, reserve
-    from runner.cell import backends
+    from keras_matrix.models.fc.native.assembly import assemble, reserve
+    from keras_matrix.models.fc.worker_group import Order
+    from keras_matrix.runner.cell import backends
 
     if task.precision != "float32":
         raise SystemExit(f"--dtype: must be float32 for layers, got {task.precision}")
@@ -64,9 +64,9 @@ def arms(backend: str, task: Task) -> dict[str, Arm]:
 
 def ready(task: Task, plug: Any) -> tuple[Any, Any, Any]:
     """Return a model that has taken a step of `fit`, at the task's weights; the batch, and an endless source of it."""
-    from models.fc import layout
-    from models.registry import load
-    from models.workload import Request
+    from keras_matrix.models.fc import layout
+    from keras_matrix.models.registry import load
+    from keras_matrix.models.workload import Request
 
     model = load("fc")(Request({"level": task.level, "weight_size": task.weight_size}, "synthetic", None)).model
     batch = plug.resident(layout.draw_batch(task, SEED))
@@ -86,7 +86,7 @@ def refuse_other_work(losses: dict[str, float]) -> None:
 
 def fitted(model: Any, source: Any, plug: Any) -> Arm:
     """Return an epoch of `fit`: the second of two, since only the first of a call makes the iterator."""
-    from runner.cell.loop import Stretch, fit_epochs
+    from keras_matrix.runner.cell.loop import Stretch, fit_epochs
 
     return lambda: fit_epochs(model, source, plug, Stretch(STEPS, 2)).times_s[-1]
 

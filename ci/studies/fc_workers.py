@@ -36,9 +36,9 @@ STEPS = 4
 
 def gain(weight_size: int, batch_size: int, rounds: int) -> None:
     """Print a row for each mode: the gain of two workers, of the products, and the share of these."""
-    from models.fc.crew import Order
-    from models.fc.native.assembly import assemble, reserve
-    from records.fc import Task
+    from keras_matrix.models.fc.native.assembly import assemble, reserve
+    from keras_matrix.models.fc.worker_group import Order
+    from keras_matrix.records.fc.spec import Task
 
     every = os.sched_getaffinity(0)
     reserve("torch", 2, "cpu")
@@ -75,7 +75,7 @@ def _products_on(threads: int, weight_size: int, batch_size: int) -> Callable[[]
 
 
 def _told(logs: list[float]) -> str:
-    from analysis.statistics import of_logs
+    from keras_matrix.analysis.stats.blocks import of_logs
 
     found = of_logs(logs)
     assert found is not None
@@ -97,10 +97,10 @@ class Seen:
 
 def profiled(mode: str, weight_size: int, batch_size: int, rounds: int) -> list[Seen]:
     """Return what the two workers of a mode saw, the mean over both, a round each."""
-    from models.fc.crew import Order
-    from models.fc.native import torch as native
-    from models.fc.native.assembly import assemble, reserve
-    from records.fc import OVERLAPPING, Task
+    from keras_matrix.models.fc.native import torch as native
+    from keras_matrix.models.fc.native.assembly import assemble, reserve
+    from keras_matrix.models.fc.worker_group import Order
+    from keras_matrix.records.fc.spec import OVERLAPPING, Task
 
     native.TorchRank.seen = _seen  # type: ignore[attr-defined]  # before the workers are forked
     overlap = "off" if mode in OVERLAPPING else "on"  # as where a cell times its collectives
@@ -118,8 +118,8 @@ def _seen(rank: Any, steps: int, rounds: int) -> list[Seen]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from models.fc.native.torch import Watch
-    from records.traces.neutral import covered
+    from keras_matrix.models.fc.native.torch import Watch
+    from keras_matrix.records.traces.neutral import covered
 
     watch = Watch(rank._worker, rank._device)
 
@@ -155,7 +155,7 @@ def compare(weight_size: int, batch_size: int, rounds: int) -> None:
 
 
 def _points(differences: list[float]) -> str:
-    from analysis.statistics import half_width
+    from keras_matrix.analysis.stats.blocks import half_width
 
     centre, half = statistics.fmean(differences), half_width(statistics.stdev(differences), len(differences))
     return f"{100 * centre:+.1f} [{100 * (centre - half):+.1f} {100 * (centre + half):+.1f}]"

@@ -70,11 +70,12 @@ def plan(runs: int = 5) -> None:
 
 
 def overhead(limit_s: float = 400.0) -> None:
-    """Print, per backend, the ratio of our timed epochs to bare ones with its 95 % interval (`runner.cell.cost`).
+    """Print, per backend, the ratio of our timed epochs to bare ones with its 95 % interval
+    (`runner.cell.checks.timing_cost`).
 
     A comparison ends when its half-width is 1 %, or after `limit_s` seconds: printed, so that a wide one shows.
     """
-    from runner.executors.cost import cost_of_timing
+    from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
 
     for backend in BACKENDS:
         found = cost_of_timing(backend, limit_s)
@@ -125,7 +126,7 @@ def _one_record(folder: Path, backend: str, start: str) -> dict[str, Any]:
 
 
 def _print_spread(backend: str, found: dict[str, list[dict[str, Any]]]) -> None:
-    from analysis.statistics import half_width
+    from keras_matrix.analysis.stats.blocks import half_width
 
     logs = {s: [math.log(r["times"]["step_time_s"]) for r in records] for s, records in found.items()}
     for start, records in found.items():
@@ -170,9 +171,9 @@ def run(folder: Path, wall_s: float | None) -> None:
 
 def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
     """Print the CPU seconds of a stored run's table, its processes' epochs drawn again until all have `epochs`."""
-    from analysis import whole
-    from analysis.compare import table
-    from records.store import Run
+    from keras_matrix.analysis.comparison import run_summary
+    from keras_matrix.analysis.comparison.table import table
+    from keras_matrix.records.store import Run
 
     draws = random.Random(0)
     kept = [record for record in Run(folder).load()[0] if record.times.epoch_times_s]
@@ -184,7 +185,7 @@ def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
     taken_s = []
     for _ in range(runs + 1):
         begun_s = time.process_time()
-        whole.lines(table(records))
+        run_summary.lines(table(records))
         taken_s.append(time.process_time() - begun_s)
     times = f"median {statistics.median(taken_s[1:]):.2f} s, the first {taken_s[0]:.2f} s"
     print(f"{len(kept)} processes of {each} epochs: {times} of CPU time, n={runs}")

@@ -19,10 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from records.traces import native, neutral, xplane
-from records.traces.asked import NATIVE_NAME, TRACE_NAME
-from records.traces.neutral import WORKING, covered
-from records.traces.wire import fields
+from keras_matrix.records.traces import conversion, neutral
+from keras_matrix.records.traces.neutral import WORKING, covered
+from keras_matrix.records.traces.request import NATIVE_NAME, TRACE_NAME
+from keras_matrix.records.traces.xspace import xplane
+from keras_matrix.records.traces.xspace.wire import fields
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 NODE = re.compile(r"^[^:]+:_?[A-Z]\w*$")
@@ -46,7 +47,7 @@ Spans = dict[Any, list[tuple[float, float]]]
 
 def kept_share(folder: Path) -> float:
     """Return the operations' time in a neutral trace over that in the files it was made of."""
-    files = native.files_in(folder / NATIVE_NAME)
+    files = conversion.files_in(folder / NATIVE_NAME)
     original = sum(map(original_time_s, files))
     return neutral_time_s(folder / TRACE_NAME) / original
 
@@ -62,7 +63,7 @@ def neutral_time_s(path: Path) -> float:
 
 def original_time_s(path: Path) -> float:
     """Return the same of a profiler's own file, by thread or stream."""
-    found = chrome_spans(path) if native.backend_of(path) == "torch" else xplane_spans(path)
+    found = chrome_spans(path) if conversion.backend_of(path) == "torch" else xplane_spans(path)
     return sum(map(covered, found.values()))
 
 
@@ -106,8 +107,8 @@ def xplane_spans(path: Path) -> Spans:
 
 def kept() -> None:
     """Trace a cell on each backend and print what each trace keeps."""
-    from records.store import Results
-    from runner.cli.main import main as runner
+    from keras_matrix.records.store import Results
+    from keras_matrix.runner.cli.main import main as runner
 
     with tempfile.TemporaryDirectory(prefix="trace-figures-") as folder:
         matrix, results = Path(folder) / "matrix.yaml", Path(folder) / "results"
@@ -169,7 +170,7 @@ def varint(value: int) -> bytes:
 def speed(source: Path, size_bytes: int) -> None:
     """Print what it takes to normalise a profile of that size."""
     with tempfile.TemporaryDirectory(prefix="trace-figures-") as folder:
-        is_chrome = native.backend_of(source) == "torch"
+        is_chrome = conversion.backend_of(source) == "torch"
         large = Path(folder) / ("large.json" if is_chrome else "large.xplane.pb")
         (large_chrome if is_chrome else large_xplane)(source, large, size_bytes)
         script = [sys.executable, "-m", "ci.studies.traces", "normalise", str(large), str(Path(folder) / TRACE_NAME)]
@@ -181,7 +182,7 @@ def speed(source: Path, size_bytes: int) -> None:
 def normalise(source: Path, target: Path) -> None:
     """Normalise one file, and print the seconds and the memory of this process."""
     begun_s = time.perf_counter()
-    native.make([source], target, native.backend_of(source))
+    conversion.make([source], target, conversion.backend_of(source))
     taken_s = time.perf_counter() - begun_s
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEBI
     print(f"  {taken_s:.1f} s, at most {peak_mib:.0f} MiB", flush=True)

@@ -23,16 +23,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analysis.statistics import of_logs
-from records.schema import Record
-from records.store import Results, latest_attempts
-from runner.cell.job import Job
-from runner.cli.main import Seams
-from runner.cli.main import main as runner
-from runner.executors import Outcome, Running, WaitingCell
-from runner.executors.process import ProcessExecutor
-from runner.executors.sampling import SAMPLE_S, Pace, Sampling
-from runner.executors.watch import Watch
+from keras_matrix.analysis.stats.blocks import of_logs
+from keras_matrix.records.schema import Record
+from keras_matrix.records.store import Results, latest_attempts
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.main import Seams
+from keras_matrix.runner.cli.main import main as runner
+from keras_matrix.runner.executors import Outcome, Running, WaitingCell
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.supervise.sampling import SAMPLE_S, Pace, Sampling
+from keras_matrix.runner.executors.supervise.watch import Watch
 
 BACKENDS = ("tensorflow", "jax", "torch")
 NEVER_S = 3600.0

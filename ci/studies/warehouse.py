@@ -23,18 +23,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dashboards.questions import Choice, answer, questions
-from records.findings import Finding, Findings, Kind
-from records.identity import cell_id
-from records.schema import Learning, Memory, Record, Resolved, Surroundings, Times
-from records.settings import BACKENDS
+from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.records.findings import Finding, Findings, Kind
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import Learning, Memory, Record, Resolved, Surroundings, Times
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.uploader import rows
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.outbox import Outbox, seal_all
+from keras_matrix.uploader.push import PushSummary, send
+from keras_matrix.uploader.rows import Row
 from tests.conftest import make_record, make_settings
 from tests.sessions import run_name
-from uploader import rows
-from uploader.local import LocalWarehouse
-from uploader.outbox import Outbox, seal_all
-from uploader.push import PushSummary, send
-from uploader.rows import Row
 
 ROOT = Path(__file__).parents[2]
 REPEATS = 4
@@ -99,7 +99,7 @@ OPEN = """
 import sys, time
 began = time.perf_counter()
 from pathlib import Path
-from uploader.local import LocalWarehouse
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
 warehouse = LocalWarehouse(Path(sys.argv[1]))
 warehouse._opened()
 opened = time.perf_counter()
@@ -129,11 +129,11 @@ ANSWER += "performance.getEntriesByType('navigation')[0].domInteractive]) : setT
 
 def report_page(folder: Path) -> None:
     """Open a report of a thousand cells, from disk, in a browser of its own."""
-    from dashboards import report
+    from keras_matrix.dashboards.report import page
     from tests.dashboards import chromium, thousand
 
     path = folder / "report.html"
-    report.write(path, thousand.page())
+    page.write(path, thousand.page())
     print(f"a report of {thousand.CELLS:,} cells: {path.stat().st_size / 1e6:.2f} MB")
     if reason := chromium.missing():
         print(f"not opened: {reason}")
@@ -163,8 +163,8 @@ def _main_thread_ms(browser: Any) -> float:
 
 def emulator(folder: Path) -> None:
     """Push 100,000 measurements and load the same file with a bare load job, in turn, ROUNDS times."""
-    from uploader.connect import connect
-    from uploader.warehouse import Options
+    from keras_matrix.uploader.bigquery.client import connect
+    from keras_matrix.uploader.warehouse import Options
 
     warehouse = connect(os.environ["BIGQUERY_EMULATOR_PROJECT"], "figures", Options())
     warehouse.create()

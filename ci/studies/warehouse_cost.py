@@ -18,16 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dashboards.app.needed import needed
-from dashboards.questions import DEFAULT_DAYS, questions
-from records import findings
-from records.store import Results, Run
-from runner.cli.stored import update_findings
+from keras_matrix.dashboards.live.app.needed import needed
+from keras_matrix.dashboards.live.questions import DEFAULT_DAYS, questions
+from keras_matrix.records import findings
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.cli.look.stored import update_findings
+from keras_matrix.uploader import rows
+from keras_matrix.uploader.bigquery import query_cost
+from keras_matrix.uploader.bigquery.query_cost import LEAST_BYTES
+from keras_matrix.uploader.rows import Row
+from keras_matrix.uploader.schema import TABLES, Column, Mode, Table, Type
 from tests.sessions import store_session
-from uploader import price, rows
-from uploader.price import LEAST_BYTES
-from uploader.rows import Row
-from uploader.schema import TABLES, Column, Mode, Table, Type
 
 REPEATS = 5
 NIGHTS = 365
@@ -54,7 +55,9 @@ def main() -> None:
     print("| table | rows a night | bytes a night | bytes a year |\n|---|---|---|---|")
     for table in TABLES:
         total = sum(size for (name, _), size in sizes.items() if name == table.name)
-        print(f"| `{table.name}` | {counts[table.name]:,} | {price.size(total)} | {price.size(total * NIGHTS)} |")
+        print(
+            f"| `{table.name}` | {counts[table.name]:,} | {query_cost.size(total)} | {query_cost.size(total * NIGHTS)} |"
+        )
     larger = Sizes({column: size * LARGER for column, size in sizes.items()})
     print(
         f"\n| what | billed a year | list price | with {LARGER} times the cells | list price |\n|---|---|---|---|---|"
@@ -107,8 +110,8 @@ def costs(sizes: Sizes) -> Iterator[tuple[str, str, str]]:
     """Yield what is paid for, the bytes billed in a year, and their price."""
     stored = sum(sizes.values()) * NIGHTS
     held_gib = max(0, stored - FREE_STORAGE_BYTES) / 2**30
-    yield "storage after a year", price.size(stored), price.usd(held_gib * 12 * STORAGE_USD_PER_GIB_MONTH)
-    yield "load jobs", "free", price.usd(0)
+    yield "storage after a year", query_cost.size(stored), query_cost.usd(held_gib * 12 * STORAGE_USD_PER_GIB_MONTH)
+    yield "load jobs", "free", query_cost.usd(0)
     yield _row("an upload a night, a batch for each table", sum(_batch(sizes, table) for table in TABLES) * NIGHTS)
     read = [columns_read(question.sql) for question in questions().values()]
     snapshot = sum(_billed(sizes, {one for found in read for one in found if one[0] == name}) for name in SNAPSHOT)
@@ -123,11 +126,12 @@ SNAPSHOT = ("runs", "cells", "findings")
 def _billed(sizes: Sizes, columns: set[tuple[str, str]]) -> int:
     """Return what is billed for reading columns of the last DEFAULT_DAYS nights."""
     read = sum(sizes[one] for one in columns) * DEFAULT_DAYS
-    return price.price(read, len({table for table, _ in columns})).billed_bytes
+    return query_cost.price(read, len({table for table, _ in columns})).billed_bytes
 
 
 def _batch(sizes: Sizes, table: Table) -> int:
-    """Return what is billed for adding a night's rows to a table: the statements of `uploader.ingest.insert_missing`.
+    """Return what is billed for adding a night's rows to a table: the statements of
+    `uploader.bigquery.insert_statements.insert_missing`.
 
     They update the lease; insert from the staging table what the table's keys of that day lack; count both once more.
     """
@@ -137,7 +141,7 @@ def _batch(sizes: Sizes, table: Table) -> int:
 
 
 def _row(what: str, billed: int) -> tuple[str, str, str]:
-    return what, price.size(billed), price.usd(price.cost_usd(billed))
+    return what, query_cost.size(billed), query_cost.usd(query_cost.cost_usd(billed))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Builds dashboards/grafana/*.json: `python -m dashboards.grafana.build`; a test holds the files to this code.
+"""Builds dashboards/grafana/*.json: `python -m keras_matrix.dashboards.grafana.build`; a test holds the files to this
+code.
 
 Each panel's SQL is a query of `dashboards/queries` with the dataset before its tables and Grafana's variables in place
 of its parameters. Grafana writes a variable into the text of a query, so that each stands as `${name:sqlstring}`, which
@@ -12,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dashboards.questions import DEFAULT_DAYS, Question, questions
-from uploader.schema import TABLES
-from uploader.sql import qualified
+from keras_matrix.dashboards.live.questions import DEFAULT_DAYS, Question, questions
+from keras_matrix.uploader.schema import TABLES
+from keras_matrix.uploader.sql import qualified
 
 FOLDER = Path(__file__).parent
 SOURCE = {"type": "grafana-bigquery-datasource", "uid": "${source}"}

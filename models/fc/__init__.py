@@ -7,7 +7,8 @@
     profiled.py    how long the collectives of a compiled step take, as the backend's own profiler sees it
     layout.py      which worker holds what;  reference.py the same in plain NumPy;  prove.py compares the two
 
-What a task is, computes and communicates by formula is in `records.fc`. The workload below is the same stack as Keras
+What a task is, computes and communicates by formula is in `records.fc.spec`. The workload below is the same stack as
+Keras
 layers: the mode `fc_keras`, trained by `fit`; from it the catalog and the other counts of work are made.
 """
 
@@ -17,8 +18,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from models.workload import Built, Param, Request, workload
-from records.fc import LEARNING_RATE, MODES, PARTITIONS, Task
+from keras_matrix.models.workload import Built, Param, Request, workload
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, PARTITIONS, Task
 
 
 @workload(
@@ -44,8 +45,8 @@ def fc(request: Request) -> Built:
     import keras
     from keras import layers
 
-    from models.fc.layout import draw_batch
-    from models.layers import heads
+    from keras_matrix.models.fc.layout import draw_batch
+    from keras_matrix.models.layers import heads
 
     size, level = request.integer("weight_size"), request.integer("level")
     initial = _normal(size**-0.5)

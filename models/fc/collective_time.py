@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from records.traces.columns import Places
-from records.traces.neutral import covered
-from records.traces.xla import DERIVED
-from records.traces.xplane import UNTOLD, Events, Line, Plane
+from keras_matrix.records.traces.neutral import covered
+from keras_matrix.records.traces.xspace.columns import Places
+from keras_matrix.records.traces.xspace.reader import DERIVED
+from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, Line, Plane
 
 ACCELERATORS = ("/device:GPU:", "/device:TPU:")
 # NCCL before 2.19 named its kernels ncclKernel_..., since then ncclDevKernel_... (src/device/generate.py).

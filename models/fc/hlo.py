@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from records.traffic import Traffic
+from keras_matrix.records.fc.traffic import Traffic
 
 BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "pred": 1}
 ARRAY = re.compile(r"\b(\w+)\[([\d,]*)\]")

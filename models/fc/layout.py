@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from records.fc import Kind, Task
+from keras_matrix.records.fc.spec import Kind, Task
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BATCH_SCALE = 0.1  # a standard deviation

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-from records.communication import Communication, Method
-from records.traces.xplane import Plane, planes
+from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.traces.xspace.xplane import Plane, planes
 
 InsideS = Callable[[Callable[[], None]], float]
 """Runs something under the profiler; returns the seconds inside collectives, the mean over the workers."""
@@ -42,7 +42,7 @@ def by_profiling(inside_s: InsideS, run: Callable[[int], None], steps: int, epoc
 
 def seen_by(backend: str, run: Callable[[], None]) -> list[Plane]:
     """Run something under the profiler of JAX or TensorFlow; return what its own file then holds."""
-    from models.profiling import load, recorded
+    from keras_matrix.models.profiling import load, recorded
 
     with tempfile.TemporaryDirectory(prefix="seen-") as folder:
         path = Path(folder) / "seen"

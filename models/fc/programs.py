@@ -14,9 +14,9 @@ from typing import Any
 
 from keras import ops
 
-from models.fc.scopes import scope
-from models.fc.seam import Axis, Loss, Stage, Tensor, Worker
-from records.fc import Task
+from keras_matrix.models.fc.interface import Axis, Loss, Stage, Tensor, Worker
+from keras_matrix.models.fc.scopes import scope
+from keras_matrix.records.fc.spec import Task
 
 Batch = tuple[Any, Any]
 Result = tuple[Tensor, list[Tensor]]

@@ -1,8 +1,8 @@
 """The proof of the FC modes on one backend: gradients and weights after a few steps against plain NumPy.
 
-`python -P -m models.fc.prove FOLDER` reads `order.json` there and writes `answer.json`. PyTorch keeps out of this
-process, so that its workers can be forked from it task after task; on GPUs they are new interpreters. There products
-are in full float32, not in TF32, whose ten bits of mantissa would be beyond the limit.
+`python -P -m keras_matrix.models.fc.prove FOLDER` reads `order.json` there and writes `answer.json`. PyTorch keeps out
+of this process, so that its workers can be forked from it task after task; on GPUs they are new interpreters. There
+products are in full float32, not in TF32, whose ten bits of mantissa would be beyond the limit.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from models.fc import layout
-from models.fc.crew import Crew, Order
-from models.fc.native.assembly import assemble, reserve
-from models.fc.reference import Trained, train
-from records.codec import decode, dumps, loads
-from records.fc import MODES, Parallel, Task, layout_fault, parallel_of
-from records.fc_proof import Proof, ProofAnswer, ProofOrder
+from keras_matrix.models.fc import layout
+from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.reference import Trained, train
+from keras_matrix.models.fc.worker_group import Crew, Order
+from keras_matrix.records.codec import decode, dumps, loads
+from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
+from keras_matrix.records.fc.spec import MODES, Parallel, Task, layout_fault, parallel_of
 
 
 def prove(order: ProofOrder) -> ProofAnswer:

@@ -26,14 +26,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from models.collector import settle
-from models.fc.crew import Kept, Order
-from models.fc.network import enter
-from models.float64 import keep_float64
-from records.communication import Communication, Method
-from records.fc import Place
-from records.traces.asked import TraceOrder
-from records.traffic import Traffic, together
+from keras_matrix.models.fc.network import enter
+from keras_matrix.models.fc.worker_group import Kept, Order
+from keras_matrix.models.process.float64 import keep_float64
+from keras_matrix.models.process.garbage_collection import settle
+from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.spec import Place
+from keras_matrix.records.fc.traffic import Traffic, together
+from keras_matrix.records.traces.request import TraceOrder
 
 PR_SET_PDEATHSIG = 1
 MEETING_LIMIT_S = 60.0
@@ -238,7 +238,7 @@ def _arrive(start: WorkerStart) -> Any:
     if order.namespaces:
         enter(order.namespaces[start.rank])
 
-    from models.fc.native.torch import join
+    from keras_matrix.models.fc.native.torch import join
 
     if not start.copied:
         _configure(order)

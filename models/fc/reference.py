@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.fc.layout import Array, draw_batch, draw_weights
-from records.fc import LEARNING_RATE, MODES, Kind, Task
+from keras_matrix.models.fc.layout import Array, draw_batch, draw_weights
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, Task
 
 
 @dataclass(frozen=True, slots=True)

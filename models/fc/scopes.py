@@ -12,7 +12,7 @@ from typing import Any
 
 from keras.backend import backend
 
-from records.traces.asked import LAYER, PHASE
+from keras_matrix.records.traces.request import LAYER, PHASE
 
 Context = AbstractContextManager[Any]
 Naming = Callable[[str, str], Context]

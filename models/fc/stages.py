@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from models.fc.programs import Batch, Result, pipeline_back, pipeline_forward
-from models.fc.seam import Stage, Tensor
-from records.fc import Task
+from keras_matrix.models.fc.interface import Stage, Tensor
+from keras_matrix.models.fc.programs import Batch, Result, pipeline_back, pipeline_forward
+from keras_matrix.records.fc.spec import Task
 
 Boxes = dict[tuple[int, int], deque[Tensor]]
 Place = Callable[[int], AbstractContextManager[Any]]

@@ -40,4 +40,4 @@ class Counter(Protocol):
 
 def load(backend: str) -> Counter:
     """Import a backend's counter and return it."""
-    return cast(Counter, importlib.import_module(f"models.flops.{backend}"))
+    return cast(Counter, importlib.import_module(f"keras_matrix.models.flops.{backend}"))

@@ -1,4 +1,6 @@
-"""`python -P -m models.flops FOLDER`: read the order there, count on the backend of KERAS_BACKEND, write the answer."""
+"""`python -P -m keras_matrix.models.flops FOLDER`: read the order there, count on the backend of KERAS_BACKEND, write
+the answer.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from records.codec import decode, dumps, loads
-from records.work import CountAnswer, CountOrder, Target, work_key
+from keras_matrix.records.codec import decode, dumps, loads
+from keras_matrix.records.instruments.work import CountAnswer, CountOrder, Target, work_key
 
 
 def answer(order: CountOrder) -> CountAnswer:
     """Count each target; one that cannot be built or counted is refused with its reason."""
-    from models.flops import counting
+    from keras_matrix.models.flops import counting
 
     found = CountAnswer([], [], {})
     tasks: list[tuple[Target, Callable[[], None]]] = []

@@ -9,11 +9,11 @@ from typing import Any
 
 import keras
 
-from models import flops
-from models.flops import analytic
-from models.registry import load, workloads
-from models.workload import Built, Request
-from records.work import FlopCheck, Target, Work
+from keras_matrix.models import flops
+from keras_matrix.models.flops import analytic
+from keras_matrix.models.registry import load, workloads
+from keras_matrix.models.workload import Built, Request
+from keras_matrix.records.instruments.work import FlopCheck, Target, Work
 
 
 def work(target: Target) -> Work:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from models.inputs import synthetic
-from models.workload import Request, Samples
+from keras_matrix.models.inputs import synthetic
+from keras_matrix.models.workload import Request, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def _loaded(request: Request, images: Images, count: int, seed: int) -> tuple[An
     if request.data == "digits":
         pixels, numbers = load_digits()
     else:
-        from models.inputs.keras_datasets import load_keras_dataset
+        from keras_matrix.models.inputs.keras_datasets import load_keras_dataset
 
         pixels, numbers = load_keras_dataset(request.data, request.dataset_dir)
     # Each image is enlarged once: a product of matrices may round the same row in two ways, by where it stands.
@@ -60,7 +60,7 @@ def load_digits() -> tuple[Any, Any]:
     Raises DatasetUnavailable without scikit-learn. Source: E. Alpaydin and C. Kaynak, "Optical Recognition of
     Handwritten Digits", UCI Machine Learning Repository, 1998: 8x8 pixels in 17 grey levels.
     """
-    from models.inputs.keras_datasets import DatasetUnavailable
+    from keras_matrix.models.inputs.keras_datasets import DatasetUnavailable
 
     try:
         from sklearn import datasets

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras import Model, layers, ops
 
-from models.layers.heads import loss_dtype
+from keras_matrix.models.layers.heads import loss_dtype
 
 # Width and number of blocks of each stage.
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))

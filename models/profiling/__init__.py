@@ -13,8 +13,8 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Protocol, cast
 
-from records.traces.asked import CLOCK, STEP, TraceError, TraceOrder
-from records.traces.native import file_name
+from keras_matrix.records.traces.conversion import file_name
+from keras_matrix.records.traces.request import CLOCK, STEP, TraceError, TraceOrder
 
 # The first mark after a profiler's start may come late; of several, the nearest counts.
 CLOCK_MARKS = 5
@@ -41,7 +41,7 @@ class Profiler(Protocol):
 def load(backend: str) -> Profiler:
     """Return a backend's profiler. Raises `TraceError` where it has none."""
     try:
-        module = importlib.import_module(f"models.profiling.{backend}")
+        module = importlib.import_module(f"keras_matrix.models.profiling.{backend}")
         return cast(Profiler, module.Profiler())
     except (ImportError, AttributeError) as error:
         raise TraceError(f"profiler_unavailable: {backend}: {error}; install a build that has it") from error

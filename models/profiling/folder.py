@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from records.traces.asked import TraceError
-from records.traces.native import XPLANE
+from keras_matrix.records.traces.conversion import XPLANE
+from keras_matrix.records.traces.request import TraceError
 
 
 class Folder:

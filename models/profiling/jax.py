@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from models.profiling.folder import Folder
-from records.traces.native import XPLANE
+from keras_matrix.models.profiling.folder import Folder
+from keras_matrix.records.traces.conversion import XPLANE
 
 
 class Profiler:

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from models.profiling.folder import Folder
-from records.traces.asked import scope_of
-from records.traces.native import XPLANE
+from keras_matrix.models.profiling.folder import Folder
+from keras_matrix.records.traces.conversion import XPLANE
+from keras_matrix.records.traces.request import scope_of
 
 
 class Profiler:

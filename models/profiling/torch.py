@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import profiler
 
-from records.traces.asked import TraceError
+from keras_matrix.records.traces.request import TraceError
 
 
 class Profiler:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from records.traces.asked import TraceError
+from keras_matrix.records.traces.request import TraceError
 
 EVENTS = "traceEvents"
 CHUNK_CHARACTERS = 1 << 20

@@ -15,8 +15,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from records.traces.asked import LAYER, PHASE, Names, scope_of
-from records.traces.neutral import Phase
+from keras_matrix.records.traces.neutral import Phase
+from keras_matrix.records.traces.request import LAYER, PHASE, Names, scope_of
 
 # Of a transformation such as jvp(...) what is within belongs to the path; of a call, jit(name), it does not.
 _WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|checkpoint|custom_jvp|custom_vjp|shard_map)\((.*)\)$")

@@ -22,9 +22,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
-from records import files
-from records.codec import decode, to_json
-from records.traces.asked import TraceError
+from keras_matrix.records import files
+from keras_matrix.records.codec import decode, to_json
+from keras_matrix.records.traces.request import TraceError
 
 T = TypeVar("T")
 

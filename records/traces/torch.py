@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from records.traces import kineto
-from records.traces.asked import CLOCK, LAYER, MARK, PHASE, STEP, TraceError
-from records.traces.names import copy_of, is_collective
-from records.traces.neutral import Flow, Kind, Phase, Point, Span, Track
+from keras_matrix.records.traces import kineto
+from keras_matrix.records.traces.names import copy_of, is_collective
+from keras_matrix.records.traces.neutral import Flow, Kind, Phase, Point, Span, Track
+from keras_matrix.records.traces.request import CLOCK, LAYER, MARK, PHASE, STEP, TraceError
 
 BACKWARD = "autograd::engine::evaluate_function"
 OPTIMIZER = "Optimizer.step#"

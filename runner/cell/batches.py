@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from records.settings import Settings
-from runner.cell.backends import Batch
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.backends import Batch
 
 
 def seed_steps(settings: Settings) -> int:

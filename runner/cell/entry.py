@@ -1,7 +1,8 @@
 """The first and last lines of a cell's process: read the job, do it, write the result or what went wrong.
 
-`python -P -m runner.cell.entry JOB` is the fresh start; a fork server calls `run_job` in its child. Either way the
-process ends with `os._exit`: a backend's tear-down costs up to a second and can only spoil what is already written.
+`python -P -m keras_matrix.runner.cell.entry JOB` is the fresh start; a fork server calls `run_job` in its child. Either
+way the process ends with `os._exit`: a backend's tear-down costs up to a second and can only spoil what is already
+written.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from records import fc
-from records.codec import CodecError
-from records.schema import SCHEMA_VERSION, CellResult
-from runner.cell.clock import monotonic
-from runner.cell.job import Job, make_home, read_job, write_result
+from keras_matrix.records.codec import CodecError
+from keras_matrix.records.fc import spec
+from keras_matrix.records.schema import SCHEMA_VERSION, CellResult
+from keras_matrix.runner.cell.clock import monotonic
+from keras_matrix.runner.cell.job import Job, make_home, read_job, write_result
 
 OURS = ("records", "models", "runner", "analysis", "uploader", "dashboards")
 
@@ -30,9 +31,9 @@ def import_backend() -> float:
     begun_s = monotonic()
     import keras  # noqa: F401
 
-    import runner.cell.measure  # noqa: F401
+    import keras_matrix.runner.cell.measure  # noqa: F401
 
-    __import__(f"runner.cell.backends.{os.environ['KERAS_BACKEND']}")
+    __import__(f"keras_matrix.runner.cell.backends.{os.environ['KERAS_BACKEND']}")
     return monotonic() - begun_s
 
 
@@ -56,16 +57,16 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
 
 def _work(job: Job, import_time_s: float, start: str) -> None:
     if job.twin is not None:
-        from runner.cell.twin import run_twin
+        from keras_matrix.runner.cell.parity.worker import run_twin
 
         run_twin(job, job.twin)
         return
-    if fc.is_native(job.settings):
-        from runner.cell.fc import measure_fc
+    if spec.is_native(job.settings):
+        from keras_matrix.runner.cell.fc import measure_fc
 
         write_result(job, measure_fc(job, import_time_s, start))
         return
-    from runner.cell.measure import measure
+    from keras_matrix.runner.cell.measure import measure
 
     write_result(job, measure(job, import_time_s, start))
 

@@ -11,21 +11,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from models.fc.crew import Crew, NoDevice, NoSuchDevices, Order
-from models.fc.native.assembly import assemble, reserve
-from models.fc.scopes import layer_name
-from records import fc, fc_rules, host, inherited, network
-from records.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
-from records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
-from records.settings import Settings
-from records.traces.asked import Names
-from runner.cell import backends, memory
-from runner.cell.backends import Plug, Unsupported
-from runner.cell.clock import monotonic
-from runner.cell.job import Job, keep_tuning, publish_figures
-from runner.cell.kept import PROCESS, Allocated, Compiling, Kept
-from runner.cell.loop import EpochLog, finite, timed
-from runner.cell.measure import (
+from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.scopes import layer_name
+from keras_matrix.models.fc.worker_group import Crew, NoDevice, NoSuchDevices, Order
+from keras_matrix.records.fc import network, rules, spec
+from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
+from keras_matrix.records.host import inherited_environment, system
+from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Memory, Resolved, Times
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.traces.request import Names
+from keras_matrix.runner.cell import backends, memory
+from keras_matrix.runner.cell.backends import Plug, Unsupported
+from keras_matrix.runner.cell.checks.tf32 import may_use_tf32
+from keras_matrix.runner.cell.clock import monotonic
+from keras_matrix.runner.cell.interleaving import Turns
+from keras_matrix.runner.cell.job import Job, keep_tuning, publish_figures
+from keras_matrix.runner.cell.loop import EpochLog, finite, timed
+from keras_matrix.runner.cell.measure import (
     DeviceMismatch,
     check_initialised,
     found_versions,
@@ -34,17 +36,16 @@ from runner.cell.measure import (
     result_of,
     with_start,
 )
-from runner.cell.phases import Timeline, agreed
-from runner.cell.tf32 import may_use_tf32
-from runner.cell.turns import Turns
+from keras_matrix.runner.cell.measured_epochs import PROCESS, Allocated, Compiling, Kept
+from keras_matrix.runner.cell.phases import Timeline, agreed
 
 
 def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result. Raises `Unsupported`, `DeviceMismatch`, or what a worker raised."""
-    settings, task = job.settings, fc.task_of(job.settings)
-    refuse_impossible(settings, host.free_memory_bytes())
+    settings, task = job.settings, spec.task_of(job.settings)
+    refuse_impossible(settings, system.free_memory_bytes())
     namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
-    cuda_cache = inherited.cuda_cache_state(os.environ)
+    cuda_cache = inherited_environment.cuda_cache_state(os.environ)
     plug = backends.load(settings.backend)
     plug.configure(settings, job.compile_cache_dir)
     _reserve_devices(settings, task.workers)
@@ -57,7 +58,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         device = _proved(plug, crew, settings)
         kept = Kept(Turns(job), Compiling(plug), Allocated(plug))
         times, learning, steps = _trained(job, crew, kept)
-        parallel = fc.parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
+        parallel = spec.parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
         # Before collectives are watched: that may build another program, whose costs are not the cell's.
         device_peaks = crew.device_peaks_bytes() or None
         held = _held(plug, kept, device_peaks, parallel.places)
@@ -106,7 +107,7 @@ def configure_worker(settings: Settings, compile_cache_dir: str | None) -> None:
     backends.load(settings.backend).configure(settings, compile_cache_dir)
 
 
-def _held(plug: Plug, kept: Kept, device_peaks: list[int] | None, places: Sequence[fc.Place]) -> Memory:
+def _held(plug: Plug, kept: Kept, device_peaks: list[int] | None, places: Sequence[spec.Place]) -> Memory:
     """Return the peaks so far: on the device that of the worker with most; of other processes' no course is known."""
     host_peak, allocated = memory.peak_resident_bytes(), kept.allocated
     device_peak = max(device_peaks) if device_peaks else plug.peak_device_memory_bytes()
@@ -115,7 +116,7 @@ def _held(plug: Plug, kept: Kept, device_peaks: list[int] | None, places: Sequen
     return Memory(host_peak, device_peak, [], PROCESS if device_peaks else None)
 
 
-def _here(places: Sequence[fc.Place]) -> bool:
+def _here(places: Sequence[spec.Place]) -> bool:
     """Return whether all workers are in this process."""
     return all(place.process in (None, os.getpid()) for place in places)
 
@@ -123,7 +124,7 @@ def _here(places: Sequence[fc.Place]) -> bool:
 class TracedCrew:
     """All workers of a task, for the profiler: their programs open a scope of each phase and layer, or mark it."""
 
-    def __init__(self, crew: Crew, task: fc.Task) -> None:
+    def __init__(self, crew: Crew, task: spec.Task) -> None:
         self._task, self.traced = task, crew.traced
 
     def names(self) -> Names:
@@ -134,14 +135,14 @@ class TracedCrew:
 def _with_trace(job: Job, result: CellResult, crew: Crew) -> CellResult:
     if job.trace is None:
         return result
-    from runner.cell.tracing import with_trace
+    from keras_matrix.runner.cell.tracing import with_trace
 
-    return with_trace(job, job.trace, result, TracedCrew(crew, fc.task_of(job.settings)))
+    return with_trace(job, job.trace, result, TracedCrew(crew, spec.task_of(job.settings)))
 
 
 def _leave_for_board(job: Job, crew: Crew) -> None:
     """Leave a profile of the workers, where they are in this process; Keras has no layers of theirs to describe."""
-    from runner.cell.board import leave
+    from keras_matrix.runner.cell.tracing.tensorboard import leave
 
     leave(job, None, crew.run if _here(crew.places()) else None)
 
@@ -151,17 +152,17 @@ def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
 
     `free_bytes` are of the host, which say nothing of a GPU's.
     """
-    task = fc.task_of(settings)
-    told = fc_rules.settings_faults(settings)
-    if not told and settings.device == "cpu" and (fault := fc_rules.memory_fault(task, free_bytes)):
+    task = spec.task_of(settings)
+    told = rules.settings_faults(settings)
+    if not told and settings.device == "cpu" and (fault := rules.memory_fault(task, free_bytes)):
         told = [fault]
     if told:
         raise Unsupported("; ".join(told))
 
 
-def namespaces_for(task: fc.Task, named: str) -> tuple[str, ...]:
+def namespaces_for(task: spec.Task, named: str) -> tuple[str, ...]:
     """Return the network namespaces of a task's workers, of those that are `named`. Raises `Unsupported`."""
-    if task.network == fc.LOCAL or task.workers == 1:
+    if task.network == spec.LOCAL or task.workers == 1:
         return ()
     found = network.parse(named)
     if fault := network.shortfall(found, task.network, task.workers):
@@ -189,7 +190,7 @@ def _proved(plug: Plug, crew: Crew, settings: Settings) -> DeviceProof:
 
 def _trained(job: Job, crew: Crew, kept: Kept) -> tuple[Times, Learning, int]:
     """Take the first step, agree on the steps per epoch, run the epochs; return what was seen and the steps."""
-    settings, task = job.settings, fc.task_of(job.settings)
+    settings, task = job.settings, spec.task_of(job.settings)
     first_step_s = timed(lambda: crew.run(1))
     steps, calibration_s = agreed(job, kept.turns, lambda count: min(_epoch_s(crew, count) for _ in range(2)))
     log, stretch = EpochLog(), kept.stretch(settings, steps)
@@ -208,9 +209,9 @@ def _epoch_s(crew: Crew, steps: int) -> float:
     return timed(lambda: crew.run(steps))
 
 
-def _resolved(settings: Settings, plug: Plug, run: tuple[str, int], places: Sequence[fc.Place]) -> Resolved:
-    task = fc.task_of(settings)
-    trains, weights = fc.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
+def _resolved(settings: Settings, plug: Plug, run: tuple[str, int], places: Sequence[spec.Place]) -> Resolved:
+    task = spec.task_of(settings)
+    trains, weights = spec.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
     return replace(
         resolved_of(settings, plug, run),
         # PyTorch initialises CUDA to say what the GPU has, which a process that leaves the GPU to others must not.
@@ -219,7 +220,7 @@ def _resolved(settings: Settings, plug: Plug, run: tuple[str, int], places: Sequ
         parameters=weights,
         trainable_parameters=weights if trains else 0,
         optimizer="SGD" if trains else None,
-        learning_rate=fc.LEARNING_RATE if trains else None,
+        learning_rate=spec.LEARNING_RATE if trains else None,
         optimizer_slots=0 if trains else None,
         optimizer_slot_bytes=0 if trains else None,
     )

@@ -10,13 +10,13 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from records import files
-from records.codec import canonical, decode, dumps, loads
-from records.parity import Operation
-from records.schema import CellResult
-from records.settings import Settings
-from records.task import Task
-from records.traces.asked import BEGUN, Trace, Traced
+from keras_matrix.records import files
+from keras_matrix.records.codec import canonical, decode, dumps, loads
+from keras_matrix.records.instruments.parity import Operation
+from keras_matrix.records.schema import CellResult
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.task import Task
+from keras_matrix.records.traces.request import BEGUN, Trace, Traced
 
 RESULT_LIMIT_BYTES = 1 << 20
 # What parity twins leave beside their traces.
@@ -26,11 +26,11 @@ ARRAYS_NAME = "arrays.npz"
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """What a process does in place of measuring, for parity: see `runner.cell.twin`.
+    """What a process does in place of measuring, for parity: see `runner.cell.parity.worker`.
 
     `role` is weights (make them), train (compare steps) or forward (sketch the layers' outputs). `weights` is the file
     to load, None for the process that makes it. With `nudge`, a seed, each weight moves by one unit in its last place.
-    The operations in `correct` are computed exactly where the backend does not: see `runner.cell.causes`.
+    The operations in `correct` are computed exactly where the backend does not: see `runner.cell.parity.causes`.
     """
 
     role: str
@@ -46,12 +46,12 @@ class Job:
     `steps` is the steps per epoch to use; None when the process is to find out how long a step takes, tell it, and be
     told. `folder` is scratch: home, temporary files, the two pipes and the result. `import_roots` are appended to
     `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold start. `fault` is planted in the
-    workload where the program tests itself (`models.faults`). `autotune_dir` is where the repeats of a cell keep what
-    was tuned, None where each tunes for itself. `cuda_cache_dir` is where the GPU cells of a run keep the kernels
-    that the driver compiled, None on another device. `task` is the external command to run in place of a workload, and
-    `outputs_dir` where what it leaves is kept. With `board` the process leaves, after everything measured, what
-    TensorBoard is to show of it, and `trace` is what to trace then. `steps_held` is for how many steps it holds batches
-    where its epochs use fewer, never more than one pass over the samples.
+    workload where the program tests itself (`models.injected_faults`). `autotune_dir` is where the repeats of a cell
+    keep what was tuned, None where each tunes for itself. `cuda_cache_dir` is where the GPU cells of a run keep the
+    kernels that the driver compiled, None on another device. `task` is the external command to run in place of a
+    workload, and `outputs_dir` where what it leaves is kept. With `board` the process leaves, after everything
+    measured, what TensorBoard is to show of it, and `trace` is what to trace then. `steps_held` is for how many steps
+    it holds batches where its epochs use fewer, never more than one pass over the samples.
     """
 
     nonce: str

@@ -14,9 +14,9 @@ from typing import Any
 
 import keras
 
-from runner.cell.backends import Batch, Plug
-from runner.cell.clock import Clock, monotonic
-from runner.cell.work_count import Counting, rows_of
+from keras_matrix.runner.cell.backends import Batch, Plug
+from keras_matrix.runner.cell.clock import Clock, monotonic
+from keras_matrix.runner.cell.work.counter import Counting, rows_of
 
 BeforeEpoch = Callable[[int], None]
 """Called with an epoch's number before its clock starts, the device idle: there a process waits for its turn."""

@@ -11,27 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from models.faults import Circumstances, plant
-from models.registry import load
-from models.workload import Built, Request
-from records import cpu_list, inherited
-from records.device_memory import says_out_of_memory
-from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Memory, Resolved, Times
-from records.settings import Settings
-from records.work_done import WorkDone
-from runner.cell import backends, memory
-from runner.cell.backends import Batch, CompileEvents, Plug
-from runner.cell.batches import make_batches, seed_steps
-from runner.cell.clock import monotonic
-from runner.cell.job import Job, keep_tuning, publish_figures
-from runner.cell.kept import Allocated, Compiling, Kept
-from runner.cell.loop import Stretch
-from runner.cell.options import applied, job_as_resolved
-from runner.cell.phases import Predicting, Training
-from runner.cell.tf32 import operations_of, tf32_of
-from runner.cell.turns import Turns, leave_copies
-from runner.cell.work import work_done
-from runner.cell.work_count import own_methods, platforms_of
+from keras_matrix.models.injected_faults import Circumstances, plant
+from keras_matrix.models.registry import load
+from keras_matrix.models.workload import Built, Request
+from keras_matrix.records.host import cpu_list, inherited_environment
+from keras_matrix.records.host.memory_errors import says_out_of_memory
+from keras_matrix.records.instruments.work_done import WorkDone
+from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Memory, Resolved, Times
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell import backends, memory
+from keras_matrix.runner.cell.backends import Batch, CompileEvents, Plug
+from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
+from keras_matrix.runner.cell.clock import monotonic
+from keras_matrix.runner.cell.interleaving import Turns, leave_copies
+from keras_matrix.runner.cell.job import Job, keep_tuning, publish_figures
+from keras_matrix.runner.cell.loop import Stretch
+from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, Kept
+from keras_matrix.runner.cell.options import applied, job_as_resolved
+from keras_matrix.runner.cell.phases import Predicting, Training
+from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
+from keras_matrix.runner.cell.work.done import work_done
 
 # What an assertion of JAX without a message means (`jax._src.xla_bridge.backends`).
 NO_PLATFORM = "no platform named in JAX_PLATFORMS is available"
@@ -61,7 +61,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     Raises whatever the workload raises, `Unsupported`, or `DeviceMismatch` before anything is timed.
     """
     settings = job.settings
-    cuda_cache = inherited.cuda_cache_state(os.environ)
+    cuda_cache = inherited_environment.cuda_cache_state(os.environ)
     plug = backends.load(settings.backend)
     plug.configure(settings, job.compile_cache_dir)
     configure_keras(settings)
@@ -128,7 +128,7 @@ def check_trains(model: Any, phase: str, own: list[str]) -> None:
 def leave_for_board(job: Job, work: Training | Predicting) -> None:
     """Leave what TensorBoard is to show, where that was asked for."""
     if job.board:
-        from runner.cell.board import leave
+        from keras_matrix.runner.cell.tracing.tensorboard import leave
 
         leave(job, work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1)))
 
@@ -137,8 +137,8 @@ def with_trace_of(job: Job, result: CellResult, work: Training | Predicting) -> 
     """Return the result, with a trace where that was asked for."""
     if job.trace is None:
         return result
-    from runner.cell.tracing import with_trace
-    from runner.cell.tracing.workload import TracedWorkload
+    from keras_matrix.runner.cell.tracing import with_trace
+    from keras_matrix.runner.cell.tracing.workload import TracedWorkload
 
     return with_trace(job, job.trace, result, TracedWorkload(work, job.settings))
 
@@ -259,7 +259,7 @@ def resolved_of(settings: Settings, plug: Plug, run: tuple[str, int]) -> Resolve
         intra_op_threads=plug.intra_op_threads(),
         cpus=len(os.sched_getaffinity(0)),
         affinity=cpu_list.text(os.sched_getaffinity(0)),
-        inherited=inherited.recorded(os.environ),
+        inherited=inherited_environment.recorded(os.environ),
     )
 
 

@@ -6,7 +6,7 @@ would have read them in. What the server had mapped of files and the child has n
 
 from __future__ import annotations
 
-from records.procfs import Tree, stated_bytes
+from keras_matrix.records.host.procfs import Tree, stated_bytes
 
 _server_file_bytes = 0
 

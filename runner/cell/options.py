@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.workload import Built
-from records.settings import Settings
-from runner.cell.batches import seed_steps
-from runner.cell.job import Job
+from keras_matrix.models.workload import Built
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.batches import seed_steps
+from keras_matrix.runner.cell.job import Job
 
 MADE_BY_KERAS = ("train_function", "test_function", "predict_function")
 """Attributes in which a model keeps the functions that Keras makes of its steps at the first call."""

@@ -1,6 +1,6 @@
 """What a cell's process does with its workload: epochs of `fit`, or epochs of predict calls, and the figures of them.
 
-Promise: each call is counted (`runner.cell.work_count`), so that the runner can tell whether the work was done.
+Promise: each call is counted (`runner.cell.work.counter`), so that the runner can tell whether the work was done.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from models.workload import Built
-from records.schema import Learning, Times
-from records.settings import Settings
-from runner.cell import backends
-from runner.cell.backends import Batch, Feed, Feeder, Plug
-from runner.cell.batches import make_batches, seed_steps
-from runner.cell.clock import monotonic
-from runner.cell.job import Job
-from runner.cell.kept import Kept
-from runner.cell.loop import CallLog, EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
-from runner.cell.turns import Turns
-from runner.cell.work_count import Counting, Ledger, Weights, predicted
+from keras_matrix.models.workload import Built
+from keras_matrix.records.schema import Learning, Times
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell import backends
+from keras_matrix.runner.cell.backends import Batch, Feed, Feeder, Plug
+from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.clock import monotonic
+from keras_matrix.runner.cell.interleaving import Turns
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
+from keras_matrix.runner.cell.measured_epochs import Kept
+from keras_matrix.runner.cell.work.counter import Counting, Ledger, Weights, predicted
 
 CALIBRATION_EPOCH_S = 0.15
 SHORT_EPOCH_SHARE = 8

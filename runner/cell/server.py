@@ -28,9 +28,9 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from records import cpu_list
-from runner.cell import memory
-from runner.cell.entry import import_backend, leave, run_job
+from keras_matrix.records.host import cpu_list
+from keras_matrix.runner.cell import memory
+from keras_matrix.runner.cell.entry import import_backend, leave, run_job
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36

@@ -11,34 +11,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from records.store import StoreFailure
-from runner.cli import (
-    check,
-    compare,
-    completion,
-    dashboard,
-    fc,
-    fc_flags,
-    first_hour,
-    fit_batch,
-    gate,
-    history,
-    list_,
-    parity,
-    plan,
-    report,
-    roofline,
-    run,
-    schema,
-    selftest,
-    service,
-    show,
-    task,
-    tensorboard,
-    trace,
-)
-from runner.errors import RunnerError, UsageError
-from runner.seams import Seams
+from keras_matrix.records.store import StoreFailure
+from keras_matrix.runner.cli.compare import compare, gate, history, parity, roofline, selftest
+from keras_matrix.runner.cli.look import dashboard, list_, plan, report, schema, show, tensorboard
+from keras_matrix.runner.cli.machine import check, completion, first_hour
+from keras_matrix.runner.cli.measure import fc, fc_flags, fit_batch, run, service, task, trace
+from keras_matrix.runner.errors import RunnerError, UsageError
+from keras_matrix.runner.measure.seams import Seams
 
 COMMANDS = (
     run,
@@ -116,7 +95,7 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
 
 def _with_command(given: list[str]) -> list[str]:
     """Put `run` where no command is named. Help and version belong to the program itself."""
-    from runner.grammar import near
+    from keras_matrix.runner.matrix.grammar import near
 
     names = {module.NAME for module in COMMANDS}
     if given and (given[0] in names or given[0] in ("-h", "--help", "--version")):

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import UsageError
-from runner.executors import registry
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import registry
 
 if TYPE_CHECKING:
-    from runner.request import CellChoice, RunRequest
+    from keras_matrix.runner.request import CellChoice, RunRequest
 
 MATRIX = Path("matrix.yaml")
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
@@ -26,7 +26,7 @@ def check_output(flag: str, path: Path) -> None:
 
 def count_gpus(device: str) -> int:
     """Return how many GPUs the caller may use, 0 for another device. Raises `UsageError` if none is visible."""
-    from runner.executors.visible import NoGpu, visible_gpus
+    from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, visible_gpus
 
     try:
         return len(visible_gpus()) if device == "gpu" else 0
@@ -138,8 +138,8 @@ def size_bytes(flag: str, text: str) -> int:
 
 def seconds(text: str) -> float:
     """Read a number of seconds. Raises `UsageError` for what is none."""
-    from runner.grammar import WHOLE
-    from runner.yaml_strict import resolve
+    from keras_matrix.runner.matrix.grammar import WHOLE
+    from keras_matrix.runner.matrix.strict_yaml import resolve
 
     value = resolve(text)
     if (fault := WHOLE["budget"].fault(value)) or not isinstance(value, (int, float)):
@@ -167,8 +167,8 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
 
     Raises `UsageError`.
     """
-    from runner.overrides import Overrides, parse_assignment
-    from runner.request import CellChoice
+    from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
+    from keras_matrix.runner.request import CellChoice
 
     overrides = Overrides(
         backends=tuple(getattr(args, "backend", ())),
@@ -181,7 +181,7 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
 
 def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> RunRequest:
     """Return what the flags of `add_measuring_options` ask for, of the cells that are chosen. Raises `UsageError`."""
-    from runner.request import RunRequest
+    from keras_matrix.runner.request import RunRequest
 
     return RunRequest(
         command=("runner", *args.given),

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from analysis.surroundings.disturbance import Watched
-from records.schema import Container, Machine, Surroundings
-from records.settings import Settings
-from records.usage import Course, Usage
-from runner.cell.job import Job
-from runner.tasks.seen import TaskSeen
+from keras_matrix.analysis.surroundings.disturbance import Watched
+from keras_matrix.records.instruments.usage import Course, Usage
+from keras_matrix.records.schema import Container, Machine, Surroundings
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.tasks.observation import TaskSeen
 
 
 @dataclass(frozen=True, slots=True)

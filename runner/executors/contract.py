@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runner.executors import Outcome
+    from keras_matrix.runner.executors import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
-from records.codec import CodecError, dumps, loads
-from records.settings import Settings
-from runner.cell.job import RESULT_LIMIT_BYTES
-from runner.executors.environment import ALLOWED, cell_environment, cuda_cache_in
-from runner.executors.output import printable
-from runner.executors.process import ProcessExecutor
-from runner.executors.process_tree import kill_tree
-from runner.executors.visible import NoGpu, TooFewGpus
+from keras_matrix.records.codec import CodecError, dumps, loads
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.supervise.environment import ALLOWED, cell_environment, cuda_cache_in
+from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, TooFewGpus
+from keras_matrix.runner.host.process_tree import kill_tree
 
 TAIL_CHARACTERS = 2000
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.errors import UsageError
-from runner.executors.contract import Contract
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors.contract import Contract
 
 if TYPE_CHECKING:
-    from records.store import Run
-    from runner.executors import Executor
-    from runner.matrix import Cell
+    from keras_matrix.records.store import Run
+    from keras_matrix.runner.executors import Executor
+    from keras_matrix.runner.matrix.reader import Cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,14 @@ ENTRIES = {
     for entry in (
         Entry(
             name=DEFAULT,
-            module="runner.executors.in_processes",
+            module="keras_matrix.runner.executors.process.registration",
             summary="run cells as processes of this machine",
             contract=Contract(),
             starts=("fork", "fresh"),
         ),
         Entry(
             name="docker",
-            module="runner.executors.in_containers",
+            module="keras_matrix.runner.executors.docker.registration",
             summary="each in a container from its backend's image",
             contract=Contract(local_software=False),
             starts=("fresh", "warm"),

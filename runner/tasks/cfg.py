@@ -22,11 +22,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from records.task import UPTIME, Compute, Goal, MetricAsked, Task
-from runner.errors import MatrixError
-from runner.grammar import near
-from runner.tasks.cfg_file import CfgSection, read_sections
-from runner.tasks.rules import KEYS, MAX_WORD, METRIC_KEYS, NAME, pattern_fault
+from keras_matrix.records.task import UPTIME, Compute, Goal, MetricAsked, Task
+from keras_matrix.runner.errors import MatrixError
+from keras_matrix.runner.matrix.grammar import near
+from keras_matrix.runner.tasks.cfg_file import CfgSection, read_sections
+from keras_matrix.runner.tasks.rules import KEYS, MAX_WORD, METRIC_KEYS, NAME, pattern_fault
 
 LISTS = ("patterns", "metrics", "compute_method")
 COMMAND, GPUS = "command_to_execute", "num_gpus"

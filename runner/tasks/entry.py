@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from records.settings import Scalar
-from records.task import DEFINITION
-from runner.entry import Entry
-from runner.grammar import LIMITS, SETTINGS, Axes
-from runner.tasks.asked import OWN, TaskAsked, workload_of
-from runner.tasks.rules import SHARED
+from keras_matrix.records.settings import Scalar
+from keras_matrix.records.task import DEFINITION
+from keras_matrix.runner.matrix.entry import Entry
+from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, Axes
+from keras_matrix.runner.tasks.request import OWN, TaskAsked, workload_of
+from keras_matrix.runner.tasks.rules import SHARED
 
 
 def entry_of(

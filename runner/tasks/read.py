@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from records.settings import BACKENDS
-from records.task import DEFINITION, UPTIME, Compute, Goal, MetricAsked, Task
-from runner.entry import Entry
-from runner.grammar import DEFAULTS, USER_PARAM, Axes, near
-from runner.tasks.asked import TaskAsked, labelled
-from runner.tasks.entry import entry_of
-from runner.tasks.rules import (
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.task import DEFINITION, UPTIME, Compute, Goal, MetricAsked, Task
+from keras_matrix.runner.matrix.entry import Entry
+from keras_matrix.runner.matrix.grammar import DEFAULTS, USER_PARAM, Axes, near
+from keras_matrix.runner.matrix.strict_yaml import REFUSED, Path, path_text, say
+from keras_matrix.runner.tasks.entry import entry_of
+from keras_matrix.runner.tasks.request import TaskAsked, labelled
+from keras_matrix.runner.tasks.rules import (
     ALWAYS,
     AXIS_NAME,
     KEYS,
@@ -29,10 +30,9 @@ from runner.tasks.rules import (
     pattern_fault,
     task_key_advice,
 )
-from runner.yaml_strict import REFUSED, Path, path_text, say
 
 if TYPE_CHECKING:
-    from runner.value_reader import ValueReader
+    from keras_matrix.runner.matrix.value_reader import ValueReader
 
 ALL = "all"
 

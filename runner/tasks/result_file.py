@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.primary import completed, metrics_over
-from records.schema import Record
-from records.usage import MemoryUse
+from keras_matrix.analysis.comparison.primary_metric import completed, metrics_over
+from keras_matrix.records.instruments.usage import MemoryUse
+from keras_matrix.records.schema import Record
 
 NAME = "dlbenchmark_result.json"
 KIBI, MEBI = 2.0**10, 2.0**20

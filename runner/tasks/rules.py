@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from records.task import Compute, Goal
-from runner.grammar import LIMITS, SETTINGS, Rule, near
+from keras_matrix.records.task import Compute, Goal
+from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, Rule, near
 
 # As the files of other drivers have them: blanks and capitals too.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. +/%-]{0,63}", re.ASCII)

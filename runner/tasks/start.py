@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from records.settings import BACKENDS
-from records.task import Task
-from runner.cell.job import Job, make_home
-from runner.executors.environment import ALLOWED, MARK, THREAD_VARIABLES, device_environment
-from runner.executors.inside import ROOT, WORK, Mount, variables_inside
-from runner.executors.visible import VARIABLE, NoGpu, visible_gpus
-from runner.surroundings.gpus.present import PresentGpus, present_gpus
-from runner.tasks.asked import filled
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.task import Task
+from keras_matrix.runner.cell.job import Job, make_home
+from keras_matrix.runner.executors.docker.container_paths import ROOT, WORK, Mount, variables_inside
+from keras_matrix.runner.executors.supervise.environment import ALLOWED, MARK, THREAD_VARIABLES, device_environment
+from keras_matrix.runner.executors.supervise.visible_gpus import VARIABLE, NoGpu, visible_gpus
+from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
+from keras_matrix.runner.tasks.request import filled
 
 SHELL = "/bin/sh"
 REPORT_VARIABLE = "KERAS_BENCHMARK_METRICS"

@@ -1,19 +1,19 @@
 """From what was seen of an external command to its status: pure, by the same rules as any cell's.
 
 The exit status counts, and the primary metric must be there; another metric that is missing fails by itself. Where the
-primary one is missing the others still count: `analysis.primary.completed`.
+primary one is missing the others still count: `analysis.comparison.primary_metric.completed`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from records.schema import Status
-from records.task import TaskRun, primary_missing
-from runner.executors import Outcome
-from runner.judge import Verdict, doubts_around, ended_by_force, not_run
-from runner.lost_gpu import reported_lost
-from runner.tasks.seen import TaskSeen
+from keras_matrix.records.schema import Status
+from keras_matrix.records.task import TaskRun, primary_missing
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.judge import Verdict, doubts_around, ended_by_force, not_run
+from keras_matrix.runner.measure.lost_gpu import reported_lost
+from keras_matrix.runner.tasks.observation import TaskSeen
 
 WORDS_CHARACTERS = 200
 

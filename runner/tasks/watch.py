@@ -18,17 +18,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
-from runner.cell.job import Job
-from runner.executors import Outcome, WaitingCell, process_tree
-from runner.executors.environment import allowed_cpus
-from runner.executors.epochs import Alive
-from runner.executors.output import HEAD_BYTES, TAIL_BYTES, CappedOutput
-from runner.executors.watch import MESSAGE_BYTES, Parent, ProcessWatch, sampling_of
-from runner.surroundings.gpus.readings import open_gpu, readable
-from runner.tasks.metrics import Written, metrics_of
-from runner.tasks.seen import TaskSeen
-from runner.tasks.start import Command, NoDevice, NotStarted
+from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.executors import Outcome, WaitingCell
+from keras_matrix.runner.executors.supervise.environment import allowed_cpus
+from keras_matrix.runner.executors.supervise.epochs import Alive
+from keras_matrix.runner.executors.supervise.output import HEAD_BYTES, TAIL_BYTES, CappedOutput
+from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, Parent, ProcessWatch, sampling_of
+from keras_matrix.runner.host import process_tree
+from keras_matrix.runner.host.gpus.readings import open_gpu, readable
+from keras_matrix.runner.tasks.metrics.search import Written, metrics_of
+from keras_matrix.runner.tasks.observation import TaskSeen
+from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted
 
 GRACE_S = 5.0
 LOG_LIMIT_BYTES = 16 << 30

@@ -14,11 +14,11 @@ import numpy as np
 from keras import layers, ops
 from numpy.typing import NDArray
 
-from models.float64 import keep_float64
-from models.layers.heads import rmsprop
-from records.parity import Operation
-from runner.cell.causes import watch
-from runner.cell.twin import Recorder
+from keras_matrix.models.layers.heads import rmsprop
+from keras_matrix.models.process.float64 import keep_float64
+from keras_matrix.records.instruments.parity import Operation
+from keras_matrix.runner.cell.parity.causes import watch
+from keras_matrix.runner.cell.parity.worker import Recorder
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from analysis import findings
-from analysis.changes import VersionChange, assess
-from analysis.compare import Row, table
-from analysis.history import histories
-from analysis.league_means import suite
-from records.findings import Finding, Kind
-from records.past import read
-from records.schema import Record, Status
-from records.task import Goal, Metric, TaskRun
+from keras_matrix.analysis import findings
+from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.history.change_points import VersionChange, assess
+from keras_matrix.analysis.history.sessions import histories
+from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.records.findings import Finding, Kind
+from keras_matrix.records.history_reader import read
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record, make_settings
 from tests.sessions import nights, run_name
 

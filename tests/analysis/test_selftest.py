@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from analysis.gate import Rule
-from analysis.selftest import Labelled, Rate, cut, findings, gate_alarms, pooled
-from records.schema import Status
+from keras_matrix.analysis.regression.gate import Rule
+from keras_matrix.analysis.selftest import Labelled, Rate, cut, findings, gate_alarms, pooled
+from keras_matrix.records.schema import Status
 from tests.conftest import MACHINE, make_record, make_settings
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.traces import table
-from records.traces.neutral import Head, Kind
-from records.traces.table import Gap, Part
+from keras_matrix.analysis.traces import table
+from keras_matrix.records.traces.neutral import Head, Kind
+from keras_matrix.records.traces.table import Gap, Part
 from tests.records.traces.made_up import span
 
 HEAD = Head("torch", 1, "cpu", 1)

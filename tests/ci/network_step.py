@@ -8,10 +8,10 @@ import os
 import sys
 from time import perf_counter
 
-from models.fc.crew import Order
-from models.fc.ranks import Ranks
-from records import network
-from records.fc import Task
+from keras_matrix.models.fc.ranks import Ranks
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc import network
+from keras_matrix.records.fc.spec import Task
 
 STEPS = 5
 TASK = Task(mode="fc_data", workers=2, level=4, weight_size=256, batch_size=32)

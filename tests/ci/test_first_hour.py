@@ -21,10 +21,10 @@ from ci.first_hour.results import MACHINES, SHARED, Folders, keys_of
 from ci.first_hour.service import DAY_MS, MADE_BY, Service
 from ci.first_hour.steps import difference
 from ci.first_hour.uploading import Ended, Uploader
-from records.store import Results
-from runner.first_hour.steps import Done, Found, Outcome, Step, exit_code
+from keras_matrix.records.store import Results
+from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step, exit_code
+from keras_matrix.uploader.errors import BadInput, NotAllowed, Unreachable
 from tests.uploader.stored import results_with
-from uploader.errors import BadInput, NotAllowed, Unreachable
 
 BEGAN = datetime(2026, 11, 23, 10, 0, tzinfo=UTC)
 

@@ -13,9 +13,9 @@ import pytest
 
 from ci.first_hour import command, service
 from ci.first_hour.service import Service
+from keras_matrix.uploader.errors import BadInput
+from keras_matrix.uploader.warehouse import Options
 from tests.uploader.conftest import emulator_dataset
-from uploader.errors import BadInput
-from uploader.warehouse import Options
 
 nightly = pytest.mark.skipif(os.environ.get("NIGHTLY") != "1", reason="takes a minute more: set NIGHTLY=1")
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from records.procfs import Tree
-from runner.surroundings.gpus.state import DRIVER_FILES
+from keras_matrix.records.host.procfs import Tree
+from keras_matrix.runner.host.gpus.state import DRIVER_FILES
 from tests.fakes.machine import write
 from tests.gpu_tier import why_not
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from records import peaks
-from records.codec import to_json
-from records.fc import Task
-from records.identity import cell_id
-from records.schema import Evidence, Memory, Record, Status, Times
-from records.settings import BACKENDS, Settings
-from records.store import Results, Run
-from records.task import PREFIX, Goal, Metric, TaskRun
-from runner.cli.stored import update_findings
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.instruments import peaks
+from keras_matrix.records.schema import Evidence, Memory, Record, Status, Times
+from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.store import Results, Run
+from keras_matrix.records.task import PREFIX, Goal, Metric, TaskRun
+from keras_matrix.runner.cli.look.stored import update_findings
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.outbox import Outbox
+from keras_matrix.uploader.push import push
 from tests.conftest import MACHINE, make_record, make_settings
-from tests.fc_made_up import fc_records
-from tests.peaks_made_up import VERSIONS, make_peaks
 from tests.sessions import run_name, store_session
-from uploader.local import LocalWarehouse
-from uploader.outbox import Outbox
-from uploader.push import push
+from tests.synthetic_fc import fc_records
+from tests.synthetic_peaks import VERSIONS, make_peaks
 
 NIGHTS = 12
 SLOWER_FROM = 7

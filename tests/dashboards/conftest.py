@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from analysis.beside import Beside, ShownTrace
-from analysis.compare import Row, table
-from analysis.roofline import roofline
-from dashboards import report
-from records.identity import cell_id
-from records.parity import Deviation, Finding, Pair, ParityRecord
-from records.schema import (
+from keras_matrix.analysis.comparison.context import Beside, ShownTrace
+from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord
+from keras_matrix.records.instruments.usage import Course, MemoryUse, Usage
+from keras_matrix.records.schema import (
     DeviceProof,
     Evidence,
     Harness,
@@ -31,9 +32,8 @@ from records.schema import (
     Surroundings,
     Times,
 )
-from records.settings import BACKENDS, Settings
-from records.traces.table import Part
-from records.usage import Course, MemoryUse, Usage
+from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.traces.table import Part
 from tests.conftest import make_settings
 from tests.records.traces.made_up import TABLE
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from uploader.local import LocalWarehouse
-from uploader.schema import APPENDED, Column, Mode, Table, Type
-from uploader.sql import EVERY_DAY, since
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.schema import APPENDED, Column, Mode, Table, Type
+from keras_matrix.uploader.sql import EVERY_DAY, since
 
 PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from dashboards import board, site
-from dashboards.app.application import Application
-from dashboards.app.source import Live
-from dashboards.board import Frame
-from dashboards.questions import Choice, questions
-from records.store import Results
+from keras_matrix.dashboards.live import page
+from keras_matrix.dashboards.live.app.application import Application
+from keras_matrix.dashboards.live.app.source import Live
+from keras_matrix.dashboards.live.page import Frame
+from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.report import site
+from keras_matrix.records.store import Results
 from tests.dashboards.boards import HOSTILE, cell_of, stored, warehouse_of
 from tests.dashboards.chromium import outlined_by_keyboard, serious_faults, smallest_letters
 from tests.dashboards.test_browser import browser, look
@@ -48,8 +49,8 @@ def published(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def whole(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One page with every question, the trends too."""
     path = tmp_path_factory.mktemp("whole") / "board.html"
-    shown = board.ask(warehouse_of(results), questions().values(), Choice())
-    path.write_text(board.render(shown, Frame("All runs", "Every question.", lambda cell: f"cells/{cell}.html")))
+    shown = page.ask(warehouse_of(results), questions().values(), Choice())
+    path.write_text(page.render(shown, Frame("All runs", "Every question.", lambda cell: f"cells/{cell}.html")))
     return path
 
 
@@ -153,9 +154,9 @@ def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page that the README shows: made-up nights with plain names, one course."""
     warehouse = warehouse_of(stored(tmp_path_factory.mktemp("pictured") / "results", other="cifar10_cnn"))
     one = Choice(workload="mnist_mlp", backend="jax")
-    shown = [board.asked(warehouse, q, one if q.name == "trend" else Choice()) for q in questions().values()]
+    shown = [page.asked(warehouse, q, one if q.name == "trend" else Choice()) for q in questions().values()]
     path = tmp_path_factory.mktemp("pictured") / "board.html"
-    path.write_text(board.render(shown, Frame("All runs", "", lambda cell: f"cells/{cell}.html")))
+    path.write_text(page.render(shown, Frame("All runs", "", lambda cell: f"cells/{cell}.html")))
     return path
 
 
@@ -179,7 +180,7 @@ def test_a_picture_of_each_question_can_be_taken(browser: Any, pictured: Path, n
 
 
 def test_a_page_of_a_thousand_cells_is_small_and_at_once_usable(browser: Any, tmp_path: Path) -> None:
-    from dashboards.panels import panel
+    from keras_matrix.dashboards.live.panels import panel
 
     matrix = questions()["matrix"]
     rows = [
@@ -203,7 +204,7 @@ def test_a_page_of_a_thousand_cells_is_small_and_at_once_usable(browser: Any, tm
         for slot, backend in enumerate(("tensorflow", "jax", "torch"))
     ]
     path = tmp_path / "thousand.html"
-    path.write_text(board.render([panel(matrix, rows)], Frame("A thousand", "", lambda cell: f"cells/{cell}.html")))
+    path.write_text(page.render([panel(matrix, rows)], Frame("A thousand", "", lambda cell: f"cells/{cell}.html")))
     assert path.stat().st_size <= 5 << 20
     look(browser, path)
     ready_ms = browser.execute_script("return performance.getEntriesByType('navigation')[0].domInteractive")

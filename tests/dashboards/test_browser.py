@@ -25,7 +25,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def page(made_up: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from dashboards import report
+    from keras_matrix.dashboards.report import page as report
 
     path = tmp_path_factory.mktemp("page") / "report.html"
     report.write(path, made_up.html)
@@ -192,9 +192,9 @@ def test_the_page_prints(browser: Any, page: Path) -> None:
 
 @pytest.fixture(scope="module")
 def roofline_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from dashboards import report
-    from dashboards.roofline_page import Heading, render_page
-    from tests.dashboards.test_roofline import found
+    from keras_matrix.dashboards.report import page as report
+    from keras_matrix.dashboards.report.roofline_page import Heading, render_page
+    from tests.dashboards.charts.test_roofline import found
 
     path = tmp_path_factory.mktemp("roofline") / "roofline.html"
     report.write(path, render_page(found(), Heading("Run of today", "a CPU", "Peaks measured today.")))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.questions import EVER, Choice, answer, questions
-from records.store import Results
+from keras_matrix.dashboards.live.questions import EVER, Choice, answer, questions
+from keras_matrix.records.store import Results
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.outbox import Outbox
+from keras_matrix.uploader.push import push
+from keras_matrix.uploader.sql import views
+from keras_matrix.uploader.warehouse import Options, Warehouse
 from tests.dashboards.boards import stored, warehouse_of
-from uploader.local import LocalWarehouse
-from uploader.outbox import Outbox
-from uploader.push import push
-from uploader.sql import views
-from uploader.warehouse import Options, Warehouse
 
 pytestmark = [
     pytest.mark.process,  # a server on the loopback
@@ -39,8 +39,8 @@ def remote(
     request: pytest.FixtureRequest, results: Results, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Warehouse]:
     pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
+    from keras_matrix.uploader.bigquery.client import connect
     from tests.uploader.service.server import Server
-    from uploader.connect import connect
 
     with Server() as url, pytest.MonkeyPatch.context() as patched:
         patched.setenv("BIGQUERY_EMULATOR_HOST", url)
@@ -67,7 +67,7 @@ def test_every_question_of_fewer_days_reads_fewer_bytes(remote: Warehouse) -> No
 
 
 def test_a_view_of_fewer_days_reads_fewer_bytes(remote: Warehouse) -> None:
-    from uploader.connect import connect
+    from keras_matrix.uploader.bigquery.client import connect
 
     def read() -> dict[str, int]:
         return {name: remote.bytes_read(f"SELECT * FROM {name}") or 0 for name in views()}

@@ -13,28 +13,28 @@ from typing import Any
 
 import pytest
 
-from dashboards import board
-from dashboards.app.application import Application, statements
-from dashboards.app.needed import needed
-from dashboards.app.refreshed import Refreshed, Terms, Times
-from dashboards.questions import EVER, Choice, answer, questions
-from records.store import Results
-from runner.cli.main import Seams
-from runner.cli.main import main as runner
+from keras_matrix.dashboards.live import page
+from keras_matrix.dashboards.live.app.application import Application, statements
+from keras_matrix.dashboards.live.app.needed import needed
+from keras_matrix.dashboards.live.app.refreshed import Refreshed, Terms, Times
+from keras_matrix.dashboards.live.questions import EVER, Choice, answer, questions
+from keras_matrix.records.store import Results
+from keras_matrix.runner.cli.main import Seams
+from keras_matrix.runner.cli.main import main as runner
+from keras_matrix.uploader.bigquery import ddl
+from keras_matrix.uploader.bigquery.client import connect
+from keras_matrix.uploader.bigquery.partition_pruning import push_down_day_filters
+from keras_matrix.uploader.cli.main import main as uploader
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.outbox import Outbox
+from keras_matrix.uploader.push import push
+from keras_matrix.uploader.schema import CELLS, FINDINGS, RUNS
+from keras_matrix.uploader.sql import EVERY_DAY, SINCE, views, with_views
+from keras_matrix.uploader.warehouse import BIGQUERY, Options, Warehouse
 from tests.dashboards.boards import cell_of, stored, warehouse_of
 from tests.dashboards.googles_engine import answers
 from tests.fakes.executor import FakeExecutor
 from tests.uploader.conftest import emulator_dataset
-from uploader import ddl
-from uploader.cli.main import main as uploader
-from uploader.connect import connect
-from uploader.local import LocalWarehouse
-from uploader.outbox import Outbox
-from uploader.pruning import push_down_day_filters
-from uploader.push import push
-from uploader.schema import CELLS, FINDINGS, RUNS
-from uploader.sql import EVERY_DAY, SINCE, views, with_views
-from uploader.warehouse import BIGQUERY, Options, Warehouse
 
 pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
 
@@ -148,7 +148,7 @@ def test_the_live_dashboard_reads_the_emulator_once_and_answers_as_it_does(
 
 
 def test_panels_are_the_same_from_both(local: Warehouse, remote: Warehouse) -> None:
-    pages = [board.ask(one, questions().values(), Choice()) for one in (local, remote)]
+    pages = [page.ask(one, questions().values(), Choice()) for one in (local, remote)]
     for here, there in zip(*pages, strict=True):
         assert (here.kind, here.count, here.problem) == (there.kind, there.count, there.problem)
 

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from analysis.compare import Row, table
-from dashboards import findings, panels, pictures
-from dashboards.questions import Choice, answer, questions
-from records.settings import BACKENDS
-from records.store import Results, Run
-from runner.cli.stored import Findings, write_report
+from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.dashboards.charts import pictures
+from keras_matrix.dashboards.live import panels
+from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.dashboards.report import results
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.cli.look.stored import Findings, write_report
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.dashboards.boards import warehouse_of
 from tests.gpu_records import A100, MEAN_POWER_W, gpu_records, gpu_run
-from uploader.local import LocalWarehouse
 
 CAVEAT = (
     "TF32: tensorflow and jax use it in matrix products, torch does not; set league: matched to compare all of them in "
@@ -105,14 +107,14 @@ def test_no_row_of_the_report_is_not_comparable(stored: tuple[Run, Findings]) ->
     assert [row.title for row in found.rows if row.verdict.startswith("not comparable")] == []
 
 
-def line_of(found: Findings, title: str, name: str) -> findings.Line:
-    (block,) = [one for one in findings.table(found.rows, found.beside) if one.title == title]
+def line_of(found: Findings, title: str, name: str) -> results.Line:
+    (block,) = [one for one in results.table(found.rows, found.beside) if one.title == title]
     return next(line for line in block.lines if line.name == name)
 
 
 def test_the_table_of_figures_has_the_allocators_peak_and_the_mean_power(stored: tuple[Run, Findings]) -> None:
     _, found = stored
-    blocks = {block.title: block for block in findings.table(found.rows, found.beside)}
+    blocks = {block.title: block for block in results.table(found.rows, found.beside)}
     lines = {line.name: line for line in blocks["lstm device=gpu"].lines}
     assert [value.text for value in lines["peak device memory"].values] == ["5.00", "4.00", "3.00"]
     powers = [float(value.text) for value in lines["device power"].values]
@@ -169,7 +171,7 @@ def test_the_report_explains_the_figures_of_gpus(page: str, term: str) -> None:
 
 def test_what_was_found_marks_the_rows_with_a_tf32_caveat(stored: tuple[Run, Findings], page: str) -> None:
     _, found = stored
-    marked = [one.title for one in findings.findings(found.rows)[0] if one.caveat]
+    marked = [one.title for one in results.findings(found.rows)[0] if one.caveat]
     assert marked == [row.title for row in found.rows if row.doubts]
     assert page.count(f'title="{CAVEAT}">TF32</a>') == len(marked) == 6
 

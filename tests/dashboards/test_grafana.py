@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from dashboards.grafana import build
-from dashboards.questions import Choice, answer, questions
-from records.store import Results
+from keras_matrix.dashboards.grafana import build
+from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.records.store import Results
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.dashboards.boards import stored, warehouse_of
-from uploader.local import LocalWarehouse
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def as_grafana_asks(sql: str, **chosen: str) -> str:
 
 @pytest.mark.parametrize("name", sorted(build.dashboards()))
 def test_a_file_is_what_the_code_builds(name: str) -> None:
-    """Made with: python -m dashboards.grafana.build"""
+    """Made with: python -m keras_matrix.dashboards.grafana.build"""
     assert (build.FOLDER / name).read_text(encoding="utf-8") == build.text(build.dashboards()[name])
 
 

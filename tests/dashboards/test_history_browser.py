@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from dashboards import history, report
+from keras_matrix.dashboards.report import history_page
+from keras_matrix.dashboards.report import page as report
+from tests.dashboards.report.test_history_page import HOSTILE, assessed
 from tests.dashboards.test_browser import browser, look
-from tests.dashboards.test_history import HOSTILE, assessed
 from tests.sessions import noisy, run_name
 
 __all__ = ["browser"]
@@ -21,7 +22,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     values = [*noisy(0.0101, 30), *noisy(0.0113, 20, seed=5), None, *noisy(0.0094, 12, seed=6)]
     pictures = [assessed(values, {run_name(51): HOSTILE}), assessed([0.2]), assessed([None])]
     path = tmp_path_factory.mktemp("page") / "history.html"
-    report.write(path, history.render(pictures, [HOSTILE, "one session alone", "never measured"], ["a remark"]))
+    report.write(path, history_page.render(pictures, [HOSTILE, "one session alone", "never measured"], ["a remark"]))
     return path
 
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from dashboards import site
-from dashboards.app.application import Application
-from dashboards.app.source import Live
-from records.identity import CELL_ID
-from records.store import Results
+from keras_matrix.dashboards.live.app.application import Application
+from keras_matrix.dashboards.live.app.source import Live
+from keras_matrix.dashboards.report import site
+from keras_matrix.records.identity import CELL_ID
+from keras_matrix.records.store import Results
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.outbox import Outbox
+from keras_matrix.uploader.push import push
+from keras_matrix.uploader.rows import hashed
+from keras_matrix.uploader.schema import CELLS, FINDINGS, RUNS, Mode, Table, Type
 from tests.dashboards.boards import HOSTILE, stored
-from tests.dashboards.test_board import Elements
-from uploader.local import LocalWarehouse
-from uploader.outbox import Outbox
-from uploader.push import push
-from uploader.rows import hashed
-from uploader.schema import CELLS, FINDINGS, RUNS, Mode, Table, Type
+from tests.dashboards.live.test_page import Elements
 
 BREAKING_OUT = f"\"'>{HOSTILE}"
 ESCAPING = "../../../escaped"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dashboards.app.guard import Guard, StartResponse
-from dashboards.app.hosts import Place, address, place
-from dashboards.app.serve import port_of
+from keras_matrix.dashboards.live.app.guard import Guard, StartResponse
+from keras_matrix.dashboards.live.app.hosts import Place, address, place
+from keras_matrix.dashboards.live.app.serve import port_of
 
 
 def page(environ: Any, start_response: StartResponse) -> Iterable[bytes]:

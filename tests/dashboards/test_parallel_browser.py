@@ -32,10 +32,10 @@ return [...document.querySelectorAll('#parallel *')]
 
 @pytest.fixture(scope="module")
 def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from analysis.compare import table
-    from dashboards import report
-    from records.fc import Task
-    from tests.fc_made_up import fc_records, made_up_run
+    from keras_matrix.analysis.comparison.table import table
+    from keras_matrix.dashboards.report import page
+    from keras_matrix.records.fc.spec import Task
+    from tests.synthetic_fc import fc_records, made_up_run
 
     path = tmp_path_factory.mktemp("parallel") / "report.html"
     # A sweep's row too: thirteen batch sizes, more than a field has room for its words.
@@ -46,7 +46,7 @@ def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for record in fc_records(Task(mode=mode, workers=2, batch_size=2**power), "torch", [seconds])
     ]
     records = made_up_run() + wide
-    report.write(path, report.render(records, table(records), {}))
+    page.write(path, page.render(records, table(records), {}))
     return path
 
 

@@ -9,18 +9,18 @@ from datetime import timedelta
 import pytest
 from sqlglot import exp
 
-from dashboards import site
-from dashboards.app import application, snapshot
-from dashboards.app.needed import needed
-from dashboards.grafana import build
-from dashboards.questions import Choice, answer, questions
-from records.store import Results
+from keras_matrix.dashboards.grafana import build
+from keras_matrix.dashboards.live.app import application, snapshot
+from keras_matrix.dashboards.live.app.needed import needed
+from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.dashboards.report import site
+from keras_matrix.records.store import Results
+from keras_matrix.uploader.bigquery import ddl
+from keras_matrix.uploader.bigquery.partition_pruning import scans, tables_read, unbounded
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.schema import APPENDED, BY_NAME
+from keras_matrix.uploader.sql import SINCE, parsed, views, with_views
 from tests.dashboards.boards import NIGHTS, stored, warehouse_of
-from uploader import ddl
-from uploader.local import LocalWarehouse
-from uploader.pruning import scans, tables_read, unbounded
-from uploader.schema import APPENDED, BY_NAME
-from uploader.sql import SINCE, parsed, views, with_views
 
 
 def _grafana() -> Iterator[tuple[str, str]]:

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from dashboards.app.application import Application, statements
-from dashboards.app.needed import Needed, needed
-from dashboards.app.refreshed import RETRY_S, Refreshed, Terms, Times
-from dashboards.app.snapshot import Snapshot
-from dashboards.app.source import Live
-from dashboards.questions import Choice, answer, questions
-from records.store import Results
+from keras_matrix.dashboards.live.app.application import Application, statements
+from keras_matrix.dashboards.live.app.needed import Needed, needed
+from keras_matrix.dashboards.live.app.refreshed import RETRY_S, Refreshed, Terms, Times
+from keras_matrix.dashboards.live.app.snapshot import Snapshot
+from keras_matrix.dashboards.live.app.source import Live
+from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.records.store import Results
+from keras_matrix.uploader.errors import NotAllowed, Unreachable, WarehouseFailure
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.warehouse import Answer, Scalar
 from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, stored, warehouse_of
 from tests.fakes.warehouse import FakeWarehouse
-from uploader.errors import NotAllowed, Unreachable, WarehouseFailure
-from uploader.local import LocalWarehouse
-from uploader.warehouse import Answer, Scalar
 
 PERIOD_S = 600.0
 FIRST_DAY = "2026-01-01"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from analysis.compare import table
-from dashboards import report
-from records.schema import Evidence, Record, Status
-from records.settings import BACKENDS
+from keras_matrix.analysis.comparison.table import table
+from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.schema import Evidence, Record, Status
+from keras_matrix.records.settings import BACKENDS
 from tests.dashboards.conftest import ABOUT, REPEATS, WORKS, failed, made_up_beside, measured
 
 CELLS = 1002

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from records.schema import MEASURED, Record, Status
-from records.store import Results
+from keras_matrix.records.schema import MEASURED, Record, Status
+from keras_matrix.records.store import Results
 from tests.docker.containers import BACKENDS, IMAGES, ROOT, SERVICES, docker, left, need
 from tests.sessions import counted_records
 
@@ -29,9 +29,7 @@ LIMIT_S = 900  # a machine that does other things measures disturbed blocks twic
 
 
 # As on a machine where none is installed: whoever imports one of them gets an `ImportError`.
-WITHOUT_BACKENDS = (
-    "import sys; sys.modules.update(dict.fromkeys(('keras', 'tensorflow', 'jax', 'torch'))); import runner.__main__"
-)
+WITHOUT_BACKENDS = "import sys; sys.modules.update(dict.fromkeys(('keras', 'tensorflow', 'jax', 'torch'))); import keras_matrix.runner.__main__"
 
 
 def command(folder: Path, *arguments: str) -> list[str]:
@@ -384,7 +382,7 @@ def reachable_python() -> str | None:
     """Return a Python such as this one that others may run; the user's own may lie in a home that is shut."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        asked = [python, "-c", "import yaml; from docker import APIClient; from runner.cli import main"]
+        asked = [python, "-c", "import yaml; from docker import APIClient; from keras_matrix.runner.cli import main"]
         try:
             done = subprocess.run(
                 asked,

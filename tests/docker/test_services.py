@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from records.schema import MEASURED
-from records.store import Results
+from keras_matrix.records.schema import MEASURED
+from keras_matrix.records.store import Results
 from tests.docker.containers import (
     BACKENDS,
     IMAGES,

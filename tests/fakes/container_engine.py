@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
-from records.codec import canonical
-from records.settings import BACKENDS
-from runner.cell.job import Job, Resting, read_job, write_result
-from runner.executors.docker import ARCHITECTURES, IMAGES, image_name
-from runner.executors.engine import EngineGone, Image, Spec, Started
-from runner.executors.inside import Mount
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.runner.cell.job import Job, Resting, read_job, write_result
+from keras_matrix.runner.executors.docker.container_paths import Mount
+from keras_matrix.runner.executors.docker.engine import EngineGone, Image, Spec, Started
+from keras_matrix.runner.executors.docker.executor import ARCHITECTURES, IMAGES, image_name
 from tests.fakes.executor import FakeExecutor
 
 KILLED = 137
@@ -45,7 +45,7 @@ class FakeContainer:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.serves = "runner.cell.server" in spec.command
+        self.serves = "keras_matrix.runner.cell.server" in spec.command
         self.killed = threading.Event()
         self.end: SimpleQueue[End | None] = SimpleQueue()
         self.ended: End | None = None

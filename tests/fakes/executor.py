@@ -10,19 +10,20 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from records import cpu_list, fc
-from records.faults import parse, scattered_share
-from records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
-from records.settings import Settings
-from records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
-from records.traces import neutral
-from records.traces.asked import TRACE_NAME, Traced
-from records.traces.neutral import Kind, Phase, Span, Track
-from records.usage import Course, MemoryUse, Usage
-from records.work_done import WorkDone, WorkStretch
-from runner.cell.job import Job, write_result
-from runner.executors import Outcome, Running, WaitingCell
-from runner.tasks.seen import TaskSeen
+from keras_matrix.records.fc import spec
+from keras_matrix.records.host import cpu_list
+from keras_matrix.records.injected_faults import parse, scattered_share
+from keras_matrix.records.instruments.usage import Course, MemoryUse, Usage
+from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
+from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
+from keras_matrix.records.traces import neutral
+from keras_matrix.records.traces.neutral import Kind, Phase, Span, Track
+from keras_matrix.records.traces.request import TRACE_NAME, Traced
+from keras_matrix.runner.cell.job import Job, write_result
+from keras_matrix.runner.executors import Outcome, Running, WaitingCell
+from keras_matrix.runner.tasks.observation import TaskSeen
 
 Behaviour = Callable[[Job], Outcome]
 # The model that every pretended cell describes, and what every pretended process uses.
@@ -134,8 +135,8 @@ class FakeExecutor:
             learning=Learning(loss=[1.0 / (epoch + 1) for epoch in range(job.settings.epochs)]),
             memory=Memory(peak_host_memory_bytes=500 << 20),
             versions={"python": "3", "keras": "3", job.settings.backend: "1"},
-            parallel=_parallel(fc.task_of(job.settings)) if fc.is_native(job.settings) else None,
-            work=None if fc.is_native(job.settings) else work_as_asked(job.settings, steps),
+            parallel=_parallel(spec.task_of(job.settings)) if spec.is_native(job.settings) else None,
+            work=None if spec.is_native(job.settings) else work_as_asked(job.settings, steps),
         )
 
 
@@ -246,9 +247,9 @@ def work_as_asked(settings: Settings, steps: int) -> WorkDone:
     )
 
 
-def _parallel(task: fc.Task) -> fc.Parallel:
-    places = [fc.Place(k, f"fake:{k}", *fc.expected_shapes(task, k)) for k in range(task.workers)]
-    return fc.parallel_of(task, places, fc.traffic_per_step(task), [])
+def _parallel(task: spec.Task) -> spec.Parallel:
+    places = [spec.Place(k, f"fake:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
+    return spec.parallel_of(task, places, spec.traffic_per_step(task), [])
 
 
 def _affinity(asked: int | str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from records.procfs import Tree
+from keras_matrix.records.host.procfs import Tree
 
 CPU = "/sys/devices/system/cpu"
 CGROUP = "/sys/fs/cgroup"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from uploader.errors import RowsRefused, WarehouseFailure
-from uploader.outbox import Batch
-from uploader.schema import BY_NAME, TABLES, Column, Table
-from uploader.warehouse import Actual, Answer, Scalar
+from keras_matrix.uploader.errors import RowsRefused, WarehouseFailure
+from keras_matrix.uploader.outbox import Batch
+from keras_matrix.uploader.schema import BY_NAME, TABLES, Column, Table
+from keras_matrix.uploader.warehouse import Actual, Answer, Scalar
 
 Key = tuple[Any, ...]
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process  # it imports a backend
 
 TORCH = """
 import torch
-from runner.cell import backends
+from keras_matrix.runner.cell import backends
 torch.cuda.reset_peak_memory_stats = lambda: calls.append("reset")
 plug = backends.load("torch")
 assert (plug.reset_peak_device_memory(), calls) == (None, []), calls
@@ -21,7 +21,7 @@ assert (plug.reset_peak_device_memory(), calls) == (True, ["reset"]), calls
 """
 TENSORFLOW = """
 import tensorflow as tf
-from runner.cell import backends
+from keras_matrix.runner.cell import backends
 tf.config.experimental.reset_memory_stats = calls.append
 plug = backends.load("tensorflow")
 assert (plug.reset_peak_device_memory(), calls) == (None, []), calls
@@ -30,7 +30,7 @@ assert (plug.reset_peak_device_memory(), calls) == (True, ["GPU:0", "GPU:1"]), c
 """
 JAX = """
 import jax
-from runner.cell import backends
+from keras_matrix.runner.cell import backends
 plug = backends.load("jax")
 assert plug.reset_peak_device_memory() is None
 jax.default_backend = lambda: "gpu"

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from records.schema import MEASURED, Record, Status
-from records.store import Results, latest_attempts
-from runner.cli.main import main
-from runner.executors import epochs
-from runner.executors.process import ProcessExecutor
+from keras_matrix.records.schema import MEASURED, Record, Status
+from keras_matrix.records.store import Results, latest_attempts
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.supervise import epochs
 from tests.gpu.fake_nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, FakeDriver
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("pynvml", "claiming_cells")]
@@ -41,12 +41,12 @@ def claiming_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     The preflight finds a driver, and the GPU build of PyTorch.
     """
-    monkeypatch.setattr("runner.surroundings.gpus.state.DRIVER_FILES", ("/proc/version",))
-    monkeypatch.setattr("runner.preflight.cells.installed", lambda: {"torch": "2.13.0"})
+    monkeypatch.setattr("keras_matrix.runner.host.gpus.state.DRIVER_FILES", ("/proc/version",))
+    monkeypatch.setattr("keras_matrix.runner.checks.preflight.cells.installed", lambda: {"torch": "2.13.0"})
     script = tmp_path / "python"
     script.write_text(
         "#!/bin/sh\n"
-        f'if [ "$3" = runner.cell.entry ]; then exec {sys.executable} -P {STAND_IN} "$4"; fi\n'
+        f'if [ "$3" = keras_matrix.runner.cell.entry ]; then exec {sys.executable} -P {STAND_IN} "$4"; fi\n'
         f'exec {sys.executable} "$@"\n'
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)

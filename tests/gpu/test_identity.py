@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from analysis.datasheet import datasheet
-from runner.surroundings.gpus.identity import GpuIdentity, gpu_identity
+from keras_matrix.analysis.hardware.datasheet import datasheet
+from keras_matrix.runner.host.gpus.identity import GpuIdentity, gpu_identity
 from tests.gpu.fake_nvml import NOT_SUPPORTED, FakeDriver
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("pynvml")]  # it compiles a library

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from records.procfs import Unread
-from runner.surroundings.gpus.cell import CellGpus
-from runner.surroundings.gpus.nvml import GpuLost
-from runner.surroundings.gpus.readings import GpuIdentity, GpuReading, GpuUse, ReadableGpu, open_gpu
+from keras_matrix.records.host.procfs import Unread
+from keras_matrix.runner.host.gpus.cell import CellGpus
+from keras_matrix.runner.host.gpus.nvml import GpuLost
+from keras_matrix.runner.host.gpus.readings import GpuIdentity, GpuReading, GpuUse, ReadableGpu, open_gpu
 from tests.gpu.fake_nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, RESET_REQUIRED, FakeDriver
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("pynvml")]  # it compiles a library

@@ -13,8 +13,8 @@ from typing import Any
 
 import keras
 
-from models.registry import load
-from models.workload import Request
+from keras_matrix.models.registry import load
+from keras_matrix.models.workload import Request
 
 BATCH = 32
 ATTENTION = (2, 16, 4, 64)  # batch, positions, heads, features
@@ -33,7 +33,7 @@ def pretend_a_gpu(backend: str) -> None:
 def on_tensorflow() -> dict[str, int]:
     import tensorflow as tf
 
-    from models.flops.tensorflow import forward
+    from keras_matrix.models.flops.tensorflow import forward
 
     pretend_a_gpu("tensorflow")
     found = {}
@@ -58,7 +58,7 @@ def on_jax() -> dict[str, int]:
     from jax._src.cudnn import fused_attention_stablehlo as fused
     from jaxlib import gpu_rnn
 
-    from models.flops.jax import _flops, forward
+    from keras_matrix.models.flops.jax import _flops, forward
 
     pretend_a_gpu("jax")
     fused.check_cudnn_version = lambda: 91000
@@ -73,7 +73,7 @@ def on_torch() -> dict[str, int]:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from models.flops.torch import counted
+    from keras_matrix.models.flops.torch import counted
 
     # cuDNN's numbers of the cells, and their gates.
     cells = {"lstm": (2, 4), "gru": (3, 3)}
@@ -92,7 +92,7 @@ def training_on_torch() -> int:
     """Count forward and backward of PyTorch's own LSTM layer, which oneDNN runs as one operation on a CPU."""
     import torch
 
-    from models.flops.torch import counted
+    from keras_matrix.models.flops.torch import counted
 
     layer = torch.nn.LSTM(60, 128, num_layers=2, batch_first=True)
     x = torch.zeros(BATCH, 40, 60, requires_grad=True)
@@ -100,7 +100,9 @@ def training_on_torch() -> int:
 
 
 def shapes(workload: str) -> tuple[int, tuple[int, int]]:
-    entry = json.loads(importlib.import_module("models.catalog").CATALOG.read_text())["workloads"][workload]
+    entry = json.loads(importlib.import_module("keras_matrix.models.catalog").CATALOG.read_text())["workloads"][
+        workload
+    ]
     return entry["params"]["units"]["default"], (entry["params"]["sequence_length"]["default"], 60)
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from models import faults, flops
-from models.faults import Circumstances, plant
-from models.registry import load
-from models.workload import Built, Request, UnsupportedWorkload
-from runner.cell import backends
+from keras_matrix.models import flops, injected_faults
+from keras_matrix.models.injected_faults import Circumstances, plant
+from keras_matrix.models.registry import load
+from keras_matrix.models.workload import Built, Request, UnsupportedWorkload
+from keras_matrix.runner.cell import backends
 from tests.conftest import make_settings
 
 BACKEND = os.environ["KERAS_BACKEND"]
@@ -92,7 +92,7 @@ found = {
     "same_figures": same_figures("slower:1"),
     "copies": counted("concatenate", keras.ops, lambda: trained(copying)),
     "copy_flops": operations(copying),
-    "first_epoch_rounds": counted("_round", faults._Products, lambda: trained(beginning)),
+    "first_epoch_rounds": counted("_round", injected_faults._Products, lambda: trained(beginning)),
     "recompile_refused": refused("recompile:2"),
     "recompiles": None if BACKEND == "torch" else trained(planted("recompile:2")),
     "first_epoch_refused": refused("first-epoch:1", discard=0),

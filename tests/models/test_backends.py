@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models.registry import workloads
+from keras_matrix.models.registry import workloads
 
 SCRIPT = Path(__file__).with_name("train_every_workload.py")
 DEEP_FAMILIES = ("applications", "resnet_subclass")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from models.catalog import CATALOG, main, table
-from models.registry import workloads
+from keras_matrix.models.catalog import CATALOG, main, table
+from keras_matrix.models.registry import workloads
 
 DATA = json.loads(CATALOG.read_text())
 ENTRIES = DATA["workloads"]
@@ -103,7 +103,7 @@ def test_an_unknown_option_is_bad_input(capsys):
 
 @pytest.mark.process
 def test_the_catalogue_is_current():
-    command = [sys.executable, "-m", "models.catalog", "--check"]
+    command = [sys.executable, "-m", "keras_matrix.models.catalog", "--check"]
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from analysis.flops import agreements
-from models.catalog import CATALOG
-from models.flops.fused import attention_flops, flat_matrix_elements, matrix_elements, recurrent_flops
-from records.codec import decode
-from records.settings import BACKENDS
-from records.work import CountAnswer, CountOrder, FlopCheck, Target, Work
-from runner.executors.probe import ProcessProbe
-from runner.peaks import probe_settings
+from keras_matrix.analysis.hardware.flops import agreements
+from keras_matrix.models.catalog import CATALOG
+from keras_matrix.models.flops.fused import attention_flops, flat_matrix_elements, matrix_elements, recurrent_flops
+from keras_matrix.records.codec import decode
+from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.runner.checks.peaks import probe_settings
+from keras_matrix.runner.executors.probe import ProcessProbe
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"mnist_mlp": {"image_size": 14}, "cifar10_cnn": {"image_size": 16}, "lstm": {"sequence_length": 8}}
@@ -26,7 +26,7 @@ ENTRIES = json.loads(CATALOG.read_text())["workloads"]
 
 
 def counted(backend: str, order: CountOrder) -> CountAnswer:
-    answer = decode(CountAnswer, ProcessProbe().ask("models.flops", order, probe_settings(backend), 200))
+    answer = decode(CountAnswer, ProcessProbe().ask("keras_matrix.models.flops", order, probe_settings(backend), 200))
     assert answer.refused == {}
     return answer
 
@@ -107,7 +107,7 @@ def test_arithmetic_knows_convolutions_of_every_kind_and_declines_what_it_does_n
     program = """
 import json, keras
 from keras import layers
-from models.flops.analytic import layers_flops, forward_flops, train_flops
+from keras_matrix.models.flops.analytic import layers_flops, forward_flops, train_flops
 
 def flops(shape, *stack):
     inputs = x = keras.Input(shape)

@@ -11,10 +11,10 @@ import types
 import numpy as np
 import pytest
 
-from models.inputs import keras_datasets, synthetic
-from models.inputs.images import Images, image_samples, resized
-from models.inputs.keras_datasets import DatasetUnavailable, load_keras_dataset
-from models.workload import Request
+from keras_matrix.models.inputs import keras_datasets, synthetic
+from keras_matrix.models.inputs.images import Images, image_samples, resized
+from keras_matrix.models.inputs.keras_datasets import DatasetUnavailable, load_keras_dataset
+from keras_matrix.models.workload import Request
 
 KNOWN_PIXELS = [94, 129, 193, 216, 206, 234, 14, 162]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from models.profiling import CLOCK_MARKS, load, record_epochs, recorded
-from models.profiling.folder import Folder
-from records.traces.asked import CLOCK, TraceError, TraceOrder
+from keras_matrix.models.profiling import CLOCK_MARKS, load, record_epochs, recorded
+from keras_matrix.models.profiling.folder import Folder
+from keras_matrix.records.traces.request import CLOCK, TraceError, TraceOrder
 
 
 class Telling:

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from models.registry import UnknownWorkload, load, workloads
-from models.workload import Built, Param, Request, UnsupportedWorkload, Workload
+from keras_matrix.models.registry import UnknownWorkload, load, workloads
+from keras_matrix.models.workload import Built, Param, Request, UnsupportedWorkload, Workload
 
 
 def echo(request: Request) -> Built:
@@ -25,7 +25,7 @@ def build(**params: object) -> object:
 
 def test_importing_and_listing_imports_no_backend_keras_or_numpy():
     program = (
-        "import sys; from models.registry import workloads; workloads(); "
+        "import sys; from keras_matrix.models.registry import workloads; workloads(); "
         "print(sorted({'keras', 'numpy', 'jax', 'torch', 'tensorflow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

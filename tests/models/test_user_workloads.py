@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.registry import load
-from models.user import WorkloadNotFound
-from models.workload import Request, UnsupportedWorkload
+from keras_matrix.models.registry import load
+from keras_matrix.models.user_workload import WorkloadNotFound
+from keras_matrix.models.workload import Request, UnsupportedWorkload
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 MODULE = """
@@ -103,8 +103,8 @@ import json, sys, warnings
 warnings.simplefilter("ignore")
 import keras
 import numpy as np
-from models.registry import load
-from models.workload import Request
+from keras_matrix.models.registry import load
+from keras_matrix.models.workload import Request
 
 def uncompiled(): return keras.Sequential([keras.layers.Dense(1)]), np.zeros((2, 3)), np.zeros((2, 1))
 def no_model(): return "model", np.zeros((2, 3)), np.zeros((2, 1))

@@ -11,8 +11,8 @@ warnings.simplefilter("ignore")  # third-party warnings at import; the figures b
 
 import keras  # noqa: E402
 
-from models.registry import workloads  # noqa: E402
-from models.workload import Request, UnsupportedWorkload  # noqa: E402
+from keras_matrix.models.registry import workloads  # noqa: E402
+from keras_matrix.models.workload import Request, UnsupportedWorkload  # noqa: E402
 
 SMALL = {
     "mnist_mlp": {"image_size": 8},

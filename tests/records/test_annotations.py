@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from records.annotations import FILE, NOTE_LIMIT, Annotation, append, checked_note, in_force, load
-from records.store import StoreFailure
+from keras_matrix.records.annotations import FILE, NOTE_LIMIT, Annotation, append, checked_note, in_force, load
+from keras_matrix.records.store import StoreFailure
 
 KERAS = Annotation("20260101T000000Z-abcdef", ["a" * 16, "b" * 16], ["0" * 16], "keras 3.16", "jax:*")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from records.codec import CodecError, canonical, decode, dumps, loads, to_json
-from records.schema import Record, Status, Times
+from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads, to_json
+from keras_matrix.records.schema import Record, Status, Times
 
 
 def test_a_record_survives_writing_and_reading(record: Record) -> None:

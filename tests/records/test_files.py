@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from records import files
+from keras_matrix.records import files
 
 
 def test_replaced_file_holds_the_new_text_and_lone_surrogates_are_escaped(tmp_path: Path) -> None:

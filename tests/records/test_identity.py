@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from records.identity import LATER, RUN_ID, cell_id, run_id
-from records.settings import Settings
+from keras_matrix.records.identity import LATER, RUN_ID, cell_id, run_id
+from keras_matrix.records.settings import Settings
 from tests.conftest import make_settings
 
 

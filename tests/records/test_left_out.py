@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from records.left_out import KEY, MOST_LISTED, LeftOut, lines, listed, read
+from keras_matrix.records.left_out import KEY, MOST_LISTED, LeftOut, lines, listed, read
 
 ONE = LeftOut("matrix.yaml:4", "lstm", "device: gpu is not this service's (cpu)")
 

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from records import store as store_module
-from records.codec import dumps, to_json
-from records.schema import SCHEMA_VERSION, Record
-from records.store import Results, Run, StoreFailure, StoreInUse
-from records.task import TaskRun
-from records.usage import Course, MemoryUse
+from keras_matrix.records import store as store_module
+from keras_matrix.records.codec import dumps, to_json
+from keras_matrix.records.instruments.usage import Course, MemoryUse
+from keras_matrix.records.schema import SCHEMA_VERSION, Record
+from keras_matrix.records.store import Results, Run, StoreFailure, StoreInUse
+from keras_matrix.records.task import TaskRun
 from tests.conftest import make_record
 
 RUN = "20260101T000000Z-abcdef"
@@ -159,7 +159,7 @@ def test_a_crash_at_any_step_of_publishing_leaves_the_whole_record_or_none(run: 
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from records import store\n"
+        "from keras_matrix.records import store\n"
         "count = int(sys.argv[1])\n"
         "def dying(call):\n"
         "    def wrapped(*args, **kwargs):\n"

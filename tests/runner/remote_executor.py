@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from records.schema import Machine
-from records.settings import Settings
-from records.store import Run
-from runner.cell.job import Job
-from runner.errors import UsageError
-from runner.executors import Executor, Outcome, Running, WaitingCell
-from runner.executors.contract import Contract
-from runner.executors.registry import Asked, Entry, Executors, Option
-from runner.matrix import Cell
+from keras_matrix.records.schema import Machine
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Run
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
+from keras_matrix.runner.executors.contract import Contract
+from keras_matrix.runner.executors.registry import Asked, Entry, Executors, Option
+from keras_matrix.runner.matrix.reader import Cell
 from tests.fakes.executor import FakeExecutor
 
 NODE = Machine(host_id="9" * 16, cpu_model="a CPU of the grid", logical_cpus=64)

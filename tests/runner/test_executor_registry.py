@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from records.schema import Status
-from runner.cli.main import main
-from runner.executors import Outcome, registry
-from runner.executors.contract import Contract
+from keras_matrix.records.schema import Status
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.executors import Outcome, registry
+from keras_matrix.runner.executors.contract import Contract
 from tests.runner import remote_executor
 from tests.runner.remote_executor import NODE, Node
 from tests.sessions import newest_records

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from runner.errors import Interrupted
-from runner.interrupts import held, interruptible
+from keras_matrix.runner.errors import Interrupted
+from keras_matrix.runner.interrupts import held, interruptible
 
 
 def test_an_ignored_hangup_stays_ignored() -> None:

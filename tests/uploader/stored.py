@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from records.findings import Finding, Kind, keep
-from records.schema import Learning, Memory, Surroundings
-from records.store import Results, Run
+from keras_matrix.records.findings import Finding, Kind, keep
+from keras_matrix.records.schema import Learning, Memory, Surroundings
+from keras_matrix.records.store import Results, Run
+from keras_matrix.uploader.cli.main import main
 from tests.conftest import MACHINE, make_settings
 from tests.sessions import processes, run_name, store_session
-from uploader.cli.main import main
 
 
 def results_with(root: Path, runs: int = 2, count: int = 3, first: int = 0) -> Results:

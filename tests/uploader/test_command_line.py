@@ -15,15 +15,22 @@ from typing import Any
 
 import pytest
 
-from records.schema import SCHEMA_VERSION
+from keras_matrix.records.schema import SCHEMA_VERSION
+from keras_matrix.uploader.bigquery.iam_roles import minimum_roles
+from keras_matrix.uploader.cli.main import main
+from keras_matrix.uploader.errors import (
+    BadInput,
+    NotAllowed,
+    QuotaExceeded,
+    SchemaMismatch,
+    Unreachable,
+    WarehouseFailure,
+)
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.verify import verify
+from keras_matrix.uploader.warehouse import Options, Scalar
 from tests.fakes.warehouse import FakeWarehouse
 from tests.uploader.stored import full_at, results_with, store_run
-from uploader.cli.main import main
-from uploader.errors import BadInput, NotAllowed, QuotaExceeded, SchemaMismatch, Unreachable, WarehouseFailure
-from uploader.local import LocalWarehouse
-from uploader.rights import minimum_roles
-from uploader.verify import verify
-from uploader.warehouse import Options, Scalar
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -157,7 +164,7 @@ class Measuring(FakeWarehouse):
 def test_dry_run_prints_bytes_and_price_without_running_the_query(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: list[str]
 ) -> None:
-    monkeypatch.setattr("uploader.opening.open_warehouse", lambda *args: Measuring())
+    monkeypatch.setattr("keras_matrix.uploader.opening.open_warehouse", lambda *args: Measuring())
     assert main(["query", "--dry-run", "--to", BIGQUERY, *arguments]) == 0
     assert capsys.readouterr().out.splitlines() == expected
 
@@ -213,7 +220,7 @@ def test_bigquery_flags_are_passed_to_the_warehouse(
         opened.append(options)
         return FakeWarehouse(address)
 
-    monkeypatch.setattr("uploader.opening.open_warehouse", opening)
+    monkeypatch.setattr("keras_matrix.uploader.opening.open_warehouse", opening)
     main([*arguments, "--to", BIGQUERY, "--results", results])
     assert opened == [expected]
 
@@ -233,7 +240,7 @@ def test_imported_table_is_read_within_the_limits_of_the_flags(results: str, mon
         opened.append((address, options))
         raise BadInput("that is enough")
 
-    monkeypatch.setattr("uploader.opening.open_warehouse", opening)
+    monkeypatch.setattr("keras_matrix.uploader.opening.open_warehouse", opening)
     theirs = "bigquery://some-project.theirs"
     maps = [f"--map={name}={name}" for name in ("workload", "backend", "value", "started_at")]
     command = ["import", f"{theirs}.old", *maps, "--metric", "times.step_time_s", "--source", "lab", "--append-only"]
@@ -294,7 +301,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWarehouse:
     """The warehouse at any BigQuery address: created, and empty."""
     made = FakeWarehouse()
     made.create()
-    monkeypatch.setattr("uploader.opening.open_warehouse", lambda address, results, options: made)
+    monkeypatch.setattr("keras_matrix.uploader.opening.open_warehouse", lambda address, results, options: made)
     return made
 
 
@@ -460,7 +467,7 @@ def test_full_disk_exits_with_3_names_the_path_and_loses_nothing(
 
 def test_help_imports_neither_duckdb_nor_the_bigquery_client() -> None:
     script = (
-        "import sys\nfrom uploader.cli.main import main\n"
+        "import sys\nfrom keras_matrix.uploader.cli.main import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         "heavy = {'duckdb', 'sqlglot', 'google.cloud', 'rich', 'numpy'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
@@ -471,7 +478,7 @@ def test_help_imports_neither_duckdb_nor_the_bigquery_client() -> None:
 def test_opening_the_local_warehouse_does_not_import_the_sql_parser(results: str) -> None:
     main(["push", "--results", results, "--quiet"])
     script = (
-        "import sys\nfrom pathlib import Path\nfrom uploader.local import LocalWarehouse\n"
+        "import sys\nfrom pathlib import Path\nfrom keras_matrix.uploader.local.warehouse import LocalWarehouse\n"
         "print(LocalWarehouse(Path(sys.argv[1]))._opened().execute('SELECT COUNT(*) FROM newest_cells').fetchall())\n"
         "assert 'duckdb' in sys.modules and 'sqlglot' not in sys.modules\n"
     )

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.uploader.bigquery import client as connecting
+from keras_matrix.uploader.bigquery import insert_statements
+from keras_matrix.uploader.bigquery.retry import RetryPolicy
+from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
+from keras_matrix.uploader.errors import SchemaMismatch
+from keras_matrix.uploader.outbox import Batch, Outbox
+from keras_matrix.uploader.rows import of_record
+from keras_matrix.uploader.schema import CELLS
+from keras_matrix.uploader.warehouse import BIGQUERY, Options
 from tests.uploader.stored import store_run
-from uploader import connect as connecting
-from uploader import ingest
-from uploader.bigquery import BigQueryWarehouse
-from uploader.errors import SchemaMismatch
-from uploader.outbox import Batch, Outbox
-from uploader.retry import RetryPolicy
-from uploader.rows import of_record
-from uploader.schema import CELLS
-from uploader.warehouse import BIGQUERY, Options
 
 pytestmark = pytest.mark.google_client
 UPLOADERS = 6
@@ -92,8 +92,10 @@ def test_without_the_lease_row_overlapping_batches_insert_duplicates(
     emulated: str, overlapping: list[Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shows the documented behaviour of INSERT, and that the previous test can fail."""
-    script = ingest.insert_missing
-    monkeypatch.setattr(ingest, "insert_missing", lambda *given: LEASED.sub("SET leased = 1;", script(*given)))
+    script = insert_statements.insert_missing
+    monkeypatch.setattr(
+        insert_statements, "insert_missing", lambda *given: LEASED.sub("SET leased = 1;", script(*given))
+    )
     warehouse = opened(emulated)
     warehouse.create()
     for _ in range(10):

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.uploader import process
+from keras_matrix.uploader.bigquery import connection_check
+from keras_matrix.uploader.bigquery.client import SCOPES, _credentials, client
+from keras_matrix.uploader.bigquery.retry import Deadline
+from keras_matrix.uploader.cli.main import main, parser
+from keras_matrix.uploader.warehouse import Options
 from tests.uploader.stored import results_with
-from uploader import process, reachable
-from uploader.cli.main import main, parser
-from uploader.connect import SCOPES, _credentials, client
-from uploader.retry import Deadline
-from uploader.warehouse import Options
 
 CANARY = "ya29.canary-token"
 google = pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
@@ -22,7 +23,7 @@ google = pytest.importorskip("google.auth", reason="google-cloud-bigquery is not
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
-    monkeypatch.setattr(reachable, "check_google", lambda: None)
+    monkeypatch.setattr(connection_check, "check_google", lambda: None)
     return str(results_with(tmp_path / "results", runs=1).root)
 
 

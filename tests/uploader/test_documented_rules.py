@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from records.store import Results
+from keras_matrix.records.store import Results
+from keras_matrix.uploader.bigquery import client as connecting
+from keras_matrix.uploader.bigquery.retry import RetryPolicy
+from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
+from keras_matrix.uploader.cli.main import main
+from keras_matrix.uploader.errors import NotAllowed, QuotaExceeded, SchemaMismatch
+from keras_matrix.uploader.outbox import Outbox, seal_all
+from keras_matrix.uploader.push import push
+from keras_matrix.uploader.rows import of_record
+from keras_matrix.uploader.verify import verify
+from keras_matrix.uploader.warehouse import Options
 from tests.sessions import run_name
 from tests.uploader.faulty import Fault, Proxy
 from tests.uploader.service import problems
@@ -19,16 +29,6 @@ from tests.uploader.service.limits import ADMIN, DATA_EDITOR, DATA_VIEWER, DAY_S
 from tests.uploader.service.server import Server
 from tests.uploader.service.service import Service
 from tests.uploader.stored import results_with
-from uploader import connect as connecting
-from uploader.bigquery import BigQueryWarehouse
-from uploader.cli.main import main
-from uploader.errors import NotAllowed, QuotaExceeded, SchemaMismatch
-from uploader.outbox import Outbox, seal_all
-from uploader.push import push
-from uploader.retry import RetryPolicy
-from uploader.rows import of_record
-from uploader.verify import verify
-from uploader.warehouse import Options
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
 pytestmark = MARKS

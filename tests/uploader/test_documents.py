@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from runner.cli.main import parser as runner
-from uploader.cli.main import parser as uploader
-from uploader.local import LocalWarehouse
-from uploader.schema import BY_NAME
-from uploader.sql import views
+from keras_matrix.runner.cli.main import parser as runner
+from keras_matrix.uploader.cli.main import parser as uploader
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.schema import BY_NAME
+from keras_matrix.uploader.sql import views
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "bigquery.md").read_text(encoding="utf-8")

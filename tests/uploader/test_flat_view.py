@@ -11,26 +11,26 @@ from typing import Any
 import duckdb
 import pytest
 
-from records.identity import cell_id
-from records.schema import DeviceProof, Record, Status, Times
-from records.settings import Settings
-from records.store import Results
-from records.task import UPTIME, Metric, TaskRun
-from runner.catalog import load as load_catalog
-from runner.grammar import SETTINGS
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import DeviceProof, Record, Status, Times
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Results
+from keras_matrix.records.task import UPTIME, Metric, TaskRun
+from keras_matrix.runner.matrix.catalog import load as load_catalog
+from keras_matrix.runner.matrix.grammar import SETTINGS
+from keras_matrix.uploader.bigquery.client import connect
+from keras_matrix.uploader.cli.main import main
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.outbox import Outbox
+from keras_matrix.uploader.push import push
+from keras_matrix.uploader.schema import CELLS, MEASUREMENTS, RUNS
+from keras_matrix.uploader.sql import views
+from keras_matrix.uploader.warehouse import BIGQUERY, Options, Warehouse
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.dashboards.googles_engine import answers
 from tests.sessions import VERSIONS, run_name, store_session
 from tests.uploader.stored import results_with, store_run
 from tests.uploader.variants import FC_OTHERS, OTHERS, command_settings, fc_settings, variants
-from uploader.cli.main import main
-from uploader.connect import connect
-from uploader.local import LocalWarehouse
-from uploader.outbox import Outbox
-from uploader.push import push
-from uploader.schema import CELLS, MEASUREMENTS, RUNS
-from uploader.sql import views
-from uploader.warehouse import BIGQUERY, Options, Warehouse
 
 REPEATS = 2
 ORIGINAL = (

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.uploader import process
+from keras_matrix.uploader.bigquery import error_mapping
+from keras_matrix.uploader.cli.main import main
+from keras_matrix.uploader.errors import NotAllowed
+from keras_matrix.uploader.process import access_text, in_container, not_writable
 from tests.uploader.stored import results_with
-from uploader import process, refusals
-from uploader.cli.main import main
-from uploader.errors import NotAllowed
-from uploader.process import access_text, in_container, not_writable
 
 USER = os.geteuid()
 
@@ -75,7 +76,7 @@ def test_unreadable_file_is_reported_with_its_owner_and_how_to_open_it(tmp_path:
     pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     file = tmp_path / "key.json"
     file.touch()
-    found = refusals.to_upload_error("connect to project some-project", denied(file))
+    found = error_mapping.to_upload_error("connect to project some-project", denied(file))
     assert type(found) is NotAllowed
     assert str(found).startswith(f"connect to project some-project: {file}: cannot be read: this process runs as user")
     assert str(found).endswith(f"grant this user read access: setfacl -m u:{USER}:r {file}")
@@ -84,7 +85,7 @@ def test_unreadable_file_is_reported_with_its_owner_and_how_to_open_it(tmp_path:
 def test_unreadable_credentials_in_a_container_name_the_file_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     monkeypatch.setattr(process, "in_container", lambda: True)
-    message = str(refusals.to_upload_error("connect", denied(Path("/credentials.json"))))
+    message = str(error_mapping.to_upload_error("connect", denied(Path("/credentials.json"))))
     assert "(the file that GOOGLE_APPLICATION_CREDENTIALS names on the host)" in message
     assert "the container runs as the owner of ./results" in message
 
@@ -107,7 +108,7 @@ def test_a_relative_path_that_is_missing_is_of_the_working_folder(
 def test_a_folder_named_as_credentials_is_reported_with_the_variable() -> None:
     pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
     error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), "/credentials.json")
-    assert str(refusals.to_upload_error("asking for the dataset", error)) == (
+    assert str(error_mapping.to_upload_error("asking for the dataset", error)) == (
         "asking for the dataset: /credentials.json: is a folder; GOOGLE_APPLICATION_CREDENTIALS must name a file"
     )
 

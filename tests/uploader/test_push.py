@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from records.findings import keep
-from records.schema import SCHEMA_VERSION, Learning
-from records.store import Results, Run
+from keras_matrix.records.findings import keep
+from keras_matrix.records.schema import SCHEMA_VERSION, Learning
+from keras_matrix.records.store import Results, Run
+from keras_matrix.uploader import outbox as outbox_module
+from keras_matrix.uploader.errors import OutboxFailure, QuotaExceeded, Unreachable
+from keras_matrix.uploader.outbox import Contents, Outbox
+from keras_matrix.uploader.push import PushSummary, push
+from keras_matrix.uploader.schema import LONGEST_ROW_BYTES
+from keras_matrix.uploader.warehouse import outbox_folder
 from tests.conftest import make_record, make_settings
 from tests.fakes.warehouse import FakeWarehouse
 from tests.sessions import run_name, store_session
 from tests.uploader.stored import Killed, dying_at, found, full_at, results_with, store_run
-from uploader import outbox as outbox_module
-from uploader.errors import OutboxFailure, QuotaExceeded, Unreachable
-from uploader.outbox import Contents, Outbox
-from uploader.push import PushSummary, push
-from uploader.schema import LONGEST_ROW_BYTES
-from uploader.warehouse import outbox_folder
 
 
 def counts(warehouse: FakeWarehouse) -> dict[str, int]:
@@ -292,8 +292,8 @@ def test_item_is_never_split_between_batches(results: Results, outbox: Outbox) -
 
 
 def _rows(record: object) -> list[outbox_module.Row]:
-    from records.schema import Record
-    from uploader.rows import of_record
+    from keras_matrix.records.schema import Record
+    from keras_matrix.uploader.rows import of_record
 
     assert isinstance(record, Record)
     return list(of_record(record))

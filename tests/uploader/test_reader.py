@@ -9,11 +9,13 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from records.findings import keep
-from records.schema import Learning
-from records.store import Run
-from records.task import Metric, TaskRun
-from records.usage import MemoryUse, Usage
+from keras_matrix.records.findings import keep
+from keras_matrix.records.instruments.usage import MemoryUse, Usage
+from keras_matrix.records.schema import Learning
+from keras_matrix.records.store import Run
+from keras_matrix.records.task import Metric, TaskRun
+from keras_matrix.uploader.cli.main import main
+from keras_matrix.uploader.schema import TABLES
 from tests.conftest import make_record, make_settings
 from tests.sessions import run_name, store_session
 from tests.uploader.reader import compare as comparing
@@ -22,8 +24,6 @@ from tests.uploader.reader.compare import Comparison, compare
 from tests.uploader.reader.expected import expected_rows
 from tests.uploader.reader.tables import Column, documented, normal
 from tests.uploader.stored import found, results_with
-from uploader.cli.main import main
-from uploader.schema import TABLES
 
 OURS = ("uploader", "records", "runner", "analysis", "dashboards", "models")
 HOSTILE = "a\x00HALF'; DROP TABLE cells; -- \"`$1@x%s{}\\\u2028\x85\t\U0001f4a9"

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from records.store import Results
+from keras_matrix.records.store import Results
+from keras_matrix.uploader.batch_sender import PushSummary
+from keras_matrix.uploader.errors import FileDamaged, UploadError, WarehouseFailure
+from keras_matrix.uploader.local import warehouse
+from keras_matrix.uploader.local.manifest import NAME
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.outbox import Outbox
+from keras_matrix.uploader.push import push
+from keras_matrix.uploader.repair import repair, reset_if_emptied
+from keras_matrix.uploader.schema import CELLS, TABLES
+from keras_matrix.uploader.verify import verify
 from tests.fakes.warehouse import FakeWarehouse
 from tests.uploader.stored import Killed, dying_at, import_two_rows, pushed_results, results_with, store_run, uploader
-from uploader import local
-from uploader.errors import FileDamaged, UploadError, WarehouseFailure
-from uploader.local import LocalWarehouse
-from uploader.manifest import NAME
-from uploader.outbox import Outbox
-from uploader.push import push
-from uploader.repair import repair, reset_if_emptied
-from uploader.schema import CELLS, TABLES
-from uploader.sending import PushSummary
-from uploader.verify import verify
 
 COUNT = "SELECT COUNT(*) AS n FROM measurements"
 
@@ -231,7 +231,7 @@ def test_repair_retries_rows_that_were_set_aside(results: Results, folder: Path)
 
 
 def box_rows(results: Results) -> list[dict[str, object]]:
-    from uploader.rows import of_record
+    from keras_matrix.uploader.rows import of_record
 
     found = [row for run in results.runs() for record in run.load()[0] for row in of_record(record)]
     return [json.loads(row.line) for row in found if row.table is CELLS]
@@ -331,7 +331,7 @@ def test_file_access_stays_restricted_after_the_connection_is_reopened(folder: P
 def test_next_repair_completes_one_that_was_killed_at_any_file_operation(
     spoil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "translated_views", dict)  # no view is read here
+    monkeypatch.setattr(warehouse, "translated_views", dict)  # no view is read here
     results = results_with(tmp_path / "results", runs=1, count=1)
     push_into(results, tmp_path / "before")
     cells = only_file(tmp_path / "before" / "warehouse", "cells")

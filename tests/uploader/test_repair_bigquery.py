@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.uploader.bigquery.client import connect
+from keras_matrix.uploader.cli.main import main
+from keras_matrix.uploader.warehouse import BIGQUERY, Options
 from tests.uploader.stored import results_with
-from uploader.cli.main import main
-from uploader.connect import connect
-from uploader.warehouse import BIGQUERY, Options
 
 pytestmark = pytest.mark.google_client
 

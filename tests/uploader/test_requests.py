@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.uploader.stored import results_with
-from uploader.errors import (
+from keras_matrix.uploader.bigquery.jobs import Jobs
+from keras_matrix.uploader.bigquery.retry import Deadline, RetryPolicy
+from keras_matrix.uploader.errors import (
     BadInput,
     Contended,
     NotAllowed,
@@ -24,13 +25,12 @@ from uploader.errors import (
     Unreachable,
     WarehouseFailure,
 )
-from uploader.jobs import Jobs
-from uploader.outbox import Batch, Outbox
-from uploader.retry import Deadline, RetryPolicy
-from uploader.rows import of_record
-from uploader.schema import CELLS, TABLES
-from uploader.sql import views
-from uploader.warehouse import Options
+from keras_matrix.uploader.outbox import Batch, Outbox
+from keras_matrix.uploader.rows import of_record
+from keras_matrix.uploader.schema import CELLS, TABLES
+from keras_matrix.uploader.sql import views
+from keras_matrix.uploader.warehouse import Options
+from tests.uploader.stored import results_with
 
 bigquery = pytest.importorskip(
     "google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`"
@@ -156,7 +156,7 @@ def batch(tmp_path: Path) -> Batch:
 
 
 def opened(client: Client, **options: Any) -> Any:
-    from uploader.bigquery import BigQueryWarehouse
+    from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
 
     parsed = Options(**options)
     policy = RetryPolicy(tries=3, sleep=lambda seconds: None)

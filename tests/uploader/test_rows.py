@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from records.findings import Findings
-from records.schema import Learning, Memory, Record, Surroundings, Times
-from records.task import Metric, TaskRun
-from records.usage import MemoryUse, Usage
+from keras_matrix.records.findings import Findings
+from keras_matrix.records.instruments.usage import MemoryUse, Usage
+from keras_matrix.records.schema import Learning, Memory, Record, Surroundings, Times
+from keras_matrix.records.task import Metric, TaskRun
+from keras_matrix.uploader import rows
+from keras_matrix.uploader.schema import CELLS, MEASUREMENTS, RUNS
 from tests.conftest import make_record, make_settings
 from tests.uploader.stored import found
-from uploader import rows
-from uploader.schema import CELLS, MEASUREMENTS, RUNS
 
 
 def measurements(record: Record) -> list[dict[str, object]]:

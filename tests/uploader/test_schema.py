@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from records.findings import Finding
-from records.schema import Record
-from uploader import ddl, parquet
-from uploader.schema import (
+from keras_matrix.records.findings import Finding
+from keras_matrix.records.schema import Record
+from keras_matrix.uploader.bigquery import ddl
+from keras_matrix.uploader.local import parquet
+from keras_matrix.uploader.schema import (
     BY_NAME,
     CELLS,
     FINDINGS,
@@ -23,7 +24,7 @@ from uploader.schema import (
     metrics,
     unit_of,
 )
-from uploader.sql import to_duckdb
+from keras_matrix.uploader.sql import to_duckdb
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 

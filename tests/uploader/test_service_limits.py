@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from records.store import Results
+from keras_matrix.records.store import Results
+from keras_matrix.uploader.bigquery import client as connecting
+from keras_matrix.uploader.bigquery.retry import RetryPolicy
+from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
+from keras_matrix.uploader.errors import NotAllowed, QuotaExceeded
+from keras_matrix.uploader.outbox import Outbox
+from keras_matrix.uploader.push import push
+from keras_matrix.uploader.verify import verify
+from keras_matrix.uploader.warehouse import Options
 from tests.uploader.service.asking import MARKS
 from tests.uploader.service.limits import DATA_EDITOR, DATA_VIEWER, JOB_USER
 from tests.uploader.service.problems import Refusal
 from tests.uploader.service.server import Server
 from tests.uploader.service.service import Service
 from tests.uploader.stored import results_with
-from uploader import connect as connecting
-from uploader.bigquery import BigQueryWarehouse
-from uploader.errors import NotAllowed, QuotaExceeded
-from uploader.outbox import Outbox
-from uploader.push import push
-from uploader.retry import RetryPolicy
-from uploader.verify import verify
-from uploader.warehouse import Options
 
 pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
 pytestmark = MARKS

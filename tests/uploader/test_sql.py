@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from uploader.errors import BadInput
-from uploader.sql import checked, meaning_of_view, qualified, to_duckdb, translate_views, translated_views, views
+from keras_matrix.uploader.errors import BadInput
+from keras_matrix.uploader.sql import (
+    checked,
+    meaning_of_view,
+    qualified,
+    to_duckdb,
+    translate_views,
+    translated_views,
+    views,
+)
 
 
 def test_the_translated_views_are_current() -> None:
-    """Generate them with: python -m uploader.sql"""
+    """Generate them with: python -m keras_matrix.uploader.sql"""
     assert translated_views() == translate_views()
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from records.fc import Task
-from records.settings import OWN_OPTIONS, Scalar, Settings
-from records.task import ALONE
-from runner.tasks.asked import workload_of
+from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
+from keras_matrix.records.task import ALONE
+from keras_matrix.runner.tasks.request import workload_of
 from tests.conftest import make_settings
 
 # For each setting, values other than that of `make_settings`. Add values for a new setting here.

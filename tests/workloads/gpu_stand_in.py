@@ -16,7 +16,7 @@ ALLOCATED_BYTES, PEAK_BYTES = 200 << 20, 640 << 20
 
 def claiming(plug: Any) -> Any:
     """Return the plug of a backend on a CPU, which says that tensors are on a GPU."""
-    from records.schema import DeviceProof
+    from keras_matrix.records.schema import DeviceProof
 
     plug.proof = lambda: DeviceProof("gpu", "cuda:0", 1, "NVIDIA H100 80GB HBM3")
     plug.platforms = lambda tensors: {"gpu"}
@@ -58,7 +58,7 @@ def losing(lost: str, **_: Any) -> Any:
 
 def main() -> None:
     """Do a cell's job as `runner.cell.entry` does, with a backend that claims to be on a GPU."""
-    from runner.cell import backends, entry
+    from keras_matrix.runner.cell import backends, entry
 
     load = backends.load
     backends.load = lambda backend: claiming(load(backend))

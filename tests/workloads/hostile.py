@@ -1,6 +1,7 @@
 """Workloads that do less, or other, work than they are asked for; each is `tests.workloads.hostile:NAME` in a matrix.
 
-Some cheat, some are honest in an unusual way. What must be reported of each: `tests/runner/test_hostile_workloads.py`.
+Some cheat, some are honest in an unusual way. What must be reported of each:
+`tests/runner/cell/test_hostile_workloads.py`.
 """
 
 from __future__ import annotations
@@ -483,8 +484,8 @@ def predicts_from_memory(**_: Any) -> Any:
 
 def forged_result(**_: Any) -> Any:
     """Write a result with the job's own nonce, and end as if all were well."""
-    from records.codec import decode, dumps, loads
-    from runner.cell.job import Job
+    from keras_matrix.records.codec import decode, dumps, loads
+    from keras_matrix.runner.cell.job import Job
     from tests.fakes.executor import FakeExecutor
 
     job = decode(Job, loads(Path("job.json").read_bytes()), "job")

@@ -14,7 +14,7 @@ import numpy as np
 
 FEATURES, UNITS = 64, 128
 # What a cell imports once its figures are complete.
-AFTERWARDS = {"runner.cell.tracing", "runner.cell.board"}
+AFTERWARDS = {"keras_matrix.runner.cell.tracing", "keras_matrix.runner.cell.tracing.tensorboard"}
 
 
 def _model(*layers: Any) -> Any:
@@ -48,7 +48,11 @@ def telling(**_: Any) -> Any:
     count = model.count_params
 
     def counted() -> int:
-        names = [name for name in sys.modules if name.startswith(("runner.cell.", "models.", "records.traces"))]
+        names = [
+            name
+            for name in sys.modules
+            if name.startswith(("keras_matrix.runner.cell.", "models.", "keras_matrix.records.traces"))
+        ]
         Path("modules.json").write_text(json.dumps(sorted(names)))
         return int(count())
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING
 
-from uploader.warehouse import MOST_BYTES_BILLED
+from keras_matrix.uploader.warehouse import MOST_BYTES_BILLED
 
 if TYPE_CHECKING:
     from argparse import _ActionsContainer

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uploader.cli import flags, options
+from keras_matrix.uploader.cli import flags, options
 
 if TYPE_CHECKING:
-    from uploader.foreign import ImportedRows
+    from keras_matrix.uploader.external_import import ImportedRows
 
 NAME = "import"
 SHOWN = 20
@@ -45,20 +45,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, convert, seal and send the rows."""
-    from records.store import Results
-    from uploader import foreign
-    from uploader import push as pushing
-    from uploader.outbox import seal_all
-    from uploader.warehouse import is_local
+    from keras_matrix.records.store import Results
+    from keras_matrix.uploader import external_import
+    from keras_matrix.uploader import push as pushing
+    from keras_matrix.uploader.outbox import seal_all
+    from keras_matrix.uploader.warehouse import is_local
 
-    spec = foreign.ImportSpec(foreign.mapping(args.mapping), args.metric, foreign.source(args.source))
+    spec = external_import.ImportSpec(
+        external_import.mapping(args.mapping), args.metric, external_import.source(args.source)
+    )
     if "://" in args.file:  # --append-only describes our dataset, not theirs
-        theirs = foreign.read_table(
+        theirs = external_import.read_table(
             args.file, args.results, replace(options.warehouse_options(args), append_only=False)
         )
     else:
-        theirs = foreign.read_csv(Path(args.file))
-    found = foreign.rows_of(theirs, spec)
+        theirs = external_import.read_csv(Path(args.file))
+    found = external_import.rows_of(theirs, spec)
     if args.dry_run:
         print("\n".join(row.line for row in found.rows[:6]))
         return _print_problems(found)
@@ -81,9 +83,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _days_of_views(found: ImportedRows, address: str) -> str | None:
     """Return which days the views read, and how to include all imported rows; None if there are no rows."""
-    from uploader.rows import day_of
-    from uploader.schema import RUNS
-    from uploader.warehouse import MOST_DAYS
+    from keras_matrix.uploader.rows import day_of
+    from keras_matrix.uploader.schema import RUNS
+    from keras_matrix.uploader.warehouse import MOST_DAYS
 
     days = [day_of(row.item) for row in found.rows if row.table is RUNS]
     if not days:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from uploader.cli import options
+from keras_matrix.uploader.cli import options
 
 NAME = "init"
 HELP = "create dataset, tables and views; print the minimum IAM roles"
@@ -18,10 +18,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Create what is missing and print what was created."""
-    from uploader.bigquery import BigQueryWarehouse
-    from uploader.ddl import days_read
-    from uploader.rights import minimum_roles
-    from uploader.warehouse import BIGQUERY
+    from keras_matrix.uploader.bigquery.ddl import days_read
+    from keras_matrix.uploader.bigquery.iam_roles import minimum_roles
+    from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
+    from keras_matrix.uploader.warehouse import BIGQUERY
 
     with options.warehouse(options.target(args)) as warehouse:
         made = warehouse.create()

@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from records.store import StoreFailure
-from uploader.cli import import_, init, migrate, push, query, schema, status, verify
-from uploader.errors import UploadError
+from keras_matrix.records.store import StoreFailure
+from keras_matrix.uploader.cli import import_, init, migrate, push, query, schema, status, verify
+from keras_matrix.uploader.errors import UploadError
 
 COMMANDS = (push, init, status, migrate, verify, query, import_, schema)
 DESCRIPTION = """Upload records for dashboards, each row exactly once: to Parquet files next to the results (the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from uploader.cli import options
+from keras_matrix.uploader.cli import options
 
 NAME = "migrate"
 HELP = "add new NULLABLE columns and replace the views; fail with the differences if there are others"
@@ -19,8 +19,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare the tables, add missing columns, and replace the views by those of this version."""
-    from uploader.ddl import days_read
-    from uploader.differences import differences, refuse
+    from keras_matrix.uploader.bigquery.ddl import days_read
+    from keras_matrix.uploader.schema_check import differences, refuse
 
     with options.warehouse(options.target(args)) as warehouse:
         found = differences(warehouse)

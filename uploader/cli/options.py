@@ -10,14 +10,14 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uploader.cli import flags
-from uploader.errors import BadInput
-from uploader.warehouse import MOST_DAYS
+from keras_matrix.uploader.cli import flags
+from keras_matrix.uploader.errors import BadInput
+from keras_matrix.uploader.warehouse import MOST_DAYS
 
 if TYPE_CHECKING:
-    from records.store import Results
-    from uploader.outbox import Outbox
-    from uploader.warehouse import Options, Warehouse
+    from keras_matrix.records.store import Results
+    from keras_matrix.uploader.outbox import Outbox
+    from keras_matrix.uploader.warehouse import Options, Warehouse
 
 
 def add_warehouse_options(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_warehouse_options(parser: argparse.ArgumentParser) -> None:
 
 def warehouse_options(args: argparse.Namespace) -> Options:
     """Return the warehouse options from the arguments of a command."""
-    from uploader.warehouse import Options
+    from keras_matrix.uploader.warehouse import Options
 
     names = (field.name for field in fields(Options))
     return Options(**{name: getattr(args, name) for name in names if hasattr(args, name)})
@@ -66,7 +66,7 @@ def target(args: argparse.Namespace) -> Target:
 @contextmanager
 def warehouse(target: Target) -> Iterator[Warehouse]:
     """Open the warehouse of a target. Raises `UploadError`."""
-    from uploader.opening import open_warehouse
+    from keras_matrix.uploader.opening import open_warehouse
 
     opened = open_warehouse(target.address, target.results, target.options)
     try:
@@ -77,17 +77,17 @@ def warehouse(target: Target) -> Iterator[Warehouse]:
 
 def prepare(warehouse: Warehouse, address: str) -> None:
     """Create a local warehouse if it is missing. Raises `SchemaMismatch` if a dataset's tables differ."""
-    from uploader import differences
+    from keras_matrix.uploader import schema_check
 
     if address.startswith("local"):
         warehouse.create()
     else:
-        differences.refuse(differences.differences(warehouse), address)
+        schema_check.refuse(schema_check.differences(warehouse), address)
 
 
 def resend_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> bool:
     """Send everything again if the warehouse was emptied, and print that; return whether attempts are lost."""
-    from uploader.repair import reset_if_emptied
+    from keras_matrix.uploader.repair import reset_if_emptied
 
     found = reset_if_emptied(results, warehouse, outbox)
     if found is None:
@@ -100,8 +100,8 @@ def resend_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) ->
 
 def outbox(target: Target) -> Outbox:
     """Return the outbox of a target. Raises `BadInput` for an invalid address."""
-    from uploader.outbox import Outbox
-    from uploader.warehouse import outbox_folder
+    from keras_matrix.uploader.outbox import Outbox
+    from keras_matrix.uploader.warehouse import outbox_folder
 
     return Outbox(outbox_folder(target.address, target.results))
 

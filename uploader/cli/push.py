@@ -9,12 +9,12 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from uploader import process
-from uploader.cli import flags, options, repairs
+from keras_matrix.uploader import process
+from keras_matrix.uploader.cli import flags, options, repair_summary
 
 if TYPE_CHECKING:
-    from uploader.push import PushSummary
-    from uploader.warehouse import Warehouse
+    from keras_matrix.uploader.push import PushSummary
+    from keras_matrix.uploader.warehouse import Warehouse
 
 NAME = "push"
 HELP = "send the rows that the warehouse does not have yet"
@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
 
 def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool) -> int:
     """Push; return 1 if rows were set aside, skipped or lost, or still differ after a repair."""
-    from records.store import Results
-    from uploader import push as pushing
-    from uploader import repair as repairing
+    from keras_matrix.records.store import Results
+    from keras_matrix.uploader import push as pushing
+    from keras_matrix.uploader import repair as repairing
 
     outbox, results = options.outbox(target), Results(target.results)
     say = (lambda text: None) if quiet else print
@@ -67,14 +67,14 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
         repaired = repairing.repair(results, warehouse, outbox, done, say) if repair else None
         _check_files(warehouse)
     say(f"{done.new:,} new rows, {done.known:,} already present")
-    for line in [*_problems(done), *(repairs.lines(repaired, target.address) if repaired else [])]:
+    for line in [*_problems(done), *(repair_summary.lines(repaired, target.address) if repaired else [])]:
         print(line)
-    return 1 if done.dead or done.left_out or lost or (repaired and repairs.differs(repaired)) else 0
+    return 1 if done.dead or done.left_out or lost or (repaired and repair_summary.differs(repaired)) else 0
 
 
 def _repair_files(warehouse: Warehouse) -> None:
     """Set damaged files of a local warehouse aside and print them."""
-    from uploader.local import LocalWarehouse
+    from keras_matrix.uploader.local.warehouse import LocalWarehouse
 
     if isinstance(warehouse, LocalWarehouse):
         for line in warehouse.repair():
@@ -83,7 +83,7 @@ def _repair_files(warehouse: Warehouse) -> None:
 
 def _check_files(warehouse: Warehouse) -> None:
     """Raise `FileDamaged` for a missing or truncated file, which a push without new rows does not open."""
-    from uploader.local import LocalWarehouse
+    from keras_matrix.uploader.local.warehouse import LocalWarehouse
 
     if isinstance(warehouse, LocalWarehouse):
         warehouse.check_files()

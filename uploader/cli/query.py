@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from uploader.cli import options
-from uploader.errors import BadInput
+from keras_matrix.uploader.cli import options
+from keras_matrix.uploader.errors import BadInput
 
 if TYPE_CHECKING:
-    from uploader.warehouse import Answer, Scalar
+    from keras_matrix.uploader.warehouse import Answer, Scalar
 
 NAME = "query"
 HELP = "run one SELECT in BigQuery's dialect"
@@ -51,9 +51,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the query and print the rows."""
-    from uploader.local import LocalWarehouse
-    from uploader.sql import with_views
-    from uploader.warehouse import is_local
+    from keras_matrix.uploader.local.warehouse import LocalWarehouse
+    from keras_matrix.uploader.sql import with_views
+    from keras_matrix.uploader.warehouse import is_local
 
     given = dict(map(_assignment, args.assignments))
     written = _sql(args.sql, args.file)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _warn_if_rows_were_sent(target: options.Target) -> None:
     """Warn on stderr if rows were sent to a warehouse that is now empty."""
-    from uploader.schema import CELLS
+    from keras_matrix.uploader.schema import CELLS
 
     if sent := len(options.outbox(target).sent()[CELLS.name]):
         print(
@@ -131,8 +131,8 @@ TYPES: Mapping[str, Callable[[str], Scalar]] = {"": str, "int": int, "float": fl
 
 def _cost(sql: str, read_bytes: int | None, most_bytes: int) -> list[str]:
     """Return lines on the bytes that a query would read and their cost."""
-    from uploader.price import PRICE_SINCE, USD_PER_TIB, price, size, usd
-    from uploader.pruning import tables_read, unbounded
+    from keras_matrix.uploader.bigquery.partition_pruning import tables_read, unbounded
+    from keras_matrix.uploader.bigquery.query_cost import PRICE_SINCE, USD_PER_TIB, price, size, usd
 
     if read_bytes is None:
         return ["the local warehouse: reading is free"]

@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the SQL or the page."""
-    from uploader import ddl
+    from keras_matrix.uploader.bigquery import ddl
 
     print(ddl.page() if args.markdown else "\n\n".join(ddl.statements(args.dataset)), end="" if args.markdown else "\n")
     return 0

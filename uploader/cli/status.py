@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from uploader.cli import options
+from keras_matrix.uploader.cli import options
 
 NAME = "status"
 HELP = "print pending batches and the rows that were set aside with their reasons"
@@ -22,8 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the state of the outbox; return 1 if rows are set aside."""
-    from records.store import Results
-    from uploader.push import unsealed
+    from keras_matrix.records.store import Results
+    from keras_matrix.uploader.push import unsealed
 
     options.require_results(args.results)
     outbox = options.outbox(options.target(args))

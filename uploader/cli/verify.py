@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from uploader.cli import options
+from keras_matrix.uploader.cli import options
 
 NAME = "verify"
 HELP = "compare row counts and checksums of the warehouse with the records"
@@ -19,8 +19,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; return 1 if rows differ."""
-    from records.store import Results
-    from uploader import verify as verifying
+    from keras_matrix.records.store import Results
+    from keras_matrix.uploader import verify as verifying
 
     target = options.target(args)
     options.require_results(target.results)

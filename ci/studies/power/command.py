@@ -72,13 +72,12 @@ COLUMNS = {
 
 def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     """Measure one session of three arms, in `folder`/`condition`."""
-    from runner.executors.chosen import InProcesses
-
-    from runner.adaptive import Goal
-    from runner.cli.display import TerminalDisplay
-    from runner.measuring import about_matrix, measure_session, own_arm, session_request
-    from runner.overrides import Overrides
-    from runner.request import CellChoice, RunRequest
+    from keras_matrix.runner.cli.render.display import TerminalDisplay
+    from keras_matrix.runner.executors.chosen import InProcesses
+    from keras_matrix.runner.matrix.overrides import Overrides
+    from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
+    from keras_matrix.runner.plan.adaptive import Goal
+    from keras_matrix.runner.request import CellChoice, RunRequest
 
     with tempfile.TemporaryDirectory() as temporary:
         matrix = Path(temporary) / "matrix.yaml"
@@ -128,8 +127,8 @@ def _busy(seed: int, cpu: int) -> None:
 
 def rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield one row for each measured process attempt of every run under `folder`; its folders name the conditions."""
-    from records.schema import MEASURED
-    from records.store import Results
+    from keras_matrix.records.schema import MEASURED
+    from keras_matrix.records.store import Results
 
     for condition in sorted(path for path in folder.iterdir() if path.is_dir()):
         for run in Results(condition).runs():
@@ -206,7 +205,7 @@ def head(*names: str) -> Iterator[str]:
 
 def recorded_table(kept: dict[str, list[Any]]) -> Iterator[str]:
     """Yield what was recorded: blocks, their cost, their scatter, and what the planted work really cost."""
-    from analysis.statistics import of_logs
+    from keras_matrix.analysis.stats.blocks import of_logs
 
     yield from head("recording", "blocks", "a block of two", "scatter of the ratio", "same / base", "slower / base")
     for condition, found in kept.items():
@@ -268,8 +267,8 @@ def rival_table(kept: dict[str, list[Any]]) -> Iterator[str]:
 
 def alarm_table() -> Iterator[str]:
     """Yield how often comparisons of two equal arms, five blocks each, excluded 1: all recordings, no draws."""
-    from analysis.selftest import Rate
-    from analysis.statistics import MIN_BLOCKS, of_logs
+    from keras_matrix.analysis.selftest import Rate
+    from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, of_logs
 
     yield from head("two equal arms, as measured", "sessions", "comparisons", "exclude 1", "95 % interval", "p of 5 %")
     counted: dict[str, list[bool]] = {}

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.gate import Outcome, Rule, judge
-from analysis.sequential import FIXED
-from analysis.statistics import CONFIDENCE, LEVEL, MIN_BLOCKS, POWER, t_quantile
+from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, LEVEL, MIN_BLOCKS, POWER, t_quantile
+from keras_matrix.analysis.stats.sequential import FIXED
 
 Array = npt.NDArray[np.float64]
 Finds = Callable[[Array], npt.NDArray[np.bool_]]

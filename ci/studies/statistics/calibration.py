@@ -1,4 +1,4 @@
-"""The confidences of the looks of `analysis.sequential`: what they cover, and how they were found.
+"""The confidences of the looks of `analysis.stats.sequential`: what they cover, and how they were found.
 
 Promise: seeded, so that the constants can be found again (`ci/simulate --calibrate`). It does not know other noise than
 what `ci.studies.statistics.noise` pretends; docs/statistics.md says where the intervals cover less.
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from analysis.sequential import PRECISION_TARGET, Looks
-from analysis.statistics import CONFIDENCE, t_quantile
 from ci.studies.statistics.noise import SCENARIOS, Array
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, t_quantile
+from keras_matrix.analysis.stats.sequential import PRECISION_TARGET, Looks
 
 # Standard deviations of a block's log ratio, from far below what the first look resolves to far above the last.
 SCATTERS = np.geomspace(0.005, 0.5, 41)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.statistics import CONFIDENCE, LEVEL, POWER, t_quantile
 from ci.studies.statistics.noise import Array
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, LEVEL, POWER, t_quantile
 
 # A process of ours: start, build, compile, discarded epoch; then what is kept. Together as the default matrix takes on
 # two cores: 240 s for 54 processes.

@@ -2,7 +2,7 @@
 
     ci/simulate                       20,000 runs each, two to three minutes of CPU time over all cores
     ci/simulate --write               and put the tables into docs/statistics.md
-    ci/simulate --calibrate           find the confidences of the looks anew (analysis/sequential.py holds them)
+    ci/simulate --calibrate           find the confidences of the looks anew (analysis/stats/sequential.py holds them)
 
 The same seed gives the same tables.
 """
@@ -22,8 +22,8 @@ from typing import Any
 # One thread a process: the arrays are small, and the processes share the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from analysis.sequential import LOOKS, PRECISION_TARGET
 from ci.studies.statistics import calibration, designs, noise, simulation
+from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "statistics.md"
 BEGIN, END = "<!-- simulation: begin -->", "<!-- simulation: end -->"

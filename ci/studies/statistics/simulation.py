@@ -1,7 +1,7 @@
 """What the statistics do on synthetic noise whose truth is known: coverage when stopped, and false alarms of the gate.
 
-Promise: the same rules as `analysis.sequential.decide` and `analysis.gate.judge`, over many runs at once (tests hold
-them together); every draw from a stated seed. It does not know how real machines are noisy:
+Promise: the same rules as `analysis.stats.sequential.decide` and `analysis.regression.gate.judge`, over many runs at
+once (tests hold them together); every draw from a stated seed. It does not know how real machines are noisy:
 `ci.studies.statistics.noise` says what is assumed, and `runner selftest` measures the real ones.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtr
 
-from analysis.gate import Rule, spending
-from analysis.sequential import LOOKS, PRECISION_TARGET, Looks
-from analysis.statistics import LEVEL, adjusted_p_values, signed_rank_chances, t_quantile
 from ci.studies.statistics.noise import Array, Scenario
+from keras_matrix.analysis.regression.gate import Rule, spending
+from keras_matrix.analysis.stats.blocks import LEVEL, adjusted_p_values, signed_rank_chances, t_quantile
+from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET, Looks
 
 COMPARISONS = 300
 NAMED_ROWS = 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import cast
 
-from models.fc.crew import Crew, Order
-from models.float64 import keep_float64
+from keras_matrix.models.fc.worker_group import Crew, Order
+from keras_matrix.models.process.float64 import keep_float64
 
 
 def reserve(backend: str, workers: int, device: str) -> None:
@@ -14,7 +14,7 @@ def reserve(backend: str, workers: int, device: str) -> None:
 
     Raises `NoDevice` if there is no such device at all, `NoSuchDevices` if there are too few.
     """
-    importlib.import_module(f"models.fc.native.{backend}").reserve(workers, device)
+    importlib.import_module(f"keras_matrix.models.fc.native.{backend}").reserve(workers, device)
 
 
 def assemble(backend: str, order: Order, *, apart: bool = False) -> Crew:
@@ -25,7 +25,7 @@ def assemble(backend: str, order: Order, *, apart: bool = False) -> Crew:
     if order.task.precision == "float64":
         keep_float64()
     if backend == "torch" and (apart or order.task.workers > 1):
-        from models.fc.ranks import Ranks
+        from keras_matrix.models.fc.ranks import Ranks
 
         return Ranks(order)
-    return cast(Crew, importlib.import_module(f"models.fc.native.{backend}").make(order))
+    return cast(Crew, importlib.import_module(f"keras_matrix.models.fc.native.{backend}").make(order))

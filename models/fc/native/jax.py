@@ -15,18 +15,18 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from models.fc import hlo, layout
-from models.fc.collective_time import jax_collectives_s
-from models.fc.crew import Crew, Kept, Order, require_devices
-from models.fc.device_memory import device_peaks_bytes
-from models.fc.profiled import by_profiling, seen_by
-from models.fc.programs import program
-from models.fc.scopes import scope
-from models.fc.seam import Axis, Loss, Tensor, Worker
-from records.communication import Communication
-from records.fc import LEARNING_RATE, Kind, Place, Task
-from records.traces.asked import TraceOrder
-from records.traffic import Traffic
+from keras_matrix.models.fc import hlo, layout
+from keras_matrix.models.fc.collective_time import jax_collectives_s
+from keras_matrix.models.fc.device_memory import device_peaks_bytes
+from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
+from keras_matrix.models.fc.profiled import by_profiling, seen_by
+from keras_matrix.models.fc.programs import program
+from keras_matrix.models.fc.scopes import scope
+from keras_matrix.models.fc.worker_group import Crew, Kept, Order, require_devices
+from keras_matrix.records.fc.communication import Communication
+from keras_matrix.records.fc.spec import LEARNING_RATE, Kind, Place, Task
+from keras_matrix.records.fc.traffic import Traffic
+from keras_matrix.records.traces.request import TraceOrder
 
 # The mesh of every task has both; where the work is divided one way only, one of them is 1 long.
 AXES = tuple(axis.value for axis in Axis)
@@ -48,7 +48,7 @@ def reserve(workers: int, device: str) -> None:
 def make(order: Order) -> Crew:
     """Return the crew."""
     if order.task.kind is Kind.PIPELINE:
-        from models.fc.native.jax_stages import JaxStages
+        from keras_matrix.models.fc.native.jax_stages import JaxStages
 
         return JaxStages(order)
     return JaxCrew(order)
@@ -159,7 +159,7 @@ class JaxCrew:
 
     def traced(self, order: TraceOrder) -> None:
         """Have the profiler record more steps, of all workers in one file."""
-        from models.profiling import load, record_epochs
+        from keras_matrix.models.profiling import load, record_epochs
 
         record_epochs(load("jax"), order, partial(self.run, 1))
 

@@ -15,16 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.fc import layout
-from models.fc.crew import Kept, Order
-from models.fc.device_memory import device_peaks_bytes
-from models.fc.scopes import scope
-from models.fc.seam import Tensor
-from models.fc.stages import Boxes, LocalStage, in_turn
-from records.communication import Communication
-from records.fc import LEARNING_RATE, Place
-from records.traces.asked import TraceOrder
-from records.traffic import Traffic, together
+from keras_matrix.models.fc import layout
+from keras_matrix.models.fc.device_memory import device_peaks_bytes
+from keras_matrix.models.fc.interface import Tensor
+from keras_matrix.models.fc.scopes import scope
+from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
+from keras_matrix.models.fc.worker_group import Kept, Order
+from keras_matrix.records.fc.communication import Communication
+from keras_matrix.records.fc.spec import LEARNING_RATE, Place
+from keras_matrix.records.fc.traffic import Traffic, together
+from keras_matrix.records.traces.request import TraceOrder
 
 _compiled = cache(jax.jit)
 
@@ -95,7 +95,7 @@ class JaxStages:
 
     def traced(self, order: TraceOrder) -> None:
         """Have the profiler record more steps, of all workers in one file."""
-        from models.profiling import load, record_epochs
+        from keras_matrix.models.profiling import load, record_epochs
 
         record_epochs(load("jax"), order, partial(self.run, 1))
 

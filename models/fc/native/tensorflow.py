@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from models.fc.crew import Order, require_devices
-from models.fc.native.tensorflow_crew import TensorFlowCrew
+from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowCrew
+from keras_matrix.models.fc.worker_group import Order, require_devices
 
 
 def reserve(workers: int, device: str) -> None:
@@ -21,7 +21,7 @@ def reserve(workers: int, device: str) -> None:
 def make(order: Order) -> TensorFlowCrew:
     """Return the crew."""
     if order.task.partition == "mirrored_strategy" and order.task.workers > 1:
-        from models.fc.native.tensorflow_mirrored import MirroredCrew
+        from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredCrew
 
         return MirroredCrew(order)
     return TensorFlowCrew(order)

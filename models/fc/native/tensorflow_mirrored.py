@@ -7,12 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from models.fc import layout
-from models.fc.crew import Order
-from models.fc.native.tensorflow_crew import TensorFlowCrew, taped_gradient
-from models.fc.programs import Result, program
-from models.fc.seam import Axis, Loss, Tensor, Worker
-from records.communication import Communication
+from keras_matrix.models.fc import layout
+from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
+from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowCrew, taped_gradient
+from keras_matrix.models.fc.programs import Result, program
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc.communication import Communication
 
 
 class MirroredWorker(Worker):

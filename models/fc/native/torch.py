@@ -14,18 +14,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from models.fc import layout
-from models.fc.crew import Kept, Order, require_devices
-from models.fc.native.torch_worker import COLLECTIVE_LIMIT, TorchWorker
-from models.fc.network import own_network
-from models.fc.programs import program
-from models.fc.scopes import mark_with, scope
-from models.fc.seam import Stage, Tensor, Worker
-from records import network
-from records.communication import Communication
-from records.fc import LEARNING_RATE, MODES, Kind, Place
-from records.traces.asked import TraceOrder
-from records.traffic import Traffic
+from keras_matrix.models.fc import layout
+from keras_matrix.models.fc.interface import Stage, Tensor, Worker
+from keras_matrix.models.fc.native.torch_worker import COLLECTIVE_LIMIT, TorchWorker
+from keras_matrix.models.fc.network import own_network
+from keras_matrix.models.fc.programs import program
+from keras_matrix.models.fc.scopes import mark_with, scope
+from keras_matrix.models.fc.worker_group import Kept, Order, require_devices
+from keras_matrix.records.fc import network
+from keras_matrix.records.fc.communication import Communication
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, Place
+from keras_matrix.records.fc.traffic import Traffic
+from keras_matrix.records.traces.request import TraceOrder
 
 
 class NotMet(Exception):
@@ -116,7 +116,7 @@ def _worker(order: Order, rank: int) -> TorchWorker | TorchStage:
     if task.kind is Kind.PIPELINE:
         return TorchStage(task.workers, rank)
     if task.partition == "dtensor" and task.workers > 1:
-        from models.fc.native.torch_dtensor import DTensorWorker
+        from keras_matrix.models.fc.native.torch_dtensor import DTensorWorker
 
         return DTensorWorker(task.workers, "cpu" if order.device == "cpu" else "cuda")
     worker = _plain_worker(order)
@@ -128,7 +128,7 @@ def _worker(order: Order, rank: int) -> TorchWorker | TorchStage:
 def _plain_worker(order: Order) -> TorchWorker:
     if order.device == "cpu":
         return TorchWorker(order.task.workers)
-    from models.fc.native.torch_cuda import CudaWorker
+    from keras_matrix.models.fc.native.torch_cuda import CudaWorker
 
     return CudaWorker(order.task.workers)
 
@@ -240,7 +240,7 @@ class TorchRank:
 
     def traced(self, order: TraceOrder) -> None:
         """Take steps that the profiler records, all workers at once."""
-        from models.profiling import load, record_epochs
+        from keras_matrix.models.profiling import load, record_epochs
 
         profiler = load("torch")
         mark_with(profiler.mark)

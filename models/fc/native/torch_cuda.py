@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from models.fc.native.torch_worker import TorchWorker
-from models.fc.seam import Tensor, Worker
+from keras_matrix.models.fc.interface import Tensor, Worker
+from keras_matrix.models.fc.native.torch_worker import TorchWorker
 
 
 class CudaWorker(TorchWorker):

@@ -10,8 +10,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.fc.native.torch_worker import TorchWorker
-from models.fc.seam import Loss, Tensor
+from keras_matrix.models.fc.interface import Loss, Tensor
+from keras_matrix.models.fc.native.torch_worker import TorchWorker
 
 
 class DTensorWorker(TorchWorker):

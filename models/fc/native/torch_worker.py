@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from models.fc import layout
-from models.fc.seam import Axis, Loss, Tensor, Worker
-from records.fc import Task
+from keras_matrix.models.fc import layout
+from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
+from keras_matrix.records.fc.spec import Task
 
 # Workers that have met wait for each other as long as it takes, over a slow network or beside a slower worker: a cell
 # has a limit of its own, and where a worker dies the others are ended.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from records.schema import DeviceProof
-from records.settings import Settings
+from keras_matrix.records.schema import DeviceProof
+from keras_matrix.records.settings import Settings
 
 Batch = tuple[Any, ...]
 
@@ -155,5 +155,5 @@ def version_pair(text: str) -> tuple[int, int] | None:
 
 def load(backend: str) -> Plug:
     """Import the backend and return its plug."""
-    module = importlib.import_module(f"runner.cell.backends.{backend}")
+    module = importlib.import_module(f"keras_matrix.runner.cell.backends.{backend}")
     return cast(Plug, module.Plug())

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from records.schema import DeviceProof
-from records.settings import Settings
-from runner.cell.backends import (
+from keras_matrix.records.schema import DeviceProof
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.backends import (
     COMPILED_NOWHERE,
     Batch,
     CompileEvents,

@@ -8,10 +8,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from records.schema import DeviceProof
-from records.settings import Settings
-from runner.cell.backends import COMPILED_NOWHERE, LOOKAHEAD, Batch, CompileEvents, Feed, Feeder, Unsupported
-from runner.cell.backends.tensorflow_resident import HOST, resident_dataset
+from keras_matrix.records.schema import DeviceProof
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.backends import (
+    COMPILED_NOWHERE,
+    LOOKAHEAD,
+    Batch,
+    CompileEvents,
+    Feed,
+    Feeder,
+    Unsupported,
+)
+from keras_matrix.runner.cell.backends.tensorflow_resident import HOST, resident_dataset
 
 # Where tf.function makes a graph. Not of the public interface: where it is missing, traces are not counted. The public
 # count of one function's traces (`experimental_get_tracing_count`) would not see that the function was made anew.

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from records.schema import DeviceProof
-from records.settings import Settings
-from runner.cell.backends import Batch, CompileEvents, Feeder, Unsupported, counting, round_and_round
+from keras_matrix.records.schema import DeviceProof
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.backends import Batch, CompileEvents, Feeder, Unsupported, counting, round_and_round
 
 
 class Plug:

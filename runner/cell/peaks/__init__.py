@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from records.settings import Settings
-from runner.cell.backends import Plug
-from runner.cell.peaks.stretches import DeviceMemory
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
 HOST = "numpy"
 SCALAR = 3.0  # STREAM's
@@ -48,5 +48,5 @@ class Bench(Protocol):
 
 def load(settings: Settings, plug: Plug) -> Bench:
     """Import what times this backend and return it."""
-    module = importlib.import_module(f"runner.cell.peaks.{settings.backend}")
+    module = importlib.import_module(f"keras_matrix.runner.cell.peaks.{settings.backend}")
     return cast(Bench, module.Bench(settings, plug))

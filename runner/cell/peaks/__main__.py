@@ -1,4 +1,4 @@
-"""`python -P -m runner.cell.peaks FOLDER`: read the order there, time, write the answer there."""
+"""`python -P -m keras_matrix.runner.cell.peaks FOLDER`: read the order there, time, write the answer there."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from records import files
-from records.codec import decode, dumps, loads
-from records.peaks import PeakAnswer, PeakOrder
-from runner.cell.peaks import HOST, Bench, Refused
-from runner.cell.peaks.timing import array_plan, cache_bytes, gemms, stream
+from keras_matrix.records import files
+from keras_matrix.records.codec import decode, dumps, loads
+from keras_matrix.records.instruments.peaks import PeakAnswer, PeakOrder
+from keras_matrix.runner.cell.peaks import HOST, Bench, Refused
+from keras_matrix.runner.cell.peaks.timing import array_plan, cache_bytes, gemms, stream
 
 
 def answer(order: PeakOrder) -> PeakAnswer:
@@ -47,10 +47,10 @@ def _bench(order: PeakOrder) -> tuple[Bench | None, PeakAnswer]:
     empty = PeakAnswer([], [], {}, {"numpy": importlib.metadata.version("numpy")}, None, cache_bytes())
     settings = order.settings
     if settings.backend == HOST:
-        from runner.cell.peaks.numpy import Bench as HostBench
+        from keras_matrix.runner.cell.peaks.numpy import Bench as HostBench
 
         return HostBench(), empty
-    from runner.cell import backends, peaks
+    from keras_matrix.runner.cell import backends, peaks
 
     plug = backends.load(settings.backend)
     plug.configure(settings, None)

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from records.settings import Settings
-from runner.cell.backends import Plug
-from runner.cell.peaks import SCALAR, Call
-from runner.cell.peaks.stretches import DeviceMemory
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.peaks import SCALAR, Call
+from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
 # What XLA may do with float32 products on an accelerator; on a CPU both mean float32.
 PRODUCTS = {"float32": "highest", "tf32": "tensorfloat32"}

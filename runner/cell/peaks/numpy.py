@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from runner.cell.peaks import SCALAR, Call, Refused
-from runner.cell.peaks.stretches import DeviceMemory
+from keras_matrix.runner.cell.peaks import SCALAR, Call, Refused
+from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
 # Three blocks of 128 KiB stay within a second-level cache of 512 KiB, which today's cores have.
 BLOCK = 16_384

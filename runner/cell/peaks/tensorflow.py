@@ -10,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from records.settings import Settings
-from runner.cell.backends import Plug
-from runner.cell.peaks import SCALAR, Call
-from runner.cell.peaks.stretches import DeviceMemory
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.peaks import SCALAR, Call
+from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
 
 class Bench:

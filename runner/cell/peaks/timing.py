@@ -14,11 +14,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from records.host import free_memory_bytes
-from records.peaks import Gemm, PeakOrder, Stream, Timed
-from runner.cell.clock import Clock, monotonic
-from runner.cell.peaks import Bench, Call
-from runner.cell.peaks.stretches import ArrayPlan, DeviceMemory, calls_per_stretch, plan_arrays
+from keras_matrix.records.host.system import free_memory_bytes
+from keras_matrix.records.instruments.peaks import Gemm, PeakOrder, Stream, Timed
+from keras_matrix.runner.cell.clock import Clock, monotonic
+from keras_matrix.runner.cell.peaks import Bench, Call
+from keras_matrix.runner.cell.peaks.stretches import ArrayPlan, DeviceMemory, calls_per_stretch, plan_arrays
 
 # Small enough that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
 FIRST_SIZE = 512

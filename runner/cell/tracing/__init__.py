@@ -11,10 +11,10 @@ import traceback
 from dataclasses import replace
 from typing import Protocol
 
-from records.codec import dumps
-from records.schema import CellResult
-from records.traces import native
-from records.traces.asked import (
+from keras_matrix.records.codec import dumps
+from keras_matrix.records.schema import CellResult
+from keras_matrix.records.traces import conversion
+from keras_matrix.records.traces.request import (
     NAMES_NAME,
     NATIVE_NAME,
     TRACE_NAME,
@@ -24,7 +24,7 @@ from records.traces.asked import (
     TraceError,
     TraceOrder,
 )
-from runner.cell.job import Job, in_a_line
+from keras_matrix.runner.cell.job import Job, in_a_line
 
 WORDS_CHARACTERS = 500
 
@@ -58,8 +58,8 @@ def _trace(job: Job, trace: Trace, subject: Subject) -> int:
     subject.traced(TraceOrder(str(own), trace.epochs, trace.steps))
     names = subject.names()
     (own / NAMES_NAME).write_text(dumps(names), encoding="utf-8")
-    files = native.files_in(own)
-    head = native.make(files, job.traced_path / TRACE_NAME, job.settings.backend, names)
+    files = conversion.files_in(own)
+    head = conversion.make(files, job.traced_path / TRACE_NAME, job.settings.backend, names)
     if head.steps != trace.all_steps:
         raise TraceError(f"the profiler saw {head.steps or 0} of {trace.all_steps} steps")
     if job.settings.device == "gpu" and head.device != "gpu":

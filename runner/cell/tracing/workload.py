@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import keras
 
-from models.profiling import Profiler, load, path_of, recorded
-from records.settings import Settings
-from records.traces.asked import LAYER, PHASE, STEP, Names, TraceOrder
-from records.traces.neutral import Phase
-from runner.cell.loop import Stretch
+from keras_matrix.models.profiling import Profiler, load, path_of, recorded
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.traces.neutral import Phase
+from keras_matrix.records.traces.request import LAYER, PHASE, STEP, Names, TraceOrder
+from keras_matrix.runner.cell.loop import Stretch
 
 Call = Callable[..., Any]
 

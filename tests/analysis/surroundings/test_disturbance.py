@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.surroundings.disturbance import (
+from keras_matrix.analysis.surroundings.disturbance import (
     MIN_CPU_S,
     OWN_STORAGE_LIMIT_BYTES_PER_S,
     STEAL_LIMIT,

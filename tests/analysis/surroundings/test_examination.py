@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from analysis.surroundings.disturbance import OwnUse, Stretch
-from analysis.surroundings.examination import examine
-from analysis.surroundings.findings import Check, Finding, Verdict, worst
-from analysis.surroundings.readings import (
+from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch
+from keras_matrix.analysis.surroundings.examination import examine
+from keras_matrix.analysis.surroundings.findings import Check, Finding, Verdict, worst
+from keras_matrix.analysis.surroundings.readings import (
     Clocks,
     Gpu,
     GpuProcess,
@@ -23,7 +23,7 @@ from analysis.surroundings.readings import (
     Swap,
     Zone,
 )
-from records.procfs import Unread
+from keras_matrix.records.host.procfs import Unread
 
 GIB = 1 << 30
 STRETCH = Stretch(

@@ -6,8 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.surroundings.disturbance import Cause, Disturbed, OwnUse, Stretch, WaitingUse, Watched, disturbed
-from analysis.surroundings.neighbours import (
+from keras_matrix.analysis.surroundings.disturbance import (
+    Cause,
+    Disturbed,
+    OwnUse,
+    Stretch,
+    WaitingUse,
+    Watched,
+    disturbed,
+)
+from keras_matrix.analysis.surroundings.neighbours import (
     NEIGHBOUR_LIMIT,
     Neighbour,
     busy_neighbours,
@@ -16,7 +24,7 @@ from analysis.surroundings.neighbours import (
     neighbours,
     share_while_waiting,
 )
-from records.schema import Surroundings
+from keras_matrix.records.schema import Surroundings
 
 # Two CPUs for two seconds, both of them used by the run.
 FULL = Watched(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from analysis.statistics import LEVEL, POWER
-from analysis.surroundings.resolution import MIN_PAIRS, Detectable, in_words, resolution
+from keras_matrix.analysis.stats.blocks import LEVEL, POWER
+from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, Detectable, in_words, resolution
 
 
 def detectable(log_ratios: list[float], pairs: int) -> Detectable:

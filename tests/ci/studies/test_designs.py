@@ -46,7 +46,7 @@ def test_a_larger_budget_helps_many_processes_and_not_one_each() -> None:
 
 
 def test_the_smallest_difference_is_what_the_formula_says_of_normal_blocks() -> None:
-    from analysis.statistics import minimum_detectable_effect
+    from keras_matrix.analysis.stats.blocks import minimum_detectable_effect
 
     found = smallest_detectable(Machine(0.1, 0.0, 120.0), runs=20_000, seed=1)
     expected = minimum_detectable_effect(math.sqrt(2) * math.hypot(0.1, 0.05), found.blocks)

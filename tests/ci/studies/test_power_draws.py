@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.statistics import minimum_detectable_effect
 from ci.studies.power.draws import (
     BASE,
     SAME,
@@ -27,6 +26,7 @@ from ci.studies.power.draws import (
     recordings,
     stretches,
 )
+from keras_matrix.analysis.stats.blocks import minimum_detectable_effect
 
 NOISE = 0.02
 

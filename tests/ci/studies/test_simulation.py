@@ -7,9 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from analysis.compare import table
-from analysis.gate import Outcome, Rule, judge
-from analysis.sequential import LOOKS, Looks, Why, decide
 from ci.studies.statistics import calibration, noise, simulation
 from ci.studies.statistics.noise import SCENARIOS, Scenario
 from ci.studies.statistics.simulation import (
@@ -21,6 +18,9 @@ from ci.studies.statistics.simulation import (
     stopped,
     until_decided,
 )
+from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
+from keras_matrix.analysis.stats.sequential import LOOKS, Looks, Why, decide
 from tests.conftest import make_record, make_settings
 
 RUNS = 2000
@@ -115,7 +115,7 @@ def test_the_same_seed_gives_the_same_figures() -> None:
 
 
 def named(scenario: Scenario, tables: int, seed: int) -> int:
-    """Count the tables in which `analysis.compare` names a fastest, over the same draws as the simulation."""
+    """Count the tables in which `analysis.comparison.table` names a fastest, over the same draws as the simulation."""
     logs = scenario.draw(np.random.default_rng(seed), (tables * simulation.NAMED_ROWS, LOOKS.blocks[-1]), 0.03)
     counts = stopped(logs).count.reshape(tables, -1)
     found = 0

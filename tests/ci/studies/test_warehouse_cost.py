@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ci.studies import warehouse_cost as cost
-from dashboards.questions import questions
+from keras_matrix.dashboards.live.questions import questions
+from keras_matrix.uploader.schema import CELLS, RUNS, Column, Mode, Type
 from tests.uploader.stored import results_with
-from uploader.schema import CELLS, RUNS, Column, Mode, Type
 
 
 @pytest.mark.parametrize(

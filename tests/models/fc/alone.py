@@ -3,11 +3,11 @@
 import json
 import os
 
-from models.fc.crew import Order
-from models.fc.native.assembly import assemble, reserve
-from models.fc.prove import error
-from models.fc.reference import train
-from records.fc import Task
+from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.prove import error
+from keras_matrix.models.fc.reference import train
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc.spec import Task
 
 BACKEND = os.environ["KERAS_BACKEND"]
 STEPS = 5

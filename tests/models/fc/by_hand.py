@@ -9,14 +9,14 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from models.fc import layout, programs
-from models.fc.programs import program
-from models.fc.prove import error
-from models.fc.reference import train
-from models.fc.seam import Worker
-from models.fc.stages import LocalStage, in_turn
-from records.fc import MODES, Kind, Task, traffic_per_step
-from records.traffic import together
+from keras_matrix.models.fc import layout, programs
+from keras_matrix.models.fc.interface import Worker
+from keras_matrix.models.fc.programs import program
+from keras_matrix.models.fc.prove import error
+from keras_matrix.models.fc.reference import train
+from keras_matrix.models.fc.stages import LocalStage, in_turn
+from keras_matrix.records.fc.spec import MODES, Kind, Task, traffic_per_step
+from keras_matrix.records.fc.traffic import together
 
 
 class Alone(Worker):

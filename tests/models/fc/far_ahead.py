@@ -5,9 +5,9 @@ import math
 import os
 import sys
 
-from models.fc.crew import Order
-from models.fc.native.assembly import assemble, reserve
-from records.fc import Task
+from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc.spec import Task
 
 BACKEND = os.environ["KERAS_BACKEND"]
 STEPS = 200

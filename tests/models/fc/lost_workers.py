@@ -15,9 +15,9 @@ import threading
 import time
 from dataclasses import replace
 
-from models.fc.crew import Order
-from models.fc.ranks import Ranks, WorkerDied, WorkerFailed
-from records.fc import Task
+from keras_matrix.models.fc.ranks import Ranks, WorkerDied, WorkerFailed
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc.spec import Task
 
 ORDER = Order(Task(mode="fc_data", workers=2, level=2, weight_size=32, batch_size=8), seed=0)
 
@@ -35,7 +35,7 @@ def killed() -> None:
 
 
 def raising() -> None:
-    from models.fc import programs
+    from keras_matrix.models.fc import programs
 
     real = programs.PROGRAMS["fc_data"]
 
@@ -53,7 +53,7 @@ def raising() -> None:
 
 
 def absent() -> None:
-    from models.fc.native import torch as native
+    from keras_matrix.models.fc.native import torch as native
 
     real = native.join
 
@@ -69,7 +69,7 @@ def absent() -> None:
 
 def slow() -> None:
     """Nobody is lost: a step takes longer than the workers had for meeting."""
-    from models.fc import programs
+    from keras_matrix.models.fc import programs
 
     real = programs.PROGRAMS["fc_data"]
 
@@ -88,7 +88,7 @@ def slow() -> None:
 
 
 def ports() -> None:
-    from models.fc.native import torch as native
+    from keras_matrix.models.fc.native import torch as native
 
     def refuse(*arguments, **named):
         raise RuntimeError("[enforce fail at gloo/transport/tcp/pair.cc] bind: Address already in use")
@@ -104,7 +104,7 @@ def elsewhere() -> None:
 
 
 def orphaned() -> None:
-    from models.fc import programs
+    from keras_matrix.models.fc import programs
 
     read, write = os.pipe()
     forker = os.fork()

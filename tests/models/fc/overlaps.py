@@ -11,9 +11,9 @@ import os
 import re
 import threading
 
-from models.fc.crew import Order
-from models.fc.native.assembly import assemble, reserve
-from records.fc import OVERLAPPING, Task
+from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc.spec import OVERLAPPING, Task
 
 # The first bucket of DistributedDataParallel is full at 1 MiB, which is one of these layers.
 SMALL = Task(workers=2, level=3, weight_size=512, batch_size=32)
@@ -61,8 +61,8 @@ def tensorflow_overlaps(crew) -> bool:
 
 def ddp_overlaps(task: Task) -> bool:
     """Each rank notes how many gradients it has made whenever it begins a sum."""
-    from models.fc.native import torch as native
-    from models.fc.ranks import Ranks
+    from keras_matrix.models.fc.native import torch as native
+    from keras_matrix.models.fc.ranks import Ranks
 
     made, at_sums = [], []
     real_count, real_weight = native.TorchWorker.count, native.TorchRank._weight
@@ -98,9 +98,9 @@ def by_hand_overlaps(task: Task) -> bool:
     """Whether the program communicates aside, and whether that lets the program go on."""
     import torch
 
-    from models.fc import layout
-    from models.fc.native.torch_worker import TorchWorker
-    from models.fc.programs import program
+    from keras_matrix.models.fc import layout
+    from keras_matrix.models.fc.native.torch_worker import TorchWorker
+    from keras_matrix.models.fc.programs import program
 
     gate = threading.Event()
     finish = TorchWorker(2).meanwhile(lambda: gate.wait(30))

@@ -7,9 +7,9 @@ goes to the first. Prints, for each mode and for MirroredStrategy, how many prod
 import json
 from collections import Counter
 
-from models.fc.crew import Order
-from models.fc.native.assembly import assemble, reserve
-from records.fc import MODES, Kind, Task
+from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc.spec import MODES, Kind, Task
 
 TASK = Task(workers=2, level=2, weight_size=8, batch_size=8, shared_ratio=0.5)
 

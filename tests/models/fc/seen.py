@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from records.traces.xplane import Plane, planes
+from keras_matrix.records.traces.xspace.xplane import Plane, planes
 from tests.records.traces.made_up import Made, message, plane
 
 
@@ -16,7 +16,7 @@ def profile(*events: Made) -> Callable[..., list[Plane]]:
 
 
 def of_jax() -> dict[str, object]:
-    from models.fc.native import jax
+    from keras_matrix.models.fc.native import jax
 
     def instruction(name, begin_us, duration_us, device, event="thunk"):
         return event, begin_us, duration_us, {"hlo_op": name, "device_ordinal": device}
@@ -33,7 +33,7 @@ def of_jax() -> dict[str, object]:
 
 
 def of_tensorflow() -> dict[str, object]:
-    from models.fc.native import tensorflow_crew as tensorflow
+    from keras_matrix.models.fc.native import tensorflow_workers as tensorflow
 
     tensorflow.seen_by = profile(
         ("worker_0/collective_of_2/AddN", 0, 10, {}),
@@ -46,8 +46,8 @@ def of_tensorflow() -> dict[str, object]:
 def of_torch() -> dict[str, object]:
     import torch
 
-    from models.fc.native.torch import Watch
-    from models.fc.native.torch_worker import TorchWorker
+    from keras_matrix.models.fc.native.torch import Watch
+    from keras_matrix.models.fc.native.torch_worker import TorchWorker
 
     waited = []
 

@@ -3,14 +3,14 @@
 import json
 import os
 
-from models.fc.crew import Order
-from models.fc.ranks import Ranks
-from records.fc import Task
+from keras_matrix.models.fc.ranks import Ranks
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc.spec import Task
 
 if __name__ == "__main__":
     import torch
 
-    from models.fc.native.torch import TorchRank
+    from keras_matrix.models.fc.native.torch import TorchRank
 
     TorchRank.share = lambda self: (sorted(os.sched_getaffinity(0)), torch.get_num_threads())
     whole = sorted(os.sched_getaffinity(0))

@@ -10,11 +10,11 @@ import sys
 from dataclasses import replace
 from functools import partial
 
-from models.fc.crew import Order
-from models.fc.native.torch import TorchRank
-from models.fc.ranks import Ranks
-from models.float64 import keep_float64
-from records.fc import MODES, Kind, Task
+from keras_matrix.models.fc.native.torch import TorchRank
+from keras_matrix.models.fc.ranks import Ranks
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.models.process.float64 import keep_float64
+from keras_matrix.records.fc.spec import MODES, Kind, Task
 
 TASK = Task(mode="fc_data", workers=2, level=3, weight_size=16, batch_size=16, precision="float64")
 MODES_OF_RANKS = [mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE]

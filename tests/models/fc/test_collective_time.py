@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from models.fc.collective_time import jax_collectives_s, tensorflow_collectives_s
-from records.traces.xplane import Plane, planes
+from keras_matrix.models.fc.collective_time import jax_collectives_s, tensorflow_collectives_s
+from keras_matrix.records.traces.xspace.xplane import Plane, planes
 from tests.records.traces.made_up import Made, message, plane
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

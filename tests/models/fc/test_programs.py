@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from analysis.fc import proof_fault
-from records.fc import DIVIDERS, MODES, OVERLAPPING, Kind, Task
-from records.fc_proof import Proof, ProofOrder
-from records.settings import BACKENDS
-from runner.executors.probe import ProcessProbe
-from runner.fc import ProofRequest, prove
+from keras_matrix.analysis.fc.cells import proof_fault
+from keras_matrix.records.fc.proof import Proof, ProofOrder
+from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, Kind, Task
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.runner.checks.fc import ProofRequest, prove
+from keras_matrix.runner.executors.probe import ProcessProbe
 
 HERE = Path(__file__).parent
 

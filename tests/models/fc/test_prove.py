@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from analysis.fc import LIMITS
-from models.fc import layout, prove
-from models.fc.layout import Array
-from models.fc.prove import error, update_error
-from models.fc.reference import Trained, train
-from records.fc import LEARNING_RATE, Task
-from records.fc_proof import ProofOrder
-from records.traffic import Traffic
-from runner.fc import SMALL
+from keras_matrix.analysis.fc.cells import LIMITS
+from keras_matrix.models.fc import layout, prove
+from keras_matrix.models.fc.layout import Array
+from keras_matrix.models.fc.prove import error, update_error
+from keras_matrix.models.fc.reference import Trained, train
+from keras_matrix.records.fc.proof import ProofOrder
+from keras_matrix.records.fc.spec import LEARNING_RATE, Task
+from keras_matrix.records.fc.traffic import Traffic
+from keras_matrix.runner.checks.fc import SMALL
 
 STEPS = 5
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from models.fc import ranks
-from models.fc.crew import Order
-from records.fc import Task
+from keras_matrix.models.fc import ranks
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc.spec import Task
 
 
 def test_a_worker_that_has_met_the_others_keeps_pythons_collector_from_what_it_imported(
@@ -26,7 +26,7 @@ def test_a_worker_that_has_met_the_others_keeps_pythons_collector_from_what_it_i
         met.append(gc.get_freeze_count())
         return "worker"
 
-    monkeypatch.setitem(sys.modules, "models.fc.native.torch", SimpleNamespace(join=join))
+    monkeypatch.setitem(sys.modules, "keras_matrix.models.fc.native.torch", SimpleNamespace(join=join))
     assert ranks._arrive(ranks.WorkerStart(Order(Task(), seed=1), 0, "meeting", 1.0, copied=True)) == "worker"
     assert met == [frozen_before]
     assert gc.get_freeze_count() - frozen_before > len(made)
@@ -42,7 +42,7 @@ def test_a_new_interpreter_configures_its_backend_before_it_joins_and_a_copy_doe
 ) -> None:
     found: list[str] = []
     join = SimpleNamespace(join=lambda *arguments: found.append("joined"))
-    monkeypatch.setitem(sys.modules, "models.fc.native.torch", join)
+    monkeypatch.setitem(sys.modules, "keras_matrix.models.fc.native.torch", join)
     order = Order(Task(), seed=1, configure=partial(configured, found))
     ranks._arrive(ranks.WorkerStart(order, 0, "meeting", 1.0, copied))
     assert found == steps

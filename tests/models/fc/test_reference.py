@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.fc import layout
-from models.fc.reference import backward, train
-from records.fc import LEARNING_RATE, MODES, Kind, Task
+from keras_matrix.models.fc import layout
+from keras_matrix.models.fc.reference import backward, train
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, Task
 
 TASK = Task(level=2, weight_size=6, batch_size=4, precision="float64")
 PHYSICS = TASK.changed(mode="fc_phy", workers=2)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-import models.fc.programs  # noqa: F401 - with all that it imports, before PyTorch is a fake
-from models.fc.crew import Order
-from records.fc import Task
+import keras_matrix.models.fc.programs  # noqa: F401 - with all that it imports, before PyTorch is a fake
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc.spec import Task
 
 ROOT = Path(__file__).parents[3]
 TASK = Task(mode="fc_data_manual", workers=2)
@@ -94,7 +94,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
     for name in ("torch_worker", "torch", "torch_cuda"):
         path = ROOT / f"models/fc/native/{name}.py"
-        spec = importlib.util.spec_from_file_location(f"models.fc.native.{name}", path)
+        spec = importlib.util.spec_from_file_location(f"keras_matrix.models.fc.native.{name}", path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -104,7 +104,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def worker_of(device: str) -> Any:
-    return sys.modules["models.fc.native.torch"]._worker(Order(TASK, seed=0, device=device), 0)
+    return sys.modules["keras_matrix.models.fc.native.torch"]._worker(Order(TASK, seed=0, device=device), 0)
 
 
 def test_on_a_gpu_a_gradient_is_communicated_on_a_second_stream_while_the_next_is_made(torch: Any) -> None:
@@ -144,7 +144,7 @@ def test_what_is_communicated_lives_until_the_computation_waits_for_the_result(t
 
 
 def test_one_worker_alone_uses_no_second_stream(torch: Any) -> None:
-    worker = sys.modules["models.fc.native.torch_cuda"].CudaWorker(1)
+    worker = sys.modules["keras_matrix.models.fc.native.torch_cuda"].CudaWorker(1)
     assert worker.meanwhile(lambda: torch.cuda.run("sum"))().name == "sum"
     assert torch.cuda.log == ["main: sum"]
 
@@ -159,7 +159,7 @@ def test_one_worker_alone_uses_no_second_stream(torch: Any) -> None:
 def test_a_worker_joins_by_nccl_on_the_gpu_of_its_rank_and_by_gloo_on_a_cpu(
     torch: Any, monkeypatch: pytest.MonkeyPatch, device: str, asked: dict[str, Any], log: list[str]
 ) -> None:
-    module: Any = sys.modules["models.fc.native.torch"]
+    module: Any = sys.modules["keras_matrix.models.fc.native.torch"]
     called: dict[str, Any] = {}
     torch.distributed.init_process_group = called.update
     monkeypatch.setattr(module, "_take_share_of_cpus", lambda rank, size: None)

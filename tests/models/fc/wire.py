@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch  # once, for all workers that are forked
 
-from models.fc.crew import Order
-from models.fc.ranks import Ranks
-from records.fc import Task, parallel_of
+from keras_matrix.models.fc.ranks import Ranks
+from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.records.fc.spec import Task, parallel_of
 
 STEPS = 2
 TASK = Task(workers=2, level=2, weight_size=384, batch_size=384)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from records.traces.neutral import Kind, Phase, Span, Track
-from records.traces.table import Table
+from keras_matrix.records.traces.neutral import Kind, Phase, Span, Track
+from keras_matrix.records.traces.table import Table
 
 US = 1000
 # Of four steps of 5 ms on one worker, of which 5 ms in all were computed; by what and with which gap is the test's own.

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.traces import tabled
-from records.traces import native, neutral, tracks, xla
-from records.traces.asked import Names
-from records.traces.launches import MOST_HOPS
-from records.traces.neutral import WORKING, Kind, Phase, Span
-from records.traces.table import Table
+from keras_matrix.analysis.traces import tabled
+from keras_matrix.records.traces import conversion, neutral
+from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span
+from keras_matrix.records.traces.request import Names
+from keras_matrix.records.traces.table import Table
+from keras_matrix.records.traces.xspace import reader, tracks
+from keras_matrix.records.traces.xspace.launches import MOST_HOPS
 from tests.records.traces import gpu
 from tests.records.traces.gpu import (
     COPIES,
@@ -37,13 +38,13 @@ def path(tmp_path: Path) -> Path:
 
 def spans(path: Path, *planes: tuple[int, bytes]) -> list[Span]:
     path.write_bytes(message(*planes))
-    return tracks.spans(xla.read(path), 0, Names(["dense"], "functional", "adam"))
+    return tracks.spans(reader.read(path), 0, Names(["dense"], "functional", "adam"))
 
 
 def table(path: Path, *planes: tuple[int, bytes]) -> Table:
     path.write_bytes(message(*planes))
     target = path.with_name("trace.json.gz")
-    native.make([path], target, "jax")
+    conversion.make([path], target, "jax")
     return tabled(target)
 
 
@@ -175,7 +176,7 @@ def test_tensorflows_operations_compute_on_a_machine_whose_gpu_does_nothing(path
     lines = {"main": gpu.marks(), "pool": [("functional/dense/MatMul:MatMul", 120, 60, {})]}
     planes = plane("/host:CPU", lines), plane("/device:GPU:0", {"_counters_": [("power_mw", 0, 0, {})]})
     (found,) = [one for one in spans(path, *planes) if one.track.kind is Kind.COMPUTE]
-    assert (xla.read(path).device, found.step) == ("cpu", 2)
+    assert (reader.read(path).device, found.step) == ("cpu", 2)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_device_work_keeps_its_stream_its_launch_and_a_copys_size_in_the_file(pa
     streams = {STREAM: [kernel(1, 100)], COPIES: [copy(2, 150, 20), (gpu.COPY, 200, 20, {})]}
     host = plane("/host:CPU", {"main": [*gpu.marks(), call(1, 50), call(2, 60, name="cuMemcpyHtoDAsync_v2")]})
     path.write_bytes(message(host, plane("/device:GPU:0", streams)))
-    native.make([path], target := path.with_name("trace.json.gz"), "jax")
+    conversion.make([path], target := path.with_name("trace.json.gz"), "jax")
     found = [one for one in neutral.spans(target) if one.track.kind in WORKING]
     # The lines of the synthetic plane are numbered from 0.
     assert [(one.stream, one.correlation, one.size_bytes) for one in found] == [
@@ -264,7 +265,7 @@ def test_warnings_of_the_profiler_itself_are_reported_once_and_in_a_line(path: P
     dropped = "Dropped 7 events:\n callback buffer full"
     path.write_bytes(message(*gpu.dispatched(), (2, "CUPTI_ERROR_UNKNOWN"), (3, dropped), (3, dropped), (3, "")))
     target = path.with_name("trace.json.gz")
-    head = native.make([path], target, "jax")
+    head = conversion.make([path], target, "jax")
     warnings = ["CUPTI_ERROR_UNKNOWN", "Dropped 7 events: callback buffer full"]
     assert (head.warnings, neutral.head_of(target).warnings, tabled(target).warnings) == (warnings,) * 3
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from records.traces import kineto
-from records.traces.asked import TraceError
+from keras_matrix.records.traces import kineto
+from keras_matrix.records.traces.request import TraceError
 from tests.records.traces.made_up import damaged
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from records.traces.asked import Names
-from records.traces.names import Scopes
-from records.traces.neutral import Phase
+from keras_matrix.records.traces.names import Scopes
+from keras_matrix.records.traces.neutral import Phase
+from keras_matrix.records.traces.request import Names
 
 KERAS = Names(["dense", "block", "query"], "functional", "adam")
 CREW = Names(["layer_0", "layer_1"], phases=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from records.traces import neutral
-from records.traces.asked import TraceError
-from records.traces.neutral import Flow, Head, Kind, Point, Track, covered
+from keras_matrix.records.traces import neutral
+from keras_matrix.records.traces.neutral import Flow, Head, Kind, Point, Track, covered
+from keras_matrix.records.traces.request import TraceError
 from tests.records.traces.made_up import damaged, span
 
 HEAD = Head("torch", 2, "cpu", 1)

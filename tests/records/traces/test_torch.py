@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from analysis.traces import tabled
-from records.traces import native, torch
-from records.traces.asked import TraceError
-from records.traces.neutral import WORKING, Kind, Phase, Span, covered
+from keras_matrix.analysis.traces import tabled
+from keras_matrix.records.traces import conversion, torch
+from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span, covered
+from keras_matrix.records.traces.request import TraceError
 from tests.records.traces.made_up import chrome, event, flow, mark, step_of_torch
 
 PUBLIC = Path(__file__).parents[4] / "shared" / "traces"
@@ -253,7 +253,7 @@ def test_time_of_a_step_is_that_of_its_kernels_and_not_of_its_dispatch(tmp_path:
     for number in range(1, 6):
         events.append(event("cudaLaunchKernel", 100 * number - 50, 5, "cuda_runtime", correlation=number))
         events.append(event("sgemm", 100 + 500 * (number - 1), 500, "kernel", pid=0, tid=7, correlation=number))
-    native.make([chrome(tmp_path / "epoch1.worker0.json", events)], tmp_path / "trace.json.gz", "torch")
+    conversion.make([chrome(tmp_path / "epoch1.worker0.json", events)], tmp_path / "trace.json.gz", "torch")
     found = tabled(tmp_path / "trace.json.gz")
     assert (found.device, found.steps, found.step_time_s) == ("gpu", 5, pytest.approx(520e-6))
     assert (found.busy_share, found.computed_s) == (pytest.approx(2500 / 2600), pytest.approx(2500e-6))
@@ -280,10 +280,10 @@ def two_steps_of_a_rank(late: float) -> list[dict[str, Any]]:
 
 def test_two_ranks_of_a_job_are_two_workers_with_the_same_steps_and_their_own_overlap(tmp_path: Path) -> None:
     files = [
-        chrome(tmp_path / native.file_name(1, rank, ".json"), two_steps_of_a_rank(late))
+        chrome(tmp_path / conversion.file_name(1, rank, ".json"), two_steps_of_a_rank(late))
         for rank, late in enumerate((0.0, 10.0))
     ]
-    native.make(files, tmp_path / "trace.json.gz", "torch")
+    conversion.make(files, tmp_path / "trace.json.gz", "torch")
     found = tabled(tmp_path / "trace.json.gz")
     assert (found.workers, found.steps, found.window_s) == (2, 2, pytest.approx(200e-6))
     assert {part.name: part.time_s for part in found.by_kind} == {
@@ -328,7 +328,7 @@ def test_public_trace_of_two_gpus_has_the_steps_kinds_and_overlap_that_its_event
 
 @pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not beside this checkout")
 def test_public_trace_of_two_gpus_makes_the_table_that_a_reader_of_its_json_computes(tmp_path: Path) -> None:
-    native.make_of(PUBLIC / "ddp_nccl_2gpu_rank0.json.gz", tmp_path / "trace.json.gz")
+    conversion.make_of(PUBLIC / "ddp_nccl_2gpu_rank0.json.gz", tmp_path / "trace.json.gz")
     found = tabled(tmp_path / "trace.json.gz")
     # Of the JSON file: 3 steps of 222.4, 219.7 and 224.9 ms that follow one another; NCCL's kernels cover 46.9 ms,
     # of which 7.3 ms with other kernels.

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
 
-from runner.cell import backends
-from runner.cell.loop import Stretch, fit_epochs
+from keras_matrix.runner.cell import backends
+from keras_matrix.runner.cell.loop import Stretch, fit_epochs
 
 STEPS = 6
 taken: list[int] = []

@@ -8,8 +8,8 @@ import jax
 import keras
 import numpy as np
 
-from runner.cell import backends
-from runner.cell.loop import Stretch, fit_epochs
+from keras_matrix.runner.cell import backends
+from keras_matrix.runner.cell.loop import Stretch, fit_epochs
 
 
 def main(feed: str) -> None:

@@ -16,10 +16,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from records.traces.xplane import planes
-from runner.cell import backends
-from runner.cell.backends import tensorflow
-from runner.cell.loop import Stretch, fit_epochs
+from keras_matrix.records.traces.xspace.xplane import planes
+from keras_matrix.runner.cell import backends
+from keras_matrix.runner.cell.backends import tensorflow
+from keras_matrix.runner.cell.loop import Stretch, fit_epochs
 
 DEVICE = "/device:CPU:1"
 STEPS, BATCHES, ROWS = 10, 5, 64

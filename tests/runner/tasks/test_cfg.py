@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from records.task import Compute, Goal, MetricAsked
-from runner.errors import MatrixError
-from runner.tasks.cfg import Filled, goal_of, placeless, read_cfg, substituted, unused_keys
-from runner.tasks.cfg_file import lines_of
+from keras_matrix.records.task import Compute, Goal, MetricAsked
+from keras_matrix.runner.errors import MatrixError
+from keras_matrix.runner.tasks.cfg import Filled, goal_of, placeless, read_cfg, substituted, unused_keys
+from keras_matrix.runner.tasks.cfg_file import lines_of
 
 # The example of that driver's own document.
 SEED = r"""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from records.task import Compute, Goal
-from runner.catalog import Catalog
-from runner.matrix import expand, parse
-from runner.tasks import metrics, values, watch
-from runner.tasks.cfg import KNOWN
-from runner.tasks.rules import ALWAYS, KEYS, LATE, METRIC, METRIC_KEYS
+from keras_matrix.records.task import Compute, Goal
+from keras_matrix.runner.matrix.catalog import Catalog
+from keras_matrix.runner.matrix.reader import expand, parse
+from keras_matrix.runner.tasks import watch
+from keras_matrix.runner.tasks.cfg import KNOWN
+from keras_matrix.runner.tasks.metrics import search, values
+from keras_matrix.runner.tasks.rules import ALWAYS, KEYS, LATE, METRIC, METRIC_KEYS
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
@@ -60,8 +61,8 @@ def test_every_place_that_is_always_there_is_documented() -> None:
 
 def test_the_limits_on_output_time_and_values_are_those_documented() -> None:
     assert f"{values.MOST_VALUES:,} of them" in WORDS
-    read_mb = metrics.SLOWEST_BYTES_PER_S / 1e6
-    assert f"after {metrics.START_LIMIT_S:g} s and a second for every {read_mb:g} MB of output" in WORDS
+    read_mb = search.SLOWEST_BYTES_PER_S / 1e6
+    assert f"after {search.START_LIMIT_S:g} s and a second for every {read_mb:g} MB of output" in WORDS
     assert f"SIGTERM, and SIGKILL {watch.GRACE_S:g} s later" in WORDS
     left = f"left on a disk with less than {watch.LEAST_FREE_BYTES >> 30} GiB"
     assert f"More than {watch.LOG_LIMIT_BYTES >> 30} GiB of output, or more than is {left}, ends it" in WORDS

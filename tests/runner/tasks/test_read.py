@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from records.task import Compute, Goal, MetricAsked
-from runner.catalog import Catalog
-from runner.errors import MatrixError
-from runner.matrix import Cell, expand, parse
-from runner.overrides import Overrides
-from runner.plan import comparisons
+from keras_matrix.records.task import Compute, Goal, MetricAsked
+from keras_matrix.runner.errors import MatrixError
+from keras_matrix.runner.matrix.catalog import Catalog
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.matrix.reader import Cell, expand, parse
+from keras_matrix.runner.plan.plan import comparisons
 
 TASK = """\
 version: 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from records.schema import Record, Status
-from records.task import Metric, TaskRun
-from records.usage import MemoryUse, Usage
-from runner.tasks.result_file import Labels, document
+from keras_matrix.records.instruments.usage import MemoryUse, Usage
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.task import Metric, TaskRun
+from keras_matrix.runner.tasks.result_file import Labels, document
 from tests.conftest import make_record, make_settings
 
 KIB, MIB = 1 << 10, 1 << 20

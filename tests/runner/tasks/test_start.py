@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from records.schema import Status
-from records.task import Task
-from runner.cell.job import Job
-from runner.executors.process import ProcessExecutor
-from runner.judge import Verdict
-from runner.surroundings.gpus.present import PresentGpus
-from runner.tasks.start import Command, NoDevice, NotStarted, command_of, contained
-from runner.tasks.verdict import judge_task
+from keras_matrix.records.schema import Status
+from keras_matrix.records.task import Task
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.host.gpus.present import PresentGpus
+from keras_matrix.runner.measure.judge import Verdict
+from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted, command_of, contained
+from keras_matrix.runner.tasks.verdict import judge_task
 from tests.conftest import make_settings
 
 CALLER = {"PATH": os.defpath, "HOME": "/home/of/the/caller", "SECRET": "x", "KEPT": "y"}
@@ -36,8 +36,8 @@ def job(tmp_path: Path) -> Job:
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Path("/dev") / name for name in ("nvidia0", "nvidia1", "nvidiactl", "null")]
-    monkeypatch.setattr("runner.tasks.start.Path.iterdir", lambda self: iter(found))
-    monkeypatch.setattr("runner.tasks.start.present_gpus", lambda: None)
+    monkeypatch.setattr("keras_matrix.runner.tasks.start.Path.iterdir", lambda self: iter(found))
+    monkeypatch.setattr("keras_matrix.runner.tasks.start.present_gpus", lambda: None)
 
 
 def started(job: Job, caller: dict[str, str] | None = None, **task: Any) -> Command:
@@ -137,7 +137,7 @@ def test_a_container_gets_the_gpus_it_asks_for_and_numbers_them_from_0(job: Job,
 def test_a_command_is_not_started_where_the_driver_lists_no_gpu(
     job: Job, two_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.tasks.start.present_gpus", lambda: PresentGpus(()))
+    monkeypatch.setattr("keras_matrix.runner.tasks.start.present_gpus", lambda: PresentGpus(()))
     with pytest.raises(NoDevice, match=r"asks for 1, and 0 can be had here .device: gpu was requested"):
         started(job, gpus=1)
 

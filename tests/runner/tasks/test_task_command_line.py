@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from records.schema import Record, Status
-from runner.cell.job import Job
-from runner.cli.main import Seams, main
-from runner.executors import Outcome
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.executors import Outcome
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import newest_records
 
@@ -314,7 +314,7 @@ def test_the_result_file_is_there_though_who_waits_for_the_table_stops(
         raise KeyboardInterrupt
 
     (folder / "task_config.cfg").write_text(CFG)
-    monkeypatch.setattr("runner.cli.present.print_table", stopped)
+    monkeypatch.setattr("keras_matrix.runner.cli.render.findings.print_table", stopped)
     assert runner("task", "--num-gpus", "0", "--result", "mine.json") == 130
     assert "train.speed" in json.loads((folder / "mine.json").read_text())
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from records.schema import Record, Status
-from records.store import Results
-from records.task import MetricAsked, Task
-from runner.cli.main import main
-from runner.tasks import metrics
-from runner.tasks.metrics import Written, metrics_of
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.store import Results
+from keras_matrix.records.task import MetricAsked, Task
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.tasks.metrics import search
+from keras_matrix.runner.tasks.metrics.search import Written, metrics_of
+from tests.runner.tasks.metrics.test_match import SEED_LOG
 from tests.runner.tasks.test_cfg import SEED
-from tests.runner.tasks.test_match import SEED_LOG
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 
@@ -92,7 +92,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     (folder / "grandchild.py").write_text(GRANDCHILD)
     os.environ["SECRET"] = os.environ["KEPT"] = "x"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("runner.tasks.watch.GRACE_S", 0.3)
+        patch.setattr("keras_matrix.runner.tasks.watch.GRACE_S", 0.3)
         assert main(["--matrix", str(folder / "matrix.yaml"), "--results", str(folder / "results"), "--json"]) == 1
     del os.environ["SECRET"], os.environ["KEPT"]
     run = Results(folder / "results").latest()
@@ -180,7 +180,7 @@ def test_a_pattern_that_backtracks_costs_its_own_metric_and_its_time_limit(tmp_p
 
 
 def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.tasks.watch.LOG_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr("keras_matrix.runner.tasks.watch.LOG_LIMIT_BYTES", 1 << 20)
     text = "version: 1\ntasks:\n  - {task: flood, command: ['yes'], repeats: 1, timeout_s: 60}\n"
     (tmp_path / "matrix.yaml").write_text(text)
     assert main(["--matrix", str(tmp_path / "matrix.yaml"), "--results", str(tmp_path / "results"), "--json"]) == 1
@@ -207,7 +207,7 @@ def record_of(folder: Path, task: str, script: str = "") -> Record:
 def test_a_command_that_fills_the_disk_is_ended_and_one_that_prints_little_on_a_full_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.tasks.watch._free_bytes", lambda _: 1 << 20)
+    monkeypatch.setattr("keras_matrix.runner.tasks.watch._free_bytes", lambda _: 1 << 20)
     flood = record_of(tmp_path, "task: flood, command: ['yes']")
     assert (flood.status, str(flood.reason)[:10]) == (Status.ERROR, "disk_full:")
     quiet = record_of(tmp_path, "task: quiet, command: ['{python}', script.py]", "import time; time.sleep(0.4)")
@@ -248,7 +248,7 @@ def test_a_command_is_held_to_as_many_cpus_as_it_has_threads(tmp_path: Path) -> 
 
 
 def test_reports_without_end_are_cut_and_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.tasks.watch.REPORT_LIMIT_BYTES", 1 << 17)
+    monkeypatch.setattr("keras_matrix.runner.tasks.watch.REPORT_LIMIT_BYTES", 1 << 17)
     script = """
 import os
 with open(os.environ["KERAS_BENCHMARK_METRICS"], "w") as pipe:
@@ -267,7 +267,7 @@ def test_a_matching_process_that_dies_costs_one_metric_and_says_so(
 ) -> None:
     log = tmp_path / "log"
     log.write_text("speed 3\n")
-    monkeypatch.setattr("runner.tasks.metrics.sys.executable", "/bin/false")
+    monkeypatch.setattr("keras_matrix.runner.tasks.metrics.search.sys.executable", "/bin/false")
     found, _ = metrics_of(Task("t", ["true"], [MetricAsked("m", r"speed (\d)")]), Written(log, tmp_path / "none"))
     assert [(one.value, str(one.problem)[:13]) for one in found] == [(None, "match_failed:")]
 
@@ -317,7 +317,7 @@ def _read(path: Path) -> bytes:
 
 def test_the_time_limit_of_a_metric_grows_with_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert Written(log, log).limit_s == metrics.START_LIMIT_S
+    assert Written(log, log).limit_s == search.START_LIMIT_S
     log.touch()
     os.truncate(log, 200 * 10**6)
-    assert Written(log, log).limit_s == metrics.START_LIMIT_S + 10
+    assert Written(log, log).limit_s == search.START_LIMIT_S + 10

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from records.schema import Status, Surroundings
-from records.task import Metric, TaskRun
-from runner.executors import Outcome
-from runner.tasks.seen import TaskSeen
-from runner.tasks.verdict import judge_task
+from keras_matrix.records.schema import Status, Surroundings
+from keras_matrix.records.task import Metric, TaskRun
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.tasks.observation import TaskSeen
+from keras_matrix.runner.tasks.verdict import judge_task
 
 RUN = TaskRun("t", ["true"], "speed", [Metric("speed", 3.0, "m/s"), Metric("loss", 0.5)])
 DONE = Outcome(exit_code=0, wall_time_s=1.0, task=TaskSeen(RUN))

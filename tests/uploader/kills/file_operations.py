@@ -16,7 +16,12 @@ from typing import Any
 
 READY = "ready"
 OPERATIONS = ("fsync", "link", "mkdir", "remove", "rename", "replace", "rmdir", "symlink", "truncate", "unlink")
-IMPORTED = ("duckdb", "uploader.cli.main", "uploader.local", "uploader.push")
+IMPORTED = (
+    "duckdb",
+    "keras_matrix.uploader.cli.main",
+    "keras_matrix.uploader.local.warehouse",
+    "keras_matrix.uploader.push",
+)
 
 
 def main() -> int:
@@ -38,7 +43,7 @@ def main() -> int:
 
     for name in OPERATIONS:
         setattr(os, name, counted(getattr(os, name)))
-    code = importlib.import_module("uploader.cli.main").main(sys.argv[2:])
+    code = importlib.import_module("keras_matrix.uploader.cli.main").main(sys.argv[2:])
     print(count[0], flush=True)
     return int(code)
 

@@ -1,0 +1,102 @@
+"""What a cell's epochs and processes show beside their mean: outliers, drift, slow processes; each with its advice.
+
+Promise: nothing here changes a figure. It does not know why; it says what to look at, or what to set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from keras_matrix.analysis.stats.epochs import Drift, EpochSummary, summarise_epochs
+from keras_matrix.analysis.stats.processes import modes
+from keras_matrix.analysis.surroundings.disturbance import percent
+from keras_matrix.analysis.surroundings.neighbours import NEIGHBOUR_LIMIT
+from keras_matrix.records.schema import MEASURED, Record
+
+
+def doubts(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return what is doubtful about one cell, one line each, from its records (of each repeat one)."""
+    measured = [record for record in records if record.status in MEASURED]
+    epochs = [found for record in measured if (found := _epochs(record))]
+    figures = [record.times.step_time_s for record in measured if record.times.step_time_s]
+    compiled = (_recompiles(measured), _graph_breaks(measured))
+    around = (_busy_neighbours(measured), _busy_while_waiting(measured))
+    return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled, *around) if line)
+
+
+def _epochs(record: Record) -> EpochSummary | None:
+    return summarise_epochs(record.times.epoch_times_s, record.settings.discard)
+
+
+def _drifts(epochs: Sequence[EpochSummary]) -> list[str]:
+    counted = Counter(one.drift for one in epochs if one.drift not in (None, Drift.STEADY))
+    advised = max((one.advised_discard for one in epochs if one.drift is Drift.WARMING), default=None)
+    advice = {Drift.WARMING: f"set discard: {advised}"}
+    return [
+        f"{drift} in {count} of {len(epochs)} processes: {advice.get(drift, 'look for other load, or for throttling')}"
+        for drift, count in counted.items()
+        if drift is not None
+    ]
+
+
+def _outliers(epochs: Sequence[EpochSummary]) -> str | None:
+    found, count = sum(len(one.outliers) for one in epochs), sum(one.count for one in epochs)
+    return f"outliers: {found} of {count} epochs lie beyond ten robust deviations; they count" if found else None
+
+
+def _modes(figures: Sequence[float]) -> str | None:
+    found = modes(figures)
+    if found is None:
+        return None
+    return (
+        f"two kinds of processes: {found.count - found.slow_count} at {found.fast * 1e3:.3g} ms and "
+        f"{found.slow_count} at {found.slow * 1e3:.3g} ms a step (p {found.p_value:.2g}); the mean lies where none is: "
+        "set repeats: 20 or more"
+    )
+
+
+def _recompiles(measured: Sequence[Record]) -> str | None:
+    counts = [r.resolved.recompiles_timed or 0 for r in measured if r.resolved]
+    if not any(counts):
+        return None
+    return (
+        f"recompiles in the timed region: {sum(counts)} in {sum(count > 0 for count in counts)} of {len(counts)} "
+        "processes; the step time holds them: look for shapes, arguments or functions that change from step to step"
+    )
+
+
+def _graph_breaks(measured: Sequence[Record]) -> str | None:
+    resolved = [record.resolved for record in measured if record.resolved]
+    most = max((one.graph_breaks or 0 for one in resolved), default=0)
+    timed = max((one.graph_breaks_timed or 0 for one in resolved), default=0)
+    if not most:
+        return None
+    meanwhile = f", {timed} of them during the measured epochs" if timed else ""
+    return (
+        f"graph breaks: torch.compile cut the step's program in {most} places{meanwhile}; "
+        "TORCH_LOGS=graph_breaks names them"
+    )
+
+
+def _busy_neighbours(measured: Sequence[Record]) -> str | None:
+    """Return which cells slowed this one down; an entry reads `NAME (SHARE of the CPUs)`."""
+    busy = [record.surroundings.busy_neighbours for record in measured if record.surroundings.busy_neighbours]
+    if not busy:
+        return None
+    names = ", ".join(sorted({entry.partition(" (")[0] for entries in busy for entry in entries}))
+    return (
+        f"busy neighbour: {names} computed while waiting for its turn, in {len(busy)} of {len(measured)} processes: "
+        "this cell's times are too long; end what that workload leaves running between its epochs"
+    )
+
+
+def _busy_while_waiting(measured: Sequence[Record]) -> str | None:
+    shares = [r.surroundings.waiting_cpu_share or 0.0 for r in measured]
+    busy = [share for share in shares if share > NEIGHBOUR_LIMIT]
+    if not busy:
+        return None
+    return (
+        f"computes while it waits: up to {percent(max(busy))} of the CPUs, in {len(busy)} of {len(shares)} processes: "
+        "it slows down the cells compared with it; end what its workload leaves running between its epochs"
+    )

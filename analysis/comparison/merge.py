@@ -1,0 +1,281 @@
+"""Which stored runs make one table: the newest run of each backend on the same machine and the same matrix.
+
+The reference is the newest run with a measured cell, or the one that was named. Another run fits it if it was measured
+on the same host, the same kind of device, with the same Keras and the same version of records, and if its matrix is the
+same: its works (settings without the backend) are those of the reference. Works may be missing on one side where both
+runs have the same matrix text (a backend that is excluded, `--filter`) or where that run is not finished; then the
+difference is a note. The number of repeats may differ.
+
+Promise: pure; a backend comes from one run alone, the newest that fits; what does not fit is named with its reason, of
+each backend those runs that are newer than the one used. It reads runs newest first and no further than needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from keras_matrix.analysis.comparison.table import in_order, work_key
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.task import PREFIX
+
+REASONS_SHOWN = 3  # of one backend: an old results folder may hold hundreds of runs of another matrix
+
+WORKS_COMPARED = 100  # of each run, for the settings that differ: a matrix may have thousands
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRun:
+    """What decides whether one backend's cells of a run fit: facts of its records, each as the distinct values.
+
+    `works` are those of all attempts, the other facts those of the measured ones or, where there are none, of all.
+    `devices` are platforms, `models` accelerators by name.
+    """
+
+    works: frozenset[str]
+    measured: int
+    hosts: frozenset[str]
+    keras: frozenset[str]
+    schemas: frozenset[int]
+    devices: frozenset[str]
+    models: frozenset[str]
+    external: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCandidate:
+    """A stored run: its backends, what is known of its matrix, and whether it is finished."""
+
+    run_id: str
+    backends: Mapping[str, BackendRun]
+    matrix_path: str = ""
+    matrix_text: str = ""
+    finished: bool = True
+
+    @property
+    def measured(self) -> bool:
+        """Whether any cell was measured."""
+        return any(backend.measured for backend in self.backends.values())
+
+    @property
+    def works(self) -> frozenset[str]:
+        """The works of all backends."""
+        return frozenset(work for backend in self.backends.values() for work in backend.works)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A backend's cells of a run that are not in the table, and why; `backend` is empty for a run as a whole."""
+
+    run_id: str
+    backend: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.backend} run {self.run_id}: {self.reason}".removeprefix(" ")
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRun:
+    """A run whose cells are in a merged table, for people: what it brings, when it began, what it was made of."""
+
+    run_id: str
+    started_at: str
+    backends: tuple[str, ...]
+    versions: str
+    matrix_path: str
+    images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSummary:
+    """What a merged table says above all else: its runs, what was left out, and what to measure.
+
+    `lines` are sentences. `alternating` is the command that measures all backends alternately, None where all cells are
+    of one session already or no command is known.
+    """
+
+    runs: tuple[MergedRun, ...]
+    lines: tuple[str, ...] = ()
+    alternating: str | None = None
+
+    @property
+    def separate(self) -> bool:
+        """Whether the cells were measured in more than one session."""
+        return len(self.runs) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """The run that each backend's cells come from, what was left out, and the backends that no run measured.
+
+    `runs` maps backends to run ids, in the backends' usual order; empty if nothing was measured. `notes` say where a
+    run's works are not exactly those of the reference.
+    """
+
+    reference: str
+    runs: Mapping[str, str]
+    left_out: tuple[LeftOut, ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def run_ids(self) -> tuple[str, ...]:
+        """The runs that are used, oldest first."""
+        return tuple(sorted(set(self.runs.values())))
+
+
+def candidate(run_id: str, about: Mapping[str, object], records: Sequence[Record], finished: bool) -> MergeCandidate:
+    """Return a run as it is chosen by; `about` is its `run.json`."""
+    names = in_order(record.settings.backend for record in records)
+    backends = {name: _backend_run([r for r in records if r.settings.backend == name]) for name in names}
+    path, text = (str(about.get(key) or "") for key in ("matrix_path", "matrix_text"))
+    return MergeCandidate(run_id, backends, path, text, finished)
+
+
+def choose(candidates: Iterable[MergeCandidate]) -> Merge:
+    """Return the runs to merge, from candidates of which the first measured one is the reference, newest first.
+
+    `left_out` has every misfit; `few` returns those that are shown.
+    """
+    left_out: list[LeftOut] = []
+    notes: list[str] = []
+    reference: MergeCandidate | None = None
+    runs: dict[str, str] = {}
+    for one in candidates:
+        if reference is None and not one.measured:
+            left_out.append(LeftOut(one.run_id, "", "no cell was measured"))
+            continue
+        reference = reference or one
+        for backend, found in one.backends.items():
+            if backend in runs:
+                continue
+            if reason := misfit(reference, one, found):
+                left_out.append(LeftOut(one.run_id, backend, reason))
+                continue
+            runs[backend] = one.run_id
+            notes += _works_note(reference, one, backend)
+        if set(runs).issuperset(BACKENDS):
+            break
+    if reference is None:
+        return Merge("", {}, tuple(left_out))
+    # Better a backend's failures in the table than no word of it.
+    failed = {backend: reference.run_id for backend in reference.backends if backend not in runs}
+    runs |= failed
+    external = any(backend.external for backend in reference.backends.values())
+    ordered = {name: runs[name] for name in in_order(runs)}
+    return Merge(
+        reference.run_id,
+        ordered,
+        tuple(one for one in left_out if failed.get(one.backend) != one.run_id),
+        () if external else tuple(name for name in BACKENDS if name not in runs),
+        tuple(notes),
+    )
+
+
+def misfit(reference: MergeCandidate, one: MergeCandidate, found: BackendRun) -> str | None:
+    """Return why a backend's cells of a run do not belong beside the reference, None where they do."""
+    if not found.measured:
+        return "no cell was measured"
+    if one is reference:
+        return None
+    base = _everything(reference)
+    for name, its, wanted in (("device", found.devices, base.devices), ("device", found.models, base.models)):
+        if its and wanted and its.isdisjoint(wanted):
+            return f"other {name} ({_words(its)} against {_words(wanted)})"
+    if not found.hosts <= base.hosts:
+        return f"other machine (host {_words(found.hosts, 8)} against {_words(base.hosts, 8)})"
+    if found.keras and base.keras and not found.keras <= base.keras:
+        return f"other version of Keras ({_words(found.keras)} against {_words(base.keras)})"
+    if not found.schemas <= base.schemas:
+        return f"other version of records ({_words(found.schemas)} against {_words(base.schemas)})"
+    return _other_matrix(reference, one, found)
+
+
+def _other_matrix(reference: MergeCandidate, one: MergeCandidate, found: BackendRun) -> str | None:
+    wanted, its = reference.works, found.works
+    same_text = bool(reference.matrix_text) and reference.matrix_text == one.matrix_text
+    unfinished = (its < wanted and not one.finished) or (its > wanted and not reference.finished)
+    if its == wanted or (its & wanted and (same_text or unfinished)):
+        return None
+    paths = f"{one.matrix_path or 'a matrix of its own'} against {reference.matrix_path or 'one of its own'}"
+    differs = _differing_settings(its - wanted, wanted)
+    common = f"{len(its & wanted)} of {len(its)} works are among the {len(wanted)} merged"
+    return f"other matrix: {common} ({paths}{differs and f'; {differs}'})"
+
+
+def _differing_settings(its: Iterable[str], wanted: Iterable[str]) -> str:
+    """Return how the two most similar works differ, as `gru: epochs 3 against 2`; empty if no workload is common."""
+    works = [[_flat(work) for work in sorted(some)[:WORKS_COMPARED]] for some in (its, wanted)]
+    differing = [
+        (str(one["workload"]), {key for key in {*one, *other} if one.get(key) != other.get(key)}, one, other)
+        for one, other in product(*works)
+        if one["workload"] == other["workload"]
+    ]
+    if not differing:
+        return ""
+    workload, keys, one, other = min(differing, key=lambda pair: len(pair[1]))
+    return f"{workload}: " + ", ".join(f"{key} {one.get(key)} against {other.get(key)}" for key in sorted(keys))
+
+
+def _flat(work: str) -> dict[str, object]:
+    settings: dict[str, object] = json.loads(work)
+    params = settings.pop("params")
+    return settings | (params if isinstance(params, dict) else {})
+
+
+def _works_note(reference: MergeCandidate, one: MergeCandidate, backend: str) -> list[str]:
+    its, wanted = one.backends[backend].works, reference.works
+    found = []
+    if its != wanted and wanted - its:
+        found.append(f"lacks {len(wanted - its)} of the {len(wanted)} works")
+    if its - wanted:
+        found.append(f"has works that {reference.run_id} lacks ({len(its - wanted)})")
+    return [f"{backend}: {one.run_id} {' and '.join(found)}"] if found else []
+
+
+def _backend_run(records: Sequence[Record]) -> BackendRun:
+    measured = [record for record in records if record.status in MEASURED]
+    told = measured or list(records)
+    devices = [record.device for record in measured if record.device]
+    return BackendRun(
+        works=frozenset(work_key(record.settings) for record in records),
+        measured=len(measured),
+        hosts=frozenset(record.machine.host_id for record in told),
+        keras=frozenset(record.versions["keras"] for record in told if "keras" in record.versions),
+        schemas=frozenset(record.schema_version for record in told),
+        devices=frozenset(record.settings.device for record in records),
+        models=frozenset(device.model for device in devices if device.model),
+        external=any(record.settings.workload.startswith(PREFIX) for record in records),
+    )
+
+
+def _everything(run: MergeCandidate) -> BackendRun:
+    """Return the facts of a run over all its backends that measured something."""
+    several = [backend for backend in run.backends.values() if backend.measured] or list(run.backends.values())
+    return BackendRun(
+        works=run.works,
+        measured=sum(one.measured for one in several),
+        hosts=frozenset().union(*(one.hosts for one in several)),
+        keras=frozenset().union(*(one.keras for one in several)),
+        schemas=frozenset().union(*(one.schemas for one in several)),
+        devices=frozenset().union(*(one.devices for one in several)),
+        models=frozenset().union(*(one.models for one in several)),
+    )
+
+
+def few(left_out: Iterable[LeftOut]) -> Iterable[LeftOut]:
+    """Yield the newest of each backend and reason, and of each backend no more than `REASONS_SHOWN`."""
+    seen: dict[str, set[str]] = {}
+    for one in left_out:
+        reasons = seen.setdefault(one.backend, set())
+        if one.reason not in reasons and len(reasons) < REASONS_SHOWN:
+            reasons.add(one.reason)
+            yield one
+
+
+def _words(values: Iterable[object], length: int | None = None) -> str:
+    return "/".join(sorted(str(value)[:length] for value in values))

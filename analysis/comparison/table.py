@@ -1,0 +1,387 @@
+"""From a run's records to its table: one row a piece of work, one column a backend, and what may be said of them.
+
+A comparison is drawn only between cells that did the same work in the same league. The fastest is named only where the
+ratios to every other, paired by block, are told from 1, and the row is a discovery among the table's rows (Benjamini
+and Hochberg 1995, at 5 %). The p-values are Student's, doubled where one looked more than once; by simulation at most
+about 5 % of tables in which nothing differs name one (docs/statistics.md). To be faster than all others, the quickest
+must be faster than each; so a row's p-value is the largest of its ratios' (Berger, "Multiparameter hypothesis testing
+and acceptance sampling", Technometrics 24 (1982)). Otherwise the row says that it does not separate them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from keras_matrix.analysis.comparison.caveats import doubts
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure, cost, figure_of, told, without_ratio
+from keras_matrix.analysis.comparison.same_work import caveats, differing, mixed
+from keras_matrix.analysis.comparison.titles import Usual, titles
+from keras_matrix.analysis.stats.blocks import (
+    LEVEL,
+    MIN_BLOCKS,
+    Estimate,
+    adjusted_p_values,
+    geometric,
+    minimum_detectable_effect,
+    of_logs,
+    p_value,
+    paired_logs,
+    spread,
+)
+from keras_matrix.analysis.stats.sequential import FIXED, Looks
+from keras_matrix.analysis.stats.sessions import BY_SPREAD, NO_INTERVAL, SeparateSessions, SessionValue, separate_ratio
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.schema import MEASURED, Record, Status
+from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.store import latest_attempts
+from keras_matrix.records.task import Goal
+
+_PARTS = re.compile(r"(\d+)")  # batch_size=8 before batch_size=32
+
+
+@dataclass(frozen=True, slots=True)
+class CellSummary:
+    """One cell over its processes. Times in seconds, memory in bytes; None where not measured.
+
+    `records` are the attempts that count, `superseded` the measured ones whose block was disturbed and measured again.
+    Of an external command `step_time` holds its primary metric, in its own unit; `figure` says which. It is None where
+    that is not above zero in a process, since no ratio can be drawn of it.
+    `step_time_median` and `step_time_p95` are of the processes' figures too, interpolated; None below two processes.
+    """
+
+    cell_id: str
+    settings: Settings
+    records: tuple[Record, ...]
+    superseded: tuple[Record, ...]
+    step_time: Estimate | None
+    step_time_median: float | None
+    step_time_p95: float | None
+    spread: float | None
+    smallest_difference: float | None
+    samples_per_s: float | None
+    first_epoch_time_s: float | None
+    first_step_time_s: float | None
+    epoch_time_s: float | None
+    fixed_time_per_epoch_s: float | None
+    seed_total_time_s: float | None
+    call_time_p50_s: float | None
+    call_time_p99_s: float | None
+    peak_host_memory_bytes: int | None
+    peak_device_memory_bytes: int | None
+    failures: tuple[tuple[Status, str], ...]
+    warnings: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+    figure: Figure = STEP_TIME
+    peak_anonymous_memory_bytes: int | None = None
+    samples_per_j: float | None = None
+    device_average_power_w: float | None = None
+
+    @property
+    def measured(self) -> tuple[Record, ...]:
+        """The records that hold figures."""
+        return tuple(record for record in self.records if record.status in MEASURED)
+
+    @property
+    def device_memory_span(self) -> str | None:
+        """What the peak of device memory covers, the longest of the processes; None where none says so."""
+        spans = {record.memory.peak_device_memory_span for record in self.measured} - {None}
+        return next((span for span in ("process", "measured_epochs") if span in spans), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How much longer a step takes on `backend` than on the quickest one.
+
+    `smallest_difference` is the relative one that these blocks would probably have shown; None below 5 blocks.
+    `scatter` is the standard deviation of the blocks' log ratios. `all_data` counts the blocks that were disturbed and
+    measured again too; None where there were none. `separate` where the two cells are of separate sessions, without
+    common blocks.
+    """
+
+    backend: str
+    estimate: Estimate
+    p_value: float | None = None
+    smallest_difference: float | None = None
+    all_data: Estimate | None = None
+    scatter: float | None = None
+    separate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One piece of work on several backends, and the verdict; `adjusted_p` is over the table, None without one.
+
+    `doubts` say what speaks against comparing these cells without forbidding it; `looks` are those of the run;
+    `quickest` is the backend that the ratios are to, None without any. `values` are the cells' values by backend where
+    they were measured in separate sessions; empty where all are of one session.
+    """
+
+    title: str
+    cells: dict[str, CellSummary]
+    fastest: str | None
+    verdict: str
+    ratios: tuple[Ratio, ...] = ()
+    adjusted_p: float | None = None
+    doubts: tuple[str, ...] = ()
+    looks: Looks = FIXED
+    quickest: str | None = None
+    values: dict[str, SessionValue] = field(default_factory=dict)
+
+    def apart(self, one: str, other: str) -> bool:
+        """Return whether the values of two backends are of separate sessions."""
+        ends = self.values.get(one), self.values.get(other)
+        return ends[0] is not None and ends[1] is not None and ends[0].session != ends[1].session
+
+
+def table(records: Iterable[Record], usual: Usual | None = None, looks: Looks = FIXED) -> list[Row]:
+    """Return the rows of a run, in the order of their titles.
+
+    `usual` gives, per workload, the values that go without saying; a title names what differs from them. `looks` are
+    those after which the run stopped adding repeats, where it chose their number itself.
+    """
+    by_cell: dict[str, list[Record]] = {}
+    for record in records:
+        by_cell.setdefault(record.cell_id, []).append(record)
+    return rows_of([summarise(found) for found in by_cell.values()], usual, looks)
+
+
+def rows_of(
+    cells: Iterable[CellSummary],
+    usual: Usual | None = None,
+    looks: Looks = FIXED,
+    separate: SeparateSessions | None = None,
+) -> list[Row]:
+    """Return the rows of these cells; with `separate` they are of several sessions, each with its own looks."""
+    works: dict[str, dict[str, CellSummary]] = {}
+    for cell in cells:
+        works.setdefault(work_key(cell.settings), {})[cell.settings.backend] = cell
+    named = titles([next(iter(found.values())).settings for found in works.values()], usual or {})
+    rows = [_row(title, found, looks, separate) for title, found in zip(named, works.values(), strict=True)]
+    return sorted(_judged(rows), key=lambda row: row.title)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names of columns: the backends in their usual order, then the values of other axes in theirs."""
+    there = set(names)
+    others = sorted(
+        there.difference(BACKENDS), key=lambda name: [(p.isdigit(), p.zfill(20)) for p in _PARTS.split(name)]
+    )
+    return [name for name in BACKENDS if name in there] + others
+
+
+def work_key(settings: Settings) -> str:
+    """Return what names the work itself: the settings without the backend."""
+    return canonical(replace(settings, backend=""))
+
+
+def summarise(records: Sequence[Record]) -> CellSummary:
+    """Summarise one cell's records: of each repeat, the latest attempt."""
+    kept = tuple(latest_attempts(records))
+    measured = [record for record in kept if record.status in MEASURED]
+    times = [record.times for record in measured]
+    used = [record.usage for record in measured if record.usage]
+    step_times = [] if without_ratio(measured) else [found for record in measured if (found := told(record))]
+    return CellSummary(
+        cell_id=kept[0].cell_id,
+        settings=kept[0].settings,
+        records=kept,
+        superseded=tuple(r for r in records if r.status in MEASURED and r not in kept),
+        step_time=geometric(step_times),
+        step_time_median=statistics.median(step_times) if len(step_times) > 1 else None,
+        step_time_p95=statistics.quantiles(step_times, n=20, method="inclusive")[-1] if len(step_times) > 1 else None,
+        spread=spread(step_times),
+        # The cell's own scatter holds what pairing takes out, so a ratio's smallest difference is often smaller.
+        smallest_difference=_smallest_difference(spread(step_times), len(step_times)),
+        samples_per_s=_median(t.samples_per_s for t in times),
+        first_epoch_time_s=_median(t.first_epoch_time_s for t in times),
+        first_step_time_s=_median(t.first_step_time_s for t in times),
+        epoch_time_s=_median(t.epoch_time_median_s for t in times),
+        fixed_time_per_epoch_s=_median(t.fixed_time_per_epoch_s for t in times),
+        seed_total_time_s=_median(t.seed_total_time_s for t in times),
+        call_time_p50_s=_median(t.call_time_p50_s for t in times),
+        call_time_p99_s=_median(t.call_time_p99_s for t in times),
+        peak_host_memory_bytes=_maximum(record.memory.peak_host_memory_bytes for record in measured),
+        peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured),
+        failures=tuple(sorted({(r.status, r.reason or "") for r in kept if r.status not in MEASURED})),
+        warnings=tuple(sorted({warning for record in kept for warning in record.warnings})),
+        doubts=doubts(kept),
+        figure=figure_of(kept),
+        peak_anonymous_memory_bytes=_maximum(one.host_anonymous.peak_bytes for one in used if one.host_anonymous),
+        samples_per_j=_median(one.samples_per_j for one in used),
+        device_average_power_w=_median(one.device_average_power_w for one in used),
+    )
+
+
+def incomparable(cells: dict[str, CellSummary], *, apart: bool = False) -> str | None:
+    """Return why these cells did not do the same work, None when they did; `apart` where they are of two sessions."""
+    settings = [cell.settings for cell in cells.values()]
+    if any(one.precision == "float64" for one in settings) and len({one.backend for one in settings}) > 1:
+        return "in float64 Keras computes parts in float32 on JAX and torch (docs/parity.md)"
+    return differing({name: cell.measured for name, cell in cells.items()}, apart)
+
+
+def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: SeparateSessions | None) -> Row:
+    cells = {backend: cells[backend] for backend in in_order(cells)}
+    running = {backend: cell for backend, cell in cells.items() if cell.step_time}
+    if len(running) < 2:
+        return Row(title, cells, None, _nothing(cells))
+    for name, cell in running.items():
+        if found := mixed(cell.measured):
+            return Row(title, cells, None, f"not comparable: {found} within {name}")
+    values = _values(running, separate)
+    if reason := incomparable(running, apart=bool(values)):
+        return Row(title, cells, None, f"not comparable: {reason}", values=values)
+    quickest = min(running, key=lambda backend: cost_of(running[backend]))
+    looks = separate.looks[quickest] if separate else looks
+    row = Row(title, cells, None, "", looks=looks, values=values)
+    ratios = tuple(one for backend in running if backend != quickest and (one := _ratio(row, backend, quickest)))
+    found_caveats = caveats({backend: cell.measured for backend, cell in running.items()})
+    verdict = _open_verdict(quickest, ratios, len(running) - 1)
+    row = replace(row, verdict=verdict, ratios=ratios, doubts=found_caveats)
+    return replace(row, quickest=quickest if ratios else None)
+
+
+def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | None) -> dict[str, SessionValue]:
+    """Return the cells' values where they are of separate sessions; one without an ok process has no variance."""
+    if separate is None or not separate.apart(list(running)):
+        return {}
+    return {
+        backend: separate.value(backend, cell.records)
+        or SessionValue(separate.sessions[backend], math.log(cost_of(cell)), 0)
+        for backend, cell in running.items()
+    }
+
+
+def _ratio(row: Row, backend: str, quickest: str) -> Ratio | None:
+    """Return the ratio of a backend to the quickest, over their common blocks if they are of one session."""
+    if row.apart(backend, quickest):
+        found = separate_ratio(row.values[backend], row.values[quickest])
+        return Ratio(backend, found.estimate, found.p_value(), separate=True)
+    cell, best = row.cells[backend], row.cells[quickest]
+    logs = list(paired_logs(by_repeat(cell), by_repeat(best)).values())
+    return replace(_paired(backend, logs, row.looks), all_data=all_data(cell, best, row.looks)) if logs else None
+
+
+def _nothing(cells: dict[str, CellSummary]) -> str:
+    """Return why there is nothing to compare."""
+    below = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
+    return "nothing to compare" + (f": {below} is not above zero, and no ratio can be drawn of that" if below else "")
+
+
+def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | None:
+    """Return one / other over every block measured, disturbed ones too; None where none was measured again.
+
+    It is as sure as the ratio that it stands beside: that of the look at the blocks that count.
+    """
+    if not one.superseded and not other.superseded:
+        return None
+    times = [
+        {(r.repeat, r.attempt): found for r in (*c.measured, *c.superseded) if (found := cost(r))} for c in (one, other)
+    ]
+    counted = len(paired_logs(by_repeat(one), by_repeat(other)))
+    return of_logs(list(paired_logs(*times).values()), looks.confidence(counted))
+
+
+def _paired(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
+    estimate = of_logs(logs, looks.confidence(len(logs)))
+    assert estimate is not None
+    scatter = statistics.stdev(logs) if len(logs) > 1 else None
+    detectable = None if scatter is None else minimum_detectable_effect(scatter, len(logs))
+    by_chance = p_value(logs)
+    spent = None if by_chance is None else min(1.0, looks.p_factor * by_chance)
+    return Ratio(backend, estimate, spent, detectable, scatter=scatter)
+
+
+def _judged(rows: Sequence[Row]) -> list[Row]:
+    """Name the fastest in those rows that are discoveries among all rows that could be."""
+    able = {index: p for index, row in enumerate(rows) if (p := _row_p(row)) is not None}
+    adjusted = dict(zip(able, adjusted_p_values(list(able.values())), strict=True))
+    return [_decided(row, adjusted[index], len(able)) if index in adjusted else row for index, row in enumerate(rows)]
+
+
+def _row_p(row: Row) -> float | None:
+    """Return the largest p-value of a row's ratios; None where a backend that ran has none."""
+    running = sum(1 for cell in row.cells.values() if cell.step_time)
+    found = [ratio.p_value for ratio in row.ratios if ratio.p_value is not None]
+    return max(found) if found and len(found) == running - 1 else None
+
+
+def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
+    row = replace(row, adjusted_p=adjusted_p)
+    if any((ratio.estimate.low or 0) <= 1 for ratio in row.ratios):
+        return row
+    quickest = row.quickest
+    assert quickest is not None
+    if adjusted_p > LEVEL:
+        told = ", ".join(_interval(ratio) for ratio in row.ratios)
+        return replace(
+            row,
+            verdict=f"not separable: {quickest} against {told}: not a discovery among {rows} rows (p {adjusted_p:.2g})"
+            f"{_how(row.ratios)}",
+        )
+    told = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
+    verdict = f"{quickest} is {_best(row.cells[quickest])}: {told}{_how(row.ratios)}"
+    return replace(row, fastest=quickest, verdict=verdict)
+
+
+def _best(cell: CellSummary) -> str:
+    return "fastest" if cell.figure == STEP_TIME else f"best by {cell.figure.name}"
+
+
+def _open_verdict(quickest: str, ratios: Sequence[Ratio], others: int) -> str:
+    if any(ratio.separate and ratio.estimate.low is None for ratio in ratios):
+        return NO_INTERVAL
+    if any(ratio.estimate.low is None for ratio in ratios):
+        return f"not separable: fewer than {MIN_BLOCKS} repeats give no interval"
+    if len(ratios) < others:
+        return "not separable: some cells have no repeat in common"
+    told = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
+    return f"not separable: {quickest} against {told}{_how(ratios) or _would_have_shown(ratios)}"
+
+
+def _how(ratios: Sequence[Ratio]) -> str:
+    return f" ({BY_SPREAD})" if any(ratio.separate for ratio in ratios) else ""
+
+
+def _would_have_shown(ratios: Sequence[Ratio]) -> str:
+    known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
+    return f"; a difference of {max(known):.1%} would have shown".replace("%", " %") if known else ""
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"{ratio.backend} {ratio.estimate.low:.2f}-{ratio.estimate.high:.2f}x{_with_disturbed(ratio)}"
+
+
+def _with_disturbed(ratio: Ratio) -> str:
+    found = ratio.all_data
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f" (with disturbed blocks {found.low:.2f}-{found.high:.2f}x)"
+
+
+def _smallest_difference(scatter: float | None, count: int) -> float | None:
+    return None if scatter is None else minimum_detectable_effect(math.sqrt(2) * scatter, count)
+
+
+def by_repeat(cell: CellSummary) -> dict[int, float]:
+    """Return the cost of each measured repeat: the step time in seconds, or the like of an external command."""
+    return {} if without_ratio(cell.measured) else {r.repeat: c for r in cell.measured if (c := cost(r))}
+
+
+def cost_of(cell: CellSummary) -> float:
+    """Return a measured cell's figure turned so that less is better."""
+    assert cell.step_time is not None
+    return cell.step_time.centre if cell.figure.goal is Goal.LOWER else 1 / cell.step_time.centre
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return statistics.median(found) if found else None
+
+
+def _maximum(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,45 @@
+"""What a piece of work is called: its workload, and the settings that tell it from the usual and from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.task import DEFINITION, PREFIX
+
+Usual = Mapping[str, Mapping[str, Scalar]]
+"""From a workload's name to its usual values."""
+
+
+def titles(works: Sequence[Settings], usual: Usual) -> list[str]:
+    """Name each work by its workload, by what is unusual about it, and by what tells it from the workload's others."""
+    flat = [_flat(one) for one in works]
+    seen: dict[str, list[dict[str, Scalar]]] = {}
+    for one, values in zip(works, flat, strict=True):
+        seen.setdefault(one.workload, []).append(values)
+    varying = {workload: _varying(several) for workload, several in seen.items()}
+    return [
+        " ".join([one.workload, *_details(values, varying[one.workload], usual.get(one.workload, {}))])
+        for one, values in zip(works, flat, strict=True)
+    ]
+
+
+def _varying(several: Sequence[Mapping[str, Scalar]]) -> set[str]:
+    """Return the keys whose values are not the same, or not there, in all of them."""
+    keys = dict.fromkeys(key for values in several for key in values)
+    return {key for key in keys if len({values.get(key) for values in several}) > 1}
+
+
+def _details(values: Mapping[str, Scalar], varying: Collection[str], usual: Mapping[str, Scalar]) -> list[str]:
+    return [
+        f"{key}={value}" for key, value in values.items() if key in varying or (key in usual and usual[key] != value)
+    ]
+
+
+def _flat(settings: Settings) -> dict[str, Scalar]:
+    plain = to_json(settings)
+    params = {key: value for key, value in plain.pop("params").items() if key != DEFINITION}
+    if settings.workload.startswith(PREFIX):
+        return params
+    return {**params, **{key: value for key, value in plain.items() if key not in ("backend", "workload")}}

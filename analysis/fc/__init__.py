@@ -1,0 +1,1 @@
+"""What the cells of the FC modes show together. Pure."""

@@ -1,0 +1,66 @@
+"""What a cell of the FC modes says besides time: rates, bytes, layout; and whether a proof holds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keras_matrix.records.fc import spec
+from keras_matrix.records.fc.proof import Proof
+from keras_matrix.records.schema import MEASURED, Record
+
+# How far a result may be from plain NumPy in float64: max |difference| / max |reference|.
+LIMITS = {"float64": 1e-10, "float32": 1e-5}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One cell over its repeats. `sd_s` is the population deviation of the kept epochs' times per batch.
+
+    `bytes_per_step` is the payload by formula, `wire_bytes_per_step` what processes really send; None where workers
+    share a process, and in records without it.
+    """
+
+    mean_s: float
+    sd_s: float
+    samples_per_s: float
+    flops_per_s: float
+    bytes_per_step: int
+    bytes_per_s: float
+    wire_bytes_per_step: int | None
+
+
+def summary(records: Sequence[Record]) -> Summary | None:
+    """Return the figures of one cell; None where none of its repeats was measured."""
+    measured = [(r, r.resolved.steps_per_epoch) for r in records if r.status in MEASURED and r.resolved is not None]
+    batch_s = [epoch_s / steps for record, steps in measured for epoch_s in record.times.epoch_times_s]
+    if not batch_s:
+        return None
+    mean_s, task = statistics.fmean(batch_s), spec.task_of(records[0].settings)
+    sent = spec.traffic_per_step(task).sent_bytes(task.workers)
+    return Summary(
+        mean_s=mean_s,
+        sd_s=statistics.pstdev(batch_s),
+        samples_per_s=task.samples_per_step / mean_s,
+        flops_per_s=spec.flops_per_step(task) / mean_s,
+        bytes_per_step=sent,
+        bytes_per_s=sent / mean_s,
+        wire_bytes_per_step=spec.wire_bytes_of(record.parallel for record, _ in measured),
+    )
+
+
+def proof_fault(proof: Proof) -> str | None:
+    """Return why a proof does not hold, None where it does."""
+    limit = LIMITS[proof.task.precision]
+    for what, error in (
+        ("gradients", proof.gradient_error),
+        ("weights", proof.weight_error),
+        ("updates of the weights", proof.update_error),
+        ("loss", proof.loss_error),
+    ):
+        if error is not None and not error <= limit:
+            return f"{what} are {error:.1e} from plain NumPy, limit {limit:.0e}"
+    if None in (proof.gradient_error, proof.update_error) and spec.MODES[proof.task.mode].trains:
+        return "it shows no gradients or no updates"
+    return proof.layout_fault

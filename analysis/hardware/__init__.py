@@ -1,0 +1,1 @@
+"""How much of the hardware a cell uses. Pure."""

@@ -1,0 +1,95 @@
+"""Whether several counts of one batch's FLOPs agree, and why not where they do not.
+
+Four questions, each with the tolerance it is held to:
+
+  ours against arithmetic       the operations that ran against the layers' shapes: `SAME`
+  a tool against ours           the framework's own count of the forward pass: `FORWARD`
+  a tool against 3 x ours       its count of the training step against the convention: `TRAIN`
+  a tool against arithmetic     its count of the training step against the layers' shapes: `TRAIN`
+
+A tool that counts more, or loops once, is not wrong: it counts something else, and the answer says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from keras_matrix.records.instruments.work import FlopCheck
+
+SAME = 0.005
+FORWARD = 0.05
+TRAIN = 0.10
+TRAINING_PER_FORWARD = 3
+LOOPS_ONCE = "the tool counts the body of a loop once"
+# XLA's count of a convolution is of its own window positions; a 3 x 3 window at the edge of a small image has few left.
+NO_PADDING = "the tool leaves out a convolution's products with padding"
+PADDING_LEAVES = 0.75
+MORE = "the tool also counts element-wise work"
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One comparison: `ratio` is of the second count to the first; None where one of them is missing."""
+
+    what: str
+    expected: float | None
+    found: float | None
+    ratio: float | None
+    tolerance: float
+    agrees: bool | None
+    why: str
+
+
+def agreements(check: FlopCheck) -> tuple[Agreement, ...]:
+    """Compare the counts of one batch."""
+    base = check.counted
+    train = None if base is None else TRAINING_PER_FORWARD * base
+    return (
+        _agreement("ours / arithmetic", check.analytic, check.counted, SAME, ""),
+        _agreement("tool / ours, forward", base, check.framework, FORWARD, _why_tool(check)),
+        _agreement("tool / 3 x ours, step", train, check.framework_train, TRAIN, _why_train(check)),
+        _agreement("tool / arithmetic, step", check.analytic_train, check.framework_train, TRAIN, _why_train(check)),
+    )
+
+
+def all_agree(checks: Iterable[FlopCheck]) -> bool:
+    """Return whether no comparison differs by more than its tolerance without a known reason."""
+    return all(one.agrees is not False or one.why for check in checks for one in agreements(check))
+
+
+def _agreement(what: str, expected: float | None, found: float | None, tolerance: float, why: str) -> Agreement:
+    if not expected or found is None:
+        return Agreement(what, expected, found, None, tolerance, None, "")
+    ratio = found / expected
+    agrees = abs(ratio - 1) <= tolerance
+    return Agreement(what, expected, found, ratio, tolerance, agrees, "" if agrees else why)
+
+
+def _why_tool(check: FlopCheck) -> str:
+    if not check.counted or check.framework is None:
+        return ""
+    if _loops_once(check, check.framework / check.counted):
+        return LOOPS_ONCE
+    if check.framework > check.counted:
+        return MORE
+    return NO_PADDING if check.backend == "jax" and check.framework > check.counted * PADDING_LEAVES else ""
+
+
+def _why_train(check: FlopCheck) -> str:
+    """Where arithmetic knows the first layer, the part that nobody computes can be told exactly."""
+    train, least = check.framework_train, check.analytic_train
+    if not check.counted or train is None:
+        return ""
+    if _loops_once(check, train / (TRAINING_PER_FORWARD * check.counted)):
+        return LOOPS_ONCE
+    if least and abs(train / least - 1) <= SAME:
+        return "nobody needs the gradient of the first layer's input"
+    if train > (least or TRAINING_PER_FORWARD * check.counted):
+        return f"{MORE}, and sizes a convolution's gradients by its input" if check.backend == "tensorflow" else MORE
+    return ""
+
+
+def _loops_once(check: FlopCheck, ratio: float) -> bool:
+    """A recurrent model's work is nearly all in its loop: counted once, most of it is missing."""
+    return check.loops and ratio < 0.5

@@ -1,0 +1,1 @@
+"""Many sessions of one cell: their values and change points. Pure."""

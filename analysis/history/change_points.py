@@ -1,0 +1,221 @@
+"""Change points of a history: where the level of the sessions' values moved, by how much, and what changed there.
+
+The segmentation is `ruptures` (Truong, Oudre and Vayatis, "Selective review of offline change point detection
+methods", Signal Processing 167, 2020): for each number of change points the one with the least squared error, exactly,
+by dynamic programming. How many are believed follows Bai and Perron, "Estimating and testing linear models with
+multiple structural changes", Econometrica 66 (1998): every one of them must stand out, as a t statistic of the two
+levels beside it with the scatter of all levels pooled. So the penalty of a change point is the square of that
+threshold, in units of the variance, and short histories pay more for not knowing their variance.
+
+The threshold follows from how many sessions may pass, on average, until a steady history is called changed (the average
+run length); `analysis.history.replay` measures it. One session far off is bounded beforehand by its neighbours
+(Hampel's
+identifier: Davies and Gather, "The identification of multiple outliers", JASA 88, 1993).
+
+Not known: a slow drift, or sessions that resemble their neighbours, look like steps; docs/history.md says how often.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keras_matrix.analysis.history.sessions import History, Session, SessionSpread, session_spread
+from keras_matrix.analysis.stats.blocks import Estimate, geometric
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Values = Sequence[float] | NDArray[np.float64]
+
+SHORTEST_LEVEL = 3
+LEAST_FOR_CHANGES = 2 * SHORTEST_LEVEL
+LOOK_AHEAD = 2
+MOST_CHANGES = 20
+NEIGHBOURS = 2
+CLIP = 3.0
+MOVING_RANGE_TO_SD = 0.9539  # median of |difference| of two normal values, in standard deviations
+LEAST_SCATTER_LOG = (
+    0.001  # no machine's sessions repeat closer; without it, equal values would make any change stand out
+)
+NEAR = 2
+# Facts that a session may fail to find out: one that becomes known, or is not known for a session, did not change.
+SOMETIMES_UNKNOWN = frozenset({"machine_type"})
+
+# Average run length in sessions under heavy tails -> threshold; measured, see docs/history.md.
+THRESHOLDS = {300: 3.6, 1000: 4.2, 3000: 4.7}
+USUAL_RUN_LENGTH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChange:
+    """A fact that differs between two neighbouring sessions; `sessions_off` is 0 at the change point itself."""
+
+    name: str
+    before: str | None
+    after: str | None
+    sessions_off: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The level moves at the session `run_id`: `ratio` is after / before. `note` is set where it was annotated."""
+
+    run_id: str
+    index: int
+    ratio: float | None
+    note: str | None
+    versions: tuple[VersionChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The sessions `first` to `last` (indices into the valued ones, both included) and their geometric mean."""
+
+    first: int
+    last: int
+    step_time: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """A history with its changes and levels; `spread` is that of the sessions since the last change."""
+
+    history: History
+    changes: tuple[Change, ...]
+    levels: tuple[Level, ...]
+    spread: SessionSpread | None
+
+
+def assess(history: History, notes: Mapping[str, str] | None = None, run_length: int = USUAL_RUN_LENGTH) -> Assessment:
+    """Find the changes of a history. `notes` maps the run from which an intended change holds to its note.
+
+    An annotated change begins a new baseline: changes are looked for on either side of it, never across.
+    """
+    sessions = history.valued
+    if not sessions:
+        return Assessment(history, (), (), None)
+    noted = _noted(sessions, notes or {})
+    starts = sorted({0, *noted})
+    ends = [*starts[1:], len(sessions)]
+    logs = history.logs
+    found = {
+        start + index
+        for start, end in zip(starts, ends, strict=True)
+        for index in change_points(logs[start:end], THRESHOLDS[run_length])
+    }
+    levels = _levels(sessions, sorted({0, *noted, *found}))
+    changes = tuple(
+        Change(
+            sessions[after.first].run_id,
+            after.first,
+            after.step_time.centre / before.step_time.centre,
+            noted.get(after.first),
+            version_changes(sessions, after.first),
+        )
+        for before, after in itertools.pairwise(levels)
+    )
+    first = (Change(sessions[0].run_id, 0, None, noted[0], ()),) if 0 in noted else ()
+    return Assessment(history, first + changes, levels, session_spread(sessions[levels[-1].first :]))
+
+
+def change_points(logs: Values, threshold: float) -> list[int]:
+    """Return the indices at which a new level begins; none below `LEAST_FOR_CHANGES` values."""
+    accepted: list[int] = []
+    # Two opposite changes can hide each other, so that neither stands out alone: look ahead.
+    for breaks, score in _segmentations(logs):
+        if score > threshold:
+            accepted = breaks
+        if len(breaks) >= len(accepted) + LOOK_AHEAD:
+            break
+    return accepted
+
+
+def evidence(logs: Values) -> float:
+    """Return the highest threshold at which `change_points` still finds a change; 0 where it can find none."""
+    return max((score for _, score in itertools.islice(_segmentations(logs), LOOK_AHEAD)), default=0.0)
+
+
+def _segmentations(logs: Values) -> Iterator[tuple[list[int], float]]:
+    """Yield the best segmentation with one change point, with two and so on, and the score of its weakest one."""
+    if len(logs) < LEAST_FOR_CHANGES:
+        return
+    from ruptures import KernelCPD
+
+    values = bounded(logs)
+    most = min(MOST_CHANGES, len(values) // SHORTEST_LEVEL - 1)
+    # The linear kernel is the squared error, in C: `Dynp(model="l2")` gives the same, far slower.
+    segmentation = KernelCPD(kernel="linear", min_size=SHORTEST_LEVEL).fit(values)
+    segmentation.predict(n_bkps=min(LOOK_AHEAD, most))  # keeps those with fewer change points, too
+    for count in range(1, most + 1):
+        breaks = [int(end) for end in segmentation.predict(n_bkps=count)[:-1]]
+        yield breaks, _weakest(values, breaks)
+
+
+def bounded(logs: Values) -> NDArray[np.float64]:
+    """Return the values, each held within `CLIP` scatters of the median of its neighbours and itself."""
+    import numpy as np
+
+    values = np.asarray(logs, dtype=float)
+    scatter = max(float(np.median(np.abs(np.diff(values)))) / MOVING_RANGE_TO_SD, LEAST_SCATTER_LOG)
+    width = 2 * NEIGHBOURS + 1
+    inner = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
+    first = [np.median(values[: i + NEIGHBOURS + 1]) for i in range(NEIGHBOURS)]
+    last = [np.median(values[i - NEIGHBOURS :]) for i in range(len(values) - NEIGHBOURS, len(values))]
+    middles = np.concatenate([first, inner, last])
+    held: NDArray[np.float64] = np.clip(values, middles - CLIP * scatter, middles + CLIP * scatter)
+    return held
+
+
+def version_changes(sessions: Sequence[Session], index: int) -> tuple[VersionChange, ...]:
+    """Return the facts that changed at the session `index` or within `NEAR` sessions of it, nearest first."""
+    found = []
+    for off in sorted(range(-NEAR, NEAR + 1), key=abs):
+        if not 0 < index + off < len(sessions):
+            continue
+        before, after = sessions[index + off - 1].facts, sessions[index + off].facts
+        for name in sorted(before.keys() | after.keys()):
+            unknown = name in SOMETIMES_UNKNOWN and None in (before.get(name), after.get(name))
+            if before.get(name) != after.get(name) and not unknown:
+                found.append(VersionChange(name, before.get(name), after.get(name), off))
+    return tuple(found)
+
+
+def _noted(sessions: Sequence[Session], notes: Mapping[str, str]) -> dict[int, str]:
+    """Return the notes by the first session at or after their run; several at one session are joined."""
+    found: dict[int, str] = {}
+    for run_id, note in sorted(notes.items()):
+        index = next((i for i, session in enumerate(sessions) if session.run_id >= run_id), None)
+        if index is not None:
+            found[index] = f"{found[index]}; {note}" if index in found else note
+    return found
+
+
+def _levels(sessions: Sequence[Session], starts: Sequence[int]) -> tuple[Level, ...]:
+    levels = []
+    for start, end in zip(starts, [*starts[1:], len(sessions)], strict=True):
+        mean = geometric([s.step_time.centre for s in sessions[start:end] if s.step_time])
+        assert mean is not None
+        levels.append(Level(start, end - 1, mean))
+    return tuple(levels)
+
+
+def _weakest(values: NDArray[np.float64], breaks: Sequence[int]) -> float:
+    """Return the score of the change point that stands out least, as a standard normal value of equal improbability."""
+    import numpy as np
+    from scipy.special import ndtri, stdtr
+
+    starts = np.array([0, *breaks])
+    sizes = np.diff([*starts, len(values)])
+    degrees = len(values) - len(starts)
+    if degrees < 1:
+        return 0.0
+    means = np.add.reduceat(values, starts) / sizes
+    squares = float(np.sum((values - np.repeat(means, sizes)) ** 2))
+    scatter = max(math.sqrt(squares / degrees), LEAST_SCATTER_LOG)
+    errors = scatter * np.sqrt(1 / sizes[1:] + 1 / sizes[:-1])
+    return -float(ndtri(stdtr(degrees, -np.min(np.abs(np.diff(means)) / errors))))

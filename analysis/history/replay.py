@@ -1,0 +1,177 @@
+"""How often the rule for change points is wrong and how late it is right, measured by replaying histories.
+
+A replay gives the rule a history session by session, as nights would, and asks after each whether it finds a change.
+Steady histories give the average run length to a false alarm; histories with a shift put into them give the delay. The
+values are drawn from a model of the scatter between sessions, or are those of stored histories in shuffled order, each
+less its level.
+
+Promise: the same seed gives the same figures. Replays end after a fixed number of sessions, so the average run length
+is watched sessions / false alarms, with the exact interval of a Poisson rate (Garwood, "Fiducial limits for the Poisson
+distribution", Biometrika 28, 1936).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keras_matrix.analysis.history.change_points import LEAST_FOR_CHANGES, Assessment, evidence
+from keras_matrix.analysis.history.sessions import LEAST_SESSIONS
+from keras_matrix.analysis.stats.blocks import CONFIDENCE
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+LEAST_STORED = 20
+HEAVY_DEGREES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """How many histories of how many sessions are replayed; `baseline` sessions come before an injected shift."""
+
+    count: int = 200
+    sessions: int = 250
+    baseline: int = 20
+    watched_after: int = 30
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunLength:
+    """The average run length to a false alarm in sessions; `mean` and `high` are None where none was raised."""
+
+    mean: float | None
+    low: float
+    high: float | None
+    alarms: int
+    watched: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Sessions from a shift until it is found, the first at the new level counting as 1; None: later than watched."""
+
+    median: int | None
+    p90: int | None
+    share_found: float
+    replays: int
+
+
+def normal(scatter_log: float) -> Draw:
+    """Return draws of independent normal values with this standard deviation."""
+    return lambda random, count: random.normal(0.0, scatter_log, count)
+
+
+def heavy_tailed(scatter_log: float) -> Draw:
+    """Return draws of Student's t with four degrees of freedom, scaled to this standard deviation."""
+    scale = scatter_log / math.sqrt(HEAVY_DEGREES / (HEAVY_DEGREES - 2))
+    return lambda random, count: scale * random.standard_t(HEAVY_DEGREES, count)
+
+
+def correlated(scatter_log: float, correlation: float) -> Draw:
+    """Return draws in which each value resembles the one before: a first-order autoregression."""
+
+    def draw(random: np.random.Generator, count: int) -> NDArray[np.float64]:
+        values = random.normal(0.0, scatter_log, count)
+        for i in range(1, count):
+            values[i] = correlation * values[i - 1] + math.sqrt(1 - correlation**2) * values[i]
+        return values
+
+    return draw
+
+
+def shuffled(residuals_log: Sequence[float]) -> Draw:
+    """Return draws of these values in random order, with replacement, so that they last for any length."""
+
+    def draw(random: np.random.Generator, count: int) -> NDArray[np.float64]:
+        import numpy as np
+
+        return random.choice(np.asarray(residuals_log), count)
+
+    return draw
+
+
+def residuals(assessments: Sequence[Assessment]) -> list[float]:
+    """Return the values of all sessions on the log scale, each less its level, scaled up for the level's own fit.
+
+    Levels of fewer than `LEAST_SESSIONS` sessions are left out.
+    """
+    found = []
+    for one in assessments:
+        logs = one.history.logs
+        for level in one.levels:
+            count = level.last - level.first + 1
+            if count >= LEAST_SESSIONS:
+                centre, scale = math.log(level.step_time.centre), math.sqrt(count / (count - 1))
+                found += [(value - centre) * scale for value in logs[level.first : level.last + 1]]
+    return found
+
+
+def run_lengths(draw: Draw, thresholds: Sequence[float], replays: Replays) -> list[RunLength]:
+    """Return the average run length to a false alarm at each threshold, from the same replays."""
+    import numpy as np
+
+    watched, alarms = [0] * len(thresholds), [0] * len(thresholds)
+    for random in _randoms(replays):
+        peaks = _peaks(draw(random, replays.sessions))
+        for i, threshold in enumerate(thresholds):
+            beyond = np.flatnonzero(peaks > threshold)
+            alarms[i] += bool(beyond.size)
+            watched[i] += int(beyond[0]) + LEAST_FOR_CHANGES if beyond.size else replays.sessions
+    return [_run_length(*pair) for pair in zip(alarms, watched, strict=True)]
+
+
+def delay(draw: Draw, shift: float, threshold: float, replays: Replays) -> Delay:
+    """Return how many sessions after a shift (0.05: 5 % slower) the rule finds it.
+
+    Histories in which it raised a false alarm before the shift do not count.
+    """
+    found: list[int] = []
+    counted = 0
+    for random in _randoms(replays):
+        values = draw(random, replays.baseline + replays.watched_after)
+        values[replays.baseline :] += math.log1p(shift)
+        if any(peak > threshold for peak in _peaks(values[: replays.baseline])):
+            continue
+        counted += 1
+        lengths = range(replays.baseline + 1, len(values) + 1)
+        first = next((length for length in lengths if evidence(values[:length]) > threshold), None)
+        if first is not None:
+            found.append(first - replays.baseline)
+    ordered = sorted(found)
+    return Delay(_at(ordered, counted, 0.5), _at(ordered, counted, 0.9), len(found) / max(counted, 1), counted)
+
+
+def _randoms(replays: Replays) -> list[np.random.Generator]:
+    import numpy as np
+
+    return [np.random.default_rng([replays.seed, number]) for number in range(replays.count)]
+
+
+def _peaks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the evidence for a change after each session, from `LEAST_FOR_CHANGES` sessions on."""
+    import numpy as np
+
+    return np.array([evidence(values[:length]) for length in range(LEAST_FOR_CHANGES, len(values) + 1)])
+
+
+def _run_length(alarms: int, watched: int) -> RunLength:
+    from scipy.special import gammaincinv
+
+    tail = (1 - CONFIDENCE) / 2
+    low = watched / float(gammaincinv(alarms + 1, 1 - tail))
+    if not alarms:
+        return RunLength(None, low, None, 0, watched)
+    return RunLength(watched / alarms, low, watched / float(gammaincinv(alarms, tail)), alarms, watched)
+
+
+def _at(ordered: Sequence[int], counted: int, share: float) -> int | None:
+    """Return the smallest delay within which this share was found; None where fewer were."""
+    rank = math.ceil(share * counted)
+    return ordered[rank - 1] if 0 < rank <= len(ordered) else None

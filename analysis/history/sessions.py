@@ -1,0 +1,246 @@
+"""Many sessions of one cell on one machine: one value a session, and how far sessions lie apart.
+
+The hierarchy is epoch < process < session < host. A session is one run on one host; its value is the geometric mean
+over its processes of the step time, of an external command of its primary metric. Only processes that ended ok enter:
+failed and unstable ones are counted beside it, never averaged in. Histories of different hosts or devices are never
+joined.
+
+Results of two sessions differ by boot, driver and hour, so the interval of their ratio holds the variance between
+sessions, known from the sessions since the last change; where it is not known there is no interval.
+
+Sources: one-way random effects and the estimate of their variance from the mean squares: Searle, Casella and McCulloch,
+"Variance Components" (1992), ch. 3. Degrees of freedom of a sum of variances: Satterthwaite, "An approximate
+distribution of estimates of variance components", Biometrics Bulletin 2 (1946).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, Estimate, geometric, t_quantile
+from keras_matrix.records.history_reader import Attempt, Past
+from keras_matrix.records.schema import Status
+
+LEAST_SESSIONS = 5
+LEAST_PROCESSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One cell in one session. `step_time`, of a command its primary metric, is None where no process ended ok.
+
+    `left_out` counts the others by status.
+
+    `se_log` is the standard error of the logarithm of the value, from its processes; None below two of them.
+    """
+
+    run_id: str
+    step_time: Estimate | None
+    se_log: float | None
+    left_out: Mapping[str, int]
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One cell on one host and device: its sessions, oldest first. `settings` are as they were stored.
+
+    `figure` is what its sessions tell, in its unit.
+    """
+
+    cell_id: str
+    host_id: str
+    device: tuple[str, str] | None
+    settings: Mapping[str, Any]
+    sessions: tuple[Session, ...]
+    figure: Figure = STEP_TIME
+
+    @property
+    def valued(self) -> tuple[Session, ...]:
+        """The sessions that have a value."""
+        return tuple(session for session in self.sessions if session.step_time is not None)
+
+    @property
+    def logs(self) -> list[float]:
+        """The logarithms of the sessions' values."""
+        return [math.log(session.step_time.centre) for session in self.sessions if session.step_time is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpread:
+    """The standard deviation of the log step time between sessions, and from how many it is known.
+
+    `between_log` is the sessions' own share; `total_log` is that of their values, which holds the scatter of their
+    processes too.
+    """
+
+    between_log: float
+    total_log: float
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRatio:
+    """New / base of two sessions: its estimate, and the standard errors of its logarithm with their degrees of freedom.
+
+    The widest of the errors makes the interval and the p-value; there is none where there is no interval.
+    """
+
+    estimate: Estimate
+    errors: tuple[tuple[float, float], ...] = ()
+
+    def p_above(self, ratio: float) -> float | None:
+        """Return the one-sided p-value of Student's test that the ratio lies above this one; None without an error."""
+        distance = math.log(self.estimate.centre / ratio)
+        return max((_tail(distance, error, degrees) for error, degrees in self.errors), default=None)
+
+    def p_value(self) -> float | None:
+        """Return the two-sided p-value of Student's test that the ratio is 1; None without an error."""
+        distance = abs(math.log(self.estimate.centre))
+        tails = [_tail(distance, error, degrees) for error, degrees in self.errors]
+        return min(1.0, 2 * max(tails)) if tails else None
+
+
+def histories(past: Past) -> list[History]:
+    """Return the history of every cell, host and device, sorted by workload, backend, cell, host and device."""
+    groups: dict[tuple[str, str], dict[str, list[Attempt]]] = {}
+    for run in past.runs:
+        for attempt in run.attempts:
+            cell = groups.setdefault((attempt.cell_id, attempt.host_id), {})
+            cell.setdefault(run.run_id, []).append(attempt)
+    found = [
+        replace(_history(cell_id, host_id, device, past.settings.get(cell_id, {}), runs), figure=_figure(past, cell_id))
+        for (cell_id, host_id), runs in groups.items()
+        for device in _devices(runs)
+    ]
+    return sorted(found, key=_order)
+
+
+def _figure(past: Past, cell_id: str) -> Figure:
+    metric = past.primaries.get(cell_id)
+    return STEP_TIME if metric is None else Figure(metric.name, metric.unit or "", metric.goal)
+
+
+def session_spread(sessions: Sequence[Session]) -> SessionSpread | None:
+    """Return how far the values of these sessions lie apart; None with fewer than `LEAST_SESSIONS` of them.
+
+    Give the sessions since the last change, found or annotated. The variance between sessions is that of their values
+    less the mean of their squared standard errors, and not below 0.
+    """
+    valued = [session for session in sessions if session.step_time is not None]
+    if len(valued) < LEAST_SESSIONS:
+        return None
+    total = statistics.variance(math.log(s.step_time.centre) for s in valued if s.step_time)
+    within = statistics.fmean((session.se_log or 0.0) ** 2 for session in valued)
+    return SessionSpread(math.sqrt(max(0.0, total - within)), math.sqrt(total), len(valued))
+
+
+def across_sessions(
+    base_s: Sequence[float], new_s: Sequence[float], spread: SessionSpread | None, confidence: float = CONFIDENCE
+) -> SessionRatio | None:
+    """Return the ratio new / base of step times measured in different sessions, with its interval.
+
+    Each argument holds one step time a process, all of one session. Both sessions are drawn from the same spread. No
+    interval where the spread is not known or a session has fewer than `LEAST_PROCESSES`; None without any value. Over
+    5 to 20 sessions of 3 to 5 processes the 95 % interval covers 94.7 to 99.1 % (docs/history.md).
+    """
+    base, new = log_mean(base_s), log_mean(new_s)
+    if base is None or new is None:
+        return None
+    ratio, count = math.exp(new[0] - base[0]), min(len(base_s), len(new_s))
+    if spread is None or base[1] is None or new[1] is None or count < LEAST_PROCESSES:
+        return SessionRatio(Estimate(ratio, None, None, count))
+    within = [(base[1] ** 2, len(base_s) - 1), (new[1] ** 2, len(new_s) - 1)]
+    free = spread.sessions - 1
+    # Few sessions often give a variance between them that is too small, and then the sum covers 92.5 %. What two values
+    # like those of the history differ by is exact where they have as many processes: never narrower than that.
+    parts = [*within, (2 * spread.between_log**2, free)], [(2 * spread.total_log**2, free)]
+    return with_interval(ratio, count, parts, confidence)
+
+
+Part = tuple[float, int]
+"""An estimated part of a variance, and its degrees of freedom."""
+
+
+def with_interval(
+    ratio: float, count: int, variances: Sequence[Sequence[Part]], confidence: float = CONFIDENCE
+) -> SessionRatio:
+    """Return the ratio with the interval of the widest of these variances of its logarithm.
+
+    Each variance is given as its independent parts; their sum has Satterthwaite's degrees of freedom.
+    """
+    errors = tuple(_summed(parts) for parts in variances if any(part for part, _ in parts)) or ((0.0, 1.0),)
+    half = max(t_quantile(degrees, confidence) * error for error, degrees in errors)
+    return SessionRatio(Estimate(ratio, ratio * math.exp(-half), ratio * math.exp(half), count), errors)
+
+
+def _summed(parts: Sequence[Part]) -> tuple[float, float]:
+    """Return the standard error of a sum of variances and its degrees of freedom."""
+    variance = sum(part for part, _ in parts)
+    return math.sqrt(variance), variance**2 / sum(part**2 / free for part, free in parts)
+
+
+def _tail(distance: float, error: float, degrees: float) -> float:
+    from scipy.special import stdtr
+
+    if error == 0:
+        return 0.0 if distance > 0 else 1.0
+    return float(stdtr(degrees, -distance / error))
+
+
+def log_mean(values: Sequence[float]) -> tuple[float, float | None] | None:
+    """Return the mean of the logarithms and its standard error; None for no values."""
+    if not values:
+        return None
+    logs = [math.log(value) for value in values]
+    error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else None
+    return statistics.fmean(logs), error
+
+
+def _devices(runs: Mapping[str, Sequence[Attempt]]) -> list[tuple[str, str] | None]:
+    """Return the devices that processes proved; None alone where none did."""
+    found = {attempt.device for attempts in runs.values() for attempt in attempts if attempt.device}
+    return [*sorted(found)] or [None]
+
+
+def _history(
+    cell_id: str,
+    host_id: str,
+    device: tuple[str, str] | None,
+    settings: Mapping[str, Any],
+    runs: Mapping[str, Sequence[Attempt]],
+) -> History:
+    sessions = []
+    for run_id, attempts in sorted(runs.items()):
+        # What failed may have proved no device: it is counted beside every device of its host.
+        here = [attempt for attempt in attempts if attempt.device in (device, None)]
+        if here:
+            sessions.append(_session(run_id, here))
+    return History(cell_id, host_id, device, settings, tuple(sessions))
+
+
+def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
+    latest: dict[int, Attempt] = {}
+    for attempt in sorted(attempts, key=lambda one: one.attempt):
+        latest[attempt.repeat] = attempt
+    ok = [a for a in latest.values() if a.status is Status.OK and a.value is not None]
+    values = [a.value for a in ok if a.value is not None]
+    mean = log_mean(values)
+    left_out = Counter(_why(a) for a in latest.values() if a.status is not Status.OK or a.value is None)
+    facts = dict((ok or list(latest.values()))[0].facts)
+    return Session(run_id, geometric(values), mean[1] if mean else None, dict(sorted(left_out.items())), facts)
+
+
+def _why(attempt: Attempt) -> str:
+    return str(attempt.status) if attempt.status is not Status.OK else "ok without a value"
+
+
+def _order(history: History) -> tuple[str, ...]:
+    name = (str(history.settings.get("workload", "")), str(history.settings.get("backend", "")))
+    return (*name, history.cell_id, history.host_id, *(history.device or ()))

@@ -1,0 +1,1 @@
+"""Whether backends compute the same: deviations and their explanations. Pure."""

@@ -1,0 +1,286 @@
+"""Did the backends do the same work? Deviations between parity twins, what they mean, and what was found earlier.
+
+Pure functions. Two twins of one workload began with the same weights and saw the same batches. Whatever they differ in
+beyond rounding is a fault of a backend, of Keras or of the workload, and their speeds are not to be compared before it
+is understood.
+
+What is compared, and how far apart it may be, is `LIMITS`. Deviations of vectors are |a - b| / max(|a|, |b|) in the
+Euclidean norm, those of numbers the same in absolute value. Two things are taken out, by these rules:
+
+- A gradient or an update that is zero but for rounding: on one backend below `ZERO["float64"]` of the norm of all
+  together, and on none above `ZERO["float32"]` of it. Such are the gradient of a bias just before a normalisation or of
+  the bias of attention's keys, and the update of a mean that is zero. Its direction is noise, of which an adaptive
+  optimiser makes full steps. It is listed.
+- Of an update's deviation, what the resolution of the weight itself explains: a weight of norm w is stored to
+  `resolution * w`, so that an update, the difference of two, cannot be known better.
+
+What may explain a figure beyond its limit is in `analysis.parity.explanations`.
+
+It does not know how twins are run: that is `runner.checks.parity`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord, Sketch, Trace
+from keras_matrix.records.settings import BACKENDS, Scalar
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# By precision and figure: the largest deviation that is none.
+LIMITS: Mapping[str, Mapping[str, float]] = {
+    "float64": {"loss": 1e-10, "gradient_norm": 1e-8, "gradient": 1e-8, "update": 1e-6, "losses": 1e-6},
+    "float32": {"loss": 1e-5, "gradient_norm": 1e-4, "gradient": 1e-2, "update": 5e-2, "losses": 1e-3},
+}
+RESOLUTION = {"float64": 2.0**-52, "float32": 2.0**-23}
+ZERO = {"float64": 1e-12, "float32": 1e-6}
+# Of 15,000 weights compared, none is beyond this by chance.
+INITIAL_LIMIT = 6.0
+SKETCH_LIMIT = {"float64": 1e-9, "float32": 1e-3}
+WORST_WEIGHT = {"gradient": "gradient_at", "update": "update_at"}
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """One process's trace and its arrays: `arrays("gradient", i)` is that of weight i. Read one at a time."""
+
+    backend: str
+    trace: Trace
+    arrays: Callable[[str, int], NDArray[Any]]
+
+
+def pairs(backends: Iterable[str]) -> list[tuple[str, str]]:
+    """Return every two backends, in the order in which backends are named everywhere."""
+    return list(combinations(sorted(backends, key=BACKENDS.index), 2))
+
+
+def zeros(twins: Sequence[Twin], precision: str, kind: str) -> frozenset[int]:
+    """Return the weights whose gradient or update, as `kind` says, is zero but for rounding on these twins."""
+    norms = []
+    for twin in twins:
+        found = {i: _norm(twin.arrays(kind, i)) for i in _of_kind(twin.trace, kind)}
+        whole = sum(norm**2 for norm in found.values()) ** 0.5 or 1.0
+        norms.append({i: norm / whole for i, norm in found.items()})
+    return frozenset(
+        i
+        for i in norms[0]
+        if min(one[i] for one in norms) <= ZERO[precision] and max(one[i] for one in norms) <= ZERO["float32"]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """The weights whose gradient, and those whose update, is zero but for rounding: left out where directions count."""
+
+    gradient: frozenset[int] = frozenset()
+    update: frozenset[int] = frozenset()
+
+
+NO_ZEROS = Zeros()
+
+
+def deviation(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> Deviation:
+    """Return how far two twins of one precision are apart."""
+    trainable = _of_kind(a.trace, "gradient")
+    compared = [i for i in trainable if i not in zero.gradient]
+    gradient, gradient_at = _worst(compared, lambda i: _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0))
+    resolution = RESOLUTION[precision]
+    moving = [i for i in _of_kind(a.trace, "update") if i not in zero.update and i not in zero.gradient]
+    update, update_at = _worst(
+        moving,
+        lambda i: _apart(a.arrays("update", i), b.arrays("update", i), resolution * (a.trace.weights[i].norm or 0.0)),
+    )
+    norms = [sum(_norm(twin.arrays("gradient", i)) ** 2 for i in trainable) ** 0.5 for twin in (a, b)]
+    return Deviation(
+        loss=_relative(a.trace.losses[0], b.trace.losses[0]),
+        gradient_norm=_relative(*norms),
+        gradient=gradient,
+        gradient_at=None if gradient_at is None else a.trace.weights[gradient_at].path,
+        update=update,
+        update_at=None if update_at is None else a.trace.weights[update_at].path,
+        losses=worst_loss(a.trace.losses, b.trace.losses),
+    )
+
+
+def drawn_otherwise(precision: str, a: Trace, b: Trace) -> list[Finding]:
+    """Return a finding where two backends draw a weight, before one is loaded, from different distributions.
+
+    They draw different numbers: mean and spread are compared, in standard errors; those of constants exactly.
+    """
+
+    def unlike(i: int) -> float | None:
+        one, other = a.weights[i].initial, b.weights[i].initial
+        if one is None or other is None:
+            return 0.0
+        return _standard_errors(one, other, math.prod(a.weights[i].shape))
+
+    worst, at = _worst(range(min(len(a.weights), len(b.weights))), unlike)
+    if worst is not None and worst <= INITIAL_LIMIT:
+        return []
+    return [Finding(precision, "initial", worst, INITIAL_LIMIT, None if at is None else a.weights[at].path)]
+
+
+def _standard_errors(a: Sequence[float], b: Sequence[float], size: int) -> float | None:
+    """Return how far two draws' means, and their standard deviations, are apart; None for constants that differ."""
+    spread = max(a[1], b[1])
+    if min(a[1], b[1]) == 0.0:
+        return 0.0 if list(a) == list(b) else None  # beyond any limit
+    return max(abs(x - y) for x, y in zip(a, b, strict=True)) / (spread * math.sqrt(2 / size))
+
+
+def worst_loss(a: Sequence[float | None], b: Sequence[float | None]) -> float | None:
+    """Return the largest relative deviation over the steps that both took, None where a loss was not finite."""
+    apart = [_relative(x, y) for x, y in zip(a, b, strict=False)]
+    return None if any(value is None for value in apart) else max(filter(None, apart), default=0.0)
+
+
+def findings(precision: str, seen: Deviation) -> list[Finding]:
+    """Return the figures beyond their limit. A figure that could not be computed is beyond any."""
+    found = []
+    for figure, limit in LIMITS[precision].items():
+        value = getattr(seen, figure)
+        if value is None or value > limit:
+            at = getattr(seen, WORST_WEIGHT[figure]) if figure in WORST_WEIGHT else None
+            found.append(Finding(precision, figure, value, limit, at))
+    return found
+
+
+def parting_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> str | None:
+    """Return the first layer whose output differs between two forward passes, in the order of `a`."""
+    others: dict[str, list[Sketch]] = {}
+    for sketch in b:
+        others.setdefault(plain(sketch.layer), []).append(sketch)
+    for sketch in a:
+        # A layer within a backend's compiled loop is seen on one side only: its loop's output is seen on both.
+        waiting = others.get(plain(sketch.layer))
+        if waiting and _sketches_differ(sketch, waiting.pop(0), SKETCH_LIMIT[precision]):
+            return sketch.layer
+    return None
+
+
+def parting_weight(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> str | None:
+    """Return the weight nearest the output whose gradient differs: a fault in it spreads towards the input."""
+    for i in reversed(_of_kind(a.trace, "gradient")):
+        if i in zero.gradient:
+            continue
+        apart = _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0)
+        if apart is None or apart > LIMITS[precision]["gradient"]:
+            return a.trace.weights[i].path
+    return None
+
+
+def parted_after_forward(pair: Pair, twins: tuple[Twin, Twin], precision: str, zero: Zeros = NO_ZEROS) -> str:
+    """Return where two backends part whose layers give the same: loss, gradient, optimiser or later training."""
+    unexplained = {finding.figure for finding in pair.findings if finding.explanation is None}
+    if unexplained == {"initial"}:
+        return f"the initialiser of {next(finding.at for finding in pair.findings if finding.figure == 'initial')}"
+    if "loss" in unexplained:
+        return "the loss; every layer's output agrees"
+    weight = parting_weight(*twins, precision, zero)
+    if weight is not None:
+        return f"the gradient of {weight}; every layer's output agrees"
+    if "update" in unexplained:
+        moved = pair.corrected.get(precision, pair.deviations[precision]).update_at
+        learnt = any(weight.trainable and weight.path == moved for weight in twins[0].trace.weights)
+        what = "the optimiser's step on" if learnt else "the statistic"
+        return f"{what} {moved}; every gradient agrees"
+    return "the training after step 1; its gradients agree"
+
+
+def plain(name: str) -> str:
+    """Return a name without the numbers that Keras adds to make it unique."""
+    return "/".join(part.rstrip("0123456789").rstrip("_") or part for part in name.split("/"))
+
+
+def stored(
+    records: Sequence[ParityRecord],
+    workload: str,
+    params: Mapping[str, Scalar] | None = None,
+    versions: Mapping[str, Mapping[str, str]] | None = None,
+) -> Stored | None:
+    """Return the newest comparison of a workload: of these parameters where there is one, else of any.
+
+    `versions` by backend are those of the figures it is to stand beside; where they differ it is `stale`. None where
+    the workload was never compared.
+    """
+    own = [record for record in records if record.workload == workload]
+    if not own:
+        return None
+    exact = [record for record in own if params is not None and record.params == dict(params)]
+    newest = max(exact or own, key=lambda record: record.started_at)
+    stale = [
+        backend
+        for backend, found in (versions or {}).items()
+        if any(newest.versions.get(backend, {}).get(name) != found.get(name) for name in ("keras", backend))
+    ]
+    return Stored(newest, bool(exact), tuple(stale))
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored comparison; `same_params` says whether it is of the very parameters asked, `stale` which backends have
+    another version by now."""
+
+    record: ParityRecord
+    same_params: bool
+    stale: tuple[str, ...]
+
+    def worst(self, precision: str, figure: str, backends: Iterable[str] = BACKENDS) -> float | None:
+        """Return the largest deviation of a figure among pairs of these backends, None where none was measured."""
+        wanted = set(backends)
+        chosen = [pair.deviations.get(precision) for pair in self.record.pairs if wanted.issuperset(pair.backends)]
+        values = [getattr(deviation, figure) for deviation in chosen if deviation is not None]
+        return max((value for value in values if value is not None), default=None)
+
+
+def _of_kind(trace: Trace, kind: str) -> list[int]:
+    """Return the weights that have a gradient, or an update."""
+    return [i for i, weight in enumerate(trace.weights) if weight.trainable or kind == "update"]
+
+
+def _norm(array: NDArray[Any]) -> float:
+    import numpy as np
+
+    return float(np.linalg.norm(array.astype("float64", copy=False).ravel()))
+
+
+def _apart(a: NDArray[Any], b: NDArray[Any], unresolved: float) -> float | None:
+    """Return |a - b|, less what is `unresolved`, over the larger norm; None where a value is not finite."""
+    difference = _norm(a.astype("float64", copy=False) - b.astype("float64", copy=False))
+    larger = max(_norm(a), _norm(b))
+    if not math.isfinite(difference) or not math.isfinite(larger):
+        return None
+    excess = max(0.0, difference - unresolved)
+    return excess / larger if excess else 0.0
+
+
+def _relative(a: float | None, b: float | None) -> float | None:
+    if a is None or b is None or not math.isfinite(a) or not math.isfinite(b):
+        return None
+    return abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0
+
+
+def _worst(indices: Iterable[int], measure: Callable[[int], float | None]) -> tuple[float | None, int | None]:
+    """Return the largest value and its index; None as the value where one could not be computed, with its index."""
+    worst, at = 0.0, None
+    for i in indices:
+        value = measure(i)
+        if value is None:
+            return None, i
+        if value > worst:
+            worst, at = value, i
+    return worst, at
+
+
+def _sketches_differ(a: Sketch, b: Sketch, limit: float) -> bool:
+    if a.size != b.size:
+        return True
+    scale = max(a.norm, b.norm)
+    apart = max(abs(a.norm - b.norm), *(abs(x - y) for x, y in zip(a.projections, b.projections, strict=True)))
+    return scale > 0 and apart > limit * scale

@@ -1,0 +1,191 @@
+"""Regressed, no worse, or undecided: what a gate may say of new against base, over all comparisons of a run.
+
+- regressed: the interval of new / base lies beyond 1 + threshold, and the comparison is a discovery among the run's at
+  the gate's level.
+- no worse: the interval's upper end is within 1 + threshold (non-inferiority; a slowdown of the threshold itself passes
+  in 2.5 % of comparisons).
+- undecided: neither; it says how many more blocks would probably decide it.
+- not measured: there is no interval. That fails a gate: a benchmark that did not run has not passed.
+
+Family control: Benjamini and Hochberg at 1 % over the run's comparisons. Where nothing regressed at all, the chance
+that a run says "regressed" of anything is then at most 1 %, however many comparisons it holds (BH controls the
+family-wise error under the complete null); where much regressed, the test grows more able, as it should.
+
+The p-values are Wilcoxon's signed-rank ones, not Student's. Noise of benchmarks comes in whole slow processes: with
+3 in 10 processes slow, all five blocks of two equal arms favour the same one once in 1,225 comparisons; the scatter
+within them is tiny then, and Student's test is sure. The randomised order makes each sign a coin's toss when nothing
+changed, so the signed-rank p-value holds whatever the noise. The price: n blocks cannot say less than 2**-n, so a lone
+regression among 300 comparisons takes 18 blocks, and `undecided` says so.
+
+Looking again and again would spend the level more than once, so each look that could reject spends half of what is
+left (after Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983)); looks too early
+to reject spend nothing (Tarone, "A modified Bonferroni method for discrete data", Biometrics 46 (1990)).
+
+It does not know whether base and new were measured in turn; without that no gate should be asked.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from keras_matrix.analysis.stats.blocks import (
+    MIN_BLOCKS,
+    Estimate,
+    adjusted_p_values,
+    fewest,
+    half_width,
+    of_logs,
+    signed_rank_p,
+)
+from keras_matrix.analysis.stats.sequential import LOOKS, Looks
+
+LEVEL = 0.01
+THRESHOLD = 0.05
+
+
+# A gate may go on from look to look until it has decided, so a slowdown of the threshold itself has six chances to pass
+# as no worse. Pocock's way (Biometrika 64 (1977)): one confidence for all looks, by simulation such that the six
+# together let 2.5 % of such slowdowns pass (docs/statistics.md).
+GATE_LOOKS = Looks(LOOKS.blocks, (0.988,) * len(LOOKS.blocks), LOOKS.p_factor)
+
+
+class Outcome(StrEnum):
+    """What a gate says of one comparison, or of a run."""
+
+    REGRESSED = "regressed"
+    NO_WORSE = "no worse"
+    UNDECIDED = "undecided"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a gate asks: the tolerated slowdown, the chance of a false alarm per run, and the schedule of looks.
+
+    The default looks are for comparisons that go on until decided; those stopped by their width have `LOOKS`, those of
+    a number of blocks fixed beforehand `FIXED`. `also` are kinds of regression (`analysis.regression.regression_kinds`)
+    that fail a run like slower steps; `level` is each figure's share of the chance, see `sharing`.
+    """
+
+    threshold: float = THRESHOLD
+    level: float = LEVEL
+    looks: Looks = GATE_LOOKS
+    also: tuple[str, ...] = ()
+
+
+def sharing(rule: Rule, also: Collection[str], tested: int) -> Rule:
+    """Return the rule that also fails on these kinds: its level is shared with the `tested` of them that are tests."""
+    return replace(rule, level=rule.level / (1 + tested), also=tuple(also))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the gate says of one comparison. `adjusted_p` is over the run; None where not measured.
+
+    `more_blocks` is how many further blocks would probably decide an undecided one; None where none is known to.
+    """
+
+    outcome: Outcome
+    estimate: Estimate | None
+    adjusted_p: float | None
+    more_blocks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The run's verdict and those of its comparisons, by name."""
+
+    outcome: Outcome
+    verdicts: dict[str, Verdict]
+
+
+def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> Report:
+    """Return the verdicts on the log ratios new / base, one a block, of each comparison.
+
+    The run is regressed if any comparison is; else not measured if any is not, or there is none; else undecided if any
+    is; else no worse.
+    """
+    measured = {name: logs for name, logs in comparisons.items() if len(logs) >= MIN_BLOCKS}
+    spent = [spent_p(logs, rule) for logs in measured.values()]
+    adjusted = dict(zip(measured, adjusted_p_values(spent), strict=True))
+    verdicts = {
+        name: _verdict(logs, adjusted[name], rule, len(measured)) if name in measured else _unmeasured(logs)
+        for name, logs in comparisons.items()
+    }
+    return Report(overall([verdict.outcome for verdict in verdicts.values()]), verdicts)
+
+
+def spent_p(logs: Sequence[float], rule: Rule) -> float:
+    """Return the signed-rank p-value beyond the threshold, divided by the share of the level its look may spend."""
+    return spent(signed_rank_p(logs, math.log1p(rule.threshold)), len(logs), rule)
+
+
+def spent(p: float, count: int, rule: Rule) -> float:
+    """Return a p-value from `count` blocks, divided by the share of the level that their look may spend."""
+    share = spending(count, rule)
+    return min(1.0, p / share) if share else 1.0
+
+
+def spending(count: int, rule: Rule) -> float:
+    """Return the share of the level that may be spent at `count` blocks: at a look half of what earlier ones left.
+
+    Elsewhere, and at the last look, nothing comes after, so all that is left. A look is too early, and spends nothing,
+    if even all blocks on one side, in all comparisons of a run, would not be a discovery.
+    """
+    left = 1.0
+    for at in rule.looks.blocks[:-1]:
+        able = 2.0**-at <= rule.level * left / 2
+        if at == count:
+            return left / 2 if able else 0.0
+        if at < count and able:
+            left /= 2
+    return left if 2.0**-count <= rule.level * left else 0.0
+
+
+def overall(outcomes: Collection[Outcome]) -> Outcome:
+    """Return the verdict on all of them: the worst; nothing at all is a failure."""
+    for worst in (Outcome.REGRESSED, Outcome.NOT_MEASURED, Outcome.UNDECIDED):
+        if worst in outcomes:
+            return worst
+    return Outcome.NO_WORSE if outcomes else Outcome.NOT_MEASURED
+
+
+def _unmeasured(logs: Sequence[float]) -> Verdict:
+    return Verdict(Outcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
+
+
+def _verdict(logs: Sequence[float], adjusted_p: float, rule: Rule, family: int) -> Verdict:
+    estimate = of_logs(logs, rule.looks.confidence(len(logs)))
+    assert estimate is not None
+    assert estimate.low is not None
+    assert estimate.high is not None
+    if estimate.low > 1 + rule.threshold and adjusted_p <= rule.level:
+        return Verdict(Outcome.REGRESSED, estimate, adjusted_p)
+    if estimate.high <= 1 + rule.threshold:
+        return Verdict(Outcome.NO_WORSE, estimate, adjusted_p)
+    return Verdict(Outcome.UNDECIDED, estimate, adjusted_p, _more_blocks(logs, rule, family))
+
+
+def _more_blocks(logs: Sequence[float], rule: Rule, family: int) -> int | None:
+    """Return how many more blocks would leave the threshold outside the interval, if centre and scatter stay.
+
+    A regression must also be a discovery: the fewest blocks at which it could be, alone among `family`, are the least.
+    One goes on to the next look.
+    """
+    distance = statistics.fmean(logs) - math.log1p(rule.threshold)
+    scatter = statistics.stdev(logs)
+
+    def enough(count: int) -> bool:
+        if half_width(scatter, count, rule.looks.confidence(count)) >= abs(distance):
+            return False
+        return distance < 0 or 2.0**-count <= rule.level * spending(count, rule) / family
+
+    needed = fewest(enough) if distance else None
+    if needed is None:
+        return None
+    wanted = max(needed, len(logs) + 1)
+    return next((at for at in rule.looks.blocks if at >= wanted), wanted) - len(logs)

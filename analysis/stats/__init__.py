@@ -1,0 +1,1 @@
+"""Statistics of epochs, processes, blocks and sessions. Pure."""

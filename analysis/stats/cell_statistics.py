@@ -1,0 +1,127 @@
+"""The statistics of a cell: one list, from which findings, warehouse, terminal, report and dashboards take theirs.
+
+A new statistic is one entry of `STATISTICS`. `runner show`, the JSON of a run, the report's table and terms,
+`findings.json`, the warehouse's `findings` and the dashboards' table of figures follow from it. What a cell is compared
+by, with its interval, is no entry: that is `CellSummary.step_time`.
+
+Promise: pure; None where a statistic was not measured. An external command has none but memory and usage: its own
+metrics are `analysis.comparison.primary_metric`'s.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, beside_mean
+from keras_matrix.analysis.comparison.table import CellSummary
+from keras_matrix.records.schema import Record
+
+STEP_TIME_NAME = "times.step_time_s"
+MEDIAN, LARGEST, P95 = "median over processes", "largest of the processes", "95th percentile over processes"
+MILLISECOND, MEBIBYTE, PERCENT = ("ms", 1e-3), ("MiB", 2.0**20), ("%", 0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """One statistic of a cell.
+
+    `metric` names it in findings and warehouse, `label` and `meaning` explain it to readers. `of` returns it in `unit`,
+    the base unit; tables show it in `shown_in`, a unit with its size in base units (None: the base unit).
+    `version` belongs to the method and grows when equal records would give another figure. `in_tables` is False for
+    what tables show in a form of its own, `always` is True for what they show even if no cell has it.
+    """
+
+    metric: str
+    label: str
+    unit: str
+    meaning: str
+    of: Callable[[CellSummary], float | None]
+    shown_in: tuple[str, float] | None = None
+    method: str = MEDIAN
+    version: int = 1
+    in_tables: bool = True
+    always: bool = False
+
+    @property
+    def scale(self) -> tuple[str, float]:
+        """Return the unit of tables, and its size in base units."""
+        return self.shown_in or (self.unit, 1.0)
+
+
+def values(cell: CellSummary) -> dict[str, float]:
+    """Return a cell's statistics by metric, those that were not measured left out."""
+    found = ((one.metric, one.of(cell)) for one in STATISTICS)
+    return {metric: float(value) for metric, value in found if value is not None}
+
+
+def over_processes(value: Callable[[Record], float | None]) -> Callable[[CellSummary], float | None]:
+    """Return the median over a cell's measured processes of what `value` returns of each."""
+
+    def of(cell: CellSummary) -> float | None:
+        found = [one for record in cell.measured if (one := value(record)) is not None]
+        return statistics.median(found) if found else None
+
+    return of
+
+
+def _variation(record: Record) -> float | None:
+    """Return the coefficient of variation of a process's measured epochs; None below two of them."""
+    epochs_s = record.times.epoch_times_s
+    return statistics.stdev(epochs_s) / statistics.fmean(epochs_s) if len(epochs_s) > 1 and any(epochs_s) else None
+
+
+# fmt: off
+STATISTICS = (
+    Statistic(f"{STEP_TIME_NAME}.median", "median of processes", "s",
+              "Median over the processes of their figures, each a mean time per step.",
+              lambda cell: cell.step_time_median if cell.figure is STEP_TIME else None, MILLISECOND),
+    Statistic(f"{STEP_TIME_NAME}.p95", "p95 of processes", "s",
+              "95th percentile over the processes of their figures, interpolated.",
+              lambda cell: cell.step_time_p95 if cell.figure is STEP_TIME else None, MILLISECOND, method=P95),
+    Statistic(f"{STEP_TIME_NAME}.epochs.median", "median of epochs", "s",
+              "Median measured epoch of a process, per step; the median over the processes.",
+              over_processes(lambda record: beside_mean(record)[0]), MILLISECOND),
+    Statistic(f"{STEP_TIME_NAME}.epochs.p95", "p95 of epochs", "s",
+              "95th percentile of the measured epochs of a process, per step; the median over the processes.",
+              over_processes(lambda record: beside_mean(record)[1]), MILLISECOND),
+    Statistic("times.epoch_times_s.variation", "variation of epochs", "1",
+              "Standard deviation over mean of the measured epochs of a process; the median over the processes.",
+              over_processes(_variation), PERCENT),
+    Statistic("times.samples_per_s", "throughput", "samples/s",
+              "Samples trained, or predicted, per second of the measured epochs.",
+              lambda cell: cell.samples_per_s, always=True),
+    Statistic("times.first_epoch_time_s", "first epoch", "s",
+              "The first of the discarded epochs: tracing, compiling and the first run included.",
+              lambda cell: cell.first_epoch_time_s, always=True),
+    Statistic("times.first_step_time_s", "first step", "s",
+              "The first training step: trace and compile are parts of it.",
+              lambda cell: cell.first_step_time_s, in_tables=False),
+    Statistic("times.epoch_time_median_s", "steady epoch", "s",
+              "Median of a process’s measured epochs.", lambda cell: cell.epoch_time_s, always=True),
+    Statistic("times.call_time_p50_s", "call, p50", "s",
+              "Median of the time of single predict calls.", lambda cell: cell.call_time_p50_s, MILLISECOND),
+    Statistic("times.call_time_p99_s", "call, p99", "s",
+              "99th percentile of the time of single predict calls.", lambda cell: cell.call_time_p99_s, MILLISECOND),
+    Statistic("times.fixed_time_per_epoch_s", "fixed per epoch", "s",
+              "What an epoch costs before its first step, from epochs of two lengths.",
+              lambda cell: cell.fixed_time_per_epoch_s, MILLISECOND),
+    Statistic("times.seed_total_time_s", "seed’s total", "s",
+              "Total seconds of the measured epochs when each is one pass over the samples: the figure of the first "
+              "Keras benchmarks. Short epochs make it mostly fixed cost.", lambda cell: cell.seed_total_time_s),
+    Statistic("memory.peak_host_memory_bytes", "peak host memory", "B", "Peak memory of a process tree on the host.",
+              lambda cell: cell.peak_host_memory_bytes, MEBIBYTE, LARGEST, in_tables=False),
+    Statistic("memory.peak_device_memory_bytes", "peak device memory", "B",
+              "The most that the framework’s allocator held on the device.",
+              lambda cell: cell.peak_device_memory_bytes, MEBIBYTE, LARGEST, in_tables=False),
+    Statistic("usage.host_anonymous.peak_bytes", "peak anonymous memory", "B",
+              "Peak of the host memory that no file backs.",
+              lambda cell: cell.peak_anonymous_memory_bytes, MEBIBYTE, LARGEST, in_tables=False),
+    Statistic("usage.device_average_power_w", "device power", "W",
+              "Energy of the GPU over the time of the measured epochs. Of the GPU alone: CPU, memory and fans are not "
+              "in it.", lambda cell: cell.device_average_power_w),
+    Statistic("usage.samples_per_j", "samples per joule", "samples/J",
+              "Samples of the measured epochs divided by the GPU’s energy.", lambda cell: cell.samples_per_j),
+)
+# fmt: on

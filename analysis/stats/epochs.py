@@ -1,0 +1,161 @@
+"""What the kept epochs of one process show beside their mean: outliers, and whether they still drift.
+
+Promise: an outlier is shown and counted, never dropped. Mean, median and p95, over all kept epochs, are the record's
+own; the discarded epochs, the first above all, are no business of this module: the record keeps them apart.
+
+It does not know other processes: what differs between them is the business of analysis/stats/processes.py.
+
+Sources: the outlier rule is hyperfine's (src/outlier_detection.rs): further from the median than ten robust standard
+deviations, of 1.4826 median absolute deviations each; the trend is Mann's ("Nonparametric tests against trend",
+Econometrica 13 (1945)) with Kendall's variance, its slope Theil's (1950) and Sen's ("Estimates of the regression
+coefficient based on Kendall's tau", JASA 63 (1968)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy
+
+OUTLIER_MADS = 10 * 1.4826
+# Below 1 % of the median nothing is an outlier: a clock's coarse ticks can make the median deviation 0.
+LEAST_DEVIATION = 0.01
+TREND_LEVEL = 0.01
+# A trend matters where, over the whole process, it moves an epoch by more than this.
+LEAST_TREND = 0.05
+MIN_TREND_EPOCHS = 8
+# Longer series are cut into so many stretches of equal length, each with its mean: the pairs grow as the square.
+TREND_STRETCHES = 256
+
+
+class Drift(StrEnum):
+    """What the kept epochs do over the process's life."""
+
+    STEADY = "steady"
+    WARMING = "still warming up"
+    FALLING = "getting faster"
+    RISING = "getting slower"
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The trend of a series: its p-value, and by how much of the median the line moves from end to end."""
+
+    p_value: float
+    change: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSummary:
+    """The kept epochs of one process. `drift` is None for fewer than 8 of them."""
+
+    count: int
+    outliers: tuple[int, ...]
+    drift: Drift | None
+    advised_discard: int
+
+    @property
+    def advice(self) -> str | None:
+        """Return what to do about a process that was still warming up; None where nothing is to be done."""
+        return f"discard: {self.advised_discard}" if self.drift is Drift.WARMING else None
+
+
+def summarise_epochs(times: Sequence[float], discarded: int = 1) -> EpochSummary | None:
+    """Return what the kept epochs show; None for none. `discarded` epochs had been taken off before."""
+    import numpy as np
+
+    if not len(times):
+        return None
+    values = np.asarray(times, dtype=float)
+    found = trend(values)
+    kind, more = _drift(values, found)
+    return EpochSummary(
+        count=len(values),
+        outliers=outliers(values),
+        drift=kind,
+        advised_discard=discarded + more,
+    )
+
+
+def outliers(times: Sequence[float] | numpy.ndarray[Any, Any]) -> tuple[int, ...]:
+    """Return the places of the times further than ten robust standard deviations from the median."""
+    import numpy as np
+
+    values = np.asarray(times, dtype=float)
+    if not len(values):
+        return ()
+    median = np.median(values)
+    distances = np.abs(values - median)
+    limit = max(OUTLIER_MADS * float(np.median(distances)), LEAST_DEVIATION * abs(float(median)))
+    return tuple(int(index) for index in np.flatnonzero(distances > limit))
+
+
+def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
+    """Return Mann and Kendall's trend of a series with its Theil-Sen line; None for fewer than 8 values.
+
+    Ties count as neither up nor down, and their share of the variance is taken off.
+    """
+    import numpy as np
+    from scipy.special import ndtr
+
+    values = _stretches(np.asarray(times, dtype=float))
+    count = len(values)
+    if count < MIN_TREND_EPOCHS:
+        return None
+    earlier, later = _pairs(count)
+    steps = values[later] - values[earlier]
+    score = float(np.sign(steps).sum())
+    _, tied = np.unique(values, return_counts=True)
+    variance = (_pairs_variance(count) - sum(_pairs_variance(int(group)) for group in tied)) / 18
+    distance = max(abs(score) - 1, 0.0) / variance**0.5 if variance else 0.0
+    slope = float(np.median(steps / (later - earlier)))
+    return Trend(float(2 * ndtr(-distance)), slope * (count - 1) / float(np.median(values)))
+
+
+@lru_cache(maxsize=8)
+def _pairs(count: int) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
+    """Return the places of every pair, the earlier and the later: the same for all processes of a cell."""
+    import numpy as np
+
+    earlier, later = np.triu_indices(count, 1)
+    return earlier, later
+
+
+def _pairs_variance(count: int) -> int:
+    return count * (count - 1) * (2 * count + 5)
+
+
+def _stretches(values: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+    import numpy as np
+
+    if len(values) <= TREND_STRETCHES:
+        return values
+    length = len(values) // TREND_STRETCHES
+    # What is over at the front goes: the end of a process says more about its steady state.
+    means: numpy.ndarray[Any, Any] = np.mean(values[-length * TREND_STRETCHES :].reshape(-1, length), axis=1)
+    return means
+
+
+def _matters(found: Trend | None) -> bool:
+    return found is not None and found.p_value < TREND_LEVEL and abs(found.change) > LEAST_TREND
+
+
+def _drift(values: numpy.ndarray[Any, Any], found: Trend | None) -> tuple[Drift | None, int]:
+    """Return what the epochs do, and how many more to discard: warming up is a fall that ends in the first half."""
+    if found is None:
+        return None, 0
+    if not _matters(found):
+        return Drift.STEADY, 0
+    if found.change > 0:
+        return Drift.RISING, 0
+    more = 1
+    while len(values) - more >= max(MIN_TREND_EPOCHS, len(values) // 2):
+        if not _matters(trend(values[more:])):
+            return Drift.WARMING, more
+        more *= 2
+    return Drift.FALLING, 0

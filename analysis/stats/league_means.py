@@ -1,0 +1,70 @@
+"""One geometric mean a league: how much longer the works of a table take on each backend than on the leading one.
+
+Backends of one session are paired by block, those of separate sessions compared as `analysis.stats.sessions` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
+from keras_matrix.analysis.comparison.table import Row, by_repeat, in_order
+from keras_matrix.analysis.stats.blocks import paired_logs
+from keras_matrix.analysis.stats.sessions import geometric_mean, separate_ratio
+from keras_matrix.analysis.stats.suite import SuiteRatio, suite_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """How much longer the suite takes on each backend than on `against`, within one league."""
+
+    league: str
+    against: str
+    ratios: dict[str, SuiteRatio]
+
+
+def suite(rows: Sequence[Row]) -> list[Suite]:
+    """Return, per league, the geometric mean ratio of each backend to the quickest, over the comparable rows."""
+    leagues: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.ratios and all(cell.figure == STEP_TIME for cell in row.cells.values()):
+            leagues.setdefault(next(iter(row.cells.values())).settings.league, []).append(row)
+    return [found for league, members in sorted(leagues.items()) if (found := _suite(league, members))]
+
+
+def _suite(league: str, rows: Sequence[Row]) -> Suite | None:
+    """Return the ratios of a league's backends: over the rows in which the backend and the quickest both ran."""
+    names = in_order(name for row in rows for name in row.cells)
+    present = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
+    first = present[0]
+    to_first = {backend: _suite_ratio(rows, backend, first) for backend in present[1:]}
+    centres = {first: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
+    against = min(centres, key=lambda backend: centres[backend])
+    ratios = {backend: _suite_ratio(rows, backend, against) for backend in present if backend != against}
+    kept = {backend: ratio for backend, ratio in ratios.items() if ratio}
+    return Suite(league, against, kept) if kept else None
+
+
+def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
+    both = [row for row in rows if backend in row.cells and against in row.cells]
+    if any(row.apart(backend, against) for row in both):
+        return _separate_ratio(both, backend, against)
+    return suite_ratio(
+        {row.title: paired_logs(by_repeat(row.cells[backend]), by_repeat(row.cells[against])) for row in both},
+        rows[0].looks,
+    )
+
+
+def _separate_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
+    """Return the mean over rows whose two cells are of the same two sessions."""
+    ratios = {
+        row.title: separate_ratio(row.values[backend], row.values[against]).estimate
+        for row in rows
+        if row.apart(backend, against)
+    }
+    estimate = geometric_mean(list(ratios.values()))
+    if estimate is None:
+        return None
+    without = tuple(row.title for row in rows if row.title not in ratios)
+    return SuiteRatio(estimate, None, tuple(ratios), without, separate=True)

@@ -1,0 +1,1 @@
+"""Charts as values: axes, marks, labels. Markup is in the templates."""

@@ -1,0 +1,376 @@
+"""Pictures of the FC modes: gain by workers, data against model parallelism, where a step's time goes. No markup.
+
+Promise: pure; only what was measured is drawn, and no picture is made of nothing. What is left out for want of room is
+counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeVar
+
+from keras_matrix.analysis.comparison.context import NOTHING, Beside
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.fc.parallel import Duel, Figure, duels, figures
+from keras_matrix.dashboards.charts import axes
+from keras_matrix.dashboards.charts.axes import Axis
+from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
+from keras_matrix.dashboards.charts.format import interval, number, plural, quantity, share, unit_for
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.fc.communication import Method
+from keras_matrix.records.fc.spec import LOCAL, MODES, Task
+
+MOST_PANELS = 24
+PANEL_HEIGHT = 190
+TOP, BOTTOM = 12.0, 30.0
+LEFT, RIGHT = 11.0, 95.0  # of a panel's width, in per cent
+SQUARE = 46  # the height of a row of the grid
+MANY_COLUMNS = 6
+FULL_AT = 4.0  # from this ratio on a field has its full colour
+FAINTEST, FULLEST = 0.12, 0.5
+BAR_HEIGHT = 22
+METHODS = {Method.TIMED: "each collective timed", Method.PROFILED: "by the profiler"}
+
+Thing = TypeVar("Thing")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One small picture: throughput by workers, against one worker, of one work on every backend."""
+
+    title: str
+    details: str
+    summary: str
+    height: int = PANEL_HEIGHT
+    rules: list[Stroke] = field(default_factory=list)
+    ideal: Stroke | None = None
+    strokes: list[Stroke] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """One field of a grid: who is faster there (`kind` is data or model), and by how much."""
+
+    x: str
+    y: float
+    width: str
+    kind: str
+    opacity: str
+    text: str
+    at: str
+    settled: bool
+    tip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Data against model parallelism of one pair of modes, over weight sizes (up) and batch sizes (across)."""
+
+    title: str
+    details: str
+    summary: str
+    height: int
+    many: bool
+    squares: list[Square]
+    crossings: list[Stroke]
+    words: list[Word]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One cell's step: what is computing and what is communication; `timed` is where its timed step ends."""
+
+    name: str
+    slot: int
+    figure: str
+    note: str
+    summary: str
+    start: str
+    compute: str
+    middle: str
+    communication: str
+    timed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The bars of one size, on one axis."""
+
+    title: str
+    axis: Axis
+    bars: list[Bar]
+    height: int = BAR_HEIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """All pictures of a run's FC cells; `left_out` tells what found no room."""
+
+    scaling: list[Panel]
+    grids: list[Grid]
+    stacks: list[Stack]
+    left_out: list[str]
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self.scaling or self.grids or self.stacks)
+
+
+def pictures(rows: Sequence[Row], beside: Beside = NOTHING) -> Pictures:
+    """Return the pictures of a run's table; all of them empty where it has no cell of the FC modes."""
+    cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
+    found = sorted(figures(cells.values(), beside.shares), key=_order)
+    left_out: list[str] = []
+    return Pictures(
+        _most([_panel(group) for group in _gaining(found)], "scaling", left_out),
+        _most([_grid(group) for group in _paired(duels(found, cells))], "crossing", left_out),
+        _most([_stack(group) for group in _grouped([f for f in found if f.spent], _size_key)], "time", left_out),
+        left_out,
+    )
+
+
+def _order(figure: Figure) -> tuple[int, ...]:
+    task = figure.task
+    return task.level, task.weight_size, task.batch_size, *_kind_order(figure)
+
+
+def _kind_order(figure: Figure) -> tuple[int, int, int]:
+    return list(MODES).index(figure.task.mode), figure.task.workers, slot_of(figure.settings.backend)
+
+
+def _most(things: list[Thing], what: str, left_out: list[str]) -> list[Thing]:
+    if len(things) > MOST_PANELS:
+        left_out.append(f"{plural(len(things) - MOST_PANELS, 'more picture')} of {what} left out; the table has all")
+    return things[:MOST_PANELS]
+
+
+def _grouped(things: Iterable[Thing], key: Callable[[Thing], str]) -> list[list[Thing]]:
+    groups: dict[str, list[Thing]] = {}
+    for thing in things:
+        groups.setdefault(key(thing), []).append(thing)
+    return list(groups.values())
+
+
+def size_of(task: Task) -> str:
+    """Return a task's sizes in words."""
+    told = f"{task.level} layers of {task.weight_size}, batch {task.batch_size}, {task.precision}"
+    return told if task.network == LOCAL else f"{told}, links of {task.network}"
+
+
+# Gain by workers.
+
+
+def _gaining(found: Sequence[Figure]) -> list[list[Figure]]:
+    """Return the figures of each work of which some backend has both one worker and more."""
+    groups = _grouped(found, lambda f: canonical(replace(f.settings, backend="", params=_without(f, "workers"))))
+    return [group for group in groups if any(figure.efficiency for figure in group)]
+
+
+def _without(figure: Figure, *names: str) -> dict[str, bool | int | float | str]:
+    return {name: value for name, value in figure.settings.params.items() if name not in names}
+
+
+def _panel(group: Sequence[Figure]) -> Panel:
+    task = group[0].task
+    by_backend = {slot_of(f.settings.backend): f.settings.backend for f in group if f.efficiency}
+    gains = {backend: _gains(group, backend) for _, backend in sorted(by_backend.items())}
+    counts = sorted({n for points in gains.values() for n in points})
+    values = [end for points in gains.values() for ends in points.values() for end in ends if end]
+    across, up = _Scale(counts, LEFT + 4, RIGHT - 3), _Scale([*values, counts[-1]], PANEL_HEIGHT - BOTTOM, TOP)
+    panel = Panel(task.mode, size_of(task), _said(gains))
+    for value in _powers(up.low, up.high):
+        panel.rules.append(Stroke(f"{LEFT}%", "100%", up.at(value), up.at(value), 3))
+        panel.words.append(Word(f"{LEFT}%", up.at(value), f"{value:g}", anchor="end", dx=-5))
+    for count in counts:
+        panel.words.append(Word(across.percent(count), PANEL_HEIGHT - 12, str(count), anchor="middle"))
+    first, last = counts[0], counts[-1]
+    tip = "as many times as there are workers"
+    ideal = Stroke(across.percent(first), across.percent(last), up.at(first), up.at(last), 3, tip)
+    for backend, points in gains.items():
+        _draw(panel, backend, points, (across, up))
+    return replace(panel, ideal=ideal)
+
+
+Gains = dict[int, tuple[float, float | None, float | None]]
+
+
+def _gains(group: Sequence[Figure], backend: str) -> Gains:
+    """Return, by workers, how many times the throughput of one worker a backend reached, with the interval's ends."""
+    points: Gains = {1: (1.0, None, None)}
+    for figure in group:
+        if figure.settings.backend == backend and (found := figure.efficiency):
+            n = figure.task.workers
+            points[n] = (found.centre * n, found.low and found.low * n, found.high and found.high * n)
+    return dict(sorted(points.items()))
+
+
+def _draw(panel: Panel, backend: str, points: Gains, scales: tuple[_Scale, _Scale]) -> None:
+    (across, up), slot = scales, slot_of(backend)
+    places = [(across.percent(n), up.at(centre)) for n, (centre, _, _) in points.items()]
+    for (x1, y1), (x2, y2) in pairwise(places):
+        panel.strokes.append(Stroke(x1, x2, y1, y2, slot))
+    for (n, (centre, low, high)), (x, y) in zip(points.items(), places, strict=True):
+        if low and high:
+            panel.strokes.append(Stroke(x, x, up.at(low), up.at(high), slot))
+        told = interval(low, high, centre) or "no interval"
+        tip = f"{backend}, {plural(n, 'worker')}: {number(centre)} times the throughput of one ({told})"
+        panel.marks.append(Mark(x, y, slot, tip))
+
+
+def _said(gains: Mapping[str, Gains]) -> str:
+    told = [f"{b} {number(c)} times with {n} workers" for b, p in gains.items() for n, (c, _, _) in p.items() if n > 1]
+    return "; ".join(told)
+
+
+class _Scale:
+    """A logarithmic scale from the values' smallest to their largest, between two places."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        self.low, self.high = min(1.0, *values), max(values)
+        self._start, self._end = start, end
+
+    def at(self, value: float) -> float:
+        """Return the place of a value."""
+        width = math.log(self.high / self.low) or 1.0
+        return round(self._start + math.log(value / self.low) / width * (self._end - self._start), 2)
+
+    def percent(self, value: float) -> str:
+        """Return the place of a value as SVG writes a share of the width."""
+        return f"{self.at(value):.2f}%"
+
+
+def _powers(low: float, high: float) -> list[float]:
+    """Return the powers of two from low to high."""
+    first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+    return [2.0**power for power in range(first, last + 1)]
+
+
+# Data against model parallelism.
+
+
+def _paired(found: Sequence[Duel]) -> list[list[Duel]]:
+    """Return duels that differ in their sizes only together."""
+    return sorted(_grouped(found, _pair_key), key=lambda group: _kind_order(group[0].data))
+
+
+def _pair_key(duel: Duel) -> str:
+    return canonical(replace(duel.data.settings, batch_size=1, samples=1, params=_without(duel.data, "weight_size")))
+
+
+def _grid(group: Sequence[Duel]) -> Grid:
+    task, backend = group[0].data.task, group[0].data.settings.backend
+    batches = sorted({duel.data.task.batch_size for duel in group})
+    sizes = sorted({duel.data.task.weight_size for duel in group}, reverse=True)
+    fields = {(sizes.index(d.data.task.weight_size), batches.index(d.data.task.batch_size)): d for d in group}
+    width = (100 - LEFT) / len(batches)
+    words = [
+        Word(f"{LEFT}%", SQUARE * (row + 0.5), str(size), anchor="end", dx=-6) for row, size in enumerate(sizes)
+    ] + [
+        Word(f"{LEFT + width * (column + 0.5):.2f}%", SQUARE * len(sizes) + 12, str(batch), anchor="middle")
+        for column, batch in enumerate(batches)
+    ]
+    title = f"{task.mode} against {group[0].model.task.mode}"
+    details = f"{backend}, {plural(task.workers, 'worker')}, {task.level} layers, {task.precision}"
+    details += "" if task.network == LOCAL else f", links of {task.network}"
+    return Grid(
+        title,
+        details,
+        f"{title} on {backend}: " + "; ".join(_tip(duel) for duel in group),
+        SQUARE * len(sizes) + 26,
+        len(batches) > MANY_COLUMNS,
+        [_square(place, duel, (width, len(batches))) for place, duel in sorted(fields.items())],
+        _crossings(fields, width),
+        words,
+    )
+
+
+def _square(place: tuple[int, int], duel: Duel, columns: tuple[float, int]) -> Square:
+    (row, column), (width, count) = place, columns
+    ratio = duel.ratio.centre
+    kind, times = ("data", ratio) if ratio >= 1 else ("model", 1 / ratio)
+    strength = min(1.0, math.log(times) / math.log(FULL_AT))
+    left = LEFT + width * column
+    return Square(
+        f"{left:.2f}%",
+        SQUARE * row,
+        f"{width:.2f}%",
+        kind,
+        f"{FAINTEST + strength * (FULLEST - FAINTEST):.2f}",
+        f"{times:.{0 if times >= 9.95 else 1}f}" if count > MANY_COLUMNS else f"{times:.2f}×",
+        f"{left + width / 2:.2f}%",
+        duel.settled,
+        _tip(duel),
+    )
+
+
+def _tip(duel: Duel) -> str:
+    task, ratio = duel.data.task, duel.ratio
+    faster, times = ("data", ratio.centre) if ratio.centre >= 1 else ("model", 1 / ratio.centre)
+    ends = (ratio.low, ratio.high) if ratio.centre >= 1 else (_inverse(ratio.high), _inverse(ratio.low))
+    told = interval(*ends, times) or "no interval"
+    return f"weight size {task.weight_size}, batch {task.batch_size}: {faster} is {times:.2f}× faster ({told})"
+
+
+def _inverse(value: float | None) -> float | None:
+    return 1 / value if value else None
+
+
+def _crossings(fields: Mapping[tuple[int, int], Duel], width: float) -> list[Stroke]:
+    """Return the borders between fields side by side in which another is faster."""
+    found = []
+    for (row, column), duel in fields.items():
+        left, top = LEFT + width * column, float(SQUARE * row)
+        right, bottom = f"{left + width:.2f}%", top + SQUARE
+        beside, below = fields.get((row, column + 1)), fields.get((row + 1, column))
+        if beside and _changes(duel, beside):
+            found.append(Stroke(right, right, top, bottom, 3))
+        if below and _changes(duel, below):
+            found.append(Stroke(f"{left:.2f}%", right, bottom, bottom, 3))
+    return found
+
+
+def _changes(one: Duel, other: Duel) -> bool:
+    return (one.ratio.centre >= 1) != (other.ratio.centre >= 1)
+
+
+# Where the time goes.
+
+
+def _size_key(figure: Figure) -> str:
+    return size_of(figure.task)
+
+
+def _stack(group: Sequence[Figure]) -> Stack:
+    times = [seconds for f in group if f.spent for seconds in (f.spent.step_time_s, f.step_time_s)]
+    unit = unit_for(times)
+    axis = axes.from_zero(times, f"time of a step, {unit.name}", unit)
+    return Stack(size_of(group[0].task), axis, [_bar(figure, axis) for figure in sorted(group, key=_kind_order)])
+
+
+def _bar(figure: Figure, axis: Axis) -> Bar:
+    spent = figure.spent
+    assert spent is not None
+    name, backend = f"{figure.task.mode} ×{figure.task.workers}", figure.settings.backend
+    part = min(1.0, max(0.0, spent.share))
+    start, end = axis.share(0.0), axis.share(spent.step_time_s)
+    middle = axis.share(spent.step_time_s * (1 - part))
+    told = f"{share(spent.share) if spent.share >= 0 else 'below 0'} communication"
+    step = quantity(figure.step_time_s, axis.unit)
+    return Bar(
+        name,
+        slot_of(backend),
+        step,
+        told,
+        f"{name} on {backend}: {told} ({METHODS[spent.method]}); {step} a timed step",
+        f"{start:.2f}%",
+        f"{middle - start:.2f}%",
+        f"{middle:.2f}%",
+        f"{end - middle:.2f}%",
+        axis.place(figure.step_time_s),
+    )

@@ -1,0 +1,229 @@
+"""From a question's rows to the charts of a dashboard: dot plots, time series, and cells under their roofs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from keras_matrix.dashboards.charts import axes, time_series
+from keras_matrix.dashboards.charts.axes import Axis
+from keras_matrix.dashboards.charts.dot_plots import (
+    MIDDLE,
+    Interval,
+    Lane,
+    Mark,
+    Picture,
+    Word,
+    alone,
+    epoch_axis,
+    memory_axis,
+    memory_lane,
+    slot_of,
+    start_lane,
+)
+from keras_matrix.dashboards.charts.format import (
+    MEMORY_UNITS,
+    Unit,
+    interval,
+    memory,
+    number,
+    plural,
+    quantity,
+    share,
+    unit_for,
+)
+from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, Drawing, Point, Scene, draw, rate
+from keras_matrix.dashboards.charts.time_series import Picture as TimeSeries
+
+Row = Mapping[str, Any]
+RATIO = Unit("×", 1.0)
+PERCENT = Unit("%", 0.01)
+MOST_TRENDS = 60
+
+
+def comparisons(rows: Sequence[Row]) -> list[Picture]:
+    """Return one picture a piece of work: how much longer a step takes than on the quickest backend."""
+    ends = [value for row in rows for value in (row["low"], row["ratio"], row["high"]) if value]
+    if not ends:
+        return []
+    axis = axes.logarithmic([1.0, *ends], "time per step against the quickest, × (logarithmic)", RATIO)
+    return [_comparison(list(group), axis) for _, group in _by_work(rows)]
+
+
+def starts(rows: Sequence[Row]) -> list[Picture]:
+    """Return one picture a piece of work: the first epoch, hollow, against a steady one."""
+    values = [v for row in rows for v in (row["first_epoch_time_s"], row["steady_epoch_time_s"]) if v]
+    if not values:
+        return []
+    axis = epoch_axis(values)
+    return [Picture(work, "", "", axis, [_start(row, axis) for row in group]) for work, group in _by_work(rows)]
+
+
+def memories(rows: Sequence[Row]) -> list[Picture]:
+    """Return one picture a piece of work: peaks on the host, filled, and on the device, hollow."""
+    values = [v for row in rows for v in (row["host_bytes"], row["device_bytes"]) if v]
+    if not values:
+        return []
+    axis = memory_axis(values)
+    device_unit = unit_for([row["device_bytes"] for row in rows if row["device_bytes"]], MEMORY_UNITS)
+    lane = partial(_memory, device_unit)
+    return [Picture(work, "", "", axis, [lane(row, axis) for row in group]) for work, group in _by_work(rows)]
+
+
+def scalings(rows: Sequence[Row]) -> list[Picture]:
+    """Return one picture a mode: the efficiency of workers, by backend, each mark named by how many workers."""
+    known = [row for row in rows if row["efficiency"] is not None]
+    if not known:
+        return []
+    ends = [value for row in known for value in (row["efficiency"], row["high"] or row["efficiency"])]
+    axis = axes.from_zero([1.0, *ends], "throughput over one worker's times the workers, %", PERCENT)
+    return [
+        Picture(str(mode), "", "", axis, [_scaling(str(b), list(own), axis) for b, own in _by(group, "backend")])
+        for mode, group in _by(known, "mode")
+    ]
+
+
+def _by_work(rows: Iterable[Row]) -> Iterable[tuple[str, list[Row]]]:
+    groups = groupby(rows, lambda row: (row["work"], row["work_id"]))
+    return [(str(key[0]), sorted(group, key=lambda row: slot_of(str(row["backend"])))) for key, group in groups]
+
+
+def _by(rows: Iterable[Row], name: str) -> Iterable[tuple[Any, list[Row]]]:
+    ordered = sorted(rows, key=lambda row: (slot_of(str(row[name])), str(row[name])))
+    return [(key, list(group)) for key, group in groupby(ordered, lambda row: row[name])]
+
+
+def _comparison(rows: Sequence[Row], axis: Axis) -> Picture:
+    first = rows[0]
+    quickest = str(first["against"])
+    lanes = [_quickest(quickest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
+    details = " · ".join(str(part) for part in (first["verdict"], first["same_work"], first["caveats"]) if part)
+    return Picture(str(first["work"]), details, str(first["verdict"]), axis, lanes)
+
+
+def _quickest(backend: str, axis: Axis) -> Lane:
+    slot = slot_of(backend)
+    lane = Lane(backend, slot, None, "1", ["the quickest"], f"{backend}: the quickest")
+    lane.marks.append(Mark(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it"))
+    return lane
+
+
+def _ratio(row: Row, axis: Axis) -> Lane:
+    backend, slot = str(row["backend"]), slot_of(str(row["backend"]))
+    between = interval(row["low"], row["high"], row["ratio"]) or "no interval"
+    figure = f"{number(row['ratio'])}×"
+    notes = [between, plural(int(row["blocks"] or 0), "block")]
+    found = Interval(row["ratio"], row["low"], row["high"])
+    strokes, marks = found.drawn(axis, MIDDLE, slot, f"{backend}: {figure} ({between})")
+    return Lane(backend, slot, None, figure, notes, f"{backend}: {figure}, {between}", marks, strokes)
+
+
+def _start(row: Row, axis: Axis) -> Lane:
+    return start_lane(str(row["backend"]), axis, alone(row["first_epoch_time_s"]), alone(row["steady_epoch_time_s"]))
+
+
+def _memory(unit: Unit, row: Row, axis: Axis) -> Lane:
+    device, notes = row["device_bytes"], []
+    if row["anonymous_bytes"] is not None:
+        notes.append(f"anonymous {memory(row['anonymous_bytes'])}")
+    if row["device_power_w"] is not None:
+        notes.append(f"{number(row['device_power_w'])} W")
+    if row["samples_per_j"] is not None:
+        notes.append(f"{number(row['samples_per_j'])} samples/J")
+    missed = device is not None or row["device"] != "cpu"
+    return memory_lane(
+        str(row["backend"]), axis, alone(row["host_bytes"]), (alone(device), unit) if missed else None, notes
+    )
+
+
+def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Lane:
+    slot, most = slot_of(backend), max(rows, key=lambda row: int(row["workers"]))
+    notes = [f"with {most['workers']} workers"]
+    if most["communication_share"] is not None:
+        notes.append(f"{share(max(0.0, most['communication_share']))} in communication")
+    lane = Lane(
+        backend, slot, 44, share(most["efficiency"]), notes, f"{backend}: {share(most['efficiency'])} {notes[0]}"
+    )
+    for row in rows:
+        found = Interval(row["efficiency"], row["low"], row["high"])
+        tip = f"{backend}, {row['workers']} workers: {share(row['efficiency'])}"
+        strokes, marks = found.drawn(axis, 16, slot, tip)
+        lane.strokes.extend(strokes)
+        lane.marks.extend(marks)
+        lane.words.append(Word(marks[0].at, 34, str(row["workers"]), "middle"))
+    return lane
+
+
+def trends(rows: Sequence[Row]) -> list[TimeSeries]:
+    """Return a time series for each cell, host and device that has a value."""
+    groups = groupby(rows, lambda row: (row["cell_id"], row["host_id"], row["device"]))
+    found = [one for _, group in groups if (one := _trend([row for row in group if row["step_time_s"]]))]
+    return found[:MOST_TRENDS]
+
+
+def _trend(rows: Sequence[Row]) -> TimeSeries | None:
+    if not rows:
+        return None
+    first = rows[0]
+    series = time_series.Series(
+        f"{first['workload']} on {first['backend']}",
+        f"cell {first['cell_id']} · host {first['host_id']} · {first['device'] or 'no device'}",
+        slot_of(str(first["backend"])),
+        ("time per step", "s"),
+        [time_series.Point(str(row["run_id"]), row["step_time_s"], row["low"], row["high"], _tip(row)) for row in rows],
+        [_change(row, index) for index, row in enumerate(rows) if row["change_ratio"] is not None and index],
+        cell_id=str(first["cell_id"]),
+    )
+    newest = quantity(rows[-1]["step_time_s"], series.unit())
+    return time_series.picture(series, f"{plural(len(rows), 'session')}, newest {newest}")
+
+
+def _tip(row: Row) -> str:
+    versions = f"Keras {row['keras_version']}, {row['backend']} {row['backend_version']}"
+    return f"{plural(row['processes'], 'process', 'processes')}; {versions}"
+
+
+def _change(row: Row, index: int) -> time_series.Change:
+    verdict, why = str(row["change_verdict"]), row["change_note"] or row["change_look"] or ""
+    return time_series.Change(index, row["change_ratio"], verdict, f"{verdict}: {why}", str(row["run_id"]))
+
+
+def scatter(rows: Sequence[Row]) -> list[tuple[Drawing, Drawing]]:
+    """Return the cells whose intensity is known, each under its own roof, wide and narrow; empty without any."""
+    points = tuple(
+        Point(
+            str(row["work"]),
+            str(row["backend"]),
+            row["achieved_flop_per_s"],
+            row["intensity_flop_per_byte"],
+            f"{row['work']} on {row['backend']}: {rate(row['achieved_flop_per_s'])}, {_of_peak(row)}",
+            row["roof_flop_per_s"],
+        )
+        for row in rows
+        if row["intensity_flop_per_byte"] and row["achieved_flop_per_s"]
+    )
+    scene = Scene("Cells under their roofs", (), None, points)
+    return [(draw(scene, WIDE), draw(scene, NARROW))] if points else []
+
+
+def rates(rows: Sequence[Row]) -> list[tuple[str, str, str, int]]:
+    """Return work, backend, achieved rate with its share of the peak, and slot of each cell that has a rate."""
+    return [
+        (
+            str(row["work"]),
+            str(row["backend"]),
+            f"{rate(row['achieved_flop_per_s'])}, {_of_peak(row)}",
+            slot_of(str(row["backend"])),
+        )
+        for row in rows
+        if row["achieved_flop_per_s"]
+    ]
+
+
+def _of_peak(row: Row) -> str:
+    if row["share_of_peak"] is None:
+        return "peak not known"
+    mfu = "" if row["mfu"] is None else f", MFU {share(row['mfu'])}"
+    return f"{share(row['share_of_peak'])} of the peak{mfu}"

@@ -1,0 +1,1 @@
+"""The live dashboard: questions, panels, and the application that serves them."""

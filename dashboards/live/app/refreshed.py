@@ -1,0 +1,174 @@
+"""A source for a warehouse that costs by the query: a snapshot, renewed once a period if somebody visits.
+
+Promise: however many visitors and choices, each table is read successfully at most once a period, by one refresh at
+a time, and without a visitor nothing is asked. A visitor waits for the first snapshot only; while a later one is read
+the old one is shown, and if reading fails the page says since when and why.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from keras_matrix.dashboards.charts.format import moment, plural
+from keras_matrix.dashboards.live.app.needed import Needed
+from keras_matrix.dashboards.live.app.snapshot import Snapshot
+from keras_matrix.dashboards.live.app.source import Edition
+from keras_matrix.dashboards.live.questions import DEFAULT_DAYS
+from keras_matrix.uploader.errors import Unreachable, UploadError
+from keras_matrix.uploader.warehouse import Warehouse
+
+RETRY_S = 60.0  # after a failure: BigQuery bills nothing for a query that fails
+FIRST_WAIT_S = 60.0  # how long a visitor waits for the first snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How often rows are read, and from which day on; without one, from `DEFAULT_DAYS` before each refresh."""
+
+    period_s: float = 600.0
+    since: str | None = None
+
+
+def _in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="refresh", daemon=True).start()
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The clocks, and what runs a refresh: `now` is the wall clock, which labels only."""
+
+    now: Callable[[], datetime]
+    clock: Callable[[], float] = time.monotonic
+    start: Callable[[Callable[[], None]], None] = _in_background
+    first_wait_s: float = FIRST_WAIT_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A snapshot, and when reading it began."""
+
+    snapshot: Snapshot
+    began_s: float
+    began: datetime
+
+
+class Refreshed:
+    """Snapshots of one warehouse."""
+
+    def __init__(self, warehouse: Warehouse, needed: Needed, terms: Terms, times: Times) -> None:
+        self._warehouse = warehouse
+        self._needed = needed
+        self._terms = terms
+        self._times = times
+        self._changed = threading.Condition()
+        self._running = False
+        self._next_s: float | None = None  # no refresh before; None: at the first visit
+        self._number = 0
+        self._shown: _Reading | None = None
+        self._unfinished: _Reading | None = None  # used by the refresh alone
+        self._failure: UploadError | None = None
+        self._failing_since: datetime | None = None
+
+    @property
+    def address(self) -> str:
+        """The address of the warehouse."""
+        return self._warehouse.address
+
+    def edition(self) -> Edition:
+        """Return the newest snapshot; start a refresh if the period is over. Raises `UploadError` without any."""
+        if self._claimed():
+            self._begin()
+        with self._changed:
+            if self._shown is None:
+                self._changed.wait_for(lambda: not self._running, self._times.first_wait_s)
+            if (found := self._current()) is not None:
+                return found
+            raise self._failure or Unreachable("The first reading is still going on: load this page again in a minute.")
+
+    def held(self) -> Edition | None:
+        """Return the newest snapshot, None before the first visit. Raises `UploadError` if the first reading failed."""
+        with self._changed:
+            if self._shown is None and self._failure is not None:
+                raise self._failure
+            return self._current()
+
+    def _claimed(self) -> bool:
+        """Return whether the caller is to start a refresh: it is due, and none is running."""
+        with self._changed:
+            due = self._next_s is None or self._times.clock() >= self._next_s
+            claimed = due and not self._running
+            self._running |= claimed
+            return claimed
+
+    def _begin(self) -> None:
+        try:
+            self._times.start(self._refresh)
+        except RuntimeError as error:  # no thread can be started
+            with self._changed:
+                self._note(Unreachable(f"{error}; end other programs, or give the container more processes"))
+                self._running = False
+
+    def _refresh(self) -> None:
+        """Read a snapshot and show it; after a failure, keep showing the old one."""
+        failure: UploadError | None = Unreachable("an unexpected error, which the program's log shows")
+        try:
+            self._fill()
+            failure = None
+        except UploadError as error:
+            failure = error
+        finally:
+            with self._changed:
+                self._note(failure)
+                self._running = False
+                self._changed.notify_all()
+
+    def _fill(self) -> None:
+        """Read what the unfinished snapshot lacks, or a new one if that has become old."""
+        times = self._times
+        reading = self._unfinished
+        if reading is None or times.clock() - reading.began_s >= self._terms.period_s:
+            began = times.now()
+            since = self._terms.since or (began.date() - timedelta(days=DEFAULT_DAYS)).isoformat()
+            reading = self._unfinished = _Reading(Snapshot(self._needed, since), times.clock(), began)
+        reading.snapshot.fill(self._warehouse)
+
+    def _note(self, failure: UploadError | None) -> None:
+        """Note how a refresh ended, and when the next one may begin."""
+        self._failure = failure
+        if failure is None and self._unfinished is not None:
+            self._shown, self._unfinished = self._unfinished, None
+            self._number += 1
+            self._failing_since = None
+            self._next_s = self._shown.began_s + self._terms.period_s
+        else:
+            self._failing_since = self._failing_since or self._times.now()
+            self._next_s = self._times.clock() + min(RETRY_S, self._terms.period_s)
+
+    def _current(self) -> Edition | None:
+        if (shown := self._shown) is None:
+            return None
+        minutes = int(self._times.clock() - shown.began_s) // 60
+        age = f"{plural(minutes, 'minute')} ago" if minutes else "less than a minute ago"
+        read = moment(shown.began.isoformat())
+        since = shown.snapshot.since
+        notices: tuple[str, ...] = ()
+        if self._failure is not None and self._failing_since is not None:
+            failing = moment(self._failing_since.isoformat())
+            text = f"These rows were read on {read}. Reading newer ones has failed since {failing}: {self._failure}"
+            notices = (text,)
+        origin = f"Read from {self.address} {age}, on {read}: the runs since {since}."
+        return Edition(
+            shown.snapshot, self._number, origin, since, notices, partial(_empty_notice, self.address, since)
+        )
+
+
+def _empty_notice(address: str, since: str) -> str:
+    return (
+        f"No run since {since}: `runner --matrix matrix.yaml` measures, `uploader push --to {address}` uploads, "
+        "`runner dashboard --since DATE` reads further back."
+    )

@@ -1,0 +1,42 @@
+"""Serves the live dashboard with waitress; a plain process, one command, nothing else to run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_matrix.dashboards.live.app.application import Application
+from keras_matrix.dashboards.live.app.guard import Guard
+from keras_matrix.dashboards.live.app.hosts import Place
+from keras_matrix.dashboards.live.app.source import Source
+from keras_matrix.uploader.errors import BadInput
+
+THREADS = 4
+
+
+def serve(source: Source, place: Place) -> None:
+    """Serve until interrupted. Raises `BadInput` without the extra, and where it cannot listen."""
+    try:
+        from waitress import create_server
+    except ImportError as error:
+        raise BadInput(
+            "the live dashboard needs waitress: install the extra `dashboard`, as in pip install '.[dashboard]'"
+        ) from error
+    application = Guard(Application(source), place)
+    try:
+        server = create_server(application, host=place.host, port=place.port, threads=THREADS, ident=None)
+    except OSError as error:
+        raise BadInput(
+            f"--listen: {place.host}:{place.port}: {error.strerror or error}; name another HOST:PORT, port 0 is any "
+            "that is free"
+        ) from error
+    print(f"dashboard of {source.address}: {place.url(port_of(server))}  (Ctrl-C ends it)", flush=True)
+    try:
+        server.run()
+    finally:
+        server.close()
+
+
+def port_of(server: Any) -> int:
+    """Return the port of a server; of one with several sockets, as for a name with two addresses, that of the first."""
+    several = getattr(server, "effective_listen", None)
+    return int(several[0][1] if several else server.effective_port)

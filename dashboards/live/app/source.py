@@ -1,0 +1,79 @@
+"""Where the application's answers come from: a state of the data, the same for a whole page, and its description.
+
+Live          a warehouse that costs nothing to ask: the local one
+Refreshed     a snapshot of one that costs (`dashboards.live.app.refreshed`)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from keras_matrix.dashboards.live import page
+from keras_matrix.dashboards.live.questions import EVER, Reader
+from keras_matrix.uploader.warehouse import Warehouse
+
+FRESH_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """One state of the data. Answers from editions of one number are the same; `since` is the first day it has.
+
+    `empty` explains an edition without runs.
+    """
+
+    reader: Reader
+    number: int
+    origin: str
+    since: str = EVER
+    notices: tuple[str, ...] = ()
+    empty: Callable[[], str] = lambda: page.EMPTY
+
+
+class Source(Protocol):
+    """What the application asks for an edition, once a page."""
+
+    @property
+    def address(self) -> str:
+        """The address of the warehouse."""
+
+    def edition(self) -> Edition:
+        """Return the edition to show now. Raises `UploadError` if there is none."""
+
+    def held(self) -> Edition | None:
+        """Return the edition to check the health with, None before the first visit. Starts nothing that costs."""
+
+
+@dataclass(slots=True)
+class Live:
+    """A warehouse that is asked itself, at most once in `FRESH_S` for the same question."""
+
+    warehouse: Warehouse
+    since: str = EVER
+    empty: Callable[[], str] = lambda: page.EMPTY
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _number: int = 0
+    _began_s: float | None = None
+
+    @property
+    def address(self) -> str:
+        """The address of the warehouse."""
+        return self.warehouse.address
+
+    def edition(self) -> Edition:
+        """Return the warehouse, with a new number once its answers are old."""
+        with self._lock:
+            now_s = self.clock()
+            if self._began_s is None or now_s - self._began_s >= FRESH_S:
+                self._began_s, self._number = now_s, self._number + 1
+            number = self._number
+        return Edition(self.warehouse, number, f"Read from {self.address}.", self.since, empty=self.empty)
+
+    def held(self) -> Edition:
+        """Return the same: asking costs nothing."""
+        return self.edition()

@@ -1,0 +1,95 @@
+"""The questions that dashboards answer: one hand-written query each in `queries/`, in BigQuery's dialect.
+
+Every query takes @workload, @backend (each '' for all) and @since (the first day that is read); `trend` takes @cell
+too. The views are part of the statement, so that @since bounds every scan of a table. They show findings as `analysis`
+computed them and run unchanged on BigQuery and, transpiled, on the local warehouse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from keras_matrix.uploader.sql import with_views
+from keras_matrix.uploader.warehouse import Answer, Scalar
+
+QUERIES = Path(__file__).parent / "queries"
+ORDER = (
+    "matrix",
+    "comparison",
+    "figures",
+    "commands",
+    "regressions",
+    "trend",
+    "first_epoch",
+    "memory",
+    "fc_scaling",
+    "roofline",
+    "failures",
+    "machines",
+    "runs",
+)
+EVER = "2000-01-01"
+DEFAULT_DAYS = 90  # that dashboards on BigQuery read, where each byte costs money
+
+
+class Reader(Protocol):
+    """What a question is put to: a warehouse, or a copy of one."""
+
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+        """Answer one SELECT in BigQuery's dialect over the tables and views; @name is a parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One query, with its title and what it asks."""
+
+    name: str
+    title: str
+    asks: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a dashboard is narrowed to; '' is all."""
+
+    workload: str = ""
+    backend: str = ""
+    since: str = EVER
+    cell: str = ""
+
+    def parameters(self, sql: str) -> Mapping[str, Scalar]:
+        """Return the values of the parameters that a query has."""
+        given = {"workload": self.workload, "backend": self.backend, "since": self.since, "cell": self.cell}
+        return {name: value for name, value in given.items() if f"@{name}" in sql}
+
+
+def checked(choice: Choice) -> Choice:
+    """Return the choice with its day as SQL reads one, such as 2026-01-31; every day where it is none."""
+    try:
+        since = date.fromisoformat(choice.since).isoformat()
+    except ValueError:
+        since = EVER
+    return replace(choice, since=since)
+
+
+@cache
+def questions() -> dict[str, Question]:
+    """Return the questions by name, in the order in which they are shown."""
+    return {name: _question(name) for name in ORDER}
+
+
+def answer(warehouse: Reader, question: Question, choice: Choice) -> Answer:
+    """Return a question's rows. Raises `WarehouseFailure`."""
+    return warehouse.query(question.sql, choice.parameters(question.sql))
+
+
+def _question(name: str) -> Question:
+    sql = (QUERIES / f"{name}.sql").read_text(encoding="utf-8")
+    told = dict(line[3:].split(": ", 1) for line in sql.splitlines() if line.startswith("-- "))
+    return Question(name, told["title"], told["asks"], with_views(sql))

@@ -1,0 +1,120 @@
+"""Base against new as one page: every comparison a line, its ratio with interval, and each block's ratio as a dot.
+
+Promise: pure; needs nothing but itself, like the report of a run. The shaded part is what the threshold tolerates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from keras_matrix.analysis.comparison.versus import Comparison, Versus, percent
+from keras_matrix.analysis.regression.gate import Outcome
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.dashboards.charts.axes import Axis, fitted
+from keras_matrix.dashboards.charts.dot_plots import Interval, Mark, Stroke, Verdict, slot_of
+from keras_matrix.dashboards.charts.format import Unit, plural
+from keras_matrix.dashboards.report.page import policy, stylesheet, templates
+from keras_matrix.records.settings import Settings
+
+HEIGHT = 40
+DOTS_Y = 28
+WHISKER_Y = 12
+NARROWEST = 0.10
+
+
+def page(found: Versus, titles: Mapping[str, str], threshold: float) -> str:
+    """Return the page; `titles` names each cell's work by its cell_id."""
+    from markupsafe import Markup
+
+    axis = _axis(found, threshold)
+    lines = [_line(one, titles[one.cell_id], axis) for one in found.comparisons]
+    means = [(f"geometric mean on {name}", slot_of(name), suite.estimate) for name, suite in found.by_backend.items()]
+    if found.whole and len(means) > 1:
+        means.append(("geometric mean of all", slot_of(""), found.whole.estimate))
+    lines += [_mean(title, slot, estimate, axis) for title, slot, estimate in means]
+    style = stylesheet()
+    return (
+        templates()
+        .get_template("forest.html")
+        .render(
+            style=Markup(style),
+            policy=policy(style),
+            heading=f"New against base: {found.outcome}",
+            tally=", ".join(_tally(found)),
+            changed=_facts(found),
+            lead=_lead(found, threshold),
+            lines=lines,
+            axis=axis,
+            tolerated=f"{axis.share(1 + threshold) - axis.share(axis.low):.2f}%" if axis else "0%",
+        )
+    )
+
+
+def _tally(found: Versus) -> Iterable[str]:
+    for outcome in Outcome:
+        if count := sum(one.outcome is outcome for one in found.comparisons):
+            yield f"{plural(count, 'comparison')} {outcome}"
+
+
+def _facts(found: Versus) -> list[tuple[str, ...]]:
+    """Return what base and new are, what differs between them, and what else must be known."""
+    runs = list(zip(("base", "new"), found.runs, strict=True)) if found.runs else []
+    changed = [tuple(line.split(" ", 1)) for line in found.changed] or [("changed", "nothing that was recorded")]
+    return [*runs, *changed, *(("note", note) for note in found.notes)]
+
+
+def _lead(found: Versus, threshold: float) -> str:
+    told = (
+        "Each line is how much longer a step takes in new than in base, with its 95 % interval; a dot is one block of "
+        f"two processes that took turns. Shaded is what the threshold of {threshold * 100:g} % tolerates."
+    )
+    if found.paired:
+        return told
+    return (
+        "Base and new are of two sessions, so there are no pairs: an interval holds the spread between sessions, and "
+        f"there is none where that is not known. Shaded is what the threshold of {threshold * 100:g} % tolerates."
+    )
+
+
+def _axis(found: Versus, threshold: float) -> Axis | None:
+    values = [math.exp(log) for one in found.comparisons for log in one.logs]
+    for one in found.comparisons:
+        if one.ratio:
+            values += [end for end in (one.ratio.centre, one.ratio.low, one.ratio.high) if end]
+    if not values:
+        return None
+    return fitted([*values, 1.0, 1 + threshold], "new / base, time of a step", Unit("x", 1.0), NARROWEST)
+
+
+def _line(one: Comparison, title: str, axis: Axis | None) -> Verdict:
+    settings: Settings = one.either.settings
+    slot = slot_of(settings.backend)
+    name = f"{title} on {settings.backend}"
+    if axis is None or one.ratio is None:
+        return Verdict(name, one.said, slot, False, 0)
+    said = "; ".join([f"{_told(one.ratio)}: {one.said}", *one.failures])
+    if one.all_data:
+        said += f"; with the disturbed blocks, too: {_told(one.all_data)}"
+    marks = [
+        Mark(axis.place(math.exp(log)), DOTS_Y, slot, f"block {block + 1}: {percent(math.exp(log))}", hollow=True)
+        for block, log in enumerate(one.logs)
+    ]
+    strokes, centre = _estimate(one.ratio, slot, axis)
+    settled = one.outcome in (Outcome.REGRESSED, Outcome.NO_WORSE)
+    return Verdict(name, said, slot, settled, HEIGHT, strokes, marks + centre)
+
+
+def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> Verdict:
+    strokes, marks = _estimate(estimate, slot, axis) if axis else ([], [])
+    return Verdict(title, _told(estimate), slot, False, HEIGHT // 2 + 4, strokes, marks)
+
+
+def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], list[Mark]]:
+    return Interval(ratio.centre, ratio.low, ratio.high).drawn(axis, WHISKER_Y, slot, _told(ratio))
+
+
+def _told(ratio: Estimate) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{percent(ratio.centre)}, no interval"
+    return f"{percent(ratio.centre)} [{percent(ratio.low)} to {percent(ratio.high)}]"

@@ -1,0 +1,100 @@
+"""Histories as one page: each a time series with its baselines and changes.
+
+Promise: `render` is pure, and the page needs nothing but itself. It does not know how changes are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
+from keras_matrix.analysis.history.sessions import Session
+from keras_matrix.dashboards.charts import time_series
+from keras_matrix.dashboards.charts.dot_plots import slot_of
+from keras_matrix.dashboards.charts.format import Unit, plural, quantity
+from keras_matrix.dashboards.charts.time_series import Picture, Point, Series, date
+from keras_matrix.dashboards.report import page
+from keras_matrix.records.task import Goal
+
+
+def render(assessed: Sequence[Assessment], titles: Sequence[str], remarks: Sequence[str]) -> str:
+    """Return the page of these histories, `titles` naming each; histories without a value are named, not drawn."""
+    from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
+
+    style = page.stylesheet() + (page.TEMPLATES / "history.css").read_text(encoding="utf-8")
+    named = list(zip(assessed, titles, strict=True))
+    return (
+        page.templates()
+        .get_template("history.html")
+        .render(
+            style=Markup(style),
+            policy=page.policy(style),
+            heading="History of " + (titles[0] if len(titles) == 1 else f"{len(titles)} cells and machines"),
+            pictures=[picture(one, title) for one, title in named if one.levels],
+            unmeasured=[title for one, title in named if not one.levels],
+            remarks=list(remarks),
+        )
+    )
+
+
+def picture(one: Assessment, title: str) -> Picture:
+    """Return a history as a time series. It must have a value."""
+    figure = one.history.figure
+    series = Series(
+        title,
+        _details(one),
+        slot_of(str(one.history.settings.get("backend"))),
+        (figure.name, figure.unit),
+        [point for session in one.history.valued if (point := _point(session))],
+        [
+            time_series.Change(change.index, change.ratio, _kind(change, figure.goal), _words(change), change.run_id)
+            for change in one.changes
+        ],
+        one.levels,
+        [session.run_id for session in one.history.sessions if session.step_time is None],
+    )
+    return time_series.picture(series, _baseline(one, series.unit()))
+
+
+def _point(session: Session) -> Point | None:
+    estimate = session.step_time
+    if estimate is None:
+        return None
+    left_out = ", ".join(f"{count} {status}" for status, count in session.left_out.items())
+    tip = plural(estimate.count, "process", "processes") + (f"; left out: {left_out}" if left_out else "")
+    return Point(session.run_id, estimate.centre, estimate.low, estimate.high, tip)
+
+
+def _kind(change: Change, goal: Goal) -> str:
+    """Return whether a change was meant, else whether it was for the worse; more is better where the goal says so."""
+    if change.note is not None:
+        return "intended"
+    ratio = change.ratio or 1
+    return "slower" if (ratio if goal is Goal.LOWER else 1 / ratio) > 1 else "quicker"
+
+
+def _details(one: Assessment) -> str:
+    device = " ".join(one.history.device or ("no device proved",))
+    sessions = plural(len(one.history.valued), "session")
+    return f"cell {one.history.cell_id} · host {one.history.host_id} · {device} · {sessions}"
+
+
+def _baseline(one: Assessment, unit: Unit) -> str:
+    level = one.levels[-1]
+    spread = f"{one.spread.between_log:.1%} between sessions" if one.spread else "spread between sessions not known yet"
+    since = f"since {date(one.history.valued[level.first].run_id)}"
+    return (
+        f"{quantity(level.step_time.centre, unit)} {since}, {plural(level.last - level.first + 1, 'session')}; {spread}"
+    )
+
+
+def _words(change: Change) -> str:
+    parts = [f"intended: {change.note}"] if change.note is not None else []
+    facts = ", ".join(map(_version, change.versions)) or "no version or setting on record changed there"
+    return "; ".join([*parts, facts])
+
+
+def _version(one: VersionChange) -> str:
+    off = abs(one.sessions_off)
+    place = f" ({plural(off, 'session')} {'later' if one.sessions_off > 0 else 'before'})" if off else ""
+    return f"{one.name} {one.before or 'absent'} → {one.after or 'absent'}{place}"

@@ -1,0 +1,155 @@
+"""The report of a run: one HTML page that needs nothing but itself.
+
+Promise: `render` is pure and the same values give the same page. The page asks no other place for anything, runs no
+script, and shows whatever a name or an output holds as text: everything is escaped, and a Content-Security-Policy
+admits only this page's own style sheet.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keras_matrix.analysis.comparison import run_summary
+from keras_matrix.analysis.comparison.context import NOTHING, Beside
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.fc import gap_to_peak
+from keras_matrix.dashboards.charts import axes, figure_table, parallel, pictures, usage
+from keras_matrix.dashboards.charts.axes import Axis
+from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
+from keras_matrix.dashboards.charts.format import DASH, moment, plural
+from keras_matrix.dashboards.report import environment, failures, results, traces
+from keras_matrix.records import files, left_out
+from keras_matrix.records.schema import Record
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render(
+    records: Sequence[Record],
+    rows: Sequence[Row],
+    about: Mapping[str, object],
+    pending: int = 0,
+    beside: Beside = NOTHING,
+) -> str:
+    """Return the page of a run.
+
+    `rows` is the table of these records, `about` the content of the run's `run.json` (any key may be missing),
+    `pending` the number of planned repeats without a record, `beside` what is known of it from elsewhere.
+    """
+    from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
+
+    found, ratio_axis = results.findings(rows)
+    drawn = _Drawn(
+        pictures.epoch_pictures(rows),
+        pictures.start_pictures(rows),
+        pictures.memory_pictures(rows),
+        usage.pictures(rows, beside.courses),
+    )
+    blocks = results.table(rows, beside)
+    style = stylesheet() + drawn.rules(ratio_axis)
+    page = templates().get_template("report.html")
+    return page.render(
+        style=Markup(style),
+        policy=policy(style),
+        heading=_heading(about, beside),
+        merge=beside.merge,
+        moment=moment,
+        matrix_text=str(about.get("matrix_text") or ""),
+        tallies=results.tallies(records, pending),
+        superseded=failures.superseded(records),
+        left_out=left_out.read(about),
+        findings=found,
+        suites=[*run_summary.lines(rows), *gap_to_peak.lines(rows, beside.shares)],
+        ratio_axis=ratio_axis,
+        backends=results.backends(rows),
+        blocks=blocks,
+        statistics=figure_table.explained(blocks),
+        drawn=drawn,
+        usages_left_out=usage.left_out(rows, beside.courses),
+        parallel=parallel.pictures(rows, beside),
+        tf32=any(one.caveat for one in found),
+        device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
+        sheets=traces.sheets(rows, beside.traces),
+        failures=failures.failures(records, rows),
+        warnings=failures.warnings(records, rows),
+        doubts=failures.doubts(rows, beside),
+        caveats=sum(bool(row.doubts) for row in rows),
+        peak_notes=beside.notes if rows and not beside.has_peaks else (),
+        machine_line=environment.machine_line(records),
+        run_facts=environment.run_facts(about),
+        machines=environment.machines(records),
+        grids=environment.grids(records),
+    )
+
+
+def _heading(about: Mapping[str, object], beside: Beside) -> str:
+    if beside.merge is not None:
+        return f"Merge of {plural(len(beside.merge.runs), 'run')}"
+    return f"Run of {moment(about['started_at'])}" if about.get("started_at") else str(about.get("run_id", "A run"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The pictures of a page that are made of lanes."""
+
+    epochs: list[Picture]
+    starts: list[Picture]  # on one axis, as are the memories
+    memories: list[Picture]
+    usages: list[usage.Picture]
+
+    def rules(self, ratios: Axis | None) -> str:
+        """Return the style of the rules behind their lanes, and behind the findings."""
+        found = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
+        found += [axes.rules(f"#e{at} div.plot", one.axis) for at, one in enumerate(self.epochs, 1)]
+        found += [axes.rules("#start div.plot", one.axis) for one in self.starts[:1]]
+        found += [axes.rules("#memory div.plot", one.axis) for one in self.memories[:1]]
+        found += [axes.rules(f"#u{at} div.plot", one.axis) for at, one in enumerate(self.usages, 1)]
+        return "".join(found)
+
+
+def policy(style: str, script: str = "", forms: str = "'none'") -> str:
+    """Return the Content-Security-Policy that admits this style sheet, this script if any, and nothing else."""
+    scripts = f" script-src '{_digest(script)}';" if script else ""
+    styles = f"style-src '{_digest(style)}'; img-src data:; base-uri 'none'; form-action {forms}"
+    return f"default-src 'none';{scripts} {styles}"
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def write(path: Path, html: str) -> None:
+    """Put the page at `path` at once: a reader sees the old page or the new one. Raises `OSError`."""
+    # What a cell printed may hold half a surrogate pair, which UTF-8 has no bytes for.
+    files.replace(path, html.encode("utf-8", "replace").decode())
+
+
+def stylesheet() -> str:
+    """Return the style sheet of every page."""
+    return (TEMPLATES / "report.css").read_text(encoding="utf-8")
+
+
+@cache
+def templates() -> Environment:
+    """Return the templates, compiled once in a process; whatever they show is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    found = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.globals.update(slot_of=slot_of, DASH=DASH)
+    return found

@@ -1,0 +1,319 @@
+"""What a run found: how its attempts ended, the verdict on each piece of work, and the table of figures.
+
+Promise: the fastest is marked only where the row names one, and a figure that was not measured stays a dash.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.comparison.context import NOTHING, Beside, Standing, cell_doubts, same_work
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, MetricSummary, completed, metrics_over, shown
+from keras_matrix.analysis.comparison.table import CellSummary, Row, cost_of, in_order
+from keras_matrix.analysis.fc.parallel import Figure, figures
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS, values
+from keras_matrix.dashboards.charts import axes
+from keras_matrix.dashboards.charts.axes import Axis
+from keras_matrix.dashboards.charts.dot_plots import Interval, Verdict, Word, slot_of
+from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Block, Line, Value, statistic_lines
+from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, Unit, interval, number, plural, share
+from keras_matrix.dashboards.charts.pictures import work_details
+from keras_matrix.dashboards.report.device_memory import device_unit, of_device_memory
+from keras_matrix.dashboards.report.shares import of_measured_peak, of_stated_peak
+from keras_matrix.records.fc.communication import Method
+from keras_matrix.records.schema import HARMLESS, Record, Status
+from keras_matrix.records.store import latest_attempts
+
+RATIO = Unit("×", 1.0)
+MEBI = 2.0**20
+PERCENT = 0.01
+HOW_WATCHED = {
+    Method.TIMED: "each collective timed by itself, in epochs after those that count",
+    Method.PROFILED: "by the backend's profiler",
+}
+FOREST_LINE = 18
+NO_RATIO = "not above zero in a process: no ratio can be drawn of it"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many attempts ended in one way."""
+
+    name: str
+    count: int
+    bad: bool = False
+
+
+def tallies(records: Sequence[Record], pending: int) -> list[Tally]:
+    """Return how the latest attempts ended, and how many are still to come."""
+    statuses = Counter(record.status for record in latest_attempts(records))
+    failed = sum(count for status, count in statuses.items() if status not in HARMLESS)
+    return [
+        Tally("ok", statuses[Status.OK]),
+        Tally("unstable", statuses[Status.UNSTABLE]),
+        Tally("unsupported", statuses[Status.UNSUPPORTED]),
+        Tally("failed", failed, bad=failed > 0),
+        Tally("pending", pending),
+    ]
+
+
+def backends(rows: Sequence[Row]) -> list[str]:
+    """Return the backends of the table, in their usual order."""
+    return in_order(backend for row in rows for backend in row.cells)
+
+
+def findings(rows: Sequence[Row]) -> tuple[list[Verdict], Axis | None]:
+    """Return one finding a row, and the axis that their ratios share; None where no row has ratios."""
+    ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
+    timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
+    what = "time per step against the quickest" if timed else "cost against the best: a time, or the like"
+    axis = axes.logarithmic([1.0, *ends], f"{what}, × (logarithmic)", RATIO) if ends else None
+    return [_finding(index, row, axis) for index, row in enumerate(rows)], axis
+
+
+def table(rows: Sequence[Row], beside: Beside = NOTHING) -> list[Block]:
+    """Return the table: one block a piece of work, one line a figure, one value a backend."""
+    columns = backends(rows)
+    unit = device_unit(rows)
+    parallel = {f.cell_id: f for f in figures((c for row in rows for c in row.cells.values()), beside.shares)}
+    return [
+        Block(
+            row.title,
+            _anchor(index),
+            work_details(row),
+            row.verdict,
+            slot_of(row.fastest) if row.fastest else None,
+            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], beside, parallel, unit),
+            same_work(beside.parity, row),
+            row.doubts,
+        )
+        for index, row in enumerate(rows)
+    ]
+
+
+def _anchor(index: int) -> str:
+    return f"work-{index + 1}"
+
+
+def _finding(index: int, row: Row, axis: Axis | None) -> Verdict:
+    finding = Verdict(
+        row.title,
+        row.verdict,
+        slot_of(row.fastest) if row.fastest else None,
+        row.fastest is not None,
+        FOREST_LINE * (len(row.ratios) + 1) if row.ratios else 0,
+        anchor=_anchor(index),
+        caveat=next((doubt for doubt in row.doubts if doubt.startswith("TF32: ")), ""),
+    )
+    if axis is None or not row.ratios:
+        return finding
+    against = {ratio.backend: ratio.estimate for ratio in row.ratios}
+    lines = sorted({*_quickest(row), *against}, key=slot_of)
+    for line, backend in enumerate(lines):
+        y, slot = FOREST_LINE * (line + 0.5), slot_of(backend)
+        estimate = against.get(backend)
+        centre, low, high = (estimate.centre, estimate.low, estimate.high) if estimate else (1.0, None, None)
+        told = interval(low, high, centre) or ("no interval" if estimate else "the quickest")
+        strokes, marks = Interval(centre, low, high).drawn(axis, y, slot, f"{backend}: {centre:.2f}× ({told})")
+        finding.strokes.extend(strokes)
+        finding.marks.extend(marks)
+        finding.words.append(_label(backend, y, (axis.share(low or centre), axis.share(high or centre))))
+    return finding
+
+
+def _label(backend: str, y: float, ends: tuple[float, float]) -> Word:
+    """Return the backend's name beside its interval, on the side that has room."""
+    left, right = ends
+    if right > 70:
+        return Word(f"{left:.2f}%", y, backend, anchor="end", dx=-9)
+    return Word(f"{right:.2f}%", y, backend, dx=9)
+
+
+def _quickest(row: Row) -> list[str]:
+    """Return the backend that the row's ratios are drawn against; none where nothing was measured."""
+    centres = {backend: cost_of(cell) for backend, cell in row.cells.items() if cell.step_time}
+    return sorted(centres, key=lambda backend: centres[backend])[:1]
+
+
+Column = tuple[str, CellSummary | None]
+
+
+def _lines(
+    row: Row, columns: Sequence[Column], beside: Beside, parallel: Mapping[str, Figure], memory: Unit
+) -> list[Line]:
+    if any(cell.figure != STEP_TIME for cell in row.cells.values()):
+        return _task_lines(row, columns, beside)
+    predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
+    cells = [cell for _, cell in columns]
+    shares = [beside.shares.get(cell.cell_id) if cell else None for cell in cells]
+    step = "time per call" if predict else "time per step"
+    lines = [
+        Line(step, "ms", [_step_value(row, name, cell, beside) for name, cell in columns], primary=True),
+        Line("against the quickest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),
+        *statistic_lines([values(cell) if cell else {} for cell in cells]),
+        Line("share of peak", "%", [Value(*words) for words in of_measured_peak(shares)]),
+        Line("share of stated peak (MFU)", "%", [Value(*words) for words in of_stated_peak(shares)]),
+        Line("peak device memory", memory.name, [Value(*words) for words in of_device_memory(cells, memory)]),
+        *_parallel_lines([(cell, parallel.get(cell.cell_id) if cell else None) for _, cell in columns]),
+        Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
+        Line("same work", "", [_same_work_value(row, name, cell, beside) for name, cell in columns]),
+        Line("processes", "", [_endings_value(cell) for _, cell in columns]),
+    ]
+    always = {step, "smallest difference", "processes", *(one.label for one in STATISTICS if one.always)}
+    return [line for line in lines if line.name in always or line.measured]
+
+
+def _task_lines(row: Row, columns: Sequence[Column], beside: Beside) -> list[Line]:
+    """Return the lines of an external command: its primary metric, its others, its memory."""
+    primary = next(iter(row.cells.values())).figure
+    found = {name: {one.name: one for one in metrics_over(completed(cell.records))} for name, cell in columns if cell}
+    names = dict.fromkeys(name for metrics in found.values() for name in metrics if name != primary.name)
+    units = {one.name: one.unit for metrics in found.values() for one in metrics.values()}
+    return [
+        Line(
+            primary.name, primary.unit or "—", [_step_value(row, *column, beside) for column in columns], primary=True
+        ),
+        Line("against the best", "×", [_ratio_value(row, *column) for column in columns]),
+        *(Line(name, units[name] or "—", [_metric_value(found, name, *c) for c in columns]) for name in names),
+        Line("peak memory", "MiB", [_peak_memory(cell) for _, cell in columns]),
+        Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
+        Line("processes", "", [_endings_value(cell) for _, cell in columns]),
+    ]
+
+
+def _metric_value(
+    found: Mapping[str, Mapping[str, MetricSummary]], name: str, column: str, cell: CellSummary | None
+) -> Value:
+    one = found.get(column, {}).get(name)
+    if one is None or one.value is None:
+        return Value(DASH, hint=one.problem or "") if one else NOT_MEASURED
+    return Value(number(one.value), f"{plural(one.count, 'process', 'processes')}", hint=one.problem or "")
+
+
+def _parallel_lines(columns: Sequence[tuple[CellSummary | None, Figure | None]]) -> list[Line]:
+    """Return what only the FC modes have; lines of dashes for others."""
+    kinds: tuple[tuple[str, str, Callable[[Figure], Value | None]], ...] = (
+        ("share of own product", "%", _own_share),
+        ("payload a step", "MiB", _payload),
+        ("on the wire a step", "MiB", _wire),
+        ("in communication", "%", _communicating),
+        ("efficiency of workers", "%", _efficiency),
+        ("memory of a worker", "MiB", _worker_memory),
+    )
+    return [
+        Line(name, unit, [(figure and value(figure)) or NOT_MEASURED for _, figure in columns])
+        for name, unit, value in kinds
+    ]
+
+
+def _own_share(figure: Figure) -> Value | None:
+    return None if figure.share_of_own is None else Value(number(figure.share_of_own * 100))
+
+
+def _payload(figure: Figure) -> Value | None:
+    return Value(number(figure.bytes_per_step, MEBI)) if figure.bytes_per_step else None
+
+
+def _wire(figure: Figure) -> Value | None:
+    if not figure.wire_bytes_per_step:
+        return None
+    return Value(number(figure.wire_bytes_per_step, MEBI), hint="what processes send for it, without headers")
+
+
+def _communicating(figure: Figure) -> Value | None:
+    if figure.spent is None:
+        silent = figure.communication_share == 0 and figure.task.workers > 1
+        return Value("0", hint="no collective was called") if silent else None
+    hint = HOW_WATCHED[figure.spent.method]
+    if figure.spent.share < 0:
+        return Value("below 0", hint=f"{hint}; not told from nothing")
+    return Value(number(figure.spent.share * 100), hint=hint)
+
+
+def _efficiency(figure: Figure) -> Value | None:
+    found = figure.efficiency
+    if found is None:
+        return None
+    told = interval(found.low, found.high, found.centre, PERCENT) or "no interval"
+    return Value(number(found.centre, PERCENT), told, hint="throughput against that of one worker times the workers")
+
+
+def _worker_memory(figure: Figure) -> Value | None:
+    if figure.worker_memory_bytes is None or figure.task.workers == 1:
+        return None
+    aside = "of the largest" if figure.processes > 1 else f"all {figure.task.workers} in one"
+    return Value(number(figure.worker_memory_bytes, MEBI), aside, hint="peak resident memory of a process")
+
+
+def _missing(cell: CellSummary | None) -> Value:
+    """Return a dash that says why; of a cell that was not measured every other line has a plain one."""
+    if cell is None:
+        return Value(DASH, hint="no record: not planned, or still pending")
+    reasons = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
+    return Value(DASH, hint="not measured" + (f" ({reasons})" if reasons and not cell.measured else ""))
+
+
+def _step_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:
+    if cell is None or cell.step_time is None:
+        below = shown(cell.measured) if cell else None
+        return _missing(cell) if below is None else Value(number(below), "not compared", hint=NO_RATIO)
+    estimate, size = cell.step_time, MILLISECOND.size if cell.figure == STEP_TIME else 1.0
+    told = interval(estimate.low, estimate.high, estimate.centre, size)
+    doubts = cell_doubts(cell, beside)
+    return Value(
+        number(estimate.centre, size),
+        told or "no interval",
+        fastest=row.fastest == backend,
+        flag="fastest" if cell.figure == STEP_TIME else "best",
+        mark=plural(len(doubts), "doubt") if doubts else "",
+        link=doubt_anchor(cell),
+        hint="; ".join(doubts),
+    )
+
+
+def doubt_anchor(cell: CellSummary) -> str:
+    """Return the name of the place where a cell's doubts are told."""
+    return f"doubts-{cell.cell_id}"
+
+
+def _ratio_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
+    estimate = next((ratio.estimate for ratio in row.ratios if ratio.backend == backend), None)
+    if estimate:
+        told = interval(estimate.low, estimate.high, estimate.centre) or "no interval"
+        return Value(number(estimate.centre), told)
+    if row.ratios and backend in _quickest(row):
+        return Value("1", hint="the quickest: the others are divided by it")
+    return NOT_MEASURED
+
+
+def _peak_memory(cell: CellSummary | None) -> Value:
+    peak = cell.peak_host_memory_bytes if cell else None
+    return NOT_MEASURED if peak is None else Value(number(peak, MEBI))
+
+
+def _same_work_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:
+    """Return how far a backend's twin is from the others'; a dash where the row has nothing to say of it."""
+    if cell is None or cell.step_time is None:
+        return NOT_MEASURED
+    found = same_work(beside.parity, row, backend)
+    if found.standing is Standing.NOT_CHECKED:
+        return Value(DASH, hint="not checked")
+    said = "" if found.standing is Standing.AGREES else f", {found.standing}"
+    return Value(f"{found.value or DASH}{said}", hint=f"{found.figure}: {'; '.join(found.remarks)}")
+
+
+def _difference_value(cell: CellSummary | None) -> Value:
+    if cell is None or cell.smallest_difference is None:
+        return NOT_MEASURED
+    hint = f"scatter between processes {share(cell.spread)}"
+    return Value(number(cell.smallest_difference * 100), hint=hint)
+
+
+def _endings_value(cell: CellSummary | None) -> Value:
+    if cell is None:
+        return NOT_MEASURED
+    counted = Counter(record.status for record in cell.records)
+    told = ", ".join(f"{counted[status]} {status}" for status in Status if counted[status])
+    return Value(told, bad=any(status not in HARMLESS for status in counted))

@@ -1,0 +1,106 @@
+"""A small site over all stored runs: plain files that need no server and nothing from elsewhere.
+
+    DIR/index.html           every question, with a box that narrows it
+    DIR/cells/<cell>.html    one cell over time
+    DIR/runs/<run>.html      the report of a run
+
+Promise: pages appear whole or not at all, and those of runs that are no longer shown are removed. Nothing is written
+outside DIR: a path is made only from an identifier that matches its pattern.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live.page import Frame
+from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.identity import CELL_ID, RUN_ID
+from keras_matrix.records.store import Run
+from keras_matrix.uploader.opening import open_warehouse
+from keras_matrix.uploader.warehouse import LOCAL, Warehouse
+
+CELLS = "SELECT DISTINCT cell_id FROM newest_cells ORDER BY cell_id"
+NO_JEKYLL = ".nojekyll"  # GitHub Pages would otherwise leave out what begins with an underscore
+
+
+def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
+    """Write the site from the local warehouse and these runs' reports; return how many pages it has."""
+    for name in ("cells", "runs"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / NO_JEKYLL).touch()
+    warehouse = open_warehouse(LOCAL, results)
+    try:
+        cells = [name for name in _cell_ids(warehouse) if CELL_ID.fullmatch(name)]
+        empty = partial(board.empty_notice, LOCAL, results)
+        report.write(folder / "index.html", index(warehouse, {run.run_id for run in runs}, empty))
+        for cell_id in cells:
+            report.write(_page_path(folder / "cells", CELL_ID, cell_id), cell_page(warehouse, cell_id))
+    finally:
+        warehouse.close()
+    for run in runs:
+        page = (run.folder / "report.html").read_text(encoding="utf-8")
+        report.write(_page_path(folder / "runs", RUN_ID, run.run_id), page)
+    _clear(folder / "cells", set(cells))
+    _clear(folder / "runs", {run.run_id for run in runs})
+    return 1 + len(cells) + len(runs)
+
+
+def index(warehouse: Warehouse, runs: set[str], empty: Callable[[], str] = lambda: board.EMPTY) -> str:
+    """Return the page of every question; `runs` are those that have a page, `empty` explains why there is no run."""
+    stands = board.standing(warehouse)
+    asked = [one for one in questions().values() if one.name != "trend"] if stands.runs else []
+    shown = board.ask(warehouse, asked, Choice())
+    frame = Frame(
+        "All runs",
+        "Each cell as its newest run found it. A cell's name leads to its course over time.",
+        link=_links("cells/"),
+        run_link=lambda run_id: f"runs/{run_id}.html" if run_id in runs else "",
+        notices=[*stands.notices(empty), *_without_page(warehouse)],
+    )
+    return board.render(shown, frame)
+
+
+def cell_page(warehouse: Warehouse, cell_id: str) -> str:
+    """Return the page of one cell over time."""
+    shown = board.ask(warehouse, [questions()["trend"]], Choice(cell=cell_id))
+    lead = "One dot a session, with its interval between processes; a stroke upright where the level changed."
+    return board.render(shown, Frame(f"Cell {cell_id}", lead, _links(""), home="../index.html"))
+
+
+def _cell_ids(warehouse: Warehouse) -> list[str]:
+    return [str(row[0]) for row in warehouse.query(CELLS).rows]
+
+
+def _without_page(warehouse: Warehouse) -> list[str]:
+    """Return the notice on cells that cannot have a page: some program other than `uploader` sent their rows."""
+    unfit = [name for name in _cell_ids(warehouse) if not CELL_ID.fullmatch(name)]
+    if not unfit:
+        return []
+    return [
+        f"No page for {plural(len(unfit), 'cell')}: an identifier must be 16 hexadecimal digits, got {unfit[0][:80]!r}."
+    ]
+
+
+def _links(folder: str) -> Callable[[str], str]:
+    return lambda cell_id: f"{folder}{cell_id}.html" if CELL_ID.fullmatch(cell_id) else ""
+
+
+def _page_path(folder: Path, pattern: re.Pattern[str], name: str) -> Path:
+    """Return the path of a page. Raises ValueError for a name that does not match: it could lead elsewhere."""
+    if not pattern.fullmatch(name):
+        raise ValueError(f"the name of a page must match {pattern.pattern}, got {name!r}")
+    return folder / f"{name}.html"
+
+
+def _clear(folder: Path, kept: set[str]) -> None:
+    for path in folder.glob("*.html"):
+        if path.stem not in kept:
+            with suppress(OSError):
+                path.unlink()

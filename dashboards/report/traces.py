@@ -1,0 +1,102 @@
+"""The traces of a run as its page shows them: where each cell's time went, and the file that Perfetto opens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.comparison.context import ShownTrace
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.dashboards.charts.dot_plots import slot_of
+from keras_matrix.dashboards.charts.format import DASH, TIME_UNITS, number, plural, quantity, share, unit_for
+from keras_matrix.records.traces.table import Gap, Part, Table
+
+LINES = 10
+NOT_TOLD = "not told"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a table: what it is of, and its figures as text."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table of a trace: what its columns are called, and its lines."""
+
+    title: str
+    columns: tuple[str, ...]
+    lines: list[Line]
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One cell's trace; `link` leads to the file, from the page's own place."""
+
+    title: str
+    backend: str
+    slot: int
+    link: str
+    summary: str
+    grids: list[Grid]
+
+
+def sheets(rows: Sequence[Row], traces: Mapping[str, ShownTrace]) -> list[Sheet]:
+    """Return a sheet for each cell of the table that was traced."""
+    return [
+        _sheet(row.title, backend, traces[cell.cell_id])
+        for row in rows
+        for backend, cell in sorted(row.cells.items(), key=lambda item: slot_of(item[0]))
+        if cell.cell_id in traces
+    ]
+
+
+def _sheet(title: str, backend: str, trace: ShownTrace) -> Sheet:
+    table = trace.table
+    grids = [
+        _parts(table, "operation", table.by_operation),
+        _parts(table, "layer", table.by_layer),
+        _parts(table, "phase", table.by_phase),
+        # With one kind of work only, the table says nothing.
+        _parts(table, "kind", table.by_kind if len(table.by_kind) > 1 else []),
+        _gaps(table.gaps),
+    ]
+    return Sheet(title, backend, slot_of(backend), trace.link, _summary(table), [grid for grid in grids if grid.lines])
+
+
+def _summary(table: Table) -> str:
+    steps = plural(table.steps, "step") if table.steps else "no step marked"
+    workers = f", {plural(table.workers, 'worker')}" if table.workers > 1 else ""
+    each = f", {_time(table.step_time_s)} each with the profiler on" if table.steps else ""
+    gaps = f"{plural(table.gap_count, 'gap')}, {_time(table.gap_time_s)} in all"
+    device = "" if table.device == "cpu" else f" on the {table.device.upper()}"
+    overlap = table.overlap_share
+    overlapped = "" if overlap is None else f"; {share(overlap)} of the communication was overlapped by compute"
+    busy = f"an operation ran {share(table.busy_share)} of the time{device}"
+    warnings = "".join(f"; the profiler reports: {text}" for text in table.warnings)
+    return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}{warnings}"
+
+
+def _parts(table: Table, name: str, parts: Sequence[Part]) -> Grid:
+    steps = table.steps or 1
+    per = " a step" if table.steps else ""
+    lines = [
+        Line(part.name or NOT_TOLD, (share(part.share), _time(part.time_s / steps), number(part.count / steps)))
+        for part in parts[:LINES]
+    ]
+    return Grid(f"By {name}", ("share", f"time{per}", f"count{per}"), lines)
+
+
+def _gaps(gaps: Sequence[Gap]) -> Grid:
+    lines = [
+        Line(_time(gap.duration_s), (gap.before or DASH, gap.after or DASH, gap.meanwhile or DASH))
+        for gap in gaps[:LINES]
+    ]
+    return Grid("The longest gaps", ("after", "before", "meanwhile"), lines)
+
+
+def _time(value: float | None) -> str:
+    return DASH if value is None else quantity(value, unit_for([value], TIME_UNITS))

@@ -1,0 +1,168 @@
+"""What a worker's program asks of a backend: collectives, hand-overs, gradients. Everything else is `keras.ops`.
+
+Promise: with one worker no collective runs. Bytes are counted here, in one place for all backends, of every collective
+and hand-over that a program calls: at each step where it runs eagerly, once where it is traced.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from keras import ops
+from keras.backend import standardize_dtype
+
+from keras_matrix.records.fc.spec import ITEM_BYTES
+from keras_matrix.records.fc.traffic import Traffic
+
+Tensor = Any
+Loss = Callable[[Sequence[Tensor]], Tensor]
+
+
+class Axis(StrEnum):
+    """Which workers form a group: those with other rows of the batch, or those with other pieces of the weights."""
+
+    DATA = "data"
+    MODEL = "model"
+
+
+def bytes_of(x: Tensor) -> int:
+    """Return the size of an array."""
+    return int(math.prod(x.shape)) * ITEM_BYTES[standardize_dtype(x.dtype)]
+
+
+class Worker(ABC):
+    """One of `size` workers, as its program sees it; or the same one within a group of `size`, of those of `whole`."""
+
+    def __init__(self, size: int, whole: Worker | None = None) -> None:
+        self.size = size
+        self.traffic = Traffic()
+        self._whole = whole
+
+    def begin_step(self) -> None:
+        """Forget what was counted."""
+        self.traffic = Traffic()
+
+    @abstractmethod
+    def along(self, axis: Axis) -> Worker:
+        """Return this worker within its group along an axis; what that communicates is counted here."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Return the sum of all workers' x."""
+        if self.size == 1:
+            return x
+        self.count("all_reduce_bytes", x)
+        return self._all_reduce(x)
+
+    def reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
+        """Return this worker's piece, along an axis, of the sum of all workers' x."""
+        if self.size == 1:
+            return x
+        self.count("reduce_scatter_bytes", x)
+        return self._reduce_scatter(x, axis)
+
+    def all_gather(self, x: Tensor, axis: int) -> Tensor:
+        """Return all workers' pieces side by side along an axis."""
+        if self.size == 1:
+            return x
+        self.count("all_gather_bytes", x, self.size)
+        return self._all_gather(x, axis)
+
+    def scattered_sum(self, x: Tensor, axis: int) -> Tensor:
+        """Do as `reduce_scatter`, for a gradient to come back through: every worker's piece of it, gathered."""
+
+        @ops.custom_gradient  # type: ignore[untyped-decorator]
+        def scattered(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
+            def gathered(*arguments: Tensor, upstream: Tensor = None) -> Tensor:
+                return self.all_gather(arguments[0] if upstream is None else upstream, axis)
+
+            return self.reduce_scatter(x, axis), gathered
+
+        return scattered(x)
+
+    def divided_product(self, x: Tensor, weight: Tensor, axis: int) -> Tensor:
+        """Return this worker's piece, along an axis, of the product of a batch cut into columns and a weight into rows.
+
+        A gradient can come back through.
+        """
+        return self.scattered_sum(ops.matmul(x, weight), axis)
+
+    def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return this worker's loss and, for weights that all workers hold, the gradient of the sum of all losses."""
+        own, gradients = self.gradient(loss, weights)
+        return own, [self.all_reduce(gradient) for gradient in gradients]
+
+    def after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+        """Return the arrays; what is made of any of them waits until all have been made."""
+        return list(arrays) if self.size == 1 else self._after_all(arrays)
+
+    def meanwhile(self, communicate: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Begin to communicate; return what waits for it and gives the result.
+
+        Where a step is traced nothing runs yet, and what waits for what is the backend's to find. Elsewhere a backend
+        overrides this.
+        """
+        made = communicate()
+        return lambda: made
+
+    def count(self, collective: str, x: Tensor, times: int = 1) -> None:
+        """Count a collective on an array, or on as many pieces as `times` says."""
+        whole, size = self._whole or self, bytes_of(x) * times
+        found = whole.traffic
+        if self._whole is None:
+            counted = {collective: getattr(found, collective) + size}
+        else:
+            sent = Traffic(**{collective: size}).sent_bytes(self.size)
+            counted = {"group_sent_bytes": found.group_sent_bytes + whole.size // self.size * sent}
+        whole.traffic = replace(found, calls=found.calls + 1, **counted)
+
+    @abstractmethod
+    def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return this worker's loss and its gradient, by the backend's automatic differentiation."""
+
+    @abstractmethod
+    def _all_reduce(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor: ...
+
+    @abstractmethod
+    def _all_gather(self, x: Tensor, axis: int) -> Tensor: ...
+
+    def _after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+        """Do as `after_all`; an eager backend has nothing to do."""
+        return list(arrays)
+
+
+class Stage(ABC):
+    """The worker of number `rank` of `size` in a row, each of which hands on what it has made."""
+
+    def __init__(self, size: int, rank: int) -> None:
+        self.size, self.rank = size, rank
+        self.traffic = Traffic()
+
+    def begin_step(self) -> None:
+        """Forget what was counted."""
+        self.traffic = Traffic()
+
+    def send(self, x: Tensor, to: int) -> None:
+        """Hand an array to a worker; do not wait for it to be fetched."""
+        found = self.traffic
+        counted = {"handed_bytes": found.handed_bytes + bytes_of(x), "hand_overs": found.hand_overs + 1}
+        self.traffic = replace(found, **counted)
+        self._send(x, to)
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function as this backend runs it best; it communicates nothing."""
+        return function
+
+    @abstractmethod
+    def receive(self, like: Tensor, shape: tuple[int, int], source: int) -> Tensor:
+        """Return the next array that a worker hands over, of a shape, and of the type and on the device of another."""
+
+    @abstractmethod
+    def _send(self, x: Tensor, to: int) -> None: ...

@@ -1,0 +1,248 @@
+"""Faults planted on purpose, so that the program can be asked whether it sees them, and what it calls them.
+
+    slower:SHARE        every step does SHARE more floating-point work than the model's own
+    copy:MEBIBYTES      every step copies a tensor of that size
+    recompile:EVERY     every EVERY-th step the step's function is made, traced and compiled anew
+    first-epoch:SHARE   after the first epoch, and within it, matrix products that take SHARE of its time
+    variance:SHARE      as slower, by none in one half of the processes and by (1 + SHARE)**2 - 1 in the other
+
+Real work of the backend, never a sleep: it meets the machine as the model does. How much slower a step becomes depends
+on what bounds it; `runner selftest` measures that. Reads no clock but the one it is given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.models.workload import UnsupportedWorkload
+from keras_matrix.records.injected_faults import parse, scattered_share
+from keras_matrix.records.settings import Settings
+
+if TYPE_CHECKING:
+    from keras_matrix.models.workload import Built
+
+TRAINING_PER_FORWARD = 3
+SIDE = 256
+# Matrix products run at once where a fault's work is measured out in time.
+ROUND = 16
+PHASES = {"fit": "train", "predict": "predict"}
+
+Renew = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """The cell in which a fault is planted: its settings, which repeat it is, and its clock in seconds."""
+
+    settings: Settings
+    repeat: int
+    clock: Callable[[], float]
+
+
+def plant(built: Built, fault: str, where: Circumstances) -> Built:
+    """Return the workload with a fault in it.
+
+    Raises `UnknownFault`, and `UnsupportedWorkload` where the fault has no meaning for such a cell.
+    """
+    kind, value = parse(fault)
+    return PLANTERS[kind](built, value, where)
+
+
+def _slower(built: Built, share: float, where: Circumstances) -> Built:
+    if not getattr(built.model, "inputs", None):
+        raise UnsupportedWorkload("slower, variance: only a model that is a graph of layers can be given another layer")
+    passes = TRAINING_PER_FORWARD if where.settings.phase == "fit" else 1
+    step_flops = passes * where.settings.batch_size * _forward_flops(built)
+    products = max(1, round(share * step_flops / (2 * SIDE**3)))
+    return replace(built, model=_burdened(built.model, products))
+
+
+def _variance(built: Built, share: float, where: Circumstances) -> Built:
+    mine = scattered_share(share, where.repeat)
+    return _slower(built, mine, where) if mine else built
+
+
+def _copy(built: Built, mebibytes: float, where: Circumstances) -> Built:
+    from keras import ops
+
+    halves = ops.ones((2, max(1, round(mebibytes * 2**20 / 8))), "float32")
+
+    def copy(renew: Renew) -> None:
+        # Concatenation writes the whole tensor on every backend; what they call a copy may only be another name.
+        copied = ops.concatenate([halves[0], halves[1]])
+        # JAX would go on without it, and have it done when nobody looks.
+        getattr(copied, "block_until_ready", lambda: None)()
+
+    _before_each_step(built.model, where.settings.phase, copy)
+    return built
+
+
+def _recompile(built: Built, every: float, where: Circumstances) -> Built:
+    import keras
+
+    settings, model, steps = where.settings, built.model, itertools.count(1)
+    on_torch = keras.backend.backend() == "torch"
+    if settings.eager or (on_torch and settings.jit is not True and settings.league != "matched"):
+        raise UnsupportedWorkload(
+            f"recompile: not applicable: {settings.backend} runs this cell eagerly and compiles nothing; set jit: true"
+        )
+
+    def recompile(renew: Renew) -> None:
+        if next(steps) % every == 0:
+            _forget_compiled(model, settings.phase, on_torch)
+            renew()
+
+    _before_each_step(model, settings.phase, recompile)
+    return built
+
+
+def _forget_compiled(model: Any, phase: str, on_torch: bool) -> None:
+    """Make the backend compile again what it has: JAX knows a step function by its identity, torch by its code."""
+    if on_torch:
+        import torch
+
+        torch.compiler.reset()
+        return
+    plain = getattr(type(model), f"{PHASES[phase]}_step")
+    setattr(model, f"{PHASES[phase]}_step", lambda *arguments: plain(model, *arguments))
+
+
+def _first_epoch(built: Built, share: float, where: Circumstances) -> Built:
+    if where.settings.phase != "fit" or not where.settings.discard:
+        raise UnsupportedWorkload(
+            "first-epoch: needs phase: fit and a first epoch that is kept apart, discard: 1 or more; "
+            f"got phase: {where.settings.phase}, discard: {where.settings.discard}"
+        )
+    import keras
+
+    plain_fit, work, clock = built.model.fit, _Products(where.clock), where.clock
+
+    class Beginning(keras.callbacks.Callback):  # type: ignore[misc]
+        """Ahead of the callback that times epochs, so that its work falls within the first."""
+
+        begun_s = 0.0
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.begun_s = clock()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 0:
+                work.run(share * (clock() - self.begun_s))
+
+    def fit(*arguments: Any, callbacks: Any = (), **named: Any) -> Any:
+        return plain_fit(*arguments, callbacks=[Beginning(), *callbacks], **named)
+
+    built.model.fit = fit
+    return built
+
+
+class _Products:
+    """Matrix products of the backend, as many as take a given time when nothing disturbs them."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        from keras import ops
+
+        self._matrix = ops.ones((SIDE, SIDE), "float32") / SIDE
+        self._round_s = min(self._timed(clock) for _ in range(5))
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds / self._round_s)):
+            self._round()
+
+    def _timed(self, clock: Callable[[], float]) -> float:
+        begun_s = clock()
+        self._round()
+        return clock() - begun_s
+
+    def _round(self) -> None:
+        from keras import ops
+
+        grown = self._matrix
+        for _ in range(ROUND):
+            grown = ops.matmul(grown, self._matrix)
+        ops.convert_to_numpy(grown)  # waits for it
+
+
+def _before_each_step(model: Any, phase: str, work: Callable[[Renew], None]) -> None:
+    """Have `work` done before each step (or predict call); it is given what makes the step's function anew."""
+    name = f"{PHASES[phase]}_function"
+    plain_make: Callable[..., Any] = getattr(model, f"make_{name}")
+    plain: Callable[..., Any] | None = None
+
+    def stepping(*arguments: Any) -> Any:
+        work(renew)
+        assert plain is not None
+        return plain(*arguments)
+
+    def renew() -> None:
+        nonlocal plain
+        plain_make(force=True)
+        plain = getattr(model, name)
+        setattr(model, name, stepping)
+
+    def make(force: bool = False) -> Any:
+        if force or getattr(model, name) is None:
+            renew()
+        return stepping
+
+    setattr(model, f"make_{name}", make)
+
+
+def _forward_flops(built: Built) -> float:
+    """Return the FLOPs of one sample going forward, as they run.
+
+    Where they cannot be counted: two operations a weight, which is exact for dense layers and a start for others.
+    """
+    import keras
+
+    from keras_matrix.models import flops
+
+    try:
+        return float(flops.load(keras.backend.backend()).forward(built.model, built.samples(1, 0)[0]))
+    except NotImplementedError:
+        return 2.0 * float(sum(math.prod(weight.shape) for weight in built.model.trainable_weights))
+
+
+def _burdened(model: Any, products: int) -> Any:
+    """Return the same model with matrix products that change no figure behind its output, compiled alike."""
+    import keras
+    import numpy as np
+    from keras import ops
+
+    numbers = np.random.default_rng(0).normal(0, SIDE**-0.5, (SIDE, SIDE))
+
+    class Burden(keras.layers.Layer):  # type: ignore[misc]
+        """Adds to its input what is far below rounding, but takes `products` matrix products to know."""
+
+        def call(self, inputs: Any) -> Any:
+            # No weight: the model must stay the same work. It begins with the input, or a compiler would do it once.
+            matrix = ops.cast(ops.convert_to_tensor(numbers), inputs.dtype)
+            grown = matrix * (1.0 + ops.mean(ops.stop_gradient(inputs)))
+            for _ in range(products):
+                grown = ops.tanh(ops.matmul(grown, matrix))
+            return inputs + ops.cast(ops.mean(grown), inputs.dtype) * 1e-30
+
+    burdened = keras.Model(model.input, Burden()(model.outputs[0]), name=model.name)
+    burdened.compile(**_compiled_with(model))
+    return burdened
+
+
+def _compiled_with(model: Any) -> dict[str, Any]:
+    import keras
+
+    settings: dict[str, Any] = model.get_compile_config()
+    restored = keras.saving.deserialize_keras_object(settings)
+    return {key: value for key, value in restored.items() if value is not None}
+
+
+PLANTERS: dict[str, Callable[[Built, float, Circumstances], Built]] = {
+    "slower": _slower,
+    "copy": _copy,
+    "recompile": _recompile,
+    "first-epoch": _first_epoch,
+    "variance": _variance,
+}

@@ -1,0 +1,129 @@
+"""A user's own workload: `package.module:function`, called with the parameters as keyword arguments.
+
+Promise: what it returns is checked before anything is measured, and the message says what was received. An exception
+that the user's own code raises passes through as it is.
+
+The function returns `(model, x, y)`: a compiled keras.Model, and numpy arrays (or tuples, lists, dicts of them) of
+equal length.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_matrix.models.workload import Built, Request, UnsupportedWorkload
+
+
+class WorkloadNotFound(ValueError):
+    """There is no such module. Who runs the cell knows where it looked, and adds what to do."""
+
+
+def user_workload(name: str) -> Callable[[Request], Built]:
+    """The build function of `package.module:function`. Raises ValueError or TypeError when there is none."""
+    function = _imported(name)
+
+    def build(request: Request) -> Built:
+        if request.data != "synthetic":
+            raise UnsupportedWorkload(
+                f"{name}: it brings its own data, so leave data at its default. Received: data={request.data!r}"
+            )
+        try:
+            inspect.signature(function).bind(**request.params)
+        except TypeError as problem:
+            raise TypeError(f"{name}: {problem}. Received: params={request.params!r}") from None
+        return _checked(name, function(**request.params))
+
+    return build
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        raise ValueError(f"a workload of your own is written package.module:function. Received: {name!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not f"{module_name}.".startswith(f"{problem.name}."):
+            raise
+        raise _not_found(name, problem.name) from None
+    if not hasattr(module, attribute):
+        near = difflib.get_close_matches(attribute, dir(module), n=1)
+        offer = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"{name}: module {module_name!r} has no {attribute!r}{offer}")
+    function = getattr(module, attribute)
+    if not callable(function):
+        raise TypeError(f"{name}: must be a function. Received: {function!r}")
+    return function  # type: ignore[no-any-return]
+
+
+def _not_found(name: str, missing: str) -> ValueError:
+    """Return the error for a module that is missing, or missing in a package that is there."""
+    package = missing.rpartition(".")[0]
+    if not package:
+        return WorkloadNotFound(f"{name}: no module named {missing!r}")
+    found = sys.modules[package].__spec__
+    places = ", ".join((found and found.submodule_search_locations) or ()) or "a module, not a package"
+    return ValueError(f"{name}: no module named {missing!r} in {package!r} ({places})")
+
+
+def _checked(name: str, returned: object) -> Built:
+    if not isinstance(returned, tuple) or len(returned) != 3:
+        received = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type(returned).__name__
+        raise TypeError(f"{name}: must return (model, x, y). Received: {received}")
+    model, x, y = returned
+    lengths = {len(rows) for rows in (*_arrays(name, "x", x), *_arrays(name, "y", y))}
+    if len(lengths) > 1:
+        raise ValueError(f"{name}: x and y must be equally long. Received lengths: {sorted(lengths)}")
+    if lengths == {0}:
+        raise ValueError(f"{name}: x and y are empty")
+    _check_model(name, model, x)
+    length = lengths.pop()
+
+    def samples(count: int, seed: int) -> tuple[Any, Any]:
+        rows = np.arange(count) % length
+        return _taken(x, rows), _taken(y, rows)
+
+    return Built(model, samples, available_samples=length)
+
+
+def _check_model(name: str, model: Any, x: Any) -> None:
+    import keras
+
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"{name}: the model must be a keras.Model. Received: {type(model).__module__}.{_kind(model)}")
+    if not model.compiled:
+        raise ValueError(f"{name}: the model is not compiled; call model.compile(optimizer=..., loss=...)")
+    if not model.built:
+        model(_taken(x, np.arange(1)))
+
+
+def _arrays(name: str, role: str, value: Any) -> list[Any]:
+    """The numpy arrays inside `value`, checked to have rows of numbers."""
+    if isinstance(value, dict):
+        return [array for item in value.values() for array in _arrays(name, role, item)]
+    if isinstance(value, tuple | list):
+        return [array for item in value for array in _arrays(name, role, item)]
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{name}: {role} must be a numpy array. Received: {_kind(value)}")
+    if value.ndim == 0 or value.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: {role} must be rows of numbers. Received: shape {value.shape}, dtype {value.dtype}")
+    return [value]
+
+
+def _taken(value: Any, rows: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _taken(item, rows) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(_taken(item, rows) for item in value)
+    return value[rows]
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

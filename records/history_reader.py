@@ -1,0 +1,307 @@
+"""Reads from many stored runs the little that a history needs of each attempt.
+
+Promise: changes nothing and stops at nothing. What cannot be read is told as a `Problem` and passed over, since a
+history is for looking back and one torn file of last year must not hide the rest. Only what a history needs is checked;
+`records.store.Run.load` is the strict reader. A clock that stepped is told as far as the files betray it; a step
+between two runs that left no trace in the folder is not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.codec import CodecError, loads
+from keras_matrix.records.schema import SCHEMA_VERSION, Status
+from keras_matrix.records.store import RECORD_LIMIT_BYTES, RECORD_NAME, Problem, Results, Run
+from keras_matrix.records.task import Goal, Metric
+
+Wanted = Callable[[str, str, str], bool]
+Facts = tuple[tuple[str, str], ...]
+
+MACHINE_FACTS = (
+    "kernel",
+    "gpu_driver",
+    "os",
+    "cpu_model",
+    "logical_cpus",
+    "memory_bytes",
+    "container",
+    "machine_type",
+)
+RESOLVED_FACTS = (
+    "precision",
+    "jit_compile",
+    "tf32",
+    "tf32_matmul",
+    "tf32_convolution",
+    "tf32_rnn",
+    "intra_op_threads",
+    "cpus",
+    "affinity",
+    "image_data_format",
+    "parameters",
+    "steps_per_epoch",
+    "start",
+)
+RUN_TIME = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What a history needs of one attempt. `facts` are versions, machine and resolved settings, by name.
+
+    `value` is its step time in seconds; of an external command its primary metric, None where that is not above zero.
+    """
+
+    cell_id: str
+    repeat: int
+    attempt: int
+    status: Status
+    value: float | None
+    started_at: str
+    host_id: str
+    device: tuple[str, str] | None
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """One run, with the attempts at the cells that were wanted."""
+
+    run_id: str
+    root: Path
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The machines it was measured on."""
+        return frozenset(attempt.host_id for attempt in self.attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Runs, oldest first; the settings of each cell as they were stored; what was passed over, and what is doubtful.
+
+    `primaries` are, by cell, the metrics of external commands without a value.
+    """
+
+    runs: tuple[PastRun, ...]
+    settings: Mapping[str, Mapping[str, Any]]
+    primaries: Mapping[str, Metric]
+    problems: tuple[Problem, ...]
+    doubts: tuple[str, ...]
+
+
+def read(roots: Sequence[Path], wanted: Wanted | None = None) -> Past:
+    """Read the runs of these results folders.
+
+    `wanted` is asked once a cell with (cell_id, workload, backend) and chooses the cells; None takes all.
+    """
+    reader = _Reader(wanted)
+    runs: dict[str, PastRun] = {}
+    for root in roots:
+        for run in Results(root).runs():
+            if run.run_id in runs:
+                reader.doubts.append(f"{run.folder}: run {run.run_id} was read from {runs[run.run_id].root} already")
+            elif (found := reader.run(run, root)) is not None:
+                runs[run.run_id] = found
+    ordered = tuple(runs[name] for name in sorted(runs))
+    doubts = [*(d for root in roots for d in _latest_doubts(root)), *_clock_doubts(ordered), *reader.doubts]
+    return Past(ordered, reader.settings, reader.primaries, tuple(reader.problems), tuple(doubts))
+
+
+class _Reader:
+    """Reads runs one by one and keeps what they share: settings by cell, facts, and the choice of cells."""
+
+    def __init__(self, wanted: Wanted | None) -> None:
+        self._wanted = wanted
+        self._chosen: dict[str, bool] = {}
+        self._shared: dict[Facts, Facts] = {}
+        self.settings: dict[str, dict[str, Any]] = {}
+        self.primaries: dict[str, Metric] = {}
+        self.problems: list[Problem] = []
+        self.doubts: list[str] = []
+
+    def run(self, run: Run, root: Path) -> PastRun | None:
+        """Return a run's attempts; None where its session is told by another run, or it cannot be read."""
+        try:
+            about = loads((run.folder / "run.json").read_bytes())
+            names = sorted(os.listdir(run.folder / "records"))  # noqa: PTH208 - a Path a file costs as much as reading it
+        except (OSError, CodecError) as error:
+            self.problems.append(Problem(run.folder, str(error)))
+            return None
+        if reason := left_out(about):
+            self.doubts.append(f"run {run.run_id} is left out: {reason}")
+            return None
+        folder = str(run.folder / "records")
+        found = [self._attempt(f"{folder}/{name}", name, run.run_id) for name in names if not _aside(name)]
+        return PastRun(run.run_id, root, tuple(attempt for attempt in found if attempt is not None))
+
+    def _attempt(self, path: str, name: str, run_id: str) -> Attempt | None:
+        if self._chosen.get(name[:16]) is False:
+            return None
+        try:
+            data = _read_object(path, name, run_id)
+            cell_id = name[:16]
+            if cell_id not in self._chosen:
+                self._choose(cell_id, data["settings"])
+            return self._decoded(data, name) if self._chosen[cell_id] else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            what = {KeyError: "field {} is missing", TypeError: "not a record: {}", AttributeError: "not a record: {}"}
+            self.problems.append(Problem(Path(path), what.get(type(error), "{}").format(error)))
+            return None
+
+    def _choose(self, cell_id: str, settings: dict[str, Any]) -> None:
+        chosen = self._wanted is None or self._wanted(cell_id, str(settings["workload"]), str(settings["backend"]))
+        self._chosen[cell_id] = chosen
+        if chosen:
+            self.settings[cell_id] = settings
+
+    def _decoded(self, data: dict[str, Any], name: str) -> Attempt:
+        if name != f"{data['cell_id']}.{data['repeat']}.{data['attempt']}.json":
+            raise ValueError("holds the record of another attempt")
+        facts = _facts(data)
+        device = data["device"]
+        return Attempt(
+            cell_id=data["cell_id"],
+            repeat=data["repeat"],
+            attempt=data["attempt"],
+            status=Status(data["status"]),
+            value=self._value(data),
+            started_at=str(data["started_at"]),
+            host_id=str(data["machine"]["host_id"]),
+            device=(str(device["platform"]), str(device.get("model") or device["name"])) if device else None,
+            facts=self._shared.setdefault(facts, facts),
+        )
+
+    def _value(self, data: Mapping[str, Any]) -> float | None:
+        task = data.get("task")
+        if task is None:
+            return _duration(data["times"].get("step_time_s"))
+        one = next((metric for metric in task["metrics"] if metric["name"] == task["primary"]), None)
+        if one is None:
+            return None
+        primary = Metric(str(one["name"]), None, one.get("unit"), goal=Goal(one["goal"]))
+        self.primaries.setdefault(data["cell_id"], primary)
+        value = one["value"]
+        if value is None:
+            return None
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError(f"task.metrics: must hold finite numbers, got {value!r}")
+        return float(value) if value > 0 else None
+
+
+def _aside(name: str) -> bool:
+    return name.startswith(".") or name == "corrupt"
+
+
+def left_out(about: object) -> str | None:
+    """Return why a run stands for no session: another arm does.
+
+    Of the arms without a planted fault it is the runner's own Python, the first of several; where both sides were other
+    environments the last, which is the new one. A base pinned for a gate would show a history in which nothing changes.
+    """
+    if not isinstance(about, dict):
+        return "its run.json holds no object"
+    arms, arm = about.get("arms"), about.get("arm")
+    if not isinstance(arms, dict) or arm not in arms:
+        return None
+    if isinstance(arms[arm], dict) and arms[arm].get("fault"):
+        return f"the fault {arms[arm]['fault']!r} was planted in it"
+    plain = {name: one if isinstance(one, dict) else {} for name, one in arms.items()}
+    free = [name for name, one in plain.items() if not one.get("fault")]
+    teller = next((name for name in free if plain[name].get("python") is None), free[-1])
+    return None if arm == teller else f"its session is told by the arm {teller!r}, this is {arm!r}"
+
+
+def _read_object(path: str, name: str, run_id: str) -> dict[str, Any]:
+    if not RECORD_NAME.fullmatch(name):
+        raise ValueError("not the name of a record")
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - as above
+        raw = file.read(RECORD_LIMIT_BYTES + 1)
+    if len(raw) > RECORD_LIMIT_BYTES:
+        raise ValueError(f"larger than {RECORD_LIMIT_BYTES} bytes")
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    version = data["schema_version"] if isinstance(data, dict) else None
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise ValueError(f"schema version {version!r}; this runner reads up to {SCHEMA_VERSION}")
+    if data["run_id"] != run_id:
+        raise ValueError(f"run_id: must be {run_id}, the run of its folder, got {data['run_id']!r}")
+    found: dict[str, Any] = data
+    return found
+
+
+def _duration(value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"times.step_time_s: must be a positive number, got {value!r}")
+    return float(value)
+
+
+def _facts(data: Mapping[str, Any]) -> Facts:
+    versions, machine, resolved = data["versions"], data["machine"], data["resolved"] or {}
+    gpus = machine.get("gpus")
+    # Steps that a session found for itself follow from how fast it was: they explain nothing.
+    found_anew = data["settings"].get("steps_per_epoch") == "auto"
+    told = [name for name in RESOLVED_FACTS if not (found_anew and name == "steps_per_epoch")]
+    return (
+        *((name, str(version)) for name, version in versions.items()),
+        *((name, str(machine[name])) for name in MACHINE_FACTS if machine.get(name) is not None),
+        *((("gpus", ", ".join(map(str, gpus))),) if gpus else ()),
+        *((name, str(resolved[name])) for name in told if resolved.get(name) is not None),
+    )
+
+
+def _latest_doubts(root: Path) -> Iterable[str]:
+    """Tell when the link to the run begun last does not name the run that sorts last."""
+    names = [run.run_id for run in Results(root).runs()]
+    try:
+        latest = (root / "latest").readlink().name
+    except OSError:
+        return
+    if latest in names and latest[:16] < max(names)[:16]:
+        yield (
+            f"{root}: run {latest} was begun last, yet {max(names)} sorts after it: the clock went back between them; "
+            "runs are listed by the clock"
+        )
+
+
+def _clock_doubts(runs: Sequence[PastRun]) -> Iterable[str]:
+    """Tell runs whose processes began before the run, and runs that began before an earlier one's last process."""
+    last: dict[tuple[Path, str], tuple[datetime, str]] = {}
+    for run in runs:
+        begun = datetime.strptime(run.run_id[:16], RUN_TIME).replace(tzinfo=UTC)
+        for host in sorted(run.hosts):
+            times = [t for a in run.attempts if a.host_id == host and (t := _moment(a.started_at))]
+            if times and min(times) < begun:
+                yield (
+                    f"run {run.run_id}: a process began at {min(times):%Y-%m-%d %H:%M:%S}, before its run: the clock "
+                    "went back while it measured"
+                )
+            before = last.get((run.root, host))
+            if before and begun < before[0]:
+                yield (
+                    f"run {run.run_id} began before the last process of {before[1]} ({before[0]:%Y-%m-%d %H:%M:%S}): "
+                    "that one was continued later, or the clock went back; they are listed by when they began"
+                )
+            if times and (before is None or max(times) > before[0]):
+                last[run.root, host] = max(times), run.run_id
+
+
+def _moment(label: str) -> datetime | None:
+    try:
+        when = datetime.fromisoformat(label)
+    except ValueError:
+        return None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -1,0 +1,165 @@
+"""The control groups this process lies in, versions 1 and 2: where their files are, and what they limit.
+
+Promise: the tightest limit of the group and of all above it that can be seen. Inside a container only the groups from
+its own upwards to its root show; a tighter one above that root is not known here.
+Sources: cgroups(7); the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from keras_matrix.records.host.procfs import Tree, Unread, whole_number
+
+# Version 1 writes "no limit" as the largest multiple of a page that fits; no machine has 4 EiB.
+NO_LIMIT_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Where one controller's files of this process's group lie, and those of the groups above it."""
+
+    version: int
+    mount: str
+    path: str
+
+    def folders(self) -> Iterator[str]:
+        """Yield the group's own folder, then those above it up to the mount."""
+        here = PurePosixPath(self.path.lstrip("/"))
+        for part in (here, *here.parents):
+            yield str(PurePosixPath(self.mount) / part)
+
+
+def group(tree: Tree, controller: str, process: str = "self") -> Group | Unread:
+    """Return this process's group of a controller, `cpu` or `memory`, or that of another, by its number."""
+    memberships, mounts = tree.text(f"/proc/{process}/cgroup"), tree.text("/proc/self/mountinfo")
+    if isinstance(memberships, Unread):
+        return memberships
+    if isinstance(mounts, Unread):
+        return mounts
+    paths = dict(_memberships(memberships))
+    version = 1 if controller in paths else 2
+    path = paths.get(controller, paths.get(""))
+    if path is None:
+        return Unread(f"/proc/{process}/cgroup names no group for {controller}")
+    for kind, mount, root, options in _mounts(mounts):
+        if kind == ("cgroup" if version == 1 else "cgroup2") and (version == 2 or controller in options):
+            found = Group(version, mount, _below(path, root))
+            here = next(found.folders())
+            return found if tree.at(here).is_dir() else Unread(f"{here} is not there")
+    return Unread(f"no cgroup file system for {controller} is mounted")
+
+
+def quota_cpus(tree: Tree) -> float | Unread | None:
+    """Return how many CPUs' worth of time the tightest quota allows; None for no quota."""
+    found = group(tree, "cpu")
+    if isinstance(found, Unread):
+        return found
+    return _tightest(found, lambda folder: _quota(tree, found.version, folder))
+
+
+def memory_limit_bytes(tree: Tree) -> int | Unread | None:
+    """Return the tightest memory limit; None for no limit."""
+    found = group(tree, "memory")
+    if isinstance(found, Unread):
+        return found
+    name = "memory.max" if found.version == 2 else "memory.limit_in_bytes"
+    limit = _tightest(found, lambda folder: _limit(tree, f"{folder}/{name}"))
+    return int(limit) if isinstance(limit, float) else limit
+
+
+def memory_used_bytes(tree: Tree) -> int | Unread:
+    """Return what the group holds, less the page cache that the kernel would give up first."""
+    found = group(tree, "memory")
+    if isinstance(found, Unread):
+        return found
+    folder = next(found.folders())
+    used = tree.number(f"{folder}/{'memory.current' if found.version == 2 else 'memory.usage_in_bytes'}")
+    stat = tree.text(f"{folder}/memory.stat")
+    if isinstance(used, Unread) or isinstance(stat, Unread):
+        return used
+    wanted = "inactive_file" if found.version == 2 else "total_inactive_file"
+    cache = [whole_number(value) for name, _, value in map(_split, stat.splitlines()) if name == wanted]
+    return max(0, used - (cache[0] or 0)) if cache else used
+
+
+def quota_folder(tree: Tree) -> str | None:
+    """Return the folder whose `cpu.stat` counts how long this process's group was stopped by its quota."""
+    found = group(tree, "cpu")
+    return None if isinstance(found, Unread) else next(found.folders())
+
+
+def _tightest(found: Group, read: Callable[[str], float | Unread | None]) -> float | Unread | None:
+    """Return the smallest limit of the group and those above it.
+
+    A missing file is no limit: version 2's root has none, nor has a group without the controller. Of version 1 every
+    group has it. A file that is there but cannot be read makes the answer unknown.
+    """
+    told = [read(folder) for folder in found.folders()]
+    unread = [limit for limit in told if isinstance(limit, Unread) and not (limit.absent and found.version == 2)]
+    limits = [limit for limit in told if isinstance(limit, float)]
+    return unread[0] if unread else min(limits, default=None)
+
+
+def _quota(tree: Tree, version: int, folder: str) -> float | Unread | None:
+    if version == 2:
+        text = tree.text(f"{folder}/cpu.max")
+        if isinstance(text, Unread):
+            return text
+        quota, _, period = text.partition(" ")
+    else:
+        quota_us, period_us = tree.number(f"{folder}/cpu.cfs_quota_us"), tree.number(f"{folder}/cpu.cfs_period_us")
+        if isinstance(quota_us, Unread):
+            return quota_us
+        quota, period = ("max" if quota_us < 0 else str(quota_us)), str(period_us)
+    if quota == "max":
+        return None
+    used, whole = whole_number(quota), whole_number(period)
+    if used is None or not whole or used < 0 or whole < 0:
+        return Unread(f"{folder} holds {quota[:20]!r} of {period[:20]!r}, no quota")
+    return used / whole
+
+
+def _limit(tree: Tree, path: str) -> float | Unread | None:
+    text = tree.text(path)
+    if isinstance(text, Unread):
+        return text
+    if text == "max":
+        return None
+    number = whole_number(text)
+    if number is None or number < 0:
+        return Unread(f"{path} holds {text[:20]!r}, not a number")
+    return None if number >= NO_LIMIT_BYTES else float(number)
+
+
+def _memberships(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (controller, path); version 2 has the controller ''. Lines are `id:controller,controller:path`."""
+    for line in text.splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3:
+            for controller in parts[1].split(","):
+                yield controller, parts[2]
+
+
+def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Yield (type, where, root within the file system, options of the file system) of each line of mountinfo."""
+    for line in text.splitlines():
+        before, found, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if found and len(fields) >= 5 and len(kind) >= 3:
+            yield kind[0], fields[4], fields[3], kind[2].split(",")
+
+
+def _below(path: str, root: str) -> str:
+    """Return a group's path below what is mounted; the mount itself where the group lies outside of what shows."""
+    if ".." in path.split("/"):
+        return ""
+    if root == "/":
+        return path
+    return path[len(root) :] if path == root or path.startswith(f"{root}/") else ""
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    return line.partition(" ")

@@ -1,0 +1,1 @@
+"""What instruments measured: peaks, usage, work and parity."""

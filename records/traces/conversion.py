@@ -1,0 +1,158 @@
+"""From a backend's own files, one a worker and traced epoch, to one neutral trace.
+
+The clocks of several files are brought together by marks, each of which holds what the machine's monotonic clock said
+just before it was made: a mark is never early, so that the smallest difference is nearest. It does not know how far
+apart the clocks of several machines are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keras_matrix.records.traces import neutral, torch
+from keras_matrix.records.traces.neutral import Flow, Head, Kind, Point, Span
+from keras_matrix.records.traces.request import Names, TraceError
+from keras_matrix.records.traces.xspace import reader, tracks
+
+XPLANE = ".xplane.pb"
+CHROME = (".json", ".json.gz")
+# Some profilers count nanoseconds since 1970; of two such times the difference is still one that a trace may hold.
+MOST_NS = neutral.MOST_NS // 2
+MOST_WARNINGS, WARNING_CHARACTERS = 5, 300
+_NAME = re.compile(r"epoch(\d+)\.worker(\d+)\.")
+
+
+@dataclass(slots=True)
+class Part:
+    """What one file holds, in the clock of its own profiler; `clocks` pairs what that and the machine's said.
+
+    Its workers begin with `first_worker`.
+    """
+
+    spans: list[Span]
+    flows: list[Flow]
+    clocks: list[tuple[int, int]]
+    device: str
+    first_worker: int = 0
+    base_ns: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+
+def file_name(epoch: int, worker: int, ending: str) -> str:
+    """Return what the file of a worker's epoch is called."""
+    return f"epoch{epoch}.worker{worker}{ending}"
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the backend's own files of a folder, by epoch and worker."""
+    return sorted((path for path in folder.iterdir() if _NAME.match(path.name)), key=_place)
+
+
+def make(files: Sequence[Path], target: Path, backend: str, names: Names | None = None) -> Head:
+    """Make one neutral trace of these files and return what it is of. Raises `TraceError` or OSError."""
+    if not files:
+        raise TraceError(f"{target.parent}: holds no file of a profiler")
+    parts = [_part(path, names or Names()) for path in files]
+    if not any(part.spans for part in parts):
+        raise TraceError(f"{files[0]}: holds no event that a profiler left; record it again, or name another file")
+    steps = {(part.first_worker, span.step) for part in parts for span in part.spans if span.track.kind is Kind.STEPS}
+    workers = {worker for worker, _ in steps} or {0}
+    head = Head(
+        backend,
+        workers=1 + max((span.track.worker for part in parts for span in part.spans), default=0),
+        device=next((part.device for part in parts if part.device != "cpu"), "cpu"),
+        steps=len(steps) // len(workers) or None,
+        epochs=len({_place(path)[0] for path in files}),
+        warnings=_warnings(parts),
+    )
+    shifts = _shifts_ns(parts)
+    neutral.write(target, head, _spans(parts, shifts), _flows(parts, shifts))
+    return head
+
+
+def make_of(path: Path, target: Path) -> None:
+    """Make a neutral trace of one file that is anybody's, a neutral one too. Raises `TraceError` or OSError."""
+    if neutral.is_one(path):
+        neutral.write(target, neutral.head_of(path), neutral.spans(path), neutral.flows(path))
+    else:
+        make([path], target, backend_of(path))
+
+
+def backend_of(path: Path) -> str:
+    """Return whose file this is, by its name. Raises `TraceError`."""
+    if path.name.endswith(XPLANE):
+        return "xla"
+    if path.name.endswith(CHROME):
+        return "torch"
+    raise TraceError(f"{path}: must end in {', '.join((XPLANE, *CHROME))}, as profilers name their files")
+
+
+def _place(path: Path) -> tuple[int, ...]:
+    match = _NAME.match(path.name)
+    return tuple(map(int, match.groups())) if match else (0, 0)
+
+
+def _part(path: Path, names: Names) -> Part:
+    try:
+        part = _read(path, _place(path)[1], names)
+    except (LookupError, TypeError, ValueError) as error:
+        raise TraceError(f"{path}: holds a mark that no traced cell makes: {error}; record it again") from error
+    for span in part.spans:
+        if span.track.worker >= neutral.MOST_WORKERS or abs(span.start_ns) + span.duration_ns > MOST_NS:
+            told = f"{span.name!r} on device {span.track.worker} at {span.start_ns} ns for {span.duration_ns} ns"
+            raise TraceError(f"{path}: holds an event that no machine leaves: {told}; record it again")
+    return part
+
+
+def _warnings(parts: Sequence[Part]) -> list[str]:
+    """Return what the profilers themselves warned of, each text once and in a line."""
+    found = dict.fromkeys(" ".join(text.split())[:WARNING_CHARACTERS] for part in parts for text in part.warnings)
+    return [text for text in found if text][:MOST_WARNINGS]
+
+
+def _read(path: Path, worker: int, names: Names) -> Part:
+    if backend_of(path) == "torch":
+        recording = torch.read(path)
+        spans, flows = torch.spans(recording, worker)
+        return Part(spans, flows, recording.clocks, recording.device, worker, recording.base_ns)
+    profile = reader.read(path)
+    spans = tracks.spans(profile, worker, names)
+    return Part(spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings)
+
+
+def _shifts_ns(parts: Sequence[Part]) -> list[int]:
+    """Return what brings each part into one clock, which is zero where the first step begins."""
+    lags = [_lag_ns(part) for part in parts]
+    for steps_only in (True, False):
+        begins = [
+            span.start_ns - lag
+            for part, lag in zip(parts, lags, strict=True)
+            for span in part.spans
+            if not steps_only or span.track.kind is Kind.STEPS
+        ]
+        if begins:
+            return [-lag - min(begins) for lag in lags]
+    return [0] * len(parts)
+
+
+def _spans(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Span]:
+    for part, shift in zip(parts, shifts, strict=True):
+        for span in part.spans:
+            yield span._replace(start_ns=span.start_ns + shift)
+
+
+def _flows(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Flow]:
+    for part, shift in zip(parts, shifts, strict=True):
+        yield from (Flow(flow.name, _at(flow.source, shift), _at(flow.target, shift)) for flow in part.flows)
+
+
+def _lag_ns(part: Part) -> int:
+    """Return what the file's clock says more than the machine's; of a file without marks, than the first of time."""
+    return min((seen - told for seen, told in part.clocks), default=-part.base_ns)
+
+
+def _at(point: Point, shift_ns: int) -> Point:
+    return Point(point.track, point.at_ns + shift_ns)

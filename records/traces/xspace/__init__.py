@@ -1,0 +1,1 @@
+"""The profiles of JAX and TensorFlow (`XSpace`), read without their libraries."""

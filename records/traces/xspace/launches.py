@@ -1,0 +1,184 @@
+"""From what runs on a device to the step that launched it, in a file of JAX or TensorFlow.
+
+CUPTI numbers each call that launches work. The call, on the host's thread, and the kernel or copy, on the device's
+stream, hold that number as `correlation_id` (`CreateXEvent` in xla/backends/profiler/gpu/cupti_collector.cc; the
+post-processing of a session merges the calls into the plane /host:CPU). A call belongs to the step within which its
+thread is. Where another thread launches, an event that surrounds the call names who gave it the work: the consumer's
+`_ct` and `_c` are the producer's `_pt` and `_p` (tsl/profiler/lib/connected_traceme.h). TensorFlow's step returns only
+after its operations are launched, so that a call on any thread during it belongs to it.
+
+When a kernel ran never decides its step: it may run while the host is in a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_matrix.records.traces.xspace.columns import Places
+from keras_matrix.records.traces.xspace.xplane import Events, Line, Plane
+
+CORRELATION = "correlation_id"
+NO_CORRELATION = NO_STEP = -1
+# How often work is handed from one thread to another between a step and a launch, at most.
+MOST_HOPS = 8
+
+Flags = NDArray[np.bool_]
+Key = tuple[int, int]  # type and number of a connection
+
+
+class StepMark(NamedTuple):
+    """A step as it was marked on a thread; its number counts from 1."""
+
+    plane: str
+    line: int
+    start_ns: int
+    end_ns: int
+    number: int
+
+
+class Launches(NamedTuple):
+    """Numbers of calls that launched work, in ascending order, and the step of each, `NO_STEP` if not known."""
+
+    correlations: Places
+    steps: Places
+
+    def steps_of(self, correlations: Places) -> Places:
+        """Return the step that launched the work with each of these numbers, `NO_STEP` if not known."""
+        if not self.correlations.size:
+            return np.full(correlations.size, NO_STEP)
+        at = np.searchsorted(self.correlations, correlations, side="right") - 1
+        known = (at >= 0) & (self.correlations[at.clip(0)] == correlations) & (correlations != NO_CORRELATION)
+        return np.where(known, self.steps[at.clip(0)], NO_STEP)
+
+
+NO_LAUNCHES = Launches(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def launches(planes: Iterable[Plane], marks: Sequence[StepMark], synchronous: bool) -> Launches:
+    """Return the calls on these planes of hosts. Raises `Malformed`.
+
+    `synchronous` says that a step lasts until its work is launched, on whatever thread.
+    """
+    threads = [thread for plane in planes for line in plane.lines if (thread := _thread(plane, line)) is not None]
+    for thread in threads:
+        thread.take_marked([mark for mark in marks if (mark.plane, mark.line) == thread.place])
+    for _ in range(MOST_HOPS):
+        producers = _producers(threads)
+        if not sum([thread.take_consumed(producers) for thread in threads]):
+            break
+    if synchronous:
+        for thread in threads:
+            if not thread.marked:
+                thread.take_timed(marks)
+    return _sorted(threads)
+
+
+@dataclass(slots=True)
+class _Thread:
+    """What a thread launched and gave to others, in order: when, for which step, and the number of what.
+
+    `consumed` says what it was given, and the first of these within that event and the one after it, the outer first.
+    """
+
+    place: tuple[str, int]
+    starts_ns: Places
+    steps: Places
+    correlations: Places
+    produced: list[Key | None]
+    consumed: list[tuple[Key, int, int]]
+    marked: bool = False
+
+    def take_marked(self, marks: Sequence[StepMark]) -> None:
+        """Take the steps that were marked on this thread."""
+        self.marked = bool(marks)
+        self.take_timed(marks)
+
+    def take_timed(self, marks: Sequence[StepMark]) -> None:
+        """Take the step during which each call was made, where no step is known yet."""
+        for mark in marks:
+            self._take(mark.start_ns, mark.end_ns, mark.number)
+
+    def take_consumed(self, producers: dict[Key, int]) -> int:
+        """Take the steps of those who gave the work, the innermost event's last; return how many are new."""
+        before = int((self.steps == NO_STEP).sum())
+        known = self.steps != NO_STEP
+        steps = self.steps.copy()
+        for key, first, after in self.consumed:
+            if (step := producers.get(key, NO_STEP)) != NO_STEP:
+                steps[first:after] = step
+        self.steps = np.where(known, self.steps, steps)
+        return before - int((self.steps == NO_STEP).sum())
+
+    def _take(self, start_ns: int, end_ns: int, step: int) -> None:
+        first = np.searchsorted(self.starts_ns, start_ns)
+        after = np.searchsorted(self.starts_ns, end_ns)
+        these = self.steps[first:after]
+        these[these == NO_STEP] = step
+
+
+def _thread(plane: Plane, line: Line) -> _Thread | None:
+    """Return what a line has of calls and connections, None if nothing."""
+    events = line.events()
+    correlations, launched = events.numbers(CORRELATION)
+    producers, produced = _connections(events, "_pt", "_p")
+    at = np.flatnonzero(launched | produced)
+    if not at.size:
+        return None
+    at = at[np.argsort(events.start_ns[at], kind="stable")]
+    starts_ns = events.start_ns[at]
+    return _Thread(
+        (plane.name, line.number),
+        starts_ns,
+        np.full(at.size, NO_STEP),
+        np.where(launched, correlations, NO_CORRELATION)[at],
+        [producers[place] if produced[place] else None for place in at.tolist()],
+        list(_consumed(events, starts_ns)),
+    )
+
+
+def _consumed(events: Events, starts_ns: Places) -> Iterator[tuple[Key, int, int]]:
+    """Yield the connection of each consumer, and the first of these times within it and the one after it."""
+    keys, there = _connections(events, "_ct", "_c")
+    first, after = (np.searchsorted(starts_ns, times) for times in (events.start_ns, events.end_ns))
+    at = np.flatnonzero(there & (first < after))
+    order = at[np.lexsort((-events.end_ns[at], events.start_ns[at]))]
+    for place in order.tolist():
+        yield keys[place], int(first[place]), int(after[place])
+
+
+def _connections(events: Events, kind: str, number: str) -> tuple[list[Key], Flags]:
+    """Return type and number of each event's connection, and which events have one."""
+    kinds, _ = events.numbers(kind)
+    numbers, there = events.numbers(number)
+    return list(zip(kinds.tolist(), numbers.tolist(), strict=True)), there
+
+
+def _producers(threads: Iterable[_Thread]) -> dict[Key, int]:
+    """Return the step of each connection, `NO_STEP` for a number that several steps used."""
+    found: dict[Key, int] = {}
+    for key, step in _produced(threads):
+        found[key] = step if found.setdefault(key, step) == step else NO_STEP
+    return found
+
+
+def _produced(threads: Iterable[_Thread]) -> Iterator[tuple[Key, int]]:
+    for thread in threads:
+        for key, step in zip(thread.produced, thread.steps.tolist(), strict=True):
+            if key is not None and step != NO_STEP:
+                yield key, step
+
+
+def _sorted(threads: Sequence[_Thread]) -> Launches:
+    if not threads:
+        return NO_LAUNCHES
+    correlations = np.concatenate([thread.correlations for thread in threads])
+    steps = np.concatenate([thread.steps for thread in threads])
+    of_call = np.flatnonzero(correlations != NO_CORRELATION)
+    # Of several calls with one number, as a runtime's and a driver's, one whose step is known.
+    order = of_call[np.lexsort((steps[of_call], correlations[of_call]))]
+    return Launches(correlations[order], steps[order])

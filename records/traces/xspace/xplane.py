@@ -1,0 +1,347 @@
+"""JAX's and TensorFlow's own file, `*.xplane.pb`: planes (a host, a device), their lines (threads, streams), events.
+
+The layout is that of `XSpace` in tsl/profiler/protobuf/xplane.proto. JAX's own reader is there only with JAX,
+TensorFlow's only with TensorFlow, and neither hands out the programs that stand in a plane's metadata. There are
+millions of events, so that those of a line are read together, as columns: with the classes that protoc generates the
+same figures take 2.5 times the CPU time and 5 times the memory (`ci/trace_figures.py readers`, docs/traces.md), and
+protobuf would become a requirement of `records`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_matrix.records.traces.xspace import columns
+from keras_matrix.records.traces.xspace.columns import Bytes, Places
+from keras_matrix.records.traces.xspace.wire import (
+    Malformed,
+    fields,
+    number,
+    passed,
+    piece,
+    real,
+    signed,
+    text,
+    varint,
+)
+
+ERRORS, WARNINGS = 2, 3  # fields of XSpace
+METADATA_PLANE = "/host:metadata"
+# Keys as they lie in a file: a field's number, three bits to the left, and what kind of a value follows.
+EVENT = STAT = 4 << 3 | 2
+KIND, OFFSET, DURATION = 0x08, 0x10, 0x18
+WHOLE, SIGNED, NAMED = 0x18, 0x20, 0x38
+REAL, TEXT, BYTES = 0x11, 0x2A, 0x32
+VALUES = (WHOLE, SIGNED, NAMED, REAL, TEXT, BYTES)
+# A line may begin so many nanoseconds from its clock's zero; what is added to it, and what lies between two such times,
+# stays a number of 64 bits.
+MOST_NS = 1 << 61
+
+UNTOLD = -1
+
+
+class Event(NamedTuple):
+    """Something on a line, and what is told of it and of all of its name. Times in the profiler's own nanoseconds."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    kind: int
+    stats: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Plane:
+    """A host or a device, and the names its events and their statistics have."""
+
+    name: str = ""
+    lines: list[Line] = field(default_factory=list)
+    event_names: dict[int, str] = field(default_factory=dict)
+    event_stats: dict[int, tuple[memoryview, ...]] = field(default_factory=dict)
+    stat_names: dict[int, str] = field(default_factory=dict)
+    _known: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def stats_of(self, kind: int) -> dict[str, Any]:
+        """Return what is told of all events of that kind."""
+        if kind not in self._known:
+            told = map(self.stat, self.event_stats.get(kind, ()))
+            self._known[kind] = {name: value for name, value in told if name}
+        return self._known[kind]
+
+    def own_stats(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield each name of an event and what is told of all events of that name."""
+        for kind in self.event_stats:
+            yield self.event_names.get(kind, ""), self.stats_of(kind)
+
+    def stat(self, data: memoryview) -> tuple[str, Any]:
+        """Return a statistic's name, empty where it has none, and its value. Raises `IndexError` or `Malformed`."""
+        name, at, end = "", 0, len(data)
+        value: Any = None
+        while at < end:
+            key = data[at]
+            if key == KIND:
+                kind, at = varint(data, at + 1)
+                name = self.stat_names.get(kind, "")
+            elif key in (WHOLE, SIGNED, NAMED):
+                item, at = varint(data, at + 1)
+                value = self.stat_names.get(item, "") if key == NAMED else signed(item) if key == SIGNED else item
+            elif key in (TEXT, BYTES):
+                size, begin = varint(data, at + 1)
+                at = begin + size
+                value = text(data[begin:at]) if key == TEXT else data[begin:at]
+            elif key == REAL:
+                value, at = real(data[at + 1 : at + 9]), at + 9
+            else:
+                at = passed(data, at)
+        if at > end:
+            raise Malformed("a statistic breaks off")
+        return name, value
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A thread of a host or a stream of a device; its events lie in `data` from `begins` to `ends`."""
+
+    name: str
+    number: int
+    start_ns: int
+    data: memoryview
+    begins: Places
+    ends: Places
+    plane: Plane
+
+    def kinds(self) -> Places:
+        """Return the kind of each event, in the order of the file. Raises `Malformed` where one breaks off."""
+        data = columns.padded(self.data)
+        found = np.zeros(self.begins.size, np.int64)
+        # A profiler writes it first, and leaves it out where it is zero.
+        first = (data[self.begins] == KIND) & (self.begins < self.ends)
+        places = np.flatnonzero(first)
+        value, behind = columns.varints(data, self.begins[places] + 1)
+        if (behind > self.ends[places]).any():
+            raise Malformed("an event breaks off")
+        found[places] = value.astype(np.int64)
+        rest = np.flatnonzero(~first)
+        for one in columns.fields(data, self.begins[rest], self.ends[rest]):
+            its = np.flatnonzero(one.key == KIND)
+            found[rest[one.message[its]]] = one.value[its].astype(np.int64)
+        return found
+
+    def events(self, at: Places | None = None) -> Events:
+        """Return the events at these places of the line's, by default all. Raises `Malformed` where one breaks off."""
+        begins, ends = (self.begins, self.ends) if at is None else (self.begins[at], self.ends[at])
+        return Events(self, columns.padded(self.data), begins, ends)
+
+
+class Events:
+    """Events of a line, as columns. Times are whole nanoseconds of the profiler's own clock."""
+
+    kinds: Places
+    start_ns: Places
+    end_ns: Places
+
+    def __init__(self, line: Line, data: Bytes, begins: Places, ends: Places) -> None:
+        """Read all but what the statistics say. Raises `Malformed` where an event breaks off."""
+        self._line, self._data = line, data
+        found = {key: np.zeros(begins.size, np.int64) for key in (KIND, OFFSET, DURATION)}
+        stats = [(np.zeros(0, np.int64),) * 3]
+        for one in columns.fields(data, begins, ends):
+            for key, column in found.items():
+                its = one.key == key
+                column[one.message[its]] = one.value[its].astype(np.int64)
+            its = one.key == STAT
+            if its.any():
+                stats.append((one.message[its], one.value[its].astype(np.int64), one.end[its]))
+        self.kinds, offset_ps = found[KIND], found[OFFSET]
+        self.start_ns = line.start_ns + _ns(offset_ps)
+        self.end_ns = line.start_ns + _ns(offset_ps + found[DURATION].clip(0).astype(np.float64))
+        self._owners, self._begins, self._ends = map(np.concatenate, zip(*stats, strict=True))
+        self._told: _Stats | None = None
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self.kinds.size
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield them one by one. Raises `IndexError` or `Malformed` where a statistic breaks off."""
+        plane, data = self._line.plane, self._line.data
+        own: list[dict[str, Any]] = [{} for _ in range(len(self))]
+        for owner, begin, end in zip(self._owners.tolist(), self._begins.tolist(), self._ends.tolist(), strict=True):
+            name, value = plane.stat(data[begin:end])
+            if name:
+                own[owner][name] = value
+        rows = zip(self.kinds.tolist(), self.start_ns.tolist(), self.end_ns.tolist(), own, strict=True)
+        for kind, start_ns, end_ns, told in rows:
+            yield Event(plane.event_names.get(kind, ""), start_ns, end_ns, kind, plane.stats_of(kind) | told)
+
+    def numbers(self, name: str) -> tuple[Places, NDArray[np.bool_]]:
+        """Return what is told under that name, a whole number or 0, and of which events it is told."""
+        values, which = self._of_kinds(name)
+        if not all(value is None or isinstance(value, int) for value in values):
+            raise Malformed(f"{name} of an event is no whole number")
+        found = np.array([signed(value or 0) for value in values], np.int64)[which]
+        told = np.array([value is not None for value in values], np.bool_)[which]
+        stats = self._stats()
+        its = stats.named(self._line.plane, name)
+        if not np.isin(stats.key[its], (WHOLE, SIGNED)).all():
+            raise Malformed(f"{name} of an event is no whole number")
+        found[self._owners[its]], told[self._owners[its]] = stats.value[its].astype(np.int64), True
+        return found, told
+
+    def words(self, name: str) -> tuple[Places, Sequence[str]]:
+        """Return which of the words that come second is told under that name, `UNTOLD` where none is."""
+        known: dict[str, int] = {}
+        values, which = self._of_kinds(name)
+        numbers = [UNTOLD if value is None else _number_of(known, value) for value in values]
+        found = np.array(numbers, np.int64)[which]
+        stats, names = self._stats(), self._line.plane.stat_names
+        its = stats.named(self._line.plane, name)
+        key, value, end = stats.key[its], stats.value[its], stats.end[its]
+        codes = np.full(its.size, UNTOLD)
+        numbered = np.flatnonzero(key == NAMED)
+        each, which = np.unique(value[numbered], return_inverse=True)
+        codes[numbered] = np.array([_number_of(known, names.get(one, "")) for one in each.tolist()], np.int64)[which]
+        for at in np.flatnonzero(key != NAMED).tolist():
+            is_text = key[at] == TEXT
+            codes[at] = _number_of(known, text(self._line.data[int(value[at]) : end[at]]) if is_text else None)
+        found[self._owners[its]] = codes
+        return found, list(known)
+
+    def _stats(self) -> _Stats:
+        if self._told is None:
+            self._told = _stats(self._data, self._begins, self._ends)
+        return self._told
+
+    def _of_kinds(self, name: str) -> tuple[list[Any], Places]:
+        """Return what is told under that name of all events of a kind, and which of it of each event."""
+        plane = self._line.plane
+        if not plane.event_stats:
+            return [None], np.zeros(len(self), np.int64)
+        kinds, which = np.unique(self.kinds, return_inverse=True)
+        return [plane.stats_of(kind).get(name) for kind in kinds.tolist()], which
+
+
+class _Stats(NamedTuple):
+    """Statistics: the number of the name of each, the key of its value, and the value as in `columns.Fields`."""
+
+    kind: Places
+    key: Places
+    value: Places
+    end: Places
+
+    def named(self, plane: Plane, name: str) -> Places:
+        """Return which of them have that name, and a value."""
+        numbers = [number for number, one in plane.stat_names.items() if one == name]
+        return np.flatnonzero(np.isin(self.kind, numbers) & (self.key != 0))
+
+
+def planes(data: bytes) -> Iterator[Plane]:
+    """Yield the planes of a file. Raises `IndexError` or `ValueError` where it is none."""
+    for key, value in fields(memoryview(data)):
+        if key == 1:
+            yield _plane(piece(value))
+
+
+def messages(data: bytes) -> list[str]:
+    """Return the profiler's own errors and warnings, such as that it dropped events. Raises as `planes` does."""
+    return [text(value) for key, value in fields(memoryview(data)) if key in (ERRORS, WARNINGS)]
+
+
+def _plane(data: memoryview) -> Plane:
+    plane = Plane()
+    for key, value in fields(data):
+        if key == 2:
+            plane.name = text(value)
+        elif key == 3:
+            plane.lines.append(_line(piece(value), plane))
+        elif key == 4:
+            _name_event(piece(value), plane)
+        elif key == 5:
+            kind, told = _entry(piece(value))
+            plane.stat_names[kind] = next((text(item) for name, item in fields(told) if name == 2), "")
+    return plane
+
+
+def _line(data: memoryview, plane: Plane) -> Line:
+    begins, ends, others = _pieces(bytes(data))
+    named = {key: value for begin, end in others for key, value in fields(data[begin:end])}
+    name = text(named[11]) if 11 in named else text(named[2]) if 2 in named else ""
+    start_ns = signed(number(named.get(3, 0)))
+    if abs(start_ns) > MOST_NS:
+        raise Malformed(f"a line begins at {start_ns} ns")
+    return Line(name, number(named.get(1, 0)), start_ns, data, begins, ends, plane)
+
+
+def _name_event(data: memoryview, plane: Plane) -> None:
+    kind, told = _entry(data)
+    stats: list[memoryview] = []
+    for key, value in fields(told):
+        if key == 2:
+            plane.event_names[kind] = text(value)
+        elif key == 5:
+            stats.append(piece(value))
+    if stats:
+        plane.event_stats[kind] = tuple(stats)
+
+
+def _entry(data: memoryview) -> tuple[int, memoryview]:
+    """Return key and value of an entry of a map."""
+    found = dict(fields(data))
+    return number(found.get(1, 0)), piece(found.get(2, memoryview(b"")))
+
+
+def _pieces(data: bytes) -> tuple[Places, Places, list[tuple[int, int]]]:
+    """Return where the events of a line begin and end, and where its other fields do.
+
+    `wire.fields` written out: where an event lies, only the one before it tells.
+    """
+    begins, ends, others = array("q"), array("q"), []
+    begun, ended = begins.append, ends.append
+    at, end = 0, len(data)
+    while at < end:
+        if data[at] != EVENT:
+            others.append((at, at := passed(data, at)))
+            continue
+        size = data[at + 1]
+        at += 2
+        if size > 127:
+            size, at = varint(data, at - 1)
+        begun(at)
+        at += size
+        ended(at)
+    if at > end:
+        raise Malformed("a message breaks off")
+    return np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64), others
+
+
+def _stats(data: Bytes, begins: Places, ends: Places) -> _Stats:
+    found = _Stats(*(np.zeros(begins.size, np.int64) for _ in _Stats._fields))
+    for one in columns.fields(data, begins, ends):
+        is_kind = one.key == KIND
+        its = one.message[is_kind]
+        found.kind[its] = one.value[is_kind].astype(np.int64)
+        is_value = np.isin(one.key, VALUES)
+        its = one.message[is_value]
+        found.key[its] = one.key[is_value].astype(np.int64)
+        found.value[its] = one.value[is_value].astype(np.int64)
+        found.end[its] = one.end[is_value]
+    return found
+
+
+def _ns(ps: NDArray[Any]) -> Places:
+    """Return whole nanoseconds."""
+    found: Places = np.rint(ps / 1000).astype(np.int64)
+    return found
+
+
+def _number_of(known: dict[str, int], word: Any) -> int:
+    """Return the number of a word, a new one where it is not known yet. Raises `Malformed` for none."""
+    if not isinstance(word, str):
+        raise Malformed("a name that is told of an event is no text")
+    return known.setdefault(word, len(known))

@@ -1,0 +1,1 @@
+"""What checks of a device run inside a backend's process."""

@@ -1,0 +1,152 @@
+"""Finds by computing which float32 operations of a backend use TF32 on this GPU.
+
+TF32 keeps 10 of the 23 bits of float32's mantissa; GPUs of compute capability 8.0 and newer have it (NVIDIA, "CUDA C++
+Programming Guide", compute capabilities; NVIDIA A100 architecture whitepaper, "TF32"). Each probe computes the same
+operation on 1 and on 1 + 2**-12, which TF32 rounds or cuts to 1: with TF32 the two results are equal, in float32 they
+differ by about 2**-12. Settings alone do not say what happens: `NVIDIA_TF32_OVERRIDE` overrules them, PyTorch has one
+for products and others for cuDNN, and TensorFlow and JAX allow TF32 also where the GPU has none.
+
+Promise: runs after everything timed, on a GPU only, and never fails a cell: a probe that raises is None. A library that
+may use TF32 chooses a kernel by shape, so that a probe shows what it chooses for its own shapes, which are multiples of
+what tensor cores take.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_matrix.runner.cell.backends import Plug
+
+FIRST_WITH_TF32 = (8, 0)
+FINE = 1 + 2.0**-12
+# In float32 the results differ by 2**-12, times the slope of an LSTM's functions (1.2); with TF32 they are equal.
+LEAST_DIFFERENCE = 2.0**-14
+# Names of Keras's layers, some of which older versions lack.
+_CONVOLUTIONS = (
+    *(f"Conv{n}D{kind}" for n in (1, 2, 3) for kind in ("", "Transpose")),
+    *(f"{kind}Conv{n}D" for n in (1, 2) for kind in ("Depthwise", "Separable")),
+)
+_PRODUCTS = ("Dense", "EinsumDense", "Dot", "Attention", "MultiHeadAttention", "GroupQueryAttention")
+
+
+def uses_tf32(of_one: Any, of_fine: Any) -> bool | None:
+    """Return whether an operation dropped what TF32 drops, from its results for operands of 1 and of `FINE`.
+
+    None where the results say nothing: not finite, or zero.
+    """
+    one, fine = (np.asarray(values, dtype=np.float64) for values in (of_one, of_fine))
+    if not (np.isfinite(one).all() and np.isfinite(fine).all() and one.all()):
+        return None
+    return bool(np.median(np.abs(fine - one) / np.abs(one)) < LEAST_DIFFERENCE)
+
+
+def may_use_tf32(plug: Plug) -> bool | None:
+    """Return whether matrix products may use TF32: the backend's settings allow it, on a GPU that may have it."""
+    return False if _is_without_tf32(plug) else plug.tf32()
+
+
+def tf32_of(plug: Plug, jit: bool) -> dict[str, bool | None]:
+    """Return the fields of `Resolved` about TF32: of each operation, and of any; `jit` as the cell's step has it."""
+    if _is_without_tf32(plug):
+        return dict.fromkeys(("tf32", *PROBES), False)
+    found = {name: _answer(probe, plug, jit) for name, probe in PROBES.items()}
+    known = [value for value in found.values() if value is not None]
+    return {"tf32": any(known) if known else None, **found}
+
+
+def _is_without_tf32(plug: Plug) -> bool:
+    capability = plug.compute_capability()
+    return capability is not None and capability < FIRST_WITH_TF32
+
+
+def operations_of(model: Any) -> list[str]:
+    """Return which of matmul, convolution and rnn a model's layers compute; empty if a layer is not Keras's own."""
+    import keras
+
+    found = set()
+    # Not of Keras's public interface: where it is missing, the operations are not known.
+    layers: Callable[..., Any] = getattr(model, "_flatten_layers", lambda include_self: [])
+    for layer in layers(include_self=False):
+        if not type(layer).__module__.startswith("keras."):
+            return []
+        if isinstance(layer, _classes(_CONVOLUTIONS)):
+            found.add("convolution")
+        elif isinstance(layer, _classes(_PRODUCTS)):
+            found.add("matmul")
+        elif isinstance(layer, keras.layers.RNN):
+            found |= {"matmul", "rnn"}  # some backends have no fused kernel and loop over products
+    return sorted(found)
+
+
+def _classes(names: tuple[str, ...]) -> tuple[type, ...]:
+    import keras
+
+    return tuple(found for name in names if (found := getattr(keras.layers, name, None)))
+
+
+def _answer(probe: Callable[[Plug, bool], bool | None], plug: Plug, jit: bool) -> bool | None:
+    try:
+        return probe(plug, jit)
+    except Exception as error:  # noqa: BLE001 - whatever a backend raises: this fact alone is missing
+        print(f"whether TF32 is used is not known: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
+
+
+def _matmul(plug: Plug, jit: bool) -> bool | None:
+    import keras
+
+    weights = _weights((256, 256))
+    return _compared(lambda inputs: keras.ops.matmul(inputs, weights), (256, 256), plug, jit)
+
+
+def _convolution(plug: Plug, jit: bool) -> bool | None:
+    import keras
+
+    kernel = _weights((3, 3, 64, 64))
+
+    def convolve(inputs: Any) -> Any:
+        return keras.ops.conv(inputs, kernel, padding="valid", data_format="channels_last")
+
+    return _compared(convolve, (8, 32, 32, 64), plug, jit)
+
+
+def _rnn(plug: Plug, jit: bool) -> bool | None:
+    import keras
+
+    units = 64
+    layer = keras.layers.LSTM(units, recurrent_initializer="zeros", unit_forget_bias=False, dtype="float32")
+    layer.build((units, 1, units))
+    # Sums of `units` products, from 0.25 to 0.5: where the gates' functions are steep.
+    layer.cell.kernel.assign(_weights((units, 4 * units)) * (0.5 / units))
+    return _compared(layer, (units, 1, units), plug, jit and layer.supports_jit)
+
+
+PROBES: dict[str, Callable[[Plug, bool], bool | None]] = {
+    "tf32_matmul": _matmul,
+    "tf32_convolution": _convolution,
+    "tf32_rnn": _rnn,
+}
+
+
+def _compared(function: Callable[[Any], Any], shape: tuple[int, ...], plug: Plug, jit: bool) -> bool | None:
+    """Return the decision on one operation, applied to an array of ones and to one of `FINE`."""
+    import keras
+
+    results = [plug.run(function, (_float32(np.full(shape, value)),), jit) for value in (1.0, FINE)]
+    return uses_tf32(*(keras.ops.convert_to_numpy(one) for one in results))
+
+
+def _weights(shape: tuple[int, ...]) -> Any:
+    """Return weights that TF32 holds exactly: 1 and 0.5. Not all equal, which a compiler could turn into a sum."""
+    return _float32(np.where(np.arange(math.prod(shape)) % 3, 1.0, 0.5).reshape(shape))
+
+
+def _float32(values: Any) -> Any:
+    import keras
+
+    return keras.ops.convert_to_tensor(values.astype(np.float32))

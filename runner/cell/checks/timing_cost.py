@@ -1,0 +1,115 @@
+"""What timing and counting cost: our epochs against those of a bare `fit`, alternating inside one process.
+
+`python -P -m keras_matrix.runner.cell.checks.timing_cost SETTINGS TARGET SECONDS` prints one JSON line. It runs on one
+CPU with one thread: with two threads on two CPUs a pair of epochs scatters by 8 to 10 % whatever is measured, on one by
+3 %. Both sides have the same batches, steps and barriers; the bare side is what anybody would write in a callback, on
+an endless source that counts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from keras_matrix.models.registry import load
+from keras_matrix.models.workload import Request
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell import backends
+from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.clock import monotonic
+from keras_matrix.runner.cell.loop import Stretch, fit_epochs, step_time_by_doubling
+from keras_matrix.runner.cell.phases import fit_counted
+from keras_matrix.runner.cell.work.counter import Counting
+
+EPOCH_S = 0.1
+EPOCHS = 4
+LEAST_PAIRS = 20
+
+
+class Bare(keras.callbacks.Callback):  # type: ignore[misc]
+    """Two barriers and two looks at the clock."""
+
+    def __init__(self, plug: Plug) -> None:
+        super().__init__()
+        self.times_s: list[float] = []
+        self._plug = plug
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._plug.barrier(self.model)
+        self._begun_s = monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._plug.barrier(self.model)
+        self.times_s.append(monotonic() - self._begun_s)
+
+
+def log_ratios(settings: Settings, target: float, limit_s: float) -> list[float]:
+    """Return the log ratio of ours to bare of each pair, until the half-width of their mean is `target` or time is up.
+
+    Who goes first changes from pair to pair. The first epoch of every call is not counted.
+    """
+    plug = backends.load(settings.backend)
+    plug.configure(settings, None)
+    built = load(settings.workload)(Request({}, "synthetic", None))
+    model = built.model
+    resident = [plug.resident(batch) for batch in make_batches(built, settings, seed_steps(settings))]
+    source, feeder = plug.endless(resident), plug.feeder(resident)
+    step_s = step_time_by_doubling(lambda n: fit_epochs(model, source, plug, Stretch(n, 2)).times_s[1], enough_s=0.2)
+    steps = max(1, math.ceil(EPOCH_S / step_s))
+
+    def ours() -> float:
+        counting = Counting("epochs", model, steps, EPOCHS)
+        log, feed = fit_counted(counting, feeder, plug, Stretch(steps, EPOCHS))
+        assert counting.stretch(feed).updates == [steps] * EPOCHS
+        return statistics.fmean(log.times_s[1:])
+
+    def bare() -> float:
+        clock = Bare(plug)
+        model.fit(source, steps_per_epoch=steps, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[clock])
+        return statistics.fmean(clock.times_s[1:])
+
+    return _in_turn(ours, bare, target, limit_s)
+
+
+def _in_turn(ours: Callable[[], float], bare: Callable[[], float], target: float, limit_s: float) -> list[float]:
+    ours(), bare()
+    logs: list[float] = []
+    begun_s = monotonic()
+    while len(logs) < LEAST_PAIRS or (half_width(logs) > target and monotonic() - begun_s < limit_s):
+        if len(logs) % 2:
+            theirs, own = bare(), ours()
+        else:
+            own, theirs = ours(), bare()
+        logs.append(math.log(own / theirs))
+    return logs
+
+
+def half_width(logs: Sequence[float]) -> float:
+    """Return the half-width of Student's 95 % interval of a mean."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(len(logs) - 1, 0.975)) * statistics.stdev(logs) / math.sqrt(len(logs))
+
+
+def main() -> None:
+    """Measure the backend that the command line names and print what was found."""
+    settings = Settings(**json.loads(sys.argv[1]))
+    # The last CPU: the first takes most interrupts.
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    logs = log_ratios(settings, float(sys.argv[2]), float(sys.argv[3]))
+    centre, half = statistics.fmean(logs), half_width(logs)
+    low, high = math.exp(centre - half), math.exp(centre + half)
+    found = {"backend": settings.backend, "ratio": math.exp(centre), "low": low, "high": high, "pairs": len(logs)}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

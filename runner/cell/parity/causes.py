@@ -1,0 +1,132 @@
+"""What a parity twin does that the known causes of deviations depend on: noted, reported and, if requested, corrected.
+
+A cause is a mechanism: an operation that one backend is known to compute inexactly
+(`records.instruments.parity.Operation`), in any workload. `watch` notes which of them run, custom layers included,
+since it replaces the backend's own function; the operations that a twin is to correct it computes exactly. What then
+still deviates has another cause.
+
+It judges nothing: that is `analysis.parity.known_deviations`, on the host.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Collection
+from typing import Any
+
+from keras_matrix.records.instruments.parity import Facts, Operation
+
+Note = Callable[[Operation], None]
+
+
+def watch(backend: str, correct: Collection[Operation]) -> set[Operation]:
+    """Watch a backend's inexact operations from now on, and compute those in `correct` exactly.
+
+    Returns the set of those that ran, which fills as the process runs.
+    """
+    ran: set[Operation] = set()
+    if backend == "tensorflow":
+        _watch_gelu(ran.add, Operation.GELU in correct)
+        if Operation.PYTHON_FLOATS in correct:
+            _keep_python_floats()
+    if backend == "jax":
+        _watch_attention(ran.add, Operation.ATTENTION_SOFTMAX in correct)
+    return ran
+
+
+def facts(optimizer: Any, ran: Collection[Operation]) -> Facts:
+    """Return what a twin that trained with this optimizer reports."""
+    import keras
+
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    return Facts(
+        optimizer=keras_class(optimizer),
+        hyperparameters=hyperparameters(optimizer),
+        scheduled=isinstance(optimizer._learning_rate, schedule),
+        operations=sorted(ran),
+    )
+
+
+def keras_class(optimizer: Any) -> str:
+    """Return the name of Keras's class of an optimizer; of a user's subclass, that of the class it derives from."""
+    return next(kind.__name__ for kind in type(optimizer).__mro__ if kind.__module__.startswith("keras."))
+
+
+def hyperparameters(optimizer: Any) -> dict[str, float]:
+    """Return the finite numbers of an optimizer's configuration; switches and names are left out."""
+    try:
+        config = optimizer.get_config()
+    except Exception as error:  # noqa: BLE001 - whatever a user's optimizer raises: the causes that need it do not apply
+        print(f"hyperparameters not reported: {type(error).__name__}: {error}", file=sys.stderr)
+        return {}
+    numbers = {name: float(value) for name, value in config.items() if type(value) in (int, float)}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def rows_of(gradient: Any) -> Any:
+    """Return the indices of the rows of TensorFlow's sparse gradient; None for a dense one."""
+    return gradient.indices if type(gradient).__name__ == "IndexedSlices" else None
+
+
+def repeated(indices: Any) -> Any:
+    """Return how many of these indices repeat another one, as a tensor."""
+    from keras import ops
+
+    ordered = ops.sort(indices)
+    return ops.sum(ops.cast(ordered[1:] == ordered[:-1], "int32"))
+
+
+def _watch_gelu(note: Note, correct: bool) -> None:
+    """tf.nn.gelu rounds its constants to float32, whatever the type of its input."""
+    import tensorflow as tf
+
+    inexact = tf.nn.gelu
+
+    def gelu(features: Any, approximate: bool = False, name: str | None = None) -> Any:
+        note(Operation.GELU)
+        if not correct:
+            return inexact(features, approximate, name)
+        x = tf.convert_to_tensor(features)
+        if approximate:
+            return 0.5 * x * (1.0 + tf.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+        return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
+
+    tf.nn.gelu = gelu
+
+
+def _keep_python_floats() -> None:
+    """Let a Python float without a type become a tensor of float64, where TensorFlow makes one of float32."""
+    import tensorflow as tf
+
+    cast, convert = tf.cast, tf.convert_to_tensor
+
+    def exact_cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+        return cast(tf.constant(x, tf.float64) if isinstance(x, float) else x, dtype, name)
+
+    def exact_convert(value: Any, dtype: Any = None, *rest: Any, **named: Any) -> Any:
+        return convert(value, tf.float64 if dtype is None and isinstance(value, float) else dtype, *rest, **named)
+
+    tf.cast, tf.convert_to_tensor = exact_cast, exact_convert
+
+
+def _watch_attention(note: Note, correct: bool) -> None:
+    """jax.nn.dot_product_attention takes its softmax in float32, whatever the type of its input."""
+    import jax
+    from jax import numpy as jnp
+    from keras.src.backend.jax.nn import _apply_masks
+
+    inexact = jax.nn.dot_product_attention
+
+    def attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **named: Any) -> Any:
+        note(Operation.ATTENTION_SOFTMAX)
+        if not correct:
+            return inexact(query, key, value, bias, mask, **named)
+        key, value = (jnp.repeat(array, query.shape[2] // array.shape[2], axis=2) for array in (key, value))
+        scale = named.get("scale") or 1 / math.sqrt(query.shape[-1])
+        logits = jnp.einsum("BTNH,BSNH->BNTS", query, key) * scale
+        logits = logits if bias is None else logits + bias
+        weights = jax.nn.softmax(_apply_masks(logits, mask, named.get("is_causal", False)), axis=-1)
+        return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
+
+    jax.nn.dot_product_attention = attention

@@ -1,0 +1,271 @@
+"""A parity twin, inside its process: the workload with given weights, random layers off, trained a few steps, untimed.
+
+Promise: the steps are `train_on_batch`'s, compiled as the cell that is timed compiles them; gradients are those that
+reach the optimiser, and updates those that it makes. Everything here is Keras's own interface, the same on every
+backend: gradients are kept as variables of the optimiser, which Keras carries through compiled steps everywhere.
+
+It does not compare: that is `analysis.parity.deviations`, on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_matrix.models.process.float64 import keep_float64
+from keras_matrix.models.workload import Built
+from keras_matrix.records import files
+from keras_matrix.records.codec import dumps
+from keras_matrix.records.instruments.parity import Operation, Sketch, Trace, Weight, content_hash
+from keras_matrix.runner.cell import backends
+from keras_matrix.runner.cell.backends import Plug, Unsupported
+from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, Twin
+from keras_matrix.runner.cell.measure import build, configure_keras, found_versions, prove, seed_all
+from keras_matrix.runner.cell.parity.causes import facts, repeated, rows_of, watch
+
+Array = NDArray[Any]
+SKETCH_DIRECTIONS = 2
+
+# Keras's random layers and the attribute that holds their rate. Attention layers of the multi-head kind keep theirs, so
+# that they take the same path as in the timed cell; the Dropout inside them is switched off like any other.
+RATES = {
+    "Dropout": ("rate",),
+    "SpatialDropout1D": ("rate",),
+    "SpatialDropout2D": ("rate",),
+    "SpatialDropout3D": ("rate",),
+    "AlphaDropout": ("rate",),
+    "GaussianDropout": ("rate",),
+    "GaussianNoise": ("stddev",),
+    "Attention": ("dropout",),
+    "AdditiveAttention": ("dropout",),
+    "SimpleRNNCell": ("dropout", "recurrent_dropout"),
+    "LSTMCell": ("dropout", "recurrent_dropout"),
+    "GRUCell": ("dropout", "recurrent_dropout"),
+}
+# These hold a generator for the cell inside them, or for the Dropout inside them, and draw nothing themselves.
+HOLDERS = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "MultiHeadAttention", "GroupedQueryAttention")
+
+
+def run_twin(job: Job, twin: Twin) -> None:
+    """Do the twin's part and write its trace. Raises what the workload raises, or `Unsupported`."""
+    plug = backends.load(job.settings.backend)
+    plug.configure(job.settings, None)
+    configure_keras(job.settings)
+    if job.settings.precision == "float64":
+        # A timed cell is Keras as it is; here float64 is the lens that tells faults from rounding.
+        keep_float64()
+    seed_all(plug, job.settings.seed)
+    prove(plug, job.settings)
+    ran = watch(job.settings.backend, twin.correct)
+    built = build(job)
+    off, drawn = switch_off(built.model), built.model.get_weights()
+    if twin.weights is None:
+        trace = _make_weights(job, built.model)
+    else:
+        sha256 = load_weights(built.model, Path(twin.weights))
+        if twin.nudge is not None:
+            nudge(built.model, twin.nudge)
+        if twin.role == "train":
+            trace = _train(job, built, plug, sha256, Recorder(built.model, ran, twin.correct))
+            trace = replace(trace, facts=facts(built.model.optimizer, ran))
+        else:
+            trace = _forward(job, built, plug, sha256)
+    weights = [replace(weight, initial=_drawn(array)) for weight, array in zip(trace.weights, drawn, strict=True)]
+    trace = replace(trace, weights=weights, switched_off=off, versions=found_versions(plug))
+    files.replace(job.trace_path, dumps(trace))
+
+
+def switch_off(model: Any) -> list[str]:
+    """Set the rate of every random layer to 0 and return their names.
+
+    Raises `Unsupported` for a layer that draws random numbers and has no rate known here: backends draw differently,
+    so that nothing behind it could be compared.
+    """
+    off = []
+    for layer in model._flatten_layers():
+        kind = type(layer).__name__ if type(layer).__module__.startswith("keras.") else ""
+        for name in RATES.get(kind, ()):
+            if getattr(layer, name):
+                setattr(layer, name, 0.0)
+                off.append(layer.name)
+        if kind not in RATES and kind not in HOLDERS and layer._seed_generators:
+            raise Unsupported(
+                f"parity: the layer {layer.name!r} ({type(layer).__name__}) draws random numbers as it runs"
+            )
+    return sorted(set(off))
+
+
+def load_weights(model: Any, path: Path) -> str:
+    """Put the weights of `path` into the model and return the sha256 of their content. Raises ValueError."""
+    with np.load(path) as stored:
+        arrays = [stored[name] for name in sorted(stored.files)]
+    shapes = [array.shape for array in arrays]
+    wanted = [tuple(weight.shape) for weight in model.weights]
+    if shapes != wanted:
+        unlike = [(i, pair) for i, pair in enumerate(zip(shapes, wanted, strict=False)) if pair[0] != pair[1]]
+        where = f"; the first that differs is number {unlike[0][0]}: {unlike[0][1]}" if unlike else ""
+        raise ValueError(f"parity: the model has {len(wanted)} weights, {len(shapes)} were made for it{where}")
+    model.set_weights(arrays)
+    return content_hash(_bytes(arrays))
+
+
+def nudge(model: Any, seed: int) -> None:
+    """Move each weight by one unit in its last place, up or down by `seed`; what is zero stays."""
+    rng = np.random.default_rng(seed)
+    model.set_weights([_nudged(array, rng) for array in model.get_weights()])
+
+
+def _nudged(array: Array, rng: np.random.Generator) -> Array:
+    if not np.issubdtype(array.dtype, np.floating):
+        return array
+    infinity = array.dtype.type(np.inf)
+    moved = np.nextafter(array, np.where(rng.random(array.shape) < 0.5, infinity, -infinity))
+    return np.where(array == 0, array, moved)
+
+
+class Recorder:
+    """Keeps the gradients that reach a model's optimiser, in variables of that optimiser.
+
+    It adds to `ran` that rows of a gradient repeat within a batch. With that operation in `correct`, such a gradient
+    reaches the optimiser dense.
+    """
+
+    def __init__(self, model: Any, ran: set[Operation] | None = None, correct: Collection[Operation] = ()) -> None:
+        optimizer = model.optimizer
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        self._kept = [
+            optimizer.add_variable(variable.shape, dtype=variable.dtype, name=f"twin_gradient_{i}")
+            for i, variable in enumerate(model.trainable_variables)
+        ]
+        self._repeated = optimizer.add_variable((), dtype="int32", name="twin_repeated_rows")
+        self._ran = set() if ran is None else ran
+        self._dense = Operation.REPEATED_ROWS in correct
+        self._apply = optimizer.apply
+        optimizer.apply = self._recording
+
+    def _recording(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        for kept, gradient in zip(self._kept, grads, strict=True):
+            if gradient is not None:
+                # Reshaping makes TensorFlow's sparse gradient of an embedding dense.
+                kept.assign(keras.ops.reshape(gradient, kept.shape))
+            if (indices := rows_of(gradient)) is not None:
+                self._repeated.assign_add(repeated(indices))
+        if self._dense:
+            grads = [g if rows_of(g) is None else keras.ops.reshape(g, g.shape) for g in grads]
+        return self._apply(grads, trainable_variables)
+
+    def gradients(self) -> list[Array]:
+        """Return the gradients of the last step, in the order of the model's trainable variables."""
+        return [np.array(keras.ops.convert_to_numpy(kept)) for kept in self._kept]
+
+    def note_repeated_rows(self) -> None:
+        """Add to what ran, after training, that rows of some gradient repeated."""
+        if int(keras.ops.convert_to_numpy(self._repeated)):
+            self._ran.add(Operation.REPEATED_ROWS)
+
+
+def _make_weights(job: Job, model: Any) -> Trace:
+    arrays = model.get_weights()
+    np.savez(Path(job.folder) / WEIGHTS_NAME, **{f"{i:05d}": array for i, array in enumerate(arrays)})
+    return Trace(job.nonce, content_hash(_bytes(arrays)), _weights(model, None))
+
+
+def _train(job: Job, built: Built, plug: Plug, sha256: str, recorder: Recorder) -> Trace:
+    """Train the job's steps; keep the gradients of step 1, what step 2 changed, and every loss."""
+    model = built.model
+    losses: list[float | None] = []
+    arrays: dict[str, Any] = {}
+    states: list[list[Array]] = []
+    for step, batch in enumerate(make_batches(built, job.settings, seed_steps(job.settings))):
+        losses.append(_finite(model.train_on_batch(*batch, return_dict=True).get("loss")))
+        if step == 0:
+            trainable = {
+                id(variable): gradient
+                for variable, gradient in zip(model.trainable_variables, recorder.gradients(), strict=True)
+            }
+            arrays |= {f"gradient.{i}": trainable[id(w)] for i, w in enumerate(model.weights) if id(w) in trainable}
+        if step < 2:
+            states.append([np.array(array, copy=True) for array in model.get_weights()])
+    if len(states) == 2:
+        arrays |= {f"update.{i}": after - before for i, (before, after) in enumerate(zip(*states, strict=True))}
+    recorder.note_repeated_rows()
+    np.savez(Path(job.folder) / ARRAYS_NAME, **arrays)
+    plug.barrier(model)
+    return Trace(job.nonce, sha256, _weights(model, states[0]), losses)
+
+
+def _forward(job: Job, built: Built, plug: Plug, sha256: str) -> Trace:
+    """Call the model once on the first batch, uncompiled, and sketch what each layer gave."""
+    inputs = make_batches(built, job.settings, 1)[0][0]
+    sketches: list[Sketch] = []
+    call = keras.layers.Layer.__call__
+
+    def sketching(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = call(layer, *args, **kwargs)
+        sketches.extend(_sketches(layer, outputs))
+        return outputs
+
+    keras.layers.Layer.__call__ = sketching
+    try:
+        built.model(inputs, training=True)
+    finally:
+        keras.layers.Layer.__call__ = call
+    plug.wait(None)
+    return Trace(job.nonce, sha256, _weights(built.model, None), sketches=sketches)
+
+
+def _sketches(layer: Any, outputs: Any) -> Iterator[Sketch]:
+    for number, output in enumerate(keras.tree.flatten(outputs)):
+        values = _concrete(output)
+        if values is None:
+            continue
+        # Projections see what a norm does not: a transposed or shuffled output.
+        directions = np.random.default_rng(values.size).standard_normal((SKETCH_DIRECTIONS, values.size))
+        suffix = f"[{number}]" if number else ""
+        projections = [float(value) for value in directions @ values]
+        norm = float(np.linalg.norm(values))
+        if math.isfinite(norm):
+            yield Sketch((layer.path or layer.name) + suffix, values.size, norm, projections)
+
+
+def _concrete(output: Any) -> Array | None:
+    """Return an output as a flat float64 array; None for what is none, as inside a loop that a backend compiles."""
+    try:
+        return np.asarray(keras.ops.convert_to_numpy(output), np.float64).ravel()
+    except Exception:  # noqa: BLE001 - each backend has its own error for a value that is not there yet
+        return None
+
+
+def _weights(model: Any, values: list[Array] | None) -> list[Weight]:
+    trainable = {id(variable) for variable in model.trainable_variables}
+    norms: list[float | None] = [None] * len(model.weights)
+    if values is not None:
+        norms = [_finite(np.linalg.norm(value.astype(np.float64))) for value in values]
+    return [
+        Weight(weight.path, [int(size) for size in weight.shape], id(weight) in trainable, norm)
+        for weight, norm in zip(model.weights, norms, strict=True)
+    ]
+
+
+def _drawn(array: Array) -> list[float]:
+    values = array.astype(np.float64)
+    return [float(values.mean()), float(values.std())]
+
+
+def _bytes(arrays: Sequence[Array]) -> Iterator[bytes]:
+    for array in arrays:
+        yield f"{array.dtype.str}{array.shape}".encode()
+        yield np.ascontiguousarray(array).tobytes()
+
+
+def _finite(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(float(value)) else float(value)

@@ -1,0 +1,1 @@
+"""Counts the work that a cell's process really did."""

@@ -1,0 +1,257 @@
+"""Counts what a cell's process really does, so that work that was not done cannot become speed.
+
+Of each call of `fit` or epoch of predict calls: the updates that the optimizer counts, the samples that Keras's loss
+metric was taken over, and the batches drawn from the feed. Of the measured epochs as a whole: which weights changed,
+and on which platform weights and output are.
+
+Promise: nothing is read between two steps; counters are read at the end of an epoch, after its clock has stopped. All
+that reads them was imported before the workload's own code is loaded. It judges nothing: that is
+`runner.measure.work_judge`.
+
+Source of the count of samples: Keras weights each update of `Model._loss_tracker` with the batch's leading dimension.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+from keras.optimizers import LossScaleOptimizer
+
+from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
+from keras_matrix.runner.cell.backends import Feed, Plug
+from keras_matrix.runner.cell.options import MADE_BY_KERAS
+
+_to_numpy = keras.ops.convert_to_numpy
+# The methods of a model that decide what is trained or predicted, as Keras has them.
+_PHASE_METHODS = {
+    "fit": ("fit", "train_step", "make_train_function", "_train_step", "train_function"),
+    "predict": ("predict_on_batch", "predict_step", "make_predict_function", "predict_function"),
+}
+_KERAS_METHODS = {name: getattr(keras.Model, name, None) for names in _PHASE_METHODS.values() for name in names}
+
+
+def own_methods(model: Any, phase: str) -> list[str]:
+    """Return the methods that decide what this phase does and that the workload replaces, on class or object."""
+    found = []
+    for name in _PHASE_METHODS[phase]:
+        replaced = name in vars(model) and name not in MADE_BY_KERAS
+        if replaced or getattr(type(model), name, None) is not _KERAS_METHODS[name]:
+            found.append(name)
+    return found
+
+
+@dataclass(slots=True)
+class Counting:
+    """What one call of `fit` is seen to do, read at the end of each epoch. Begin it right before the call."""
+
+    name: str
+    model: Any
+    steps: int
+    epochs: int
+    updates: list[int | None] = field(default_factory=list)
+    samples: list[int | None] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    _optimizer: Any = None
+    _counter: Any = None
+    _tracker: Any = None
+    _at_first: int | None = None
+    _before: int | None = None
+    _scale_before: float | None = None
+
+    def begin(self) -> None:
+        """Take references to what counts, and read it."""
+        self._optimizer = self.model.optimizer
+        self._tracker = getattr(self.model, "_loss_tracker", None)
+        self._counter = _update_counter(self._optimizer)
+        self._read()
+        self._at_first = self._before
+
+    def epoch_begun(self) -> None:
+        """Read the counters right before the clock of an epoch starts: an update before that is not of the epoch.
+
+        The loss metric starts at 0, as Keras has it, unless the model leaves it out of its own `metrics`.
+        """
+        self._read()
+        if _integer(getattr(self._tracker, "count", None)):
+            self._tracker.reset_state()
+
+    def epoch_ended(self) -> None:
+        """Read the counters at the end of an epoch, the device idle."""
+        before, scale_before = self._before, self._scale_before
+        self._read()
+        updates = None if self._before is None else self._before - (before or 0)
+        self.updates.append(updates)
+        self.samples.append(_integer(getattr(self._tracker, "count", None)))
+        self.skipped.append(_skipped(self._optimizer, (self.steps, updates or 0), (scale_before, self._scale_before)))
+
+    def _read(self) -> None:
+        if self._counter is None:  # made by the first step
+            self._counter = _update_counter(self._optimizer)
+        self._before, self._scale_before = _integer(self._counter), _loss_scale(self._optimizer)
+
+    @property
+    def optimizer_replaced(self) -> bool:
+        """Return whether the model has another optimizer than it began with."""
+        return self.model.optimizer is not self._optimizer
+
+    def stretch(self, feed: Feed | None = None) -> WorkStretch:
+        """Return what was counted, the call being over; `feed` is what it drew its batches from."""
+        now = _integer(self._counter)
+        return WorkStretch(
+            name=self.name,
+            steps=self.steps,
+            epochs=self.epochs,
+            updates=self.updates,
+            samples=self.samples,
+            skipped_updates=self.skipped,
+            batches_drawn=feed.drawn() if feed else None,
+            lookahead=feed.lookahead if feed else None,
+            updates_outside=None if now is None else now - (self._at_first or 0) - sum(n or 0 for n in self.updates),
+        )
+
+
+def predicted(name: str, steps: int, rows: Sequence[int]) -> WorkStretch:
+    """Return what epochs of predict calls did: `rows` holds the leading dimensions of an epoch's outputs, summed."""
+    unknown: list[int | None] = [None] * len(rows)
+    return WorkStretch(name, steps, len(rows), unknown, list(rows), [0] * len(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights that training may change, and the optimizer's own variables, as checksums at one moment."""
+
+    trainable: list[int]
+    optimizer: list[int]
+
+    @staticmethod
+    def of(model: Any) -> Weights:
+        """Return the checksums now; one variable at a time is copied to the host."""
+        inner = _inner(model.optimizer)
+        own = [one for one in getattr(inner, "variables", ()) if one is not _update_counter(inner)]
+        return Weights(_checksums(model.trainable_variables), _checksums(own))
+
+    def changed_since(self, before: Weights) -> int:
+        """Return how many trainable weights differ."""
+        return sum(a != b for a, b in zip(before.trainable, self.trainable, strict=False))
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All that one process did, a stretch after another; the one called `epochs` is what the figures are of."""
+
+    stretches: list[WorkStretch] = field(default_factory=list)
+    optimizer_replaced: bool = False
+    before: Weights | None = None
+    after: Weights | None = None
+    changed_at_high_rate: bool | None = None
+
+    @property
+    def nothing_changed(self) -> bool:
+        """Return whether the epochs changed neither a weight nor the optimizer's own variables."""
+        return self.before is not None and self.before == self.after
+
+    def work_done(self, model: Any, own: list[str], platforms: tuple[Iterable[str], Iterable[str]]) -> WorkDone:
+        """Return what was done; `own` are the model's own methods, `platforms` those of its weights and its output."""
+        measured = next((one for one in self.stretches if one.name == "epochs"), None)
+        changed = state = None
+        if self.before is not None and self.after is not None:
+            changed = self.after.changed_since(self.before)
+            state = self.after.optimizer != self.before.optimizer
+        return WorkDone(
+            stretches=self.stretches,
+            updates_per_step=_per_step(measured, _with_skipped(measured) if measured else []),
+            samples_per_step=_per_step(measured, measured.samples if measured else []),
+            batches_drawn=measured.batches_drawn if measured else None,
+            skipped_updates=sum(measured.skipped_updates) if measured else None,
+            trainable_variables=len(model.trainable_variables),
+            changed_variables=changed,
+            optimizer_state_changed=state,
+            changed_at_high_rate=self.changed_at_high_rate,
+            optimizer_replaced=self.optimizer_replaced,
+            own_methods=own,
+            weight_platforms=sorted(platforms[0]),
+            output_platforms=sorted(platforms[1]),
+        )
+
+
+def platforms_of(plug: Plug, model: Any, inputs: Any) -> tuple[set[str], set[str]]:
+    """Return the platforms of the model's weights, and of its output for a batch, where that can be read."""
+    weights = plug.platforms(model.variables)
+    try:
+        outputs = plug.output(model, inputs)
+    except Exception as error:  # noqa: BLE001 - whatever a user's model raises: this fact alone is missing
+        print(f"the output's device is not known: {type(error).__name__}: {error}", file=sys.stderr)
+        return weights, set()
+    return weights, set() if outputs is None else plug.platforms(keras.tree.flatten(outputs))
+
+
+def rows_of(outputs: Any) -> int:
+    """Return the smallest leading dimension among the arrays of an output; 0 for an output that has none.
+
+    An array of one number, such as an auxiliary loss, has no rows where another has.
+    """
+    shapes = [shape for shape in (np.shape(part) for part in keras.tree.flatten(outputs)) if shape]
+    return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
+
+
+def _update_counter(optimizer: Any) -> Any:
+    """Return the variable that counts calls of `apply`, those that accumulate gradients too; None without one."""
+    return getattr(_inner(optimizer), "_iterations", None)
+
+
+def _inner(optimizer: Any) -> Any:
+    return optimizer.inner_optimizer if isinstance(optimizer, LossScaleOptimizer) else optimizer
+
+
+def _loss_scale(optimizer: Any) -> float | None:
+    if not isinstance(optimizer, LossScaleOptimizer) or not optimizer.built:
+        return None
+    return float(_to_numpy(optimizer.dynamic_scale))
+
+
+def _skipped(optimizer: Any, counts: tuple[int, int], scales: tuple[float | None, float | None]) -> int:
+    """Return how many of the steps of an epoch loss scaling skipped, given (steps, updates) and the scale around them.
+
+    Each skipped step halves the scale, each `dynamic_growth_steps` finite ones double it. 0 where the scale does not
+    explain the updates that are missing.
+    """
+    (steps, updates), (before, after) = counts, scales
+    missing = steps - updates
+    if missing <= 0 or after is None:
+        return 0
+    if after == 0:
+        return missing
+    halvings = math.log2((optimizer.initial_scale if before is None else before) / after)
+    growths = missing - halvings
+    return missing if 0 <= growths <= 1 + updates // optimizer.dynamic_growth_steps else 0
+
+
+def _per_step(stretch: WorkStretch | None, counts: Sequence[int | None]) -> float | None:
+    known = [count for count in counts if count is not None]
+    if stretch is None or not known or len(known) < len(counts):
+        return None
+    return sum(known) / (len(known) * stretch.steps)
+
+
+def _with_skipped(stretch: WorkStretch) -> list[int | None]:
+    pairs = zip(stretch.updates, stretch.skipped_updates, strict=True)
+    return [None if made is None else made + skipped for made, skipped in pairs]
+
+
+def _integer(variable: Any) -> int | None:
+    return None if variable is None else int(_to_numpy(variable))
+
+
+def _checksums(variables: Iterable[Any]) -> list[int]:
+    return [_checksum(np.ascontiguousarray(_to_numpy(one))) for one in variables]
+
+
+def _checksum(array: Any) -> int:
+    return zlib.crc32(array.reshape(-1).view(np.uint8))

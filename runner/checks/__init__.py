@@ -1,0 +1,1 @@
+"""Checks of the measurement itself: parity, roofline, preflight, the first hour on a device."""

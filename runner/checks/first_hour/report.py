@@ -1,0 +1,92 @@
+"""The report of a first hour, to be attached to an issue: Markdown for people, JSON for machines. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was run, on what, and what came of it. `about` is a line each: what it is and its value."""
+
+    subject: str
+    about: Mapping[str, str]
+    done: Sequence[Done]
+
+    @property
+    def title(self) -> str:
+        """How many of the steps that could run went as expected."""
+        ran = [one for one in self.done if one.found.outcome is not Outcome.NOT_RUN]
+        good = sum(one.found.outcome is Outcome.OK for one in ran)
+        text = f"A first hour on {self.subject}: {good} of {len(ran)} steps as expected"
+        skipped = len(self.done) - len(ran)
+        return f"{text}, {skipped} could not run" if skipped else text
+
+    def markdown(self) -> str:
+        """Return it as Markdown."""
+        return "\n\n".join(self.parts()) + "\n"
+
+    def parts(self) -> list[str]:
+        """Return its paragraphs, headings and tables."""
+        parts = [f"# {self.title}", table(("", ""), list(self.about.items())), "## Steps", self._steps()]
+        if details := [line for one in self.done for line in _details(one)]:
+            parts += ["## Details", "\n".join(details)]
+        return parts
+
+    def json(self) -> str:
+        """Return it as one JSON document."""
+        steps = [asdict(one) for one in self.done]
+        document = {"version": VERSION, "subject": self.subject, "title": self.title, "about": dict(self.about)}
+        return json.dumps({**document, "steps": steps}, indent=1, allow_nan=False) + "\n"
+
+    def _steps(self) -> str:
+        rows = [
+            (one.name, str(one.found.outcome), f"{one.duration_s:.1f} s", one.expected, one.found.summary)
+            for one in self.done
+        ]
+        return table(("step", "outcome", "time", "expected", "found"), rows)
+
+
+def read(document: Mapping[str, Any]) -> Report:
+    """Return the report that a JSON document holds. Raises KeyError, TypeError or ValueError for what is none."""
+    if document["version"] != VERSION:
+        raise ValueError(f"version: must be {VERSION}, got {document['version']!r}")
+    done = [Done(**(step | {"found": _found(**step["found"])})) for step in document["steps"]]
+    return Report(str(document["subject"]), dict(document["about"]), done)
+
+
+def _found(outcome: str, summary: str, details: Sequence[str], figures: dict[str, Any]) -> Found:
+    return Found(Outcome(outcome), summary, tuple(details), figures)
+
+
+def merged(reports: Mapping[str, Report]) -> Report:
+    """Return several reports of the same subject as one; the names tell their lines apart where they differ."""
+    about: dict[str, str] = {}
+    for name, report in reports.items():
+        for key, value in report.about.items():
+            about[key if about.get(key, value) == value else f"{key} ({name})"] = value
+    subject = next(iter(reports.values())).subject
+    return Report(subject, about, [one for report in reports.values() for one in report.done])
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; what would end a cell is escaped."""
+    lines = [head, ["---"] * len(head), *([cell(text) for text in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Return a text for a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _details(done: Done) -> list[str]:
+    """Return the details of a step as a list item each."""
+    return [f"- {done.name}: {cell(line)}" for line in done.found.details]

@@ -1,0 +1,97 @@
+"""The preflight of a plan: the problems of each cell on a GPU or TPU, known before anything is measured."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.schema import Status
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.task import Task
+from keras_matrix.runner.checks.preflight.builds import DISTRIBUTIONS, build_of
+from keras_matrix.runner.checks.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
+from keras_matrix.runner.checks.preflight.rules import Problem, gpu_problems, tpu_problems
+from keras_matrix.runner.executors.process.interpreter import installed_versions
+from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, TooFewGpus, gpus_of
+from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
+from keras_matrix.runner.host.gpus.state import has_driver
+
+TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk", "nvidia-container-cli")
+NO_TOOLKIT = Problem(
+    "container_toolkit",
+    "the NVIDIA Container Toolkit is not found on this machine, so the engine may be unable to give a container a GPU; "
+    "install it: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """The facts about this machine's GPUs and TPU; `versions` of the backends that run the cells, empty if not known.
+
+    `present` are the GPUs that the driver lists; `everywhere` are problems of every cell on a GPU.
+    """
+
+    gpus: GpuFacts | None = None
+    present: PresentGpus | Unread | None = None
+    tpus: TpuFacts | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    everywhere: tuple[Problem, ...] = ()
+
+    def problems(self, settings: Settings, task: Task | None = None) -> tuple[Problem, ...]:
+        """Return the problems of one cell, those with a status first. An external command's build is not judged."""
+        found: list[Problem] = []
+        if settings.device == "gpu" and self.gpus is not None:
+            build = None if task is not None else build_of(settings.backend, self.versions)
+            names = gpu_names(settings, self.present) if self.gpus.driver is not None else ()
+            found = [names] if isinstance(names, Problem) else gpu_problems(self.gpus, names, build)
+            found += self.everywhere
+        elif settings.device == "tpu" and self.tpus is not None:
+            found = tpu_problems(self.tpus)
+        return tuple(sorted(found, key=lambda problem: problem.status is None))
+
+    def lines(self, cells: Iterable[tuple[Settings, Task | None]]) -> list[str]:
+        """Return each problem of these cells once, as a text."""
+        return list(dict.fromkeys(str(problem) for cell in cells for problem in self.problems(*cell)))
+
+
+def preflight_of(
+    settings: Iterable[Settings], *, in_containers: bool = False, tree: Tree | None = None, library: Any = None
+) -> Preflight | None:
+    """Read the facts that these cells need; None if all of them are on the CPU: then nothing is read.
+
+    `in_containers` if each cell gets a container: its image has builds of its own, which are not judged.
+    """
+    on_device = [one for one in settings if one.device != "cpu"]
+    if not on_device:
+        return None
+    has_gpu_cells = any(one.device == "gpu" for one in on_device)
+    present = present_gpus(library) if has_gpu_cells and has_driver(tree or Tree()) else None
+    found = [gpu_names(one, present) for one in on_device]
+    names = dict.fromkeys(name for one in found if not isinstance(one, Problem) for name in one)
+    missing_toolkit = in_containers and has_gpu_cells and not any(shutil.which(name) for name in TOOLKIT)
+    return Preflight(
+        gpus=read_gpus(names, tree, library) if has_gpu_cells else None,
+        present=present,
+        tpus=read_tpus(tree) if not in_containers and any(one.device == "tpu" for one in on_device) else None,
+        versions={} if in_containers else installed(),
+        everywhere=(NO_TOOLKIT,) if missing_toolkit else (),
+    )
+
+
+def gpu_names(settings: Settings, present: PresentGpus | Unread | None) -> tuple[str, ...] | Problem:
+    """Return the GPUs of a cell by index or UUID, or why it has none or too few."""
+    try:
+        return gpus_of(settings, os.environ, present)
+    except NoGpu as error:
+        return Problem("gpu_missing", str(error), Status.DEVICE_MISMATCH)
+    except TooFewGpus as error:
+        return Problem("too_few_gpus", str(error), Status.UNSUPPORTED)
+
+
+def installed() -> dict[str, str]:
+    """Return the versions of the backends' distributions that are installed for this Python."""
+    return installed_versions(name for names in DISTRIBUTIONS.values() for name in names)

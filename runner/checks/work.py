@@ -1,0 +1,125 @@
+"""How much work the workloads of a run are: from the catalog, from kept counts, or counted in a child process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keras_matrix.records.codec import CodecError, decode
+from keras_matrix.records.instruments import work as works
+from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work, work_key
+from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.runner.checks.peaks import probe_settings
+from keras_matrix.runner.executors.probe import Probe, ProbeFailed
+from keras_matrix.runner.matrix import catalog as catalogs
+from keras_matrix.runner.matrix.catalog import Catalog
+
+MODULE = "keras_matrix.models.flops"
+# Building the largest workload takes seconds; a training step of it compiled by XLA, for the check, minutes.
+TIMEOUT_S = 1200.0
+# The first that is installed counts; torch is the one the catalog was counted with.
+COUNTERS = ("torch", "jax", "tensorflow")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Counts by `work_key`, and why there is none for some."""
+
+    works: Mapping[str, Work]
+    refused: Mapping[str, str]
+
+
+def known(results: Path, settings: Iterable[Settings]) -> dict[str, Work]:
+    """Return what is known of these workloads without counting: kept counts, else the catalog's FLOPs at defaults."""
+    catalog, source = catalogs.load(), source_digest()
+    found = {}
+    for target in _targets(settings):
+        key = work_key(target.workload, target.params)
+        work = works.read(results, key, source) or _of_catalog(catalog, target)
+        if work is not None:
+            found[key] = work
+    return found
+
+
+def count(
+    probe: Probe, results: Path, settings: Iterable[Settings], told: Callable[[str], None] = lambda line: None
+) -> Counted:
+    """Return the work of these workloads, counting in one child process what is not yet counted whole.
+
+    A user's own workload is not built here and stays unknown. Raises `StoreFailure` when a count cannot be kept.
+    """
+    settings = list(settings)
+    found, refused = known(results, settings), dict[str, str]()
+    wanted = [t for t in _targets(settings) if ":" not in t.workload and _partial(found, t)]
+    backend = next((name for name in COUNTERS if not probe.missing(name)), None)
+    if not wanted or backend is None:
+        return Counted(found, refused)
+    told(f"counting the work of {len(wanted)} workloads on {backend}")
+    try:
+        answer = _ask(probe, backend, CountOrder(wanted))
+    except ProbeFailed as error:
+        return Counted(found, {work_key(t.workload, t.params): str(error) for t in wanted})
+    source = source_digest()
+    for work in answer.works:
+        key = work_key(work.workload, work.params)
+        # Where the catalog tells the FLOPs they stand, so that a share does not depend on which backend counted here.
+        stated = found[key].forward_flops_per_sample if key in found else work.forward_flops_per_sample
+        found[key] = replace(work, forward_flops_per_sample=stated)
+        works.keep(results, key, source, found[key])
+    return Counted(found, answer.refused)
+
+
+def check(
+    probe: Probe, targets: list[Target], batch_size: int | None, told: Callable[[str], None] = lambda line: None
+) -> tuple[list[FlopCheck], dict[str, str]]:
+    """Count each target in every way on every installed backend; return the counts and what was refused."""
+    checks: list[FlopCheck] = []
+    refused: dict[str, str] = {}
+    for backend in BACKENDS:
+        if why := probe.missing(backend):
+            refused[backend] = why
+            continue
+        told(f"counting {len(targets)} workloads on {backend}")
+        try:
+            answer = _ask(probe, backend, CountOrder([], targets, batch_size))
+        except ProbeFailed as error:
+            refused[backend] = str(error)
+            continue
+        checks += answer.checks
+        refused |= {f"{backend} {key}": why for key, why in answer.refused.items()}
+    return checks, refused
+
+
+def source_digest() -> str:
+    """Return a digest of the package `models`: another source may build another model under the same name."""
+    digest = hashlib.sha256()
+    for path in sorted(catalogs.CATALOG_PATH.parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _ask(probe: Probe, backend: str, order: CountOrder) -> CountAnswer:
+    try:
+        return decode(CountAnswer, probe.ask(MODULE, order, probe_settings(backend), TIMEOUT_S), "answer")
+    except CodecError as error:
+        raise ProbeFailed(f"{MODULE} on {backend}: {error}") from error
+
+
+def _targets(settings: Iterable[Settings]) -> list[Target]:
+    found = {work_key(s.workload, s.params): Target(s.workload, dict(s.params)) for s in settings}
+    return list(found.values())
+
+
+def _partial(found: Mapping[str, Work], target: Target) -> bool:
+    work = found.get(work_key(target.workload, target.params))
+    return work is None or work.kept_elements_per_sample is None
+
+
+def _of_catalog(catalog: Catalog, target: Target) -> Work | None:
+    entry = catalog.workloads.get(target.workload)
+    rules = entry.params if entry else {}
+    if entry is None or any(name not in rules or rules[name].default != v for name, v in target.params.items()):
+        return None
+    return Work(target.workload, target.params, entry.forward_flops_per_sample)

@@ -1,0 +1,224 @@
+"""List a cell's value in every stored session and where it changed; note intended changes; measure the rule itself.
+
+runner history                                   one line a cell and machine
+runner history jax:mnist_mlp                     every session of it, with its changes
+runner history 'mnist*' --out history.html       the same as pictures
+runner history annotate 'jax:*' --run RUN --note "upgraded to keras 3.16"
+runner history --calibrate                       false alarms and delays of the rule for change points
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keras_matrix.runner.cli.options import folder
+from keras_matrix.runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keras_matrix.analysis.history.replay import Replays
+    from keras_matrix.records.annotations import Annotation
+    from keras_matrix.records.history_reader import Past, Wanted
+    from keras_matrix.records.store import Problem
+
+NAME = "history"
+HELP = "list a cell over all stored sessions, with the points at which it changed"
+ANNOTATE = "annotate"
+RUN_LENGTHS = (300, 1000, 3000)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[annotate] CELL",
+        help="a cell id or its beginning, a workload or backend:workload, or a pattern of these; default: all",
+    )
+    parser.add_argument(
+        "--results",
+        type=folder,
+        action="append",
+        metavar="FOLDER",
+        help="where results are; may be repeated; default: results",
+    )
+    parser.add_argument("--last", type=int, metavar="N", default=60, help="list the newest N sessions; default: 60")
+    parser.add_argument(
+        "--false-alarm-every",
+        type=int,
+        choices=RUN_LENGTHS,
+        default=1000,
+        metavar="SESSIONS",
+        help="average sessions until a steady cell is called changed: 300, 1000 (default) or 3000",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write a page of pictures that needs nothing else")
+    noting = parser.add_argument_group("with annotate")
+    noting.add_argument("--run", metavar="RUN", help="the run from which the intended change holds")
+    noting.add_argument("--note", metavar="TEXT", help="what was changed")
+    noting.add_argument("--withdraw", action="store_true", help="take the note of this run back")
+    measuring = parser.add_argument_group("measuring the rule")
+    measuring.add_argument("--calibrate", action="store_true", help="replay steady and shifted histories (minutes)")
+    measuring.add_argument("--seed", type=int, default=0, metavar="N", help="of the replays; default: 0")
+    measuring.add_argument("--replays", type=int, default=200, metavar="N", help="histories a figure; default: 200")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, note or measure."""
+    roots, cell = args.results or [Path("results")], _cell(args)
+    if args.words[:1] == [ANNOTATE]:
+        return _annotate(roots, cell or "", args.run, args.note)
+    if args.calibrate:
+        from keras_matrix.analysis.history.replay import Replays
+
+        replays = Replays(count=args.replays, seed=args.seed)
+        return _calibrate(roots, cell, replays, args.false_alarm_every, as_json=args.json)
+    return _list(roots, cell, _Listing(args.last, args.false_alarm_every, args.out, args.json))
+
+
+def _cell(args: argparse.Namespace) -> str | None:
+    """Return the cell or pattern that is named. Raises `UsageError` for this and for flags that do not fit together."""
+    noting = args.words[:1] == [ANNOTATE]
+    cells = args.words[1:] if noting else args.words
+    if len(cells) > 1:
+        raise UsageError(f"CELL: name one cell or pattern, got {len(cells)}: {' '.join(cells)}")
+    for flag, given in (("--run", args.run), ("--note", args.note), ("--withdraw", args.withdraw or None)):
+        if given is not None and not noting:
+            raise UsageError(f"{flag}: belongs to: runner history annotate CELL --run RUN --note TEXT")
+    if noting and not (cells and args.run and (args.note is None) == args.withdraw):
+        raise UsageError("annotate: needs CELL, --run RUN, and one of --note TEXT and --withdraw")
+    for flag, value in (("--last", args.last), ("--replays", args.replays)):
+        if value < 1:
+            raise UsageError(f"{flag}: must be 1 or more, got {value}")
+    if args.seed < 0:
+        raise UsageError(f"--seed: must be 0 or more, got {args.seed}")
+    return cells[0] if cells else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """How histories are listed: the newest `last` sessions, changes by the rule of a run length, and to what page."""
+
+    last: int
+    run_length: int
+    page: Path | None
+    as_json: bool
+
+
+def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
+    from keras_matrix.runner.cli.compare import histories as stored
+    from keras_matrix.runner.cli.render import history_lines as lines
+
+    past, problems = _read(roots, cell)
+    assessed = stored.assessed(past, roots, listing.run_length)
+    if listing.page is not None:
+        from keras_matrix.dashboards.report import history_page
+        from keras_matrix.dashboards.report import page as report
+
+        titles = [lines.title(one.history) for one in assessed]
+        report.write(
+            listing.page, history_page.render(assessed, titles, lines.remarks(assessed, past.doubts, problems))
+        )
+    if listing.as_json:
+        print(lines.as_json(assessed, past.doubts, problems))
+        return 0
+    print("\n".join(lines.listing(assessed, listing.last) if cell else lines.overview(assessed)))
+    if remarks := lines.remarks(assessed, past.doubts, problems):
+        print("\n" + "\n".join(remarks))
+    if listing.page is not None:
+        print(f"\npage: {listing.page}")
+    return 0
+
+
+def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:
+    from keras_matrix.analysis.history.replay import residuals
+    from keras_matrix.records.store import Results
+    from keras_matrix.runner.cli.compare import histories as past
+    from keras_matrix.runner.cli.compare import history_rule
+
+    there = any(Results(root).runs() for root in roots)
+    found = residuals(past.assessed(_read(roots, cell)[0], roots)) if there else []
+    figures = history_rule.measure(found, replays, run_length)
+    print(history_rule.as_json(figures) if as_json else "\n".join(history_rule.lines(figures)))
+    return 0
+
+
+def _annotate(roots: Sequence[Path], cell: str, run_id: str, text: str | None) -> int:
+    """Note that a cell was changed on purpose from a run on; without a text, withdraw that note."""
+    from keras_matrix.dashboards.charts.format import plural
+    from keras_matrix.records import annotations
+    from keras_matrix.records.annotations import Annotation, checked_note
+
+    past, _ = _read(roots, cell)
+    run = next((run for run in past.runs if run.run_id == run_id), None)
+    if run is None:
+        raise UsageError(f"--run: no run {run_id!r} in {_names(roots)}{_near(run_id, [r.run_id for r in past.runs])}")
+    if not run.attempts:
+        raise UsageError(f"CELL: run {run_id} holds no cell called {cell!r}; name a run from which the change holds")
+    try:
+        note = None if text is None else checked_note(text)
+    except ValueError as error:
+        raise UsageError(f"--note: {error}") from error
+    line = Annotation(run.run_id, sorted({a.cell_id for a in run.attempts}), sorted(run.hosts), note, cell)
+    if note is None and not _is_noted(annotations.load(run.root)[0], line):
+        raise UsageError(f"--withdraw: {cell!r} has no note at run {run.run_id} to take back")
+    annotations.append(run.root, line)
+    print(f"{'withdrawn' if note is None else 'noted'} for {plural(len(line.cells), 'cell')} from run {run.run_id} on")
+    return 0
+
+
+def _is_noted(before: list[Annotation], line: Annotation) -> bool:
+    from keras_matrix.records.annotations import in_force
+
+    return any((cell, host, line.run_id) in in_force(before) for cell in line.cells for host in line.hosts)
+
+
+def _read(roots: Sequence[Path], cell: str | None) -> tuple[Past, list[Problem]]:
+    """Return what is stored of the cells that the argument names. Raises `UsageError` where there is nothing."""
+    from keras_matrix.records import annotations
+    from keras_matrix.records import history_reader as past
+    from keras_matrix.records.store import Results
+
+    if not any(Results(root).runs() for root in roots):
+        raise UsageError(f"--results: {_names(roots)} holds no run; measure one with: runner --matrix matrix.yaml")
+    seen: set[str] = set()
+    found = past.read(roots, _choice(cell, seen))
+    if not any(run.attempts for run in found.runs):
+        if cell is None:
+            raise UsageError(f"--results: {_names(roots)} holds no readable record{_first_problem(found.problems)}")
+        raise UsageError(f"CELL: no stored cell is called {cell!r}{_near(cell, seen)}; there are {_some(seen)}")
+    return found, [*found.problems, *(problem for root in roots for problem in annotations.load(root)[1])]
+
+
+def _choice(cell: str | None, seen: set[str]) -> Wanted:
+    from fnmatch import fnmatchcase
+
+    def wanted(cell_id: str, workload: str, backend: str) -> bool:
+        names = (workload, f"{backend}:{workload}")
+        seen.add(names[1])
+        return cell is None or cell_id.startswith(cell) or any(fnmatchcase(name, cell) for name in names)
+
+    return wanted
+
+
+def _names(roots: Sequence[Path]) -> str:
+    return ", ".join(map(str, roots))
+
+
+def _near(text: str, there: set[str] | list[str]) -> str:
+    from keras_matrix.runner.matrix.grammar import near
+
+    return near(text, there)
+
+
+def _some(seen: set[str], shown: int = 12) -> str:
+    names = sorted(seen)
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
+
+def _first_problem(problems: tuple[Problem, ...]) -> str:
+    return f": {problems[0].path}: {problems[0].reason}" if problems else ""

@@ -1,0 +1,116 @@
+"""The rule for change points, measured: false alarms and delays by replay, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.analysis.history.change_points import THRESHOLDS
+from keras_matrix.analysis.history.replay import (
+    LEAST_STORED,
+    Delay,
+    Replays,
+    RunLength,
+    correlated,
+    delay,
+    heavy_tailed,
+    normal,
+    run_lengths,
+    shuffled,
+)
+from keras_matrix.records.codec import to_json
+from keras_matrix.runner.cli.render.format import columns, significant
+
+if TYPE_CHECKING:
+    from keras_matrix.analysis.history.replay import Draw
+
+SCATTERS = (0.01, 0.02, 0.05)
+SHIFTS = (0.03, 0.05, 0.10)
+MIDDLE_SCATTER = 0.02
+CORRELATION = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was measured, by the name of the kind of history."""
+
+    replays: Replays
+    run_length: int
+    stored_sessions: int
+    false_alarms: dict[str, list[RunLength]]
+    delays: dict[str, list[Delay]]
+
+
+def measure(residuals_log: Sequence[float], replays: Replays, run_length: int) -> Figures:
+    """Replay modelled histories, and the stored one shuffled where it has `LEAST_STORED` sessions."""
+    steady: dict[str, Draw] = {
+        "normal": normal(MIDDLE_SCATTER),
+        "heavy tails (t, 4 degrees)": heavy_tailed(MIDDLE_SCATTER),
+        f"neighbours alike (r {CORRELATION})": correlated(MIDDLE_SCATTER, CORRELATION),
+    }
+    moved = {f"scatter {scatter:.0%}": normal(scatter) for scatter in SCATTERS}
+    if len(residuals_log) >= LEAST_STORED:
+        steady["stored, shuffled"] = moved["stored, shuffled"] = shuffled(residuals_log)
+    return Figures(
+        replays,
+        run_length,
+        len(residuals_log),
+        {name: run_lengths(draw, list(THRESHOLDS.values()), replays) for name, draw in steady.items()},
+        {name: [delay(draw, s, THRESHOLDS[run_length], replays) for s in SHIFTS] for name, draw in moved.items()},
+    )
+
+
+def lines(figures: Figures) -> list[str]:
+    """Return the tables as people read them."""
+    replays = figures.replays
+    head = ["false alarms: steady history", *(f"{length} (threshold {h})" for length, h in THRESHOLDS.items())]
+    alarms = [head, *([name, *map(_run_length, found)] for name, found in figures.false_alarms.items())]
+    head = ["delay: shift after " + f"{replays.baseline} sessions", *(f"{shift:.0%}" for shift in SHIFTS)]
+    delays = [head, *([name, *map(_delay, found)] for name, found in figures.delays.items())]
+    stored = figures.stored_sessions
+    return [
+        f"{replays.count} replays of {replays.sessions} sessions, seed {replays.seed}",
+        "",
+        *columns(alarms),
+        "sessions to a false alarm on average, 95 % interval",
+        "",
+        *columns(delays),
+        f"sessions until it is found: median, 90th percentile; share found within {replays.watched_after}; "
+        f"threshold {THRESHOLDS[figures.run_length]}",
+        *(
+            []
+            if stored >= LEAST_STORED
+            else [f"stored history: {stored} sessions in levels long enough, {LEAST_STORED} needed"]
+        ),
+    ]
+
+
+def as_json(figures: Figures) -> str:
+    """Return the figures as one JSON document."""
+    document: dict[str, Any] = {
+        "version": 1,
+        "replays": to_json(figures.replays),
+        "thresholds": {str(length): threshold for length, threshold in THRESHOLDS.items()},
+        "delays_at_run_length": figures.run_length,
+        "shifts": list(SHIFTS),
+        "stored_sessions": figures.stored_sessions,
+        "false_alarms": {name: [to_json(one) for one in found] for name, found in figures.false_alarms.items()},
+        "delays": {name: [to_json(one) for one in found] for name, found in figures.delays.items()},
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _run_length(one: RunLength) -> str:
+    if one.mean is None or one.high is None:
+        return f"above {significant(one.low)}"
+    return f"{significant(one.mean)} ({significant(one.low)} - {significant(one.high)})"
+
+
+def _delay(one: Delay) -> str:
+    return f"{_or_later(one.median)}, {_or_later(one.p90)}; {one.share_found:.0%}"
+
+
+def _or_later(sessions: int | None) -> str:
+    return "later" if sessions is None else str(sessions)

@@ -1,0 +1,49 @@
+"""Naming one cell on the command line: by its id or the beginning of it, a workload, or both as in jax:mnist_mlp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.task import PREFIX
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.grammar import near
+
+HELP = "a cell id or its beginning, or a workload, as in mnist_mlp or jax:mnist_mlp"
+
+
+def matching(text: str, there: Mapping[str, Settings]) -> list[str]:
+    """Return the ids of the cells that a text names, of those that are there by their id."""
+    return sorted(cell for cell, settings in there.items() if cell.startswith(text) or text in _names(settings))
+
+
+def one_of(text: str, there: Mapping[str, Settings], where: str) -> str:
+    """Return the id of the one cell that a text names. Raises `UsageError` where it names none or several."""
+    found = matching(text, there)
+    if not found:
+        refuse(text, there, where)
+    if len(found) > 1:
+        ask(text, found, there)
+    return found[0]
+
+
+def ask(text: str, found: Sequence[str], there: Mapping[str, Settings]) -> None:
+    """Raise `UsageError` for a text that names several cells."""
+    from keras_matrix.runner.cli.render.format import asked
+
+    lines = [f"  {cell}  {there[cell].backend:<10}  {asked(there[cell])}" for cell in found]
+    raise UsageError("\n".join([f"CELL: {text!r} names {len(found)} cells; name one by its id:", *lines]))
+
+
+def refuse(text: str, there: Mapping[str, Settings], where: str) -> None:
+    """Raise `UsageError` for a text that names none."""
+    names = sorted({f"{settings.backend}:{settings.workload}" for settings in there.values()})
+    known = {name for settings in there.values() for name in _names(settings)}
+    raise UsageError(
+        f"CELL: no cell of {where} is called {text!r}{near(text, sorted(known))}; there are {', '.join(names)}"
+    )
+
+
+def _names(settings: Settings) -> set[str]:
+    plain = {settings.workload, settings.workload.removeprefix(PREFIX)}
+    return plain | {f"{settings.backend}:{name}" for name in plain}

@@ -1,0 +1,83 @@
+"""List the workloads with their shapes, parameter count and forward FLOPs, or the parameters of one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.catalog import Catalog
+
+NAME = "list"
+HELP = "list the workloads"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument("workload", nargs="?", help="show this one with its parameters")
+    parser.add_argument("--json", action="store_true", help="print the catalog itself")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the catalog."""
+    from keras_matrix.runner.matrix import catalog
+
+    if args.json:
+        print(json.dumps(json.loads(catalog.CATALOG_PATH.read_text(encoding="utf-8")), indent=1))
+        return 0
+    known = catalog.load()
+    print("\n".join(_one(known, args.workload) if args.workload else _all(known)))
+    return 0
+
+
+def _all(known: Catalog) -> list[str]:
+    from keras_matrix.runner.cli.render.format import columns, count
+
+    rows = [["workload", "batch", "input", "output", "parameters", "FLOPs/sample", "what it is"]]
+    rows += [
+        [
+            w.name,
+            str(w.batch_size),
+            _shape(w.input_shape),
+            _shape(w.output_shape),
+            count(w.parameters),
+            count(w.forward_flops_per_sample),
+            w.summary,
+        ]
+        for w in known.workloads.values()
+    ]
+    return columns(rows, right=frozenset({1, 4, 5}))
+
+
+def _one(known: Catalog, name: str) -> list[str]:
+    from keras_matrix.runner.cli.render.format import count
+    from keras_matrix.runner.errors import UsageError
+    from keras_matrix.runner.matrix.grammar import near
+
+    found = known.workloads.get(name)
+    if found is None:
+        raise UsageError(
+            f"workload: must be one of {', '.join(known.workloads)}, got {name!r}{near(name, known.workloads)}"
+        )
+    lines = [
+        f"{found.name}: {found.summary}",
+        f"  batch size {found.batch_size}, samples {found.samples}, data {', '.join(found.data)}",
+        f"  input {_shape(found.input_shape)}, output {_shape(found.output_shape)}",
+        f"  {count(found.parameters)} parameters, {count(found.forward_flops_per_sample)} forward FLOPs a sample",
+        f"  {found.optimizer}, {found.loss}",
+    ]
+    lines += [
+        f"  {key}: {rule.words()}, default {rule.default}  ({rule.meaning})" for key, rule in found.params.items()
+    ]
+    lines += [f"  corrected: {text}" for text in found.corrections]
+    return lines
+
+
+def _shape(shape: object) -> str:
+    """Return a shape as `224x224x3`; several inputs as a sum."""
+    if not isinstance(shape, list):
+        return "-"
+    if shape and isinstance(shape[0], list):
+        return " + ".join(_shape(part) for part in shape)
+    return "x".join(map(str, shape)) or "scalar"

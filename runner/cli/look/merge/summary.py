@@ -1,0 +1,116 @@
+"""What a merged table says above all else: which runs it is of, what was left out, and what to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.runner.cli.look.merge import commands
+from keras_matrix.runner.executors.supervise.output import printable
+
+if TYPE_CHECKING:
+    from keras_matrix.analysis.comparison.merge import Merge, MergedRun, MergeSummary
+    from keras_matrix.records.schema import Record
+    from keras_matrix.runner.cli.look.merge.choice import MergeReader
+
+
+def merge_summary(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> MergeSummary:
+    """Return what is printed above the table: the runs, what was left out, what to measure."""
+    from keras_matrix.analysis.comparison.merge import MergeSummary
+
+    runs = tuple(
+        _merged_run(reader, name, [r for r in records if merge.runs[r.settings.backend] == name])
+        for name in merge.run_ids
+    )
+    lines = [*_left_out_lines(reader, merge, records), *(f"note: {note}" for note in _notes(reader, merge))]
+    about, (device, service) = reader.abouts[merge.reference], _where(merge, records)
+    separate = len(runs) > 1
+    command = commands.alternating(about, device, service=service) if separate else None
+    return MergeSummary(runs, tuple(lines), command)
+
+
+def _merged_run(reader: MergeReader, name: str, records: Sequence[Record]) -> MergedRun:
+    from keras_matrix.analysis.comparison.merge import MergedRun
+    from keras_matrix.analysis.comparison.table import in_order
+
+    about, backends = reader.abouts[name], in_order(record.settings.backend for record in records)
+    packages = ("keras", *backends)
+    found = {(p, r.versions[p]) for r in records for p in packages if p in r.versions}
+    versions = sorted(found, key=lambda one: (packages.index(one[0]), one[1]))
+    images = {f"{r.container.image}, {r.container.image_id[:19]}" for r in records if r.container}
+    return MergedRun(
+        name,
+        str(about.get("started_at") or ""),
+        tuple(backends),
+        ", ".join(f"{package} {version}" for package, version in versions),
+        str(about.get("matrix_path") or ""),
+        tuple(sorted(images)),
+    )
+
+
+def _where(merge: Merge, records: Sequence[Record]) -> tuple[str, bool]:
+    """Return the device that the reference was measured on, and whether in a service of compose.yaml."""
+    first = next(r for r in records if merge.runs[r.settings.backend] == merge.reference)
+    return first.settings.device, first.machine.container is not None and first.container is None
+
+
+def _left_out_lines(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> Iterator[str]:
+    """Yield what was left out and which backends are missing, each with what to do about it, once a backend."""
+    device, service = _where(merge, records)
+    about = reader.abouts[merge.reference]
+    advice = {
+        backend: f"measure {backend} on this machine: {command}"
+        for backend in merge.missing
+        if (command := commands.one_backend(about, backend, device, service=service))
+    }
+    if len(merge.run_ids) == 1:
+        yield f"nothing to merge: {merge.reference} is the only run that fits"
+    for one in merge.left_out:
+        used = merge.runs.get(one.backend)
+        next_step = f"used instead: {used}" if used else advice.pop(one.backend, None)
+        yield "; ".join(filter(None, (f"left out: {one}", next_step)))
+    named = {one.backend for one in merge.left_out}
+    for backend in merge.missing:
+        if backend not in named:
+            yield "; ".join(filter(None, (f"no run of {backend} is merged", advice.get(backend))))
+
+
+def _notes(reader: MergeReader, merge: Merge) -> Iterator[str]:
+    """Yield what else must be known of the runs: unfinished ones, files that cannot be read, works that differ."""
+    from keras_matrix.runner.cli.look.stored import notes
+
+    for name in merge.run_ids:
+        one = reader.runs[name]
+        backends = "+".join(backend for backend, of in merge.runs.items() if of == name)
+        yield from notes(backends, one, one.load()[0], reader.problems[name])
+    yield from merge.notes
+
+
+def heading(summary: MergeSummary) -> str:
+    """Return what is printed above a merged table."""
+    from keras_matrix.dashboards.charts.format import moment, plural
+    from keras_matrix.runner.cli.render.format import columns
+
+    rows = [
+        ["+".join(one.backends), one.run_id, moment(one.started_at), one.versions, "; ".join(one.images)]
+        for one in summary.runs
+    ]
+    sessions = ", measured in separate sessions, not alternating" if summary.separate else ""
+    lines = [f"merge of {plural(len(rows), 'run')} on one machine{sessions}"]
+    lines += [f"  {line.rstrip()}" for line in columns(rows)]
+    return "\n".join(map(printable, [*lines, *summary.lines]))
+
+
+def how_to_alternate(summary: MergeSummary) -> str:
+    """Return how to measure all cells of a merged table in one session; empty where that is done or not known."""
+    if summary.alternating is None:
+        return ""
+    return f"for intervals paired by block, measure the backends alternately: {printable(summary.alternating)}\n"
+
+
+def as_json(merge: Merge, summary: MergeSummary) -> dict[str, Any]:
+    """Return what a merged table's document says of its runs."""
+    from keras_matrix.records.codec import to_json
+
+    found: dict[str, Any] = {**to_json(summary), "left_out": to_json(merge.left_out), "missing": list(merge.missing)}
+    return found

@@ -1,0 +1,133 @@
+"""Print the cells of a matrix, an order they would run in and the time they would take. Runs nothing.
+
+A run has the printed order where it gets the same --order-seed; by default it draws one of its own. A cell whose
+estimate is longer than its time limit is counted with the limit, and the plan says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.reader import Cell
+    from keras_matrix.runner.plan.estimates import Estimates
+    from keras_matrix.runner.plan.plan import Step
+
+NAME = "plan"
+HELP = "print the cells, their order and their estimated time, and run nothing"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    add_matrix_options(parser)
+    add_results_option(parser)
+    parser.add_argument("--order-seed", type=int, default=0, metavar="N", help="seed of the random order (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan."""
+    from keras_matrix.records import left_out
+    from keras_matrix.records.codec import to_json
+    from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
+    from keras_matrix.runner.plan.estimates import estimates
+    from keras_matrix.runner.plan.plan import order, plan_id
+
+    gc.disable()  # nothing here forms cycles, and on 100,000 cells the collector takes a sixth of the time
+    matrix, cells = cell_choice(args).load(largest=True)
+    estimated = estimates(args.results, cells)
+    steps = order(cells, args.order_seed)
+    refused = refused_cells(cells, args.seams.preflight)
+    measured = [step for step in steps if step.cell.cell_id not in refused]
+    if args.json:
+        document = _document(plan_id(cells), steps, estimated) | {
+            "estimated_s": estimated.total_s(measured),
+            left_out.KEY: to_json(matrix.left_out),
+            "gpu_problems": Counter(refused.values()),
+        }
+        print(json.dumps(document, indent=1))
+    else:
+        head = _head(cells, measured, estimated)
+        print("\n".join([head, *left_out.lines(matrix.left_out), *refused_lines(refused)]))
+        _print(cells, steps, estimated, args.order_seed)
+    return 0
+
+
+def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, seed: int) -> None:
+    from keras_matrix.runner.cli.render.attempt_text import work
+    from keras_matrix.runner.cli.render.format import asked
+
+    lines = ["", "cells"]
+    for cell in cells:
+        s = cell.settings
+        taken = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"
+        cap = _cap(estimated, cell)
+        lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {asked(s)}{cap and f'  {cap}'}")
+    block = None
+    for step in steps:
+        if step.repeat != block:
+            block = step.repeat
+            lines += ["", f"block {block}, in the order of --order-seed {seed}"]
+        lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {work(step.cell)}")
+    print("\n".join(lines))
+
+
+def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) -> str:
+    """Return the plan in a few lines; `steps` are those that start a process."""
+    from keras_matrix.runner.cli.render.format import duration
+
+    head = f"{len(cells)} cells, {len(steps)} processes, about {duration(estimated.total_s(steps))}"
+    if any(cell.auto for cell in cells):
+        head += " at least: repeats are added to auto cells"
+    if count := sum(cell.asks_largest for cell in cells):
+        found = "1 cell has" if count == 1 else f"{count} cells have"
+        head += f"\n{found} batch_size largest: found when the run begins, which takes more time"
+    if not (capped := len(estimated.over_limit_s.keys() & {step.cell.cell_id for step in steps})):
+        return head
+    unlimited = duration(sum(estimated.without_limit_s(step.cell.cell_id) for step in steps))
+    subject = f"{capped} cells are" if capped > 1 else "1 cell is"
+    return (
+        f"{head}\n{subject} likely to be ended by the time limit (timeout_s), without which the plan takes about "
+        f"{unlimited}; raise it, or have these cells do less"
+    )
+
+
+def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[str, Any]:
+    from keras_matrix.records.codec import to_json
+    from keras_matrix.runner.matrix.grammar import LARGEST
+
+    cells = {step.cell.cell_id: step.cell for step in steps}
+    return {
+        "version": 1,
+        "plan_id": name,
+        "estimated_s": estimated.total_s(steps),
+        "cells": [
+            {
+                "cell_id": c.cell_id,
+                "repeats": c.repeats,
+                "timeout_s": c.timeout_s,
+                "estimated_s": estimated.within_limit_s[c.cell_id],
+                "estimated_without_limit_s": estimated.without_limit_s(c.cell_id),
+                "settings": to_json(c.settings) | ({"batch_size": LARGEST} if c.asks_largest else {}),
+            }
+            for c in cells.values()
+        ],
+        "order": [{"cell_id": step.cell.cell_id, "repeat": step.repeat} for step in steps],
+    }
+
+
+def _cap(estimated: Estimates, cell: Cell) -> str:
+    """Return what a line of the plan says of a capped estimate, empty where it is not."""
+    from keras_matrix.runner.cli.render.format import duration
+
+    if cell.cell_id not in estimated.over_limit_s:
+        return ""
+    took = "the newest run took {}" if cell.cell_id in estimated.earlier else "about {} without it"
+    return f"capped by timeout_s ({took.format(duration(estimated.over_limit_s[cell.cell_id]))})"

@@ -1,0 +1,42 @@
+"""Print one cell whole: what was asked, what it became, every process, and what went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from keras_matrix.runner.cli.look import cells
+from keras_matrix.runner.cli.options import add_results_option
+
+NAME = "show"
+HELP = "print one cell of a run whole"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument("cell", metavar="CELL", help=cells.HELP)
+    add_results_option(parser)
+    parser.add_argument("--run", metavar="RUN", help="which run; default: the newest")
+    parser.add_argument("--json", action="store_true", help="print its records as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the cell that the argument names."""
+    from keras_matrix.records.codec import to_json
+    from keras_matrix.runner.cli.look.stored import chosen_run, findings_of
+    from keras_matrix.runner.cli.render.findings import cell_lines
+
+    store = chosen_run(args.results, args.run)
+    found = findings_of(store)
+    there = {record.cell_id: record.settings for record in found.records}
+    wanted = cells.matching(args.cell, there)
+    if not wanted:
+        cells.refuse(args.cell, there, f"run {store.run_id}")
+    if len(wanted) > 1 and not args.json:
+        cells.ask(args.cell, wanted, there)
+    if args.json:
+        print(json.dumps([to_json(r) for r in found.records if r.cell_id in wanted], indent=1, allow_nan=False))
+        return 0
+    shown = [(cell, row) for row in found.rows for cell in row.cells.values() if cell.cell_id == wanted[0]]
+    print("\n".join(cell_lines(*shown[0], found.beside)))
+    return 0

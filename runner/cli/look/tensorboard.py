@@ -1,0 +1,63 @@
+"""Start TensorBoard over what `--log-dir` wrote: scalars of every process, its model's graph, its profile.
+
+runner tensorboard                     the log folder of the newest run that had one
+runner tensorboard --log-dir FOLDER    any other"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from keras_matrix.runner.cli.options import add_results_option, log_folder
+from keras_matrix.runner.errors import InfrastructureError, UsageError
+
+NAME = "tensorboard"
+HELP = "start TensorBoard over what --log-dir wrote"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    add_results_option(parser)
+    parser.add_argument(
+        "--log-dir", type=log_folder, metavar="FOLDER", help="default: that of the newest run that had one"
+    )
+    parser.add_argument("--listen", default="127.0.0.1:6006", metavar="HOST:PORT", help="default: 127.0.0.1:6006")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Become TensorBoard's own process: it ends with Ctrl-C."""
+    from keras_matrix.dashboards.live.app.hosts import address
+
+    folder = args.log_dir or _newest(args.results)
+    if not folder.is_dir():
+        raise UsageError(f"--log-dir: there is no folder {folder}; write one with: runner --log-dir {folder}")
+    try:
+        host, port = address(args.listen)
+    except ValueError as error:
+        raise UsageError(f"--listen: {error}") from error
+    if importlib.util.find_spec("tensorboard") is None:
+        raise InfrastructureError(
+            "tensorboard is not installed here: pip install 'keras-benchmark-matrix[tensorboard]'; what was written "
+            f"lies in {folder} and any TensorBoard opens it"
+        )
+    if importlib.util.find_spec("tensorboard_plugin_profile") is None:
+        print("runner: profiles need the plugin too: pip install tensorboard-plugin-profile", file=sys.stderr)
+    sys.stdout.flush()
+    where = ["--logdir", str(folder), "--host", host, "--port", str(port)]
+    os.execv(sys.executable, [sys.executable, "-m", "tensorboard.main", *where])
+    raise AssertionError("this process has become another")
+
+
+def _newest(results: Path) -> Path:
+    """Return the log folder of the newest run that had one. Raises `UsageError`."""
+    from keras_matrix.records.store import Results
+    from keras_matrix.runner.measure.measuring import LOG_DIR_NAME
+
+    for one in reversed(Results(results).runs()):
+        found = (one.kept(LOG_DIR_NAME) or {}).get("log_dir")
+        if isinstance(found, str):
+            return Path(found)
+    raise UsageError(f"--log-dir: no run of {results} had one; measure with: runner --log-dir FOLDER")

@@ -1,0 +1,160 @@
+"""Examine the machine: what disturbs measuring here, what to do about it, and what difference it can show.
+
+Two identical arms take turns for some seconds, without any backend. Exit code 0 when nothing is bad, 1 when
+something is; docs/noise.md explains every line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from keras_matrix.analysis.surroundings.findings import Finding
+    from keras_matrix.analysis.surroundings.readings import Readings
+    from keras_matrix.runner.host.surroundings.aa_test import Pair
+
+NAME = "check"
+HELP = "examine the machine, and say what difference it can show"
+SECONDS = 10.0
+LEAST_S, MOST_S = 3.0, 600.0
+WIDTH = 80
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument(
+        "--seconds", default=str(SECONDS), metavar="N", help=f"how long to measure, 3 to 600; default: {SECONDS:.0f}"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, measure, judge, print."""
+    from keras_matrix.analysis.surroundings.examination import examine
+    from keras_matrix.analysis.surroundings.findings import Verdict, worst
+    from keras_matrix.records.host.procfs import Tree
+    from keras_matrix.runner.host.surroundings.aa_test import measure
+    from keras_matrix.runner.host.surroundings.snapshot import look
+
+    seconds, seed = _seconds(args.seconds), random.SystemRandom().getrandbits(32)
+    cpus = sorted(os.sched_getaffinity(0))
+    pairs: list[Pair] = []
+
+    def measured() -> Sequence[float]:
+        pairs.extend(measure(seconds, cpus, seed, _progress(args.json)))
+        return _ratios(pairs)
+
+    readings = look(Tree(Path("/")), cpus, measured)
+    found = [*examine(readings), *_builds(readings)]
+    verdict = worst(found)
+    if args.json:
+        from keras_matrix.records.codec import dumps
+
+        print(dumps(_document(readings, found, pairs, seed)), end="")
+    else:
+        print("\n".join([*_lines(found), "", *_closing(pairs)]))
+    return 1 if verdict is Verdict.BAD else 0
+
+
+def _builds(readings: Readings) -> list[Finding]:
+    """Return whether the installed backends' builds can use each GPU; nothing without a GPU that can be read."""
+    from keras_matrix.analysis.surroundings.findings import Check, Finding, Verdict
+    from keras_matrix.records.host.procfs import Unread
+    from keras_matrix.records.settings import BACKENDS
+    from keras_matrix.runner.checks.preflight.builds import Build, build_of
+    from keras_matrix.runner.checks.preflight.cells import installed
+    from keras_matrix.runner.checks.preflight.rules import build_problems
+
+    if not readings.gpus or isinstance(readings.gpus, Unread) or readings.driver is None:
+        return []
+    versions, found = installed(), []
+    for build in (build_of(backend, versions) for backend in BACKENDS):
+        if not isinstance(build, Build):
+            continue
+        for gpu in readings.gpus:
+            problems = list(build_problems(readings.driver, gpu, build))
+            found += [
+                Finding(Check.GPU_BUILD, Verdict.DOUBTFUL if one.status is None else Verdict.BAD, str(one))
+                for one in problems
+            ] or [Finding(Check.GPU_BUILD, Verdict.FINE, f"{build} has code for GPU {gpu.index}")]
+    return found
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = float("nan")
+    if not LEAST_S <= seconds <= MOST_S:
+        raise UsageError(f"--seconds: must be a number from {LEAST_S:.0f} to {MOST_S:.0f}, got {text!r}")
+    return seconds
+
+
+def _progress(quiet: bool) -> Callable[[int], None]:
+    """Return what shows the count of pairs, in place, where somebody looks on."""
+    if quiet or not sys.stderr.isatty():
+        return lambda count: None
+    return lambda count: print(f"\r{count} pairs measured\r", end="", file=sys.stderr, flush=True)
+
+
+def _lines(found: Sequence[Finding]) -> list[str]:
+    from keras_matrix.analysis.surroundings.findings import Check, Verdict
+
+    names, verdicts = max(len(check.value) for check in Check), max(len(verdict.value) for verdict in Verdict)
+    lines = []
+    for finding in found:
+        head = f"{finding.verdict.value:<{verdicts}}  {finding.check.value:<{names}}  "
+        lines += _wrapped(finding.seen, head, len(head))
+        if finding.advice:
+            lines += _wrapped(finding.advice, " " * len(head) + "-> ", len(head) + 3)
+    return lines
+
+
+def _wrapped(text: str, head: str, indent: int) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * indent, break_on_hyphens=False)
+
+
+def _closing(pairs: Sequence[Pair]) -> list[str]:
+    from keras_matrix.analysis.surroundings.resolution import in_words, resolution
+
+    hit = [str(pair.disturbed) for pair in pairs if pair.disturbed is not None]
+    ratios, spared = _ratios(pairs), _ratios(pair for pair in pairs if pair.disturbed is None)
+    lines = [in_words(resolution(ratios), len(ratios))]
+    if hit:
+        lines.append(f"{len(hit)} of {len(pairs)} pairs were disturbed from outside, first by {hit[0]}")
+        lines.append(f"from the undisturbed pairs alone: {in_words(resolution(spared), len(spared))}")
+    return [line for text in lines for line in textwrap.wrap(text, WIDTH)]
+
+
+def _ratios(pairs: Iterable[Pair]) -> list[float]:
+    return [pair.log_ratio for pair in pairs]
+
+
+def _document(readings: Readings, found: Sequence[Finding], pairs: Sequence[Pair], seed: int) -> dict[str, Any]:
+    from keras_matrix.analysis.stats.blocks import LEVEL, POWER
+    from keras_matrix.analysis.surroundings.findings import worst
+    from keras_matrix.analysis.surroundings.resolution import in_words, resolution
+    from keras_matrix.records.codec import to_json
+
+    resolved = resolution(_ratios(pairs))
+    return {
+        "version": 1,
+        "worst": worst(found).value,
+        "verdict": in_words(resolved, len(pairs)),
+        "level": LEVEL,
+        "power": POWER,
+        "seed": seed,
+        "resolution": to_json(resolved),
+        "resolution_undisturbed": to_json(resolution(_ratios(pair for pair in pairs if pair.disturbed is None))),
+        "findings": [to_json(finding) for finding in found],
+        "pairs": [to_json(pair) for pair in pairs],
+        "readings": to_json(readings),
+    }

@@ -1,0 +1,41 @@
+"""Which cells of a plan will not be measured on this machine's GPUs, known without measuring anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.checks.preflight.cells import Preflight
+    from keras_matrix.runner.matrix.reader import Cell
+
+
+def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> dict[str, str]:
+    """Return by cell_id why a cell on a GPU will not be measured.
+
+    A plan does not know what its cells will run in, so the backends' builds are not judged. `preflight` replaces that
+    of this machine.
+    """
+    on_gpu = [cell for cell in cells if cell.settings.device == "gpu"]
+    if not on_gpu:
+        return {}
+    from keras_matrix.runner.checks.preflight.cells import preflight_of
+
+    found = preflight or preflight_of([cell.settings for cell in on_gpu], in_containers=True)
+    assert found is not None, "there are cells on a GPU"
+    checked = replace(found, versions={})
+    refusing = {
+        cell.cell_id: [one.message for one in checked.problems(cell.settings, cell.task) if one.status is not None]
+        for cell in on_gpu
+    }
+    return {cell_id: messages[0] for cell_id, messages in refusing.items() if messages}
+
+
+def refused_lines(refused: Mapping[str, str]) -> list[str]:
+    """Return, for each reason, how many cells will not be measured."""
+    return [
+        f"{count} cell{'s' if count > 1 else ''} will not be measured: {reason}"
+        for reason, count in Counter(refused.values()).items()
+    ]

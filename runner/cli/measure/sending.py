@@ -1,0 +1,97 @@
+"""Pushing from the runner: before it, whether it can be at all; after it, without ever failing the measurement."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.uploader.cli import push
+
+PREFIX = "upload"
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Where results are pushed to, and the options of `uploader push` that they are pushed with."""
+
+    address: str
+    options: tuple[str, ...] = ()
+
+    def arguments(self, results: Path) -> list[str]:
+        """Return the arguments of `uploader` that push a results folder."""
+        return ["push", "--to", self.address, "--results", str(results), *self.options]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add --upload and, as --upload-NAME, every option of `uploader push`."""
+    group = parser.add_argument_group("upload after the run, with the options of uploader push")
+    group.add_argument(
+        f"--{PREFIX}", metavar="ADDRESS", help="push to local or bigquery://PROJECT.DATASET; see uploader push --help"
+    )
+    push.forwarded(PREFIX).add_to(group)
+
+
+def asked(args: argparse.Namespace) -> Upload | None:
+    """Return what the flags ask to be pushed, None for nothing. Raises `UsageError` that names the flag."""
+    options = push.forwarded(PREFIX).given(args)
+    if args.upload is not None:
+        check(args.upload)
+        return Upload(args.upload, options)
+    if options:
+        raise UsageError(f"--{PREFIX}-{options[0].removeprefix('--').partition('=')[0]}: needs --{PREFIX} ADDRESS")
+    return None
+
+
+def check(address: str, flag: str = "--upload") -> None:
+    """Refuse an address that is none, before anything is measured or sent. Raises `UsageError` that names the flag."""
+    from keras_matrix.uploader.errors import BadInput
+    from keras_matrix.uploader.warehouse import is_local
+
+    try:
+        is_local(address, flag)
+    except BadInput as error:
+        raise UsageError(str(error)) from error
+
+
+def after_run(upload: Upload, results: Path) -> None:
+    """Push what the run left. A failure is reported on stderr and leaves the rows pending for `uploader push`."""
+    from keras_matrix.records.store import StoreFailure
+    from keras_matrix.uploader.errors import UploadError
+
+    try:
+        with redirect_stdout(sys.stderr):  # stdout has the run's table or its JSON document
+            send(upload, results)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the measurement is done and must not be lost to it
+        known = isinstance(error, UploadError | StoreFailure | OSError)
+        print(
+            f"runner: the upload did not succeed, the measurement did: {'' if known else type(error).__name__ + ': '}"
+            f"{error}\n"
+            f"runner: nothing is lost; later: uploader {shlex.join(upload.arguments(results))}",
+            file=sys.stderr,
+        )
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise an error of the uploader as one of the runner's: `UsageError` or `InfrastructureError`."""
+    from keras_matrix.uploader.errors import UploadError
+
+    try:
+        yield
+    except UploadError as error:
+        kind = UsageError if error.exit_code == UsageError.exit_code else InfrastructureError
+        raise kind(str(error)) from error
+
+
+def send(upload: Upload, results: Path) -> None:
+    """Push a results folder. Raises `UploadError`."""
+    from keras_matrix.uploader.cli.main import parser
+
+    args = parser().parse_args([*upload.arguments(results), "--quiet"])
+    args.main(args)

@@ -1,0 +1,58 @@
+"""What a measuring command prints while it measures: its progress on stdout, problems on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.reader import Cell
+    from keras_matrix.runner.measure.scheduler import Observer
+    from keras_matrix.runner.plan.largest_batch import Try
+    from keras_matrix.runner.plan.plan import Step
+
+
+class TerminalDisplay:
+    """Prints what happens; with `quiet`, as for --json, the problems of the preflight alone."""
+
+    def __init__(self, quiet: bool, problems: set[str] | None = None) -> None:
+        self.quiet = quiet
+        self._problems = set() if problems is None else problems
+
+    @property
+    def known_problems(self) -> Collection[str]:
+        """The problems that were printed so far, in full."""
+        return self._problems
+
+    def say(self, text: str) -> None:
+        """Print a text."""
+        if not self.quiet:
+            print(text, flush=True)
+
+    def problems(self, lines: Iterable[str]) -> None:
+        """Print each problem of the preflight once."""
+        for line in lines:
+            if line not in self._problems:
+                print(f"preflight: {line}", file=sys.stderr)
+            self._problems.add(line)
+
+    def tried(self, cell: Cell, found: Try) -> None:
+        """Print whether a batch size fitted."""
+        from keras_matrix.runner.cli.measure.largest import tried_line
+
+        if not self.quiet:
+            print(tried_line(cell, found), file=sys.stderr, flush=True)
+
+    def progress(
+        self, steps: Sequence[Step], pending: Sequence[Step], estimates_s: Mapping[str, float]
+    ) -> AbstractContextManager[Observer]:
+        """Return what prints the attempts of a session."""
+        from keras_matrix.runner.cli.render.progress import progress
+
+        return progress(self.quiet, steps, pending, estimates_s, self._problems)
+
+    def of_a_try(self) -> TerminalDisplay:
+        """Return what a try of a batch size is printed with: problems alone."""
+        return TerminalDisplay(True, self._problems)

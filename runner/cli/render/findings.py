@@ -1,0 +1,353 @@
+"""A run's findings for the terminal and for machines."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.analysis.comparison import run_summary as whole
+from keras_matrix.analysis.comparison.context import Beside, cell_doubts, same_work
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, beside_mean, completed, metrics_over, shown
+from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
+from keras_matrix.analysis.fc import gap_to_peak
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, values
+from keras_matrix.records import left_out
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.task import DEFINITION, PREFIX, TaskRun
+from keras_matrix.runner.cli.render.figures import between, metric_lines, quantity, task_lines
+from keras_matrix.runner.cli.render.format import columns, seconds, significant, size
+from keras_matrix.runner.executors.supervise.output import printable
+
+if TYPE_CHECKING:
+    from keras_matrix.records.store import Run
+    from keras_matrix.runner.cli.look.stored import Findings
+
+WARNINGS_SHOWN = 12
+
+
+def print_table(found: Findings, printed: Collection[str] = ()) -> None:
+    """Print one row a piece of work, one column a backend; then failures, warnings and doubts.
+
+    `printed` are reasons that the terminal already has in full: of these the name is enough.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    rows, beside = found.rows, found.beside
+    backends = in_order(backend for row in rows for backend in row.cells)
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
+    shown.add_column("workload", overflow="fold")
+    for backend in backends:
+        shown.add_column(backend, justify="right", no_wrap=True)
+    for row in rows:
+        texts = [_cell_text(row, backend, beside) for backend in backends]
+        shown.add_row(_title_text(row, beside), *texts)
+    console = Console(highlight=False)
+    console.print()
+    console.print(shown)
+    console.print(_legend(found), style="dim")
+    console.print()
+    for row in rows:
+        console.print(f"{_plain(row.title)}: {_plain(row.verdict)}")
+        for doubt in row.doubts:
+            console.print(f"[yellow]doubt[/] {_plain(doubt)}")
+    for line in (*whole.lines(rows), *gap_to_peak.lines(rows, beside.shares)):
+        console.print(line)
+    if advice := few_repeats(rows):
+        console.print(advice, style="bold")
+    _print_failures(console, rows, printed)
+    _print_warnings(console, found.records)
+    _print_doubts(console, found)
+    for line in left_out.lines(found.left_out):
+        console.print(_plain(line), soft_wrap=True)
+
+
+def _title_text(row: Row, beside: Beside) -> str:
+    if any(cell.settings.workload.startswith(PREFIX) for cell in row.cells.values()):
+        return _plain(row.title)
+    return f"{_plain(row.title)}\n[dim]{_plain(same_work(beside.parity, row).text)}[/]"
+
+
+STEP_LEGEND = "step time, 95 % interval between processes; samples/s; first epoch against a steady one."
+COMMAND_LEGEND = "Of a command: its primary metric, 95 % interval between processes; its other metrics."
+FASTEST_LEGEND = "* marks the fastest, where the intervals of the ratios separate it."
+PEAK_LEGEND = "The last line is the share of the machine's best measured matrix product."
+
+
+def _legend(found: Findings) -> str:
+    """Return what the lines of a cell are, of the kinds that the table has."""
+    ours = {cell.figure == STEP_TIME for row in found.rows for cell in row.cells.values()}
+    told = [
+        (STEP_LEGEND, True in ours),
+        (COMMAND_LEGEND, False in ours),
+        (FASTEST_LEGEND, True),
+        (PEAK_LEGEND, found.beside.has_peaks),
+    ]
+    return " ".join(text for text, is_told in told if is_told)
+
+
+def few_repeats(rows: Sequence[Row]) -> str | None:
+    """Return what to do where rows have ratios but too few repeats for an interval."""
+    without = [row for row in rows if any(r.estimate.low is None and not r.separate for r in row.ratios)]
+    if not without:
+        return None
+    return (
+        f"{len(without)} of {len(rows)} rows are a quick look without intervals; "
+        f"for verdicts measure with --repeats {MIN_BLOCKS}, or --repeats auto"
+    )
+
+
+def _cell_text(row: Row, backend: str, beside: Beside) -> str:
+    cell = row.cells.get(backend)
+    if cell is None:
+        return "-"
+    if cell.step_time is None and not cell.measured:
+        failed = f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
+        return "\n".join([failed, *map(_plain, metric_lines(cell) if completed(cell.records) else ())])
+    if cell.step_time is None:
+        return "\n".join(map(_plain, [quantity(shown(cell.measured), cell.figure), *metric_lines(cell)]))
+    centre = quantity(cell.step_time.centre, cell.figure)
+    if cell.figure != STEP_TIME:
+        best = f"[bold green]* {_plain(centre)}[/]" if row.fastest == backend else _plain(centre)
+        return "\n".join([best, _plain(_interval(cell)), *map(_plain, metric_lines(cell))])
+    lines = [
+        f"[bold green]* {centre}[/]" if row.fastest == backend else centre,
+        _interval(cell),
+        f"{significant(cell.samples_per_s)}/s",
+        f"{seconds(cell.first_epoch_time_s)} : {seconds(cell.epoch_time_s)}",
+    ]
+    share = beside.shares.get(cell.cell_id)
+    if share and share.share_of_peak is not None:
+        lines.append(f"{significant(share.share_of_peak * 100, 2)} % of peak")
+    return "\n".join(lines)
+
+
+def _interval(cell: CellSummary) -> str:
+    assert cell.step_time is not None
+    if cell.step_time.low is None or cell.step_time.high is None:
+        return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}"
+    return between(cell.step_time.low, cell.step_time.high, cell.figure)
+
+
+def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str]) -> None:
+    for row in rows:
+        for backend, cell in row.cells.items():
+            for status, reason in cell.failures:
+                text = reason.partition(":")[0] if reason in printed else reason
+                console.print(f"[red]{status}[/] {_plain(row.title)} on {backend} ({cell.cell_id}): {_plain(text)}")
+
+
+def _print_warnings(console: Any, records: Sequence[Record]) -> None:
+    lines = warning_lines(records)
+    if lines:
+        console.print()
+    for line in lines:
+        console.print(f"[yellow]warning[/] {_plain(line)}")
+
+
+def warning_lines(records: Sequence[Record]) -> list[str]:
+    """Return, for each warning rule, in how many records it fired and one of its texts; the most frequent first."""
+    advice = {warning.partition(":")[0]: warning for record in records for warning in record.warnings}
+    # A rule may fire several times in one record: metric_missing does for each metric.
+    found = Counter(
+        rule for record in records for rule in dict.fromkeys(text.partition(":")[0] for text in record.warnings)
+    )
+    return [
+        f"in {times} of {len(records)} record{'s' if len(records) > 1 else ''}, such as: {advice[rule]}"
+        for rule, times in found.most_common(WARNINGS_SHOWN)
+    ]
+
+
+def _print_doubts(console: Any, found: Findings) -> None:
+    doubted = [
+        f"{_plain(row.title)} on {backend}: {_plain('; '.join(doubts))}"
+        for row in found.rows
+        for backend, cell in row.cells.items()
+        if (doubts := cell_doubts(cell, found.beside))
+    ]
+    for line in doubted[:WARNINGS_SHOWN]:
+        console.print(f"[yellow]doubt[/] {line}")
+    if len(doubted) > WARNINGS_SHOWN:
+        console.print(f"and {len(doubted) - WARNINGS_SHOWN} more cells are doubtful: the report tells of each")
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(printable(text))
+
+
+def as_json(store: Run, found: Findings, code: int) -> str:
+    """Return the run's findings as one JSON document."""
+    return as_document({"run_id": store.run_id, "folder": str(store.folder), "exit_code": code}, found)
+
+
+def as_document(head: Mapping[str, object], found: Findings) -> str:
+    """Return findings as one JSON document that begins with these keys."""
+    document = {
+        "version": 1,
+        **head,
+        "statuses": dict(Counter(str(record.status) for record in found.records)),
+        "rows": [_row_json(row, found.beside) for row in found.rows],
+        left_out.KEY: to_json(found.left_out),
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _row_json(row: Row, beside: Beside) -> dict[str, Any]:
+    plain = to_json(row)
+    plain["same_work"] = to_json(same_work(beside.parity, row))
+    for name, cell in plain["cells"].items():
+        cell["statistics"] = values(row.cells[name])
+        cell["metrics"] = to_json(metrics_over(completed(row.cells[name].records)))
+        cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
+        share = beside.shares.get(cell["cell_id"])
+        cell["share_of_peak"] = share.share_of_peak if share else None
+        cell["achieved_flop_per_s"] = share.achieved_flop_per_s if share else None
+    found: dict[str, Any] = plain
+    return found
+
+
+def cell_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
+    """Return one cell whole, as lines: what was asked, what it became, each process, what went wrong."""
+    first = next(iter(cell.measured), cell.records[0])
+    lines = [f"cell {cell.cell_id}", "", "asked"]
+    lines += _pairs(to_json(cell.settings) if first.task is None else _asked_of_task(first, first.task))
+    if first.resolved:
+        lines += ["", "resolved", *_pairs(to_json(first.resolved))]
+    if first.device:
+        lines += ["", "device", *_pairs(to_json(first.device))]
+    lines += ["", "versions", *_pairs(first.versions), "", "machine", *_pairs(to_json(first.machine))]
+    lines += task_lines(cell) or ["", "processes", *_process_lines(cell)]
+    if cell.step_time:
+        lines += ["", "over processes", *_summary_lines(cell)]
+    if cell.step_time and first.task is None:
+        lines += ["", "beside it", *_beside_lines(cell, row, beside)]
+    for record in cell.records:
+        if record.status not in MEASURED:
+            lines += [
+                "",
+                f"repeat {record.repeat}: {record.status}: {record.reason}",
+                record.evidence.output_tail.strip(),
+            ]
+    doubts = (*cell_doubts(cell, beside), *row.doubts)
+    lines += ["", *(f"warning: {warning}" for warning in cell.warnings)] if cell.warnings else []
+    lines += ["", *(f"doubt: {doubt}" for doubt in doubts)] if doubts else []
+    return [printable(line) for line in lines]
+
+
+def _asked_of_task(record: Record, task: TaskRun) -> dict[str, Any]:
+    """Return what was asked of an external command; its settings beside these are those of any."""
+    params = {name: value for name, value in record.settings.params.items() if name != DEFINITION}
+    return {"task": task.name, "compared": record.settings.backend, **params, "command": shlex.join(task.command)}
+
+
+def _pairs(values: dict[str, Any]) -> list[str]:
+    return [
+        "  " + line
+        for line in columns([[name, str(NONE if v is None else v)] for name, v in values.items()] or [["", ""]])
+    ]
+
+
+NONE = "not measured"
+
+
+def _used(cell: CellSummary) -> dict[str, str]:
+    """Return what the first measured process used over time, as far as it is known."""
+    used = next((record.usage for record in cell.measured if record.usage), None)
+    if used is None:
+        return {}
+    memories = {"anonymous host memory": used.host_anonymous, "reserved on the device": used.device_memory}
+    told = {
+        name: f"peak {size(one.peak_bytes)}, mean {size(round(one.mean_bytes))} +- {size(round(one.std_bytes))}"
+        for name, one in memories.items()
+        if one
+    }
+    if used.device_utilisation:
+        told["device utilisation"] = f"mean {used.device_utilisation.mean_share:.0%}"
+    if used.device_average_power_w is None and used.device_power:
+        told["device power"] = f"{significant(used.device_power.mean_w)} W (mean of samples)"
+    return told
+
+
+def _process_lines(cell: CellSummary) -> list[str]:
+    head = [
+        "repeat",
+        "status",
+        "build",
+        "first step",
+        "first epoch",
+        "kept epochs",
+        "recompiles",
+        "step: mean",
+        "median",
+        "p95",
+        "fixed/epoch",
+        "seed's total",
+    ]
+    rows = [head]
+    for record in cell.records:
+        t = record.times
+        kept = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
+        figures = (t.build_time_s, t.first_step_time_s, t.first_epoch_time_s)
+        tail = (t.step_time_s, *beside_mean(record), t.fixed_time_per_epoch_s, t.seed_total_time_s)
+        compiled = record.resolved.recompiles_timed if record.resolved else None
+        cells = [*map(seconds, figures), kept, "-" if compiled is None else str(compiled), *map(seconds, tail)]
+        rows.append([str(record.repeat), record.status, *cells])
+    return ["  " + line for line in columns(rows)]
+
+
+def _beside_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
+    """Return what the parity twins and the machine's peaks say of a cell, with the reasons."""
+    found, share = same_work(beside.parity, row, cell.settings.backend), beside.shares.get(cell.cell_id)
+    lines = {"against the other backends": found.text}
+    if share and share.share_of_peak is not None:
+        whose = f" ({share.peak_of})" if share.peak_of else ""
+        lines["share of the measured peak"] = f"{share.share_of_peak:.1%}{whose}"
+    told = [*found.remarks, *(() if beside.has_peaks else beside.notes)]
+    return [*_pairs(lines), *(f"  {remark}" for remark in told)]
+
+
+def _device_memory(cell: CellSummary) -> str:
+    """Return the peak of device memory, and where it is not that of the measured epochs, of what it is."""
+    whole = cell.peak_device_memory_bytes is not None and cell.device_memory_span == "process"
+    return size(cell.peak_device_memory_bytes) + (" of the whole process" if whole else "")
+
+
+def _statistics(cell: CellSummary) -> dict[str, str]:
+    """Return the statistics of a cell as texts; of an external command the median and p95 of its primary metric."""
+    if cell.figure != STEP_TIME:
+        pair = {"median of processes": cell.step_time_median, "p95 of processes": cell.step_time_p95}
+        return {label: quantity(value, cell.figure) for label, value in pair.items()}
+    measured = values(cell)
+    shown = [one for one in STATISTICS if one.in_tables and one.metric in measured]
+    return {one.label: _amount(measured[one.metric], one) for one in shown}
+
+
+def _amount(value: float, one: Statistic) -> str:
+    """Return a statistic with its unit: a time or a size in the unit that suits it."""
+    if one.unit in ("s", "B"):
+        return seconds(value) if one.unit == "s" else size(round(value))
+    unit, of_base = one.scale
+    return f"{significant(value / of_base)} {unit}"
+
+
+def _summary_lines(cell: CellSummary) -> list[str]:
+    assert cell.step_time is not None
+    pairs = {
+        cell.figure.name: quantity(cell.step_time.centre, cell.figure),
+        "95 % interval": _interval(cell),
+        **_statistics(cell),
+        "spread between processes": "-" if cell.spread is None else f"{cell.spread:.1%}",
+        "smallest difference seen": "-" if cell.smallest_difference is None else f"{cell.smallest_difference:.1%}",
+        "peak host memory": size(cell.peak_host_memory_bytes),
+        "peak device memory (allocator)": _device_memory(cell),
+        **_used(cell),
+    }
+    return _pairs(pairs)

@@ -1,0 +1,103 @@
+"""Numbers as people read them: three significant digits and a unit; a dash where nothing was measured."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.task import DEFINITION, PREFIX
+from keras_matrix.runner.executors.supervise.output import printable
+
+NOTHING = "-"
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration such as `4.21 ms`."""
+    if value is None:
+        return NOTHING
+    for limit, factor, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
+        if abs(value) < limit:
+            return f"{significant(value * factor)} {unit}"
+    return f"{significant(value)} s"
+
+
+def duration(value: float) -> str:
+    """Return a duration in whole minutes and seconds, such as `3 min 05 s`."""
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """Return a number with that many significant digits and no exponent."""
+    if value is None:
+        return NOTHING
+    if abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:#.{digits}g}".rstrip(".")
+
+
+def count(value: int | float | None) -> str:
+    """Return a large count such as `25.6 M`."""
+    if value is None:
+        return NOTHING
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{significant(value / limit)} {unit}"
+    return str(value)
+
+
+def size(value: int | None) -> str:
+    """Return a size such as `812 MiB`."""
+    if value is None:
+        return NOTHING
+    if value >= 1 << 30:
+        return f"{significant(value / (1 << 30))} GiB"
+    return f"{significant(value / (1 << 20))} MiB"
+
+
+def asked(settings: Settings) -> str:
+    """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case."""
+    from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS
+    from keras_matrix.runner.matrix.reader import TO_BE_FOUND
+
+    usual = _default_params().get(settings.workload, {})
+    told = [
+        f"{name}={value}"
+        for name, value in settings.params.items()
+        if name != DEFINITION and (name == "mode" or name not in usual or usual[name] != value)
+    ]
+    if settings.workload.startswith(PREFIX):
+        return printable(" ".join([settings.workload, *told]))
+    for name, rule in SETTINGS.items():
+        value = getattr(settings, name)
+        if name == "batch_size" and value == TO_BE_FOUND:
+            value = LARGEST
+        if name != "samples" and (rule.default is None or value != rule.default):
+            told.append(f"{name}={value}")
+    return printable(" ".join([settings.workload, *told]))
+
+
+@cache
+def _default_params() -> dict[str, dict[str, Scalar | None]]:
+    from keras_matrix.runner.matrix import catalog
+
+    return {
+        name: {param: rule.default for param, rule in entry.params.items()}
+        for name, entry in catalog.load().workloads.items()
+    }
+
+
+def columns(rows: list[list[str]], right: frozenset[int] = frozenset()) -> list[str]:
+    """Return rows of text as aligned lines; columns whose index is in `right` end flush."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
+    return [
+        "  ".join(
+            text.rjust(width) if i in right else text.ljust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,189 @@
+"""Histories as lines for people and as JSON for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
+from keras_matrix.analysis.history.change_points import LEAST_FOR_CHANGES, Assessment, Change, VersionChange
+from keras_matrix.analysis.history.sessions import LEAST_SESSIONS, History, Session, SessionSpread
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.records.codec import CodecError, decode, to_json
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Problem
+from keras_matrix.runner.cli.render.figures import between, quantity
+from keras_matrix.runner.cli.render.format import NOTHING, asked, columns
+from keras_matrix.runner.executors.supervise.output import printable
+
+REMARKS_SHOWN = 5
+
+
+def title(history: History) -> str:
+    """Return what the cell is: its workload and all that is not usual, and its backend."""
+    backend = str(history.settings.get("backend"))
+    try:
+        told = asked(decode(Settings, dict(history.settings)))
+    except CodecError:  # settings of an earlier schema
+        told = f"{history.settings.get('workload')}"
+    return printable(f"{told} on {backend}") if f"backend={backend}" not in told else printable(told)
+
+
+def overview(assessed: Sequence[Assessment]) -> list[str]:
+    """Return one line a cell and machine."""
+    head = ["cell", "host", "sessions", "newest", "spread", "last change", "what"]
+    rows = [head]
+    for one in assessed:
+        valued = one.history.valued
+        rows.append(
+            [
+                one.history.cell_id,
+                one.history.host_id[:8],
+                str(len(valued)),
+                quantity(valued[-1].step_time.centre if valued and valued[-1].step_time else None, one.history.figure),
+                _spread(one.spread),
+                _short(one.changes[-1]) if one.changes else "none",
+                title(one.history),
+            ]
+        )
+    return columns(rows, right=frozenset({2, 3, 4}))
+
+
+def listing(assessed: Sequence[Assessment], last: int) -> list[str]:
+    """Return every history with its newest sessions and its changes."""
+    found: list[str] = []
+    for one in assessed:
+        found += ["", *_one(one, last)] if found else _one(one, last)
+    return [printable(line) for line in found]
+
+
+def remarks(assessed: Sequence[Assessment], doubts: Iterable[str], problems: Sequence[Problem]) -> list[str]:
+    """Return what is doubtful: several machines, a clock that stepped, files that were passed over."""
+    cells: dict[str, set[str]] = {}
+    for one in assessed:
+        device = "/".join(one.history.device or ("no device",))
+        cells.setdefault(one.history.cell_id, set()).add(f"{one.history.host_id[:8]} {device}")
+    mixed = [
+        f"cell {cell}: measured on {len(places)} machines or devices ({', '.join(sorted(places))}): each has a history "
+        "of its own, and they are never joined"
+        for cell, places in cells.items()
+        if len(places) > 1
+    ]
+    passed = [f"passed over: {problem.path}: {problem.reason}" for problem in problems]
+    return [printable(line) for lines in (mixed, list(doubts), passed) for line in _first(lines)]
+
+
+def _first(lines: list[str]) -> list[str]:
+    rest = len(lines) - REMARKS_SHOWN
+    return [*lines[:REMARKS_SHOWN], f"and {rest} more of these; --json lists them"] if rest > 0 else lines
+
+
+def change_words(change: Change) -> str:
+    """Return how much a change was, whether it was meant, and what else changed there."""
+    kind = "change" if change.note is None else "intended change"
+    parts = [kind if change.ratio is None else f"{kind} of {change.ratio - 1:+.1%}"]
+    parts += [change.note] if change.note is not None else []
+    facts = ", ".join(map(_version_words, change.versions)) or "no version or setting on record changed there"
+    return "; ".join([*parts, facts])
+
+
+def as_json(assessed: Sequence[Assessment], doubts: Iterable[str], problems: Sequence[Problem]) -> str:
+    """Return everything as one JSON document."""
+    document = {
+        "version": 1,
+        "histories": [_json(one) for one in assessed],
+        "doubts": list(doubts),
+        "passed_over": [{"path": str(problem.path), "reason": problem.reason} for problem in problems],
+    }
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _one(one: Assessment, last: int) -> list[str]:
+    history, changes = one.history, {change.run_id: change for change in one.changes}
+    device = " ".join(history.device or ("no device proved",))
+    lines = [title(history), f"cell {history.cell_id}, host {history.host_id}, {device}", ""]
+    shown = history.sessions[-last:]
+    if len(shown) < len(history.sessions):
+        lines.append(f"  {len(history.sessions) - len(shown)} earlier sessions: --last {len(history.sessions)}")
+    what = "step time" if history.figure == STEP_TIME else history.figure.name
+    head = ["session", what, "95 % interval", "processes", "left out"]
+    rows = columns([head, *(_row(session, history.figure) for session in shown)])
+    lines.append(f"  {rows[0]}")
+    for session, row in zip(shown, rows[1:], strict=True):
+        if change := changes.get(session.run_id):
+            lines.append(f"  -- {change_words(change)}")
+        lines.append(f"  {row}")
+    return [*lines, "", *_baseline(one)]
+
+
+def _row(session: Session, figure: Figure) -> list[str]:
+    left_out = ", ".join(f"{count} {status}" for status, count in session.left_out.items())
+    if session.step_time is None:
+        return [session.run_id, NOTHING, NOTHING, "0", left_out]
+    return [
+        session.run_id,
+        quantity(session.step_time.centre, figure),
+        _interval(session.step_time, figure),
+        str(session.step_time.count),
+        left_out,
+    ]
+
+
+def _interval(estimate: Estimate, figure: Figure) -> str:
+    if estimate.low is None or estimate.high is None:
+        return NOTHING
+    return between(estimate.low, estimate.high, figure)
+
+
+def _baseline(one: Assessment) -> list[str]:
+    if not one.levels:
+        return ["no session has a value: no process ended ok"]
+    level, figure = one.levels[-1], one.history.figure
+    count = level.last - level.first + 1
+    begun = one.history.valued[level.first].run_id
+    interval = f", 95 % interval {_interval(level.step_time, figure)}" if level.step_time.low is not None else ""
+    sessions = f"{count} session{'s' if count > 1 else ''}"
+    lines = [f"baseline: {sessions} since {begun}, {quantity(level.step_time.centre, figure)}{interval}"]
+    if one.spread is None:
+        missing = LEAST_SESSIONS - count
+        lines.append(f"spread between sessions: not known below {LEAST_SESSIONS} sessions; {missing} more are needed")
+    else:
+        lines.append(f"spread between sessions: {_spread(one.spread)}")
+    if len(one.history.valued) < LEAST_FOR_CHANGES:
+        lines.append(f"changes: not looked for below {LEAST_FOR_CHANGES} sessions")
+    elif not one.changes:
+        lines.append("changes: none found")
+    return lines
+
+
+def _spread(spread: SessionSpread | None) -> str:
+    return NOTHING if spread is None else f"{spread.between_log:.1%}"
+
+
+def _short(change: Change) -> str:
+    size = "" if change.ratio is None else f"{change.ratio - 1:+.1%} "
+    return f"{size}{change.run_id}{' (intended)' if change.note else ''}"
+
+
+def _version_words(one: VersionChange) -> str:
+    place = ""
+    if one.sessions_off:
+        count = abs(one.sessions_off)
+        place = f" ({count} session{'s' if count > 1 else ''} {'later' if one.sessions_off > 0 else 'before'})"
+    return f"{one.name} {one.before or 'absent'} -> {one.after or 'absent'}{place}"
+
+
+def _json(one: Assessment) -> dict[str, Any]:
+    history = one.history
+    return {
+        "title": title(history),
+        "cell_id": history.cell_id,
+        "host_id": history.host_id,
+        "device": list(history.device) if history.device else None,
+        "figure": to_json(history.figure),
+        "sessions": [to_json(session) for session in history.sessions],
+        "changes": [to_json(change) for change in one.changes],
+        "levels": [to_json(level) for level in one.levels],
+        "spread": to_json(one.spread) if one.spread else None,
+    }

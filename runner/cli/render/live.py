@@ -1,0 +1,68 @@
+"""The live view of a terminal: finished attempts scroll by, one line below shows what runs and how much is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.runner.cli.render.attempt_text import TimeLeft, Told, is_bad, label, name
+from keras_matrix.runner.cli.render.format import duration
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.reader import Cell
+    from keras_matrix.runner.plan.plan import Step
+
+
+class LiveView:
+    """Draws events on a rich progress bar."""
+
+    def __init__(self, bar: Progress, task: TaskID, left: TimeLeft, told: Told) -> None:
+        self._bar = bar
+        self._task = task
+        self._left = left
+        self._told = told
+
+    def calibrating(self, cell: Cell) -> None:
+        """Show what is calibrated."""
+        self._show(f"calibrating {name(cell)}")
+
+    def begun(self, step: Step) -> None:
+        """Show what runs."""
+        self._show(label(step))
+
+    def taking_turns(self, steps: Sequence[Step]) -> None:
+        """Show what takes turns."""
+        if len(steps) > 1:
+            arms = " | ".join(f"{step.cell.settings.backend} {step.arm}".strip() for step in steps)
+            self._show(f"{steps[0].cell.settings.workload} #{steps[0].repeat}, in turn: {arms}")
+
+    def ended(self, step: Step, record: Record) -> None:
+        """Let the attempt scroll by."""
+        counted = record.status is not Status.INFRA and self._left.done(step)
+        colour = "red" if is_bad(record) else "yellow" if record.warnings or record.reason else "green"
+        self._bar.console.print(f"[{colour}]{escape(label(step))}[/]: {escape(self._told.result(record))}")
+        self._bar.update(self._task, advance=counted)
+
+    def _show(self, what: str) -> None:
+        self._bar.update(self._task, description=escape(what), left=f"{duration(self._left.seconds())} left")
+        self._bar.refresh()
+
+
+@contextmanager
+def live(total: int, done: int, left: TimeLeft, told: Told) -> Iterator[LiveView]:
+    """Yield the live view; the terminal is left as it was."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, refresh_per_second=1) as bar:
+        task = bar.add_task("starting", total=total, completed=done, left="")
+        yield LiveView(bar, task, left, told)

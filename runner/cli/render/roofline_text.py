@@ -1,0 +1,126 @@
+"""A roofline for the terminal: the machine's peaks, each backend's own products, the cells; and the FLOPs' check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from keras_matrix.runner.cli.render.format import NOTHING, columns, count, significant, size
+from keras_matrix.runner.executors.supervise.output import printable
+
+if TYPE_CHECKING:
+    from keras_matrix.analysis.hardware.roofline import OwnGemm, Roofline, Share, Slope
+    from keras_matrix.records.instruments.peaks import Peaks
+    from keras_matrix.records.instruments.work import FlopCheck
+
+
+def lines(found: Roofline, peaks: Peaks | None) -> list[str]:
+    """Return the whole answer, as lines."""
+    told: list[str] = []
+    if peaks:
+        told += [
+            f"peaks of {peaks.machine.cpu_model}, {peaks.machine.logical_cpus} CPUs, measured {peaks.measured_at}; "
+            f"best and median over the calls of {peaks.rounds} processes each, interleaved in random order",
+            "",
+            *_own_lines(found.own),
+            "",
+            *_memory_lines(found.slopes),
+        ]
+    if found.shares:
+        told += ["", *_cell_lines(found.shares)]
+    told += [""] * bool(found.notes) + [f"note: {printable(note)}" for note in found.notes]
+    return told
+
+
+def check_lines(checks: Sequence[FlopCheck], refused: Mapping[str, str]) -> list[str]:
+    """Return the comparison of FLOP counts, as lines."""
+    from keras_matrix.analysis.hardware.flops import agreements
+
+    rows = [["workload", "backend", "batch", "comparison", "expected", "found", "ratio", "within", "verdict"]]
+    for check in checks:
+        for one in agreements(check):
+            verdict = "no such count" if one.agrees is None else "agrees" if one.agrees else one.why or "DIFFERS"
+            figures = [count(one.expected), count(one.found), NOTHING if one.ratio is None else f"{one.ratio:.3f}"]
+            names = [check.workload, check.backend, str(check.batch_size), one.what]
+            rows.append([*names, *figures, f"{one.tolerance:.1%}", verdict])
+    moved = [
+        f"{c.workload}: XLA counts {count(c.framework_train_bytes)}B accessed by the compiled training step"
+        for c in checks
+        if c.framework_train_bytes
+    ]
+    tools = {f"{check.backend}: the tool is {check.tool}" for check in checks}
+    return [
+        *columns(rows, right=frozenset({2, 4, 5, 6, 7})),
+        "",
+        *sorted(tools),
+        *moved,
+        *(f"not counted: {printable(what)}: {printable(why)}" for what, why in sorted(refused.items())),
+    ]
+
+
+def rate(value: float | None, unit: str = "FLOP/s") -> str:
+    """Return a rate such as `398 GFLOP/s`."""
+    return NOTHING if value is None else count(value) + unit
+
+
+def percent(value: float | None) -> str:
+    """Return a share such as `81.2 %`."""
+    return NOTHING if value is None else f"{significant(value * 100)} %"
+
+
+def _own_lines(own: Iterable[OwnGemm]) -> list[str]:
+    rows = [["matrix product", "CPUs", "backend", "best", "median", "calls", "of the best"]]
+    rows += [
+        [
+            f"{one.place.device} {one.place.precision}",
+            str(one.place.threads),
+            one.backend,
+            rate(one.best_flop_per_s),
+            rate(one.median_flop_per_s),
+            str(one.calls),
+            percent(one.share_of_best),
+        ]
+        for one in own
+    ]
+    return columns(rows, right=frozenset({1, 3, 4, 5, 6}))
+
+
+def _memory_lines(slopes: Iterable[Slope]) -> list[str]:
+    rows = [["memory", "CPUs", "timed with", "triad, best", "median", "calls", "copy, best", "arrays"]]
+    rows += [
+        [
+            one.device,
+            str(one.threads),
+            one.by,
+            rate(one.best_byte_per_s, "B/s"),
+            rate(one.median_byte_per_s, "B/s"),
+            str(one.calls),
+            rate(one.copy_byte_per_s, "B/s"),
+            size(one.array_bytes),
+        ]
+        for one in slopes
+    ]
+    return columns(rows, right=frozenset({1, 3, 4, 5, 6, 7}))
+
+
+def _cell_lines(shares: Iterable[Share]) -> list[str]:
+    head = ["cell", "backend", "FLOPs/step", "reached", "peak", "share", "95 % interval", "of own product"]
+    rows = [[*head, "FLOP/byte <=", "MFU", ""]]
+    for one in shares:
+        between = f"{percent(one.low)} - {percent(one.high)}" if one.low is not None else NOTHING
+        rows.append(
+            [
+                printable(one.title),
+                one.backend,
+                count(one.flops_per_step),
+                rate(one.achieved_flop_per_s),
+                rate(one.peak_flop_per_s) + (f" ({one.peak_of})" if one.peak_of else ""),
+                percent(one.share_of_peak),
+                between,
+                percent(one.share_of_own_gemm),
+                significant(one.intensity_flop_per_byte),
+                percent(one.mfu),
+                one.note or "",
+            ]
+        )
+    return columns(rows, right=frozenset(range(2, 10)))

@@ -1,0 +1,83 @@
+"""The tables of a trace for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.traces.table import Gap, Part, Table
+from keras_matrix.runner.cli.render.format import columns, seconds, significant
+
+NOT_TOLD = "(not told)"
+LONGEST_NAME = 60
+
+
+def heading(table: Table, measured_step_s: float | None) -> list[str]:
+    """Return what the trace is of, and how busy its device was."""
+    workers = f" of {table.workers} workers" if table.workers > 1 else ""
+    if table.steps and table.step_time_s is not None:
+        beside = f"; {seconds(measured_step_s)} as measured, without it" if measured_step_s else ""
+        first = (
+            f"{plural(table.steps, 'step')}{workers}: {seconds(table.step_time_s)} each with the profiler on{beside}"
+        )
+    else:
+        first = f"{seconds(table.window_s)}{workers}; no step was marked"
+    busy = "not known" if table.busy_share is None else f"{table.busy_share:.1%} of the time"
+    idle = f"{plural(table.gap_count, 'gap')}, {seconds(table.gap_time_s)} in all"
+    lines = [first, f"device ({table.device}) busy {busy}; {idle}"]
+    if table.overlap_share is not None:
+        lines.append(f"communication overlapped by compute: {table.overlap_share:.1%} of its time")
+    return [*lines, *(f"warning: the profiler reports: {text}" for text in table.warnings)]
+
+
+def table_lines(table: Table, top: int) -> list[str]:
+    """Return the tables: by operation, layer, phase and, if there are several, kind of work; and the largest gaps."""
+    lines: list[str] = []
+    named = {"operation": table.by_operation, "layer": table.by_layer, "phase": table.by_phase}
+    if len(table.by_kind) > 1:
+        named["kind"] = table.by_kind
+    for name, parts in named.items():
+        lines += ["", *_part_lines(table, name, parts, top)]
+    return [*lines, "", *_gap_lines(table, top), ""]
+
+
+def _part_lines(table: Table, name: str, parts: Sequence[Part], top: int) -> list[str]:
+    steps = table.steps or 1
+    per = " a step" if table.steps else ""
+    rows = [[f"by {name}", "share", f"time{per}", f"count{per}"]]
+    rows += [
+        [
+            _short(part.name or NOT_TOLD),
+            f"{part.share:.1%}",
+            seconds(part.time_s / steps),
+            significant(part.count / steps),
+        ]
+        for part in parts[:top]
+    ]
+    return columns(rows + _rest(table, parts, top), frozenset((1, 2, 3)))
+
+
+def _rest(table: Table, parts: Sequence[Part], top: int) -> list[list[str]]:
+    rest, steps = parts[top:], table.steps or 1
+    if not rest:
+        return []
+    time_s, count = sum(part.time_s for part in rest), sum(part.count for part in rest)
+    share = sum(part.share for part in rest)
+    return [[f"{len(rest)} others", f"{share:.1%}", seconds(time_s / steps), significant(count / steps)]]
+
+
+def _gap_lines(table: Table, top: int) -> list[str]:
+    if not table.gaps:
+        return ["no gaps"]
+    rows = [["gaps, the longest", "begins at", "after", "before", "meanwhile"]]
+    return columns(rows + [_gap_row(gap, table.workers) for gap in table.gaps[:top]], frozenset((0, 1)))
+
+
+def _gap_row(gap: Gap, workers: int) -> list[str]:
+    where = f"worker {gap.worker}: " if workers > 1 else ""
+    around = [_short(name) if name else "-" for name in (gap.before, gap.after, gap.meanwhile)]
+    return [f"{where}{seconds(gap.duration_s)}", seconds(gap.begin_s), *around]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."

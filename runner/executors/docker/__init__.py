@@ -1,0 +1,1 @@
+"""Cells in containers, one image per backend and device."""

@@ -1,0 +1,213 @@
+"""Containers as parents of a cell's process: one of its own, or one with the fork server in it.
+
+Both are what `runner.executors.supervise.watch` asks of a parent, so that a cell in a container is watched, disturbed,
+ended and told of as any other process of this machine: the kernel is one, and so the host knows all its processes by
+numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.schema import Container
+from keras_matrix.runner.executors.docker.engine import Engine, EngineGone, Started
+from keras_matrix.runner.executors.process.fork_servers import ANSWER_LIMIT_S, Server
+from keras_matrix.runner.executors.supervise.output import CappedOutput
+from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, ServerGone
+from keras_matrix.runner.host import process_tree
+
+SOCKET = "socket"
+LAST_SIGNAL = 64
+WORDS_CHARACTERS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """What a container is kept by: its engine, what it is, and what removes it."""
+
+    engine: Engine
+    container: Container
+    remove: Callable[[str], None]
+
+
+class Own:
+    """A cell's own container, whose first process is the cell's.
+
+    A thread of the runner's waits for its end, asleep in one read; it also passes on what the cell prints.
+    """
+
+    def __init__(self, keeper: Keeper, start: Callable[[], Started]) -> None:
+        """Take what starts the container."""
+        self.container: Container | None = keeper.container
+        self.alone = True
+        self._keeper, self._start = keeper, start
+        self._started: Started | None = None
+        self.root: int | None = None
+        self.connection, self._telling = os.pipe()
+
+    def begin(self, order: dict[str, Any], output: int) -> int:
+        """Start the container; what it is to do, its command says."""
+        try:
+            self._started = self._start()
+        except BaseException:
+            os.close(self.connection)
+            os.close(self._telling)
+            raise
+        follow = threading.Thread(target=self._follow, args=(self._started, os.dup(output)), daemon=True)
+        follow.start()
+        self.root = self._started.pid or None  # 0: it had ended before its number was asked for
+        return self._started.pid
+
+    def receive(self) -> dict[str, Any]:
+        """Return how the container ended. Raises `ServerGone` where the engine went away before."""
+        told: dict[str, Any] = json.loads(os.read(self.connection, MESSAGE_BYTES))
+        if "gone" in told:
+            raise ServerGone(told["gone"])
+        return told
+
+    def kill(self, pid: int) -> None:
+        """End the container, by the kernel where the engine does not answer."""
+        if self._started is not None:
+            with contextlib.suppress(EngineGone):
+                self._keeper.engine.kill(self._started.container_id)
+        if pid > 0:  # it had not ended before its number was asked for
+            process_tree.kill_tree(pid)
+
+    def release(self) -> None:
+        """Remove the container."""
+        if self._started is not None:
+            self._keeper.remove(self._started.container_id)
+            self._started = None
+        os.close(self.connection)
+
+    def _follow(self, started: Started, output: int) -> None:
+        engine = self._keeper.engine
+        try:
+            for printed in started.output:
+                _pass_on(printed, output)
+            code = engine.wait(started.container_id)
+            told: dict[str, Any] = {
+                "exited": wait_status(code),
+                "oom_kills": int(engine.oom_killed(started.container_id)),
+            }
+        except EngineGone as error:
+            told = {"gone": str(error)}
+        except OSError as error:  # what the engine passes on of the cell's output broke off
+            told = {"gone": f"engine: it broke off: {error}"}
+        os.close(output)
+        with contextlib.suppress(OSError):  # nobody reads any more
+            os.write(self._telling, json.dumps(told).encode())
+        os.close(self._telling)
+
+
+class ContainerServer(Server):
+    """A container with the fork server in it: warm, for the cells of one backend in one block."""
+
+    def __init__(self, keeper: Keeper, started: Started, home: Path, listener: socket.socket) -> None:
+        """Wait until the server has called. Raises `ServerGone` when its container ends before."""
+        self._keeper, self._started, self._home = keeper, started, home
+        self._printed = CappedOutput()
+        threading.Thread(target=self._listen, daemon=True).start()
+        try:
+            super().__init__(self._called(listener))
+        except BaseException:
+            self._drop()
+            raise
+        self.container = keeper.container
+        self.root = started.pid
+
+    def begin(self, order: dict[str, Any], output: int) -> int:
+        """Have it start a process; return the number by which this machine knows it."""
+        inner = super().begin(order, output)
+        found = (pid for pid in process_tree.tree(self._started.pid) if number_inside(pid) == inner)
+        return next(found, self._started.pid)
+
+    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return its next message; with a process's end by SIGKILL, whether the kernel did it for memory."""
+        told = super().receive(timeout_s)
+        if "exited" in told:
+            killed = os.WIFSIGNALED(told["exited"]) and os.WTERMSIG(told["exited"]) == signal.SIGKILL
+            told["oom_kills"] = self._oom_kills() if killed else 0
+        return told
+
+    def _oom_kills(self) -> int:
+        """End the container and ask: the engine says so of one that has ended, and of all that ran in it."""
+        self.gone = True
+        engine, container_id = self._keeper.engine, self._started.container_id
+        try:
+            engine.kill(container_id)
+            engine.wait(container_id)
+            return int(engine.oom_killed(container_id))
+        except EngineGone as error:
+            raise ServerGone(str(error)) from error
+
+    def how_it_ended(self) -> str:
+        """Return the last that it printed."""
+        words = self._printed.text().strip()[-WORDS_CHARACTERS:]
+        return f": {words.splitlines()[-1]}" if words else ""
+
+    def close(self) -> None:
+        """End it, its container and its home."""
+        super().close()
+        self._drop()
+
+    def _drop(self) -> None:
+        self._keeper.remove(self._started.container_id)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _called(self, listener: socket.socket) -> socket.socket:
+        listener.settimeout(1.0)
+        for _ in range(round(ANSWER_LIMIT_S)):
+            with contextlib.suppress(TimeoutError):
+                return listener.accept()[0]
+            if not Path(f"/proc/{self._started.pid}").exists():
+                break
+        raise ServerGone(f"server: the container with the fork server never called{self.how_it_ended()}")
+
+    def _listen(self) -> None:
+        with contextlib.suppress(EngineGone, OSError):
+            for printed in self._started.output:
+                self._printed.add(printed)
+
+
+def listening(home: Path) -> socket.socket:
+    """Return a socket in this folder on which a server in a container can call."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(home / SOCKET))
+    listener.listen(1)
+    return listener
+
+
+def wait_status(exit_code: int) -> int:
+    """Return the wait status that a container's exit code stands for: 128 and a signal's number, or a plain code.
+
+    A cell that ends itself with such a code cannot be told from one that the signal ended.
+    """
+    number = exit_code - 128
+    return number if 0 < number <= LAST_SIGNAL else exit_code << 8
+
+
+def number_inside(pid: int) -> int | None:
+    """Return by what number a process of this machine goes in its own container; None where that is not told."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return None
+
+
+def _pass_on(printed: bytes, output: int) -> None:
+    """Write all of it, or nothing more once nobody reads: the cell must not wait for us."""
+    with contextlib.suppress(BrokenPipeError):
+        while printed:
+            printed = printed[os.write(output, printed) :]

@@ -1,0 +1,333 @@
+"""The container engine as the executor needs it: the seam `Engine`, and Docker's own through its SDK.
+
+Promise: nothing is ever pulled; a container gets what its `Spec` says and no more. Every failure of the engine itself
+is `EngineGone`, its refusal of one container `ContainerRefused`; both say what to do.
+
+Measured with engine 20.10: an exit of 137 without `OOMKilled` is a kill; `OOMKilled` stays set when only a child was
+killed; without an init process, process 1 survives the signals it sends itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keras_matrix.runner.errors import ExecutorError
+from keras_matrix.runner.executors.docker.container_paths import Mount
+
+if TYPE_CHECKING:
+    from docker import APIClient
+    from docker.errors import APIError
+
+PREFIX = "keras-benchmark"
+NO_GPU = "no_gpu"
+RESULTS_LABEL, RUN_LABEL, CELL_LABEL = f"{PREFIX}.results", f"{PREFIX}.run", f"{PREFIX}.cell"
+USUAL_ADDRESS = "unix:///var/run/docker.sock"
+ANSWER_LIMIT_S = 60
+SCRATCH = "rw,nosuid,nodev,size=256m"
+
+
+class EngineGone(ExecutorError):
+    """The engine does not answer, or stopped answering. The message says where."""
+
+
+class ContainerRefused(Exception):
+    """The engine would not make or start this container. The message begins with the reason's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that is here: its digest, the processor it is for, and the user its processes are."""
+
+    image_id: str
+    architecture: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seccomp:
+    """A seccomp profile in place of the engine's own: its name, and its text or "unconfined"."""
+
+    name: str
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a container may use."""
+
+    memory_bytes: int
+    shared_memory_bytes: int = 1 << 30
+    processes: int = 4096
+    seccomp: Seccomp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A container to be made: all that decides what runs in it and what it may do.
+
+    `image` is the image's name, for people; `cpus` a list of CPUs, None for all; `gpus` the GPUs it gets, by index or
+    UUID on the host; `folder` where its process works, None for the image's own.
+    """
+
+    name: str
+    image: str
+    image_id: str
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    mounts: tuple[Mount, ...]
+    user: str
+    limits: Limits
+    labels: tuple[tuple[str, str], ...]
+    cpus: str | None = None
+    gpus: tuple[str, ...] = ()
+    folder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A container that was started: its id, the host's number of its first process, and what it prints as it comes."""
+
+    container_id: str
+    pid: int
+    output: Iterator[bytes]
+
+
+class Engine(Protocol):
+    """What makes containers. Each method raises `EngineGone`."""
+
+    def image(self, name: str) -> Image | None:
+        """Return the image that a name stands for; None where it is not here."""
+
+    def start(self, spec: Spec) -> Started:
+        """Make and start a container. Raises `ContainerRefused`."""
+
+    def wait(self, container_id: str) -> int:
+        """Return the exit code of a container, once it has ended."""
+
+    def oom_killed(self, container_id: str) -> bool:
+        """Return whether the kernel killed a process of the container for memory."""
+
+    def kill(self, container_id: str) -> None:
+        """End a container; one that has ended already is well."""
+
+    def remove(self, container_id: str) -> None:
+        """End and remove a container; one that is gone already is well."""
+
+    def labelled(self, label: str, value: str) -> list[str]:
+        """Return the containers that carry a label, those that have ended too."""
+
+
+class DockerEngine:
+    """Docker's engine, at DOCKER_HOST or its usual socket."""
+
+    def __init__(self, client: APIClient, address: str = USUAL_ADDRESS) -> None:
+        self._client, self._address = client, address
+
+    def image(self, name: str) -> Image | None:
+        """Return the image that a name stands for; None where it is not here."""
+        from docker.errors import ImageNotFound
+
+        try:
+            with self._answered():
+                found: dict[str, Any] = self._client.inspect_image(name)  # type: ignore[no-untyped-call]
+        except ImageNotFound:
+            return None
+        return Image(found["Id"], found["Architecture"], (found.get("Config") or {}).get("User") or "")
+
+    def start(self, spec: Spec) -> Started:
+        """Make a container, listen to it, start it."""
+        from docker.errors import APIError
+
+        with self._answered():
+            try:
+                asked = configuration(self._client, spec)
+                made = self._client.create_container_from_config(asked, spec.name)["Id"]  # type: ignore[no-untyped-call]
+            except APIError as error:
+                raise ContainerRefused(refusal(error, spec)) from error
+            try:
+                output = self._client.attach(made, stdout=True, stderr=True, stream=True)
+                self._client.start(made)
+                pid = int(self._client.inspect_container(made)["State"]["Pid"])
+            except BaseException as error:
+                with contextlib.suppress(APIError):
+                    self._client.remove_container(made, force=True)
+                if isinstance(error, APIError):
+                    raise ContainerRefused(refusal(error, spec)) from error
+                raise
+        return Started(made, pid, output)
+
+    def wait(self, container_id: str) -> int:
+        """Return the exit code of a container, once it has ended, however long that takes."""
+        with self._answered():
+            return int(self._client.wait(container_id, timeout=None)["StatusCode"])
+
+    def oom_killed(self, container_id: str) -> bool:
+        """Return whether the kernel killed a process of the container for memory."""
+        with self._answered():
+            return bool(self._client.inspect_container(container_id)["State"]["OOMKilled"])
+
+    def kill(self, container_id: str) -> None:
+        """End a container; one that has ended already is well."""
+        with self._answered(), _well_if(404, 409):
+            self._client.kill(container_id)
+
+    def remove(self, container_id: str) -> None:
+        """End and remove a container; one that is gone already, or that someone is removing, is well."""
+        with self._answered(), _well_if(404, 409):
+            self._client.remove_container(container_id, force=True, v=True)
+
+    def labelled(self, label: str, value: str) -> list[str]:
+        """Return the containers that carry a label, those that have ended too."""
+        with self._answered():
+            found = self._client.containers(all=True, quiet=True, filters={"label": f"{label}={value}"})
+        return [one["Id"] for one in found]
+
+    @contextlib.contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Turn an engine that does not answer into `EngineGone`; what it answers, refusals too, passes."""
+        from docker.errors import APIError, DockerException
+        from requests.exceptions import RequestException
+
+        try:
+            yield
+        except APIError as error:
+            if error.status_code is not None and error.status_code < 500:
+                raise
+            raise EngineGone(f"engine: {error.explanation or error}") from error
+        except (DockerException, RequestException, OSError, ValueError) as error:
+            raise EngineGone(f"engine: no answer from {self._address}: {_cause(error)}") from error
+
+
+def connect() -> DockerEngine:
+    """Return Docker's engine, once it has answered. Raises `ExecutorError`."""
+    import docker
+    from docker.context import ContextAPI
+    from docker.errors import DockerException
+    from docker.utils import kwargs_from_env
+
+    place = kwargs_from_env()
+    if "base_url" not in place:  # where the command `docker` finds it: `docker context use`
+        place = ContextAPI.kwargs_from_context() | place
+    address = place.get("base_url") or USUAL_ADDRESS
+    try:
+        _knock(address)
+        client = docker.APIClient(**place, timeout=ANSWER_LIMIT_S)
+        about: Mapping[str, Any] = client.info()
+    except (DockerException, OSError) as error:
+        raise ExecutorError(_unreachable(address, error)) from error
+    if fault := foreign_users(about):
+        raise ExecutorError(fault)
+    return DockerEngine(client, address)
+
+
+def foreign_users(about: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with an engine whose containers' users are not this machine's; None of any other."""
+    marks = {str(option).partition(",")[0] for option in about.get("SecurityOptions") or ()}
+    for mark, name in (("name=rootless", "rootless"), ("name=userns", "with userns-remap")):
+        if mark in marks:
+            return (
+                f"--executor docker: the engine runs {name}: users in its containers are others here, who may not "
+                "write a cell's results; use one without (docker context use, DOCKER_HOST), or docker compose run"
+            )
+    return None
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` where nobody listens at a socket's path: the system says why, the SDK's error hides it."""
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as knocking:
+            knocking.settimeout(ANSWER_LIMIT_S)
+            knocking.connect(address.removeprefix("unix://"))
+
+
+def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
+    """Return what the engine is asked for: everything that need not be open is shut."""
+    from docker.types import DeviceRequest, LogConfig, Ulimit
+    from docker.types import Mount as Bind
+
+    shut = ["no-new-privileges", *([f"seccomp={spec.limits.seccomp.profile}"] if spec.limits.seccomp else [])]
+    gpus = [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu"]])] if spec.gpus else None
+    host = client.create_host_config(
+        mounts=[Bind(one.target, one.source, type="bind", read_only=not one.writable) for one in spec.mounts],
+        network_mode="none",
+        ipc_mode="private",
+        init=True,
+        read_only=True,
+        tmpfs={"/tmp": SCRATCH},
+        cap_drop=["ALL"],
+        security_opt=shut,
+        pids_limit=spec.limits.processes,
+        mem_limit=spec.limits.memory_bytes,
+        memswap_limit=spec.limits.memory_bytes,  # of memory and swap together: no swap
+        shm_size=spec.limits.shared_memory_bytes,
+        cpuset_cpus=spec.cpus,
+        ulimits=[Ulimit(name="core", soft=0, hard=0)],
+        log_config=LogConfig(type="none"),
+        device_requests=gpus,
+    )
+    made: Mapping[str, Any] = client.create_container_config(
+        spec.image_id,
+        list(spec.command[1:]),
+        user=spec.user,
+        environment=dict(spec.environment),
+        labels=dict(spec.labels),
+        entrypoint=[spec.command[0]],
+        working_dir=spec.folder,
+        host_config=host,
+    )
+    return made
+
+
+@contextlib.contextmanager
+def _well_if(*status_codes: int) -> Iterator[None]:
+    """Pass over these answers of the engine."""
+    from docker.errors import APIError
+
+    try:
+        yield
+    except APIError as error:
+        if error.status_code not in status_codes:
+            raise
+
+
+def refusal(error: APIError, spec: Spec) -> str:
+    """Return why the engine would not make or start a container, by the reason's name, and what to do."""
+    said = str(error.explanation or error)
+    if spec.gpus and any(word in said.lower() for word in ("device driver", "nvidia", "gpu vendor")):
+        return (
+            f"{NO_GPU}: the engine cannot give a container a GPU ({said}); install the driver and the NVIDIA Container "
+            "Toolkit, or measure on device: cpu"
+        )
+    if "No such image" in said:
+        return "image_missing: it was removed while the run went on"
+    if "no space left" in said:
+        return f"no_space: the engine has no room for a container ({said}); free some, for example: docker system prune"
+    return f"refused: the engine would not start the container: {said}"
+
+
+def _unreachable(place: str, error: BaseException) -> str:
+    advice = {
+        errno.EACCES: "this user may not use it: add the user to the group docker and log in again",
+        errno.ENOENT: "is the engine installed and started? systemctl start docker; DOCKER_HOST names one elsewhere",
+        errno.ECONNREFUSED: "is the engine started? systemctl start docker",
+    }
+    cause = _cause(error)
+    number = cause.errno if isinstance(cause, OSError) else None
+    told = advice.get(number or 0, "DOCKER_HOST names the engine's address")
+    return f"--executor docker: no engine answers at {place}: {getattr(cause, 'strerror', None) or cause}; {told}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the system's own error at the bottom of what the libraries made of it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno is not None:
+            return seen
+        inner = next((one for one in seen.args if isinstance(one, BaseException)), None)
+        seen = inner or seen.__cause__ or seen.__context__
+    return error

@@ -1,0 +1,91 @@
+"""Cells in containers of their images: `--executor docker` and its options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from keras_matrix.records.host.system import usable_memory_bytes
+from keras_matrix.records.store import Run
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import Executor
+from keras_matrix.runner.executors.docker import executor as docker
+from keras_matrix.runner.executors.docker.engine import Engine, Image, Limits, Seccomp, connect
+from keras_matrix.runner.executors.docker.executor import IMAGES, DockerExecutor, Place, image_name, looked_up
+from keras_matrix.runner.executors.registry import Asked, Entry, Executors
+from keras_matrix.runner.host import process_tree
+from keras_matrix.runner.matrix.reader import Cell
+
+# What the machine itself is left, so that a cell that needs too much is ended before the machine is short of memory.
+MACHINES_SHARE = 1 / 16
+
+
+class InContainers(Executors):
+    """Each cell runs in a container of its image, made for it (`fresh`) or forked from a container's server (`warm`).
+
+    The engine and each image are looked up once, when they are first needed: all runs of a command use the same.
+    """
+
+    def __init__(self, entry: Entry, asked: Asked) -> None:
+        """Read the options. Raises `UsageError` for a seccomp profile that cannot be read."""
+        super().__init__(entry, asked)
+        self._images: str = asked.options["images"] or IMAGES
+        self._seccomp = _seccomp(asked.options["seccomp"])
+        self._connected: Engine | None = asked.service
+        self._found: dict[str, Image | str] = {}
+
+    def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
+        """Return the digests of the images that these cells need and that are here."""
+        own = [cell.task.image for cell in cells if cell.task and cell.task.image]
+        measured = [cell.settings for cell in cells if cell.task is None]
+        names = dict.fromkeys([image_name(self._images, one.backend, one.device) for one in measured] + own)
+        for name in names:
+            if name not in self._found:
+                self._found[name] = looked_up(self._engine(), name)
+        found = {name: self._found[name] for name in names}
+        return {f"image {name}": image.image_id for name, image in found.items() if isinstance(image, Image)}
+
+    def end_leftovers(self, results: Path) -> None:
+        """End the processes and remove the containers of a killed runner."""
+        process_tree.end_leftovers(str(results.resolve()))
+        docker.end_leftovers(self._engine(), str(results.resolve()))
+
+    def executor(self, run: Run, python: str | None) -> Executor:
+        """Return what starts containers, of the images that were found; these bring their own Python."""
+        place = Place(str(run.folder.parent.resolve()), run.run_id, self._images, self._found)
+        return DockerExecutor(self._engine(), place, self._limits(), warm=self.asked.start == "warm")
+
+    def _limits(self) -> Limits:
+        """Return what a container may use, nearly all of the machine's memory by default. Raises `UsageError`."""
+        here = usable_memory_bytes()
+        memory = self.asked.options["memory"] or (round(here * (1 - MACHINES_SHARE)) if here else None)
+        if memory is None:
+            raise UsageError("--memory: must be given, since this machine does not tell how much it has")
+        usual = Limits(memory)
+        shared_memory = self.asked.options["shm_size"] or usual.shared_memory_bytes
+        return Limits(memory, shared_memory, usual.processes, self._seccomp)
+
+    def _engine(self) -> Engine:
+        """Return the engine. Raises `ExecutorError` if none answers."""
+        if self._connected is None:
+            self._connected = connect()
+        return self._connected
+
+
+def make(entry: Entry, asked: Asked) -> Executors:
+    """Return what makes the executors of a command. Raises `UsageError`."""
+    return InContainers(entry, asked)
+
+
+def _seccomp(text: str | None) -> Seccomp | None:
+    """Return a seccomp profile, read here because an unreadable one would make the engine refuse each container."""
+    if text is None or text == "unconfined":
+        return Seccomp(text, text) if text else None
+    path = Path(text)
+    try:
+        profile = path.read_text(encoding="utf-8")
+        json.loads(profile)
+        return Seccomp(path.name, profile)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--seccomp: must be a profile's file or unconfined, got {text!r}: {error}") from error

@@ -1,0 +1,195 @@
+"""Cells as processes of this machine: forked from a server that has imported the backend, or fresh interpreters.
+
+A server is keyed by the environment its backend was imported under (`runner.executors.process.fork_servers`). On an
+accelerator, and where a server cannot start, cells are fresh interpreters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.job import Job, make_home, write_job
+from keras_matrix.runner.executors import Outcome, Running
+from keras_matrix.runner.executors.process.fork_servers import ProcessServer, Server, Servers
+from keras_matrix.runner.executors.process.interpreter import Interpreter
+from keras_matrix.runner.executors.supervise.autotune import autotuning
+from keras_matrix.runner.executors.supervise.environment import (
+    ALLOWED,
+    MARK,
+    allowed_cpus,
+    cell_environment,
+    cuda_cache,
+)
+from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
+from keras_matrix.runner.executors.supervise.visible_gpus import (
+    NoGpu,
+    TooFewGpus,
+    gpus_of,
+    order_warnings,
+    without_gpus,
+)
+from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
+from keras_matrix.runner.matrix.service_selection import service_name
+from keras_matrix.runner.tasks.start import NotStarted, command_of
+from keras_matrix.runner.tasks.watch import TaskWatch, never
+
+LIGHT_SERVER = "KERAS_BENCHMARK_SERVER"
+
+Key = tuple[tuple[str, str], ...]
+
+
+class ProcessExecutor:
+    """Runs each cell in a process of its own."""
+
+    name = "process"
+
+    def __init__(self, *, start: str = "fork", mark: str = "", interpreter: Interpreter | None = None) -> None:
+        """Take cells of `interpreter`, by default this one's."""
+        self._start = start
+        self._mark = mark
+        self._interpreter = interpreter or Interpreter(sys.executable)
+        self._servers: Servers[Key] = Servers(self._launch)
+        self._home: str | None = None
+        self._missing: dict[tuple[str, str], str | None] = {}
+        self._clocks = CellClocks()
+
+    def missing(self, backend: str, device: str = "cpu") -> str | None:
+        """Return why this backend cannot run here, None when it can. Looks for the package, imports nothing.
+
+        Whether the device is there only the cell itself can prove.
+        """
+        if (backend, device) not in self._missing:
+            absent = self._interpreter.absent(("keras", backend))
+            self._missing[backend, device] = (
+                f"backend_not_installed: {' and '.join(absent)} cannot be found by {self._interpreter.python}; "
+                f"install it with: pip install 'keras-benchmark-matrix[{service_name(backend, device)}]'"
+                if absent
+                else None
+            )
+        return self._missing[backend, device]
+
+    def begin_block(self, settings: Sequence[Settings]) -> None:
+        """End every server, since the next block's children must not share one with this block's; launch the new ones.
+
+        They start side by side, those of other arms too.
+        """
+        self.close()
+        forked = [s for s in settings if self._forks(s) and not self.missing(s.backend)]
+        self._servers.launch(_key(self._environment(s)) for s in forked)
+
+    def await_block(self) -> None:
+        """Wait for the servers that were launched."""
+        self._servers.await_launched()
+
+    def close(self) -> None:
+        """End every server, and give the GPU's clocks back."""
+        self._clocks.release()
+        self._servers.close()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+            self._home = None
+
+    def start(self, job: Job, timeout_s: float) -> Running:
+        """Start the job in a new process."""
+        begun_s = time.perf_counter()
+        if job.task is not None:
+            return self._start_task(job, timeout_s)
+        try:
+            gpus = gpus_of(job.settings)
+            environment = self._environment(job.settings)
+        except (NoGpu, TooFewGpus) as error:
+            return Never(without_gpus(error))
+        if refused := self._clocks.suit(job.settings, gpus):
+            return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
+        write_job(job)
+        order: dict[str, Any] = {
+            "job": str(job.path),
+            "argv": None,
+            "env": environment,
+            "cpus": allowed_cpus(job.settings),
+        }
+        try:
+            server = self._servers.of(_key(environment)) if self._forks(job.settings) else None
+            if server is None:
+                server = self._light_server()
+                order |= {
+                    "argv": [self._interpreter.python, "-P", "-m", "keras_matrix.runner.cell.entry", str(job.path)],
+                    "env": environment | make_home(job) | autotuning(job) | cuda_cache(job),
+                }
+            return Watch(server, job, order, timeout_s, order_warnings(gpus))
+        except ServerGone as error:
+            return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
+
+    def _start_task(self, job: Job, timeout_s: float) -> Running:
+        """Start an external command; a light server is its parent, so that nothing of it is left behind."""
+        if job.task is not None and job.task.image is not None:
+            return Never(
+                Outcome(refused=f"image: {job.task.image}: it is to run in a container; add --executor docker")
+            )
+        try:
+            command = command_of(job, self._interpreter.python, self._mark, os.environ)
+            return TaskWatch(self._light_server(), job, command, timeout_s)
+        except NotStarted as error:
+            return Never(Outcome(task=never(job, error)))
+        except ServerGone as error:
+            return Never(Outcome(infrastructure=f"server: {error}"))
+
+    def _environment(self, settings: Settings) -> dict[str, str]:
+        # A server reads Keras's own configuration when it imports it: from an empty home, never from the user's.
+        if self._home is None:
+            self._home = tempfile.mkdtemp(prefix="runner-server-")
+        home = {"HOME": self._home, "KERAS_HOME": self._home, "TMPDIR": self._home}
+        return cell_environment(settings, self._mark) | home | self._interpreter.variables()
+
+    def _launch(self, key: Key) -> Server:
+        return _launch_server(self._interpreter.python, dict(key))
+
+    def _forks(self, settings: Settings) -> bool:
+        return self._start == "fork" and settings.device == "cpu"
+
+    def _light_server(self) -> Server:
+        """Return a free light server: each runs one process at a time, and several may wait calibrated."""
+        for number in itertools.count():
+            server = self._servers.of(_key(_light_environment(self._mark, number) | self._interpreter.variables()))
+            if server is None:
+                raise ServerGone("server: the light server for fresh interpreters did not start")
+            if not server.busy:
+                return server
+        raise AssertionError("a count has no end")
+
+
+def _light_environment(mark: str, number: int) -> dict[str, str]:
+    """Return the environment of a light server, whose children get their own."""
+    allowed = {name: os.environ[name] for name in ALLOWED if name in os.environ}
+    return allowed | {MARK: mark, LIGHT_SERVER: str(number)}
+
+
+def _key(environment: dict[str, str]) -> Key:
+    return tuple(sorted(environment.items()))
+
+
+def _launch_server(python: str, environment: dict[str, str]) -> Server:
+    """Start a server's process; with no backend in its environment it is a light one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    backend = environment.get("KERAS_BACKEND", "")
+    with theirs:
+        process = subprocess.Popen(
+            [python, "-P", "-m", "keras_matrix.runner.cell.server", str(theirs.fileno()), backend],
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return ProcessServer(process, ours)

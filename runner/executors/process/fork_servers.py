@@ -1,0 +1,149 @@
+"""The fork servers of a block: launched side by side, waited for later, replaced where one is gone.
+
+A server is keyed by all that decides what its children find, since what is read at import does nothing after a fork. It
+is replaced at every block of repeats: children of one server share its address layout and hash seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, TypeVar
+
+from keras_matrix.records.schema import Container
+from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, ServerGone
+from keras_matrix.runner.host import process_tree
+
+K = TypeVar("K", bound=Hashable)
+ANSWER_LIMIT_S = 120.0
+CLOSE_LIMIT_S = 2.0
+
+
+class Server:
+    """A running `runner.cell.server` and the runner's end of its socket; it runs one process at a time."""
+
+    container: Container | None = None
+    alone = False  # its processes share what it is in, a container too
+    root: int | None = None  # the server's own process; it runs one cell at a time, so all below it is that cell's
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.busy = False
+        self.gone = False
+
+    def begin(self, order: dict[str, Any], output: int) -> int:
+        """Have it start a process. Raises `ServerGone`."""
+        with contextlib.suppress(OSError):
+            socket.send_fds(self.connection, [json.dumps(order).encode()], [output])
+        pid = int(self.receive(ANSWER_LIMIT_S)["started"])
+        self.busy = True
+        return pid
+
+    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return its next message. Raises `ServerGone`."""
+        self.connection.settimeout(timeout_s)
+        try:
+            message = self.connection.recv(MESSAGE_BYTES)
+        except OSError as error:
+            self.gone = True
+            raise ServerGone(f"server: the cell's server did not answer: {error}") from error
+        if not message:
+            self.gone = True
+            raise ServerGone(f"server: the cell's server ended{self.how_it_ended()}")
+        found: dict[str, Any] = json.loads(message)
+        return found
+
+    def kill(self, pid: int) -> None:
+        """End a process that it started, and all below it."""
+        process_tree.kill_tree(pid)
+
+    def release(self) -> None:
+        """Its process has ended."""
+        self.busy = False
+
+    def how_it_ended(self) -> str:
+        """Return what is known of its own end."""
+        return ""
+
+    def close(self) -> None:
+        """Let go: it ends itself, and all that it started."""
+        self.connection.close()
+
+
+class ProcessServer(Server):
+    """A server that is a process of this machine."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        super().__init__(connection)
+        self.process = process
+        self.root = process.pid
+
+    def how_it_ended(self) -> str:
+        """Return its exit status, if it has one yet."""
+        return f" (exit status {self.process.poll()})"
+
+    def close(self) -> None:
+        """End it and all that it started: it does so itself when the runner lets go, unless it is still importing."""
+        super().close()
+        try:
+            self.process.wait(CLOSE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process_tree.kill_tree(self.process.pid)
+            self.process.wait()
+
+
+class Servers(Generic[K]):
+    """The servers there are, by key."""
+
+    def __init__(self, launch: Callable[[K], Server]) -> None:
+        """Take what launches the server of a key, without waiting for it."""
+        self._launch = launch
+        self._servers: dict[K, Server | None] = {}
+        self._launched: dict[K, Server] = {}
+
+    def launch(self, keys: Iterable[K]) -> None:
+        """Launch a server for each of these: importing keeps one core busy, so side by side."""
+        for key in dict.fromkeys(keys):
+            self._servers[key] = self._launched[key] = self._launch(key)
+
+    def await_launched(self) -> None:
+        """Wait for the servers that were launched."""
+        while self._launched:
+            key, server = self._launched.popitem()
+            self._servers[key] = _when_ready(server)
+
+    def of(self, key: K) -> Server | None:
+        """Return the server of a key, a new one where there is none or it is gone; None where it cannot start."""
+        server = self._servers.get(key)
+        if server is not None and server.gone:
+            server.close()
+            del self._servers[key]
+        if key not in self._servers:
+            self._servers[key] = _when_ready(self._launch(key))
+        return self._servers[key]
+
+    def close(self) -> None:
+        """End every server."""
+        self._launched.clear()
+        while self._servers:
+            _, server = self._servers.popitem()
+            if server is not None:
+                server.close()
+
+
+def _when_ready(server: Server) -> Server | None:
+    """Wait for a server; None when its backend cannot be imported, so that its cells start fresh and say why."""
+    try:
+        ready = "ready" in server.receive(ANSWER_LIMIT_S)
+    except ServerGone:
+        ready = False
+    except BaseException:
+        server.close()
+        raise
+    if not ready:
+        server.close()
+        return None
+    return server

@@ -1,0 +1,114 @@
+"""The Python that cells run under: the runner's own, or that of another environment which is compared with it.
+
+Another environment has its own Keras, backends and NumPy; this project need not be installed in it. Its cells find the
+few packages of ours that they need in a folder of links, before anything of theirs, so that both sides of a comparison
+are measured by the same code.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.runner.errors import UsageError
+
+NEEDED = ("records", "models", "runner")
+DISTRIBUTIONS = ("keras", "tensorflow", "tensorflow-cpu", "jax", "jaxlib", "torch", "numpy")
+ANSWER_LIMIT_S = 60.0
+
+_FACTS = """
+import importlib.metadata, importlib.util, json, sys
+names, distributions = json.loads(sys.argv[1])
+versions = {}
+for name in distributions:
+    try:
+        versions[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+absent = [name for name in names if importlib.util.find_spec(name) is None]
+print(json.dumps({"python": list(sys.version_info[:3]), "absent": absent, "versions": versions}))
+"""
+
+
+def installed_versions(distributions: Iterable[str] = DISTRIBUTIONS) -> dict[str, str]:
+    """Return the versions that are installed for the runner's own Python; looks them up and imports nothing."""
+    found = {}
+    for name in distributions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python by its path; `foreign` where it is not the runner's own."""
+
+    python: str
+    foreign: bool = field(default=False)
+
+    def absent(self, packages: Iterable[str]) -> list[str]:
+        """Return which of these packages it cannot find. Imports nothing."""
+        if not self.foreign:
+            return [name for name in packages if importlib.util.find_spec(name) is None]
+        facts = _facts(self.python, tuple(packages))
+        return [str(name) for name in facts["absent"]]
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of what a measurement is made of, as installed there."""
+        found = _facts(self.python, ())
+        python = ".".join(str(number) for number in found["python"])
+        return {"python": python, **found["versions"]}
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables by which its processes find our packages."""
+        return {"PYTHONPATH": _links()} if self.foreign else {}
+
+
+def of_environment(folder: Path, flag: str) -> Interpreter:
+    """Return the Python of a virtual environment's folder, or at a path itself. Raises `UsageError`, naming `flag`."""
+    python = folder if folder.is_file() else folder / "bin" / "python"
+    if not python.is_file():
+        raise UsageError(f"{flag}: must be a virtual environment or a Python, got {folder}: there is no {python}")
+    # Not resolved: a virtual environment's Python is a link, and what it links to has none of its packages.
+    path = str(python.absolute())
+    version = _facts(path, ())["python"]
+    if tuple(version) < (3, 11):
+        told = ".".join(str(number) for number in version)
+        raise UsageError(f"{flag}: must have Python 3.11 or newer, got {told} at {path}")
+    return Interpreter(path, foreign=Path(path) != Path(sys.executable))
+
+
+@cache
+def _facts(python: str, packages: tuple[str, ...]) -> dict[str, Any]:
+    command = [python, "-I", "-c", _FACTS, json.dumps([packages, DISTRIBUTIONS])]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=True)
+        facts: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise UsageError(f"{python}: cannot be asked what is installed there: {error}") from error
+    return facts
+
+
+@cache
+def _links() -> str:
+    """Make, once, a folder that holds our packages and nothing else; it goes with the runner."""
+    folder = Path(tempfile.mkdtemp(prefix="runner-packages-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in NEEDED:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        (folder / name).symlink_to(Path(spec.origin).parent, target_is_directory=True)
+    return str(folder)

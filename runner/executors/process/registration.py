@@ -1,0 +1,37 @@
+"""Cells as processes of this machine: `--executor process`, the default."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from keras_matrix.records.store import Run
+from keras_matrix.runner.executors import Executor
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_versions
+from keras_matrix.runner.executors.registry import Asked, Entry, Executors
+from keras_matrix.runner.host.process_tree import end_leftovers
+from keras_matrix.runner.matrix.reader import Cell
+
+
+class InProcesses(Executors):
+    """Cells are processes of this machine, started by `fork` or `fresh`."""
+
+    def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
+        """Return the versions that are installed here."""
+        return installed_versions()
+
+    def end_leftovers(self, results: Path) -> None:
+        """End the processes of a killed runner."""
+        end_leftovers(str(results.resolve()))
+
+    def executor(self, run: Run, python: str | None) -> Executor:
+        """Return what starts processes."""
+        interpreter = Interpreter(python, foreign=python != sys.executable) if python else None
+        return ProcessExecutor(start=self.asked.start, mark=str(run.folder.parent.resolve()), interpreter=interpreter)
+
+
+def make(entry: Entry, asked: Asked) -> Executors:
+    """Return what makes the executors of a command."""
+    return InProcesses(entry, asked)

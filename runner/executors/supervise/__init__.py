@@ -1,0 +1,1 @@
+"""Watches a running process: output, resources, time, end."""

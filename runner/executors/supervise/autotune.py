@@ -1,0 +1,40 @@
+"""What makes a backend's autotuners choose afresh, once for all repeats, or not at all: variables of a GPU cell.
+
+Kernels are tuned by timing them, so that processes may choose differently: that scatter between processes is what a
+user sees (`fresh`), what the first process chose for all of them (`pinned`), or each library's own guess (`off`).
+
+Sources: XLA's own descriptions of the flags (xla/debug_options_flags.cc); TensorFlow's use_cudnn.cc; of PyTorch
+torch/_inductor/config.py. Reasoned from these: no GPU was at hand.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keras_matrix.runner.cell.job import Job
+
+INDUCTOR_CACHE = "inductor"
+
+
+def autotuning(job: Job) -> dict[str, str]:
+    """Return the variables that the cell's `autotune` takes."""
+    backend = job.settings.backend
+    if job.settings.autotune == "off":
+        return _off(backend)
+    return _pinned(backend, job, Path(job.autotune_dir)) if job.autotune_dir is not None else {}
+
+
+def _off(backend: str) -> dict[str, str]:
+    if backend == "torch":
+        return {"TORCHINDUCTOR_DETERMINISTIC": "1"}  # no timing on the device; eager PyTorch tunes nothing by itself
+    level = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
+    return level if backend == "jax" else level | {"TF_CUDNN_USE_AUTOTUNE": "0"}
+
+
+def _pinned(backend: str, job: Job, kept: Path) -> dict[str, str]:
+    if backend == "torch":
+        return {"TORCHINDUCTOR_CACHE_DIR": str(kept / INDUCTOR_CACHE)}
+    if job.tuned_path.exists():
+        return {"XLA_FLAGS": f"--xla_gpu_load_autotune_results_from={job.tuned_path}"}
+    # Written at every compilation: into the cell's own folder, and to its place when the cell has done its work.
+    return {"XLA_FLAGS": f"--xla_gpu_dump_autotune_results_to={job.tuning_path}"}

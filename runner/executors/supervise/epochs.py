@@ -1,0 +1,198 @@
+"""What the machine did during the kept epochs of one process, and what the run itself used of it meanwhile.
+
+The run is everything below the runner: the cell that works, those that wait, the servers, and the containers of either.
+
+Blind to what the epochs took: it is told when one begins and when it has ended, reads counters, and knows no times of
+the cell's. What disturbed a block from outside follows from it (`analysis.surroundings.disturbance`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from keras_matrix.analysis.surroundings.disturbance import (
+    OTHER_CPU_LIMIT,
+    OwnUse,
+    WaitingUse,
+    Watched,
+    other_cpu_share,
+    stall_share,
+    steal_share,
+    together,
+)
+from keras_matrix.analysis.surroundings.neighbours import busy_neighbours
+from keras_matrix.analysis.surroundings.readings import Process
+from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.system import usable_memory_bytes
+from keras_matrix.records.schema import Surroundings
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.executors import WaitingCell
+from keras_matrix.runner.executors.supervise.environment import allowed_cpus
+from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
+from keras_matrix.runner.host import process_tree
+from keras_matrix.runner.host.gpus.cell import CellGpus
+from keras_matrix.runner.host.gpus.readings import ReadableGpu, Unreadable
+from keras_matrix.runner.host.surroundings.counters import Counters, Sampler, moved, since
+from keras_matrix.runner.host.surroundings.processes import Line, others, processes, read_line
+from keras_matrix.runner.host.surroundings.self_usage import cpu_now, own_now, own_since
+
+# Looking at every process of the machine takes milliseconds: while all cells rest, and not after each short epoch.
+SCAN_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The run's processes while a cell works: the cell's own, what is above all that it starts, the cells that wait."""
+
+    pid: int
+    root: int
+    waiting: Sequence[WaitingCell] = ()
+
+    @property
+    def roots(self) -> set[int]:
+        """The processes above all of the run's own. Containers are not below the runner."""
+        return {os.getpid(), self.root, *(cell.root for cell in self.waiting)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What was read before an epoch."""
+
+    alive: Alive
+    counters: Counters
+    own: OwnUse
+    waiting_s: list[float | None]
+
+
+class Epochs:
+    """The stretches of a process's kept epochs. `begin` and `end` alternate; `close` closes the counters."""
+
+    def __init__(self, job: Job) -> None:
+        self._left = job.settings.epochs - job.settings.discard
+        self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
+        self._tree = Tree()
+        self._usable_bytes = usable_memory_bytes(self._tree)
+        self._gpus = CellGpus(gpus_if_visible(job.settings))
+        self._begun: _Begun | None = None
+        self._scans = _Scans(self._tree)
+        self.watched: list[Watched] = []
+
+    def begin(self, alive: Alive) -> bool:
+        """The process goes on; return whether that is with a kept epoch, since one was left."""
+        if self._left <= 0:
+            return False
+        self._left -= 1
+        alive = replace(alive, waiting=[cell for cell in alive.waiting if read_line(self._tree, cell.root)])
+        self._scans.begin()
+        self._gpus.begin()
+        self._begun = _Begun(alive, self._sampler.read(), self._own(alive), self._waiting_s(alive))
+        self._gpus.go()
+        return True
+
+    def end(self) -> None:
+        """The process rests again, or has ended."""
+        if self._begun is None:
+            return
+        begun, self._begun = self._begun, None
+        self._gpus.end()
+        stretch, own = since(begun.counters, self._sampler.read()), own_since(begun.own, self._own(begun.alive))
+        ends_s = zip(begun.alive.waiting, begun.waiting_s, self._waiting_s(begun.alive), strict=True)
+        waiting = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
+        self.watched.append(Watched(stretch, own, tuple(waiting)))
+        self._scans.end(begun.alive.roots, last=self._left <= 0)
+
+    @property
+    def gpus(self) -> tuple[ReadableGpu | Unreadable, ...]:
+        """The GPUs of the process to sample: nothing if none can be read."""
+        return self._gpus.sampled
+
+    @property
+    def gpu_lost(self) -> str | None:
+        """What NVML said of a GPU of the process that it reports lost."""
+        return self._gpus.lost
+
+    def gpu_figures(self) -> dict[str, Any]:
+        """Return what a record's surroundings say of the GPUs."""
+        first, *further = self._gpus.epochs() or [None]
+        return {
+            "gpu": first,
+            "further_gpus": [one for one in further if one is not None],
+            "gpu_unread": self._gpus.unread,
+        }
+
+    def close(self) -> None:
+        """Let go of the counters."""
+        self._sampler.close()
+
+    @property
+    def others(self) -> tuple[Process, ...]:
+        """The processes outside the run that used most CPU since the first kept epoch began."""
+        return self._scans.others
+
+    def _own(self, alive: Alive) -> OwnUse:
+        found = own_now(self._tree, below(alive.roots), self._usable_bytes)
+        if found.cpu_s is None:  # one ended between the listing and the reading: what it used is its parent's now
+            found = own_now(self._tree, below(alive.roots), self._usable_bytes)
+        # Of a process that has ended, CPU time and storage are its parent's; what memory it held, nobody says.
+        return found if read_line(self._tree, alive.pid) else replace(found, memory_share=None)
+
+    def _waiting_s(self, alive: Alive) -> list[float | None]:
+        return [cpu_now(self._tree, below({cell.root})) for cell in alive.waiting]
+
+
+class _Scans:
+    """Looks at all processes of the machine, to name those outside the run that used its CPUs."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._first: tuple[float, Mapping[int, Line] | Unread] | None = None
+        self._scanned_s = 0.0
+        self.others: tuple[Process, ...] = ()
+
+    def begin(self) -> None:
+        """An epoch begins: look, before the first one."""
+        if self._first is None:
+            self._first = time.perf_counter(), processes(self._tree)
+            self._scanned_s = self._first[0]
+
+    def end(self, own: Collection[int], *, last: bool) -> None:
+        """An epoch has ended: look, after the last one, and where the latest look is long ago."""
+        now_s = time.perf_counter()
+        if self._first is None or not (last or now_s - self._scanned_s >= SCAN_INTERVAL_S):
+            return
+        begun_s, before = self._first
+        found = others(before, processes(self._tree), own, now_s - begun_s)
+        self.others = () if isinstance(found, Unread) else found
+        self._scanned_s = now_s
+
+
+def below(roots: Collection[int]) -> set[int]:
+    """Return these processes and everything below them."""
+    return {pid for root in roots for pid in process_tree.tree(root)}
+
+
+def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:
+    """Return what a record says of these epochs; `load` is the load average before and after."""
+    whole = together(epochs.watched)
+    if whole is None:
+        return Surroundings(*load, gpu_unread=epochs.gpu_figures()["gpu_unread"])
+    stretch, others_share = whole.stretch, other_cpu_share(whole)
+    is_busy = others_share is not None and others_share > OTHER_CPU_LIMIT
+    return Surroundings(
+        load_before=load[0],
+        load_after=load[1],
+        steal_share=steal_share(stretch),
+        other_cpu_share=others_share,
+        busiest_process=str(epochs.others[0]) if is_busy and epochs.others else None,
+        busy_neighbours=[str(one) for one in busy_neighbours(epochs.watched)],
+        cpu_pressure_share=stall_share(stretch.cpu_some_s, stretch),
+        memory_stall_share=stall_share(stretch.memory_full_s, stretch),
+        io_stall_share=stall_share(stretch.io_full_s, stretch),
+        throttle_events=stretch.throttle_events,
+        quota_throttled_time_s=stretch.quota_throttled_s,
+        **epochs.gpu_figures(),
+    )

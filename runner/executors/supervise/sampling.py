@@ -1,0 +1,318 @@
+"""What one process and its device use while it works, sampled by its parent, ten times a second.
+
+    use = Sampling(pid, gpus)                  # gpus: those of the cell; none on a CPU
+    while it works: use.sample(at_s)
+    use.begin(at_s) ... use.end(at_s)      round each stretch that counts
+    use.over()                             what comes now (counting FLOPs, a profile) is shown and counts for nothing
+    use.usage(), use.course()
+
+Promise: nothing is done inside the process, and nothing costly while it works: the proportional set size, which walks
+every page under the process's lock, is read while it rests, and only as long as that took no more than `PSS_SHARE` of
+its time. What the driver or the kernel does not report is None. Utilisation is the driver's average over its last
+period, up to one second (nvmlUtilization_t in nvml.h): a sample counts for a stretch only a second after it began.
+Memory held is bounded whatever the time it takes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, fields
+
+from keras_matrix.records.instruments.usage import MOST_POINTS, Course, MemoryUse, PowerUse, ShareUse, Usage
+from keras_matrix.runner.host.gpus.readings import GpuUse, ReadableGpu, Unreadable
+from keras_matrix.runner.host.surroundings.counters import total
+from keras_matrix.runner.host.tree_memory import GroupMemory, TreeMemory
+
+SAMPLE_S = 0.1
+PSS_SHARE = 0.005
+UTILISATION_PERIOD_S = 1.0
+Number = int | float
+
+
+class Pace:
+    """When the next sample is due."""
+
+    def __init__(self, interval_s: float = SAMPLE_S, first_s: float = 0.0) -> None:
+        """Take the time between two samples, and when on the clock the first is due: by default at once."""
+        self.interval_s = interval_s
+        self._next_s = first_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long there is nothing to sample."""
+        return min(self.interval_s, max(0.0, self._next_s - now_s))
+
+    def due(self, now_s: float) -> bool:
+        """Return whether it is time; if so the next one is an interval later."""
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + self.interval_s
+        return True
+
+
+class Spread:
+    """Adds up values (Welford, "Note on a method for calculating corrected sums of squares", 1962)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = self._squares = 0.0
+        self.most: Number = -math.inf
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the values; there must be one."""
+        return math.sqrt(self._squares / self.count)
+
+    def add(self, value: Number) -> None:
+        """Take one value."""
+        self.count += 1
+        step = value - self.mean
+        self.mean += step / self.count
+        self._squares += step * (value - self.mean)
+        self.most = max(self.most, value)
+
+
+class Quantity:
+    """One quantity over a process's life, and over the stretches that count."""
+
+    def __init__(self) -> None:
+        self._whole, self._kept = Spread(), Spread()
+
+    @property
+    def peak(self) -> Number | None:
+        """The largest value of the whole life; None without one."""
+        return self._whole.most if self._whole.count else None
+
+    def add(self, value: Number | None, *, kept: bool) -> None:
+        """Take one value; None is none."""
+        if value is not None:
+            self._whole.add(value)
+            if kept:
+                self._kept.add(value)
+
+    def memory(self) -> MemoryUse | None:
+        """Return it as memory."""
+        one = self._shown()
+        if one is None:
+            return None
+        return MemoryUse(one.mean, one.deviation, int(one.most), one.count, int(self._whole.most))
+
+    def share(self) -> ShareUse | None:
+        """Return it as a share."""
+        one = self._shown()
+        return None if one is None else ShareUse(one.mean, one.deviation, one.most, one.count)
+
+    def power(self) -> PowerUse | None:
+        """Return it as power."""
+        one = self._shown()
+        return None if one is None else PowerUse(one.mean, one.deviation, one.most, one.count)
+
+    def share_of_stretches(self) -> ShareUse | None:
+        """Return it as a share over the stretches that count alone."""
+        one = self._kept
+        return ShareUse(one.mean, one.deviation, one.most, one.count) if one.count else None
+
+    def _shown(self) -> Spread | None:
+        """Return what counts: of a process that came to no such stretch its whole life."""
+        found = self._kept if self._kept.count else self._whole
+        return found if found.count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look; its fields are those of a `Course`. Of several GPUs it has the largest value."""
+
+    host_anonymous_bytes: int | None = None
+    host_resident_bytes: int | None = None
+    device_memory_bytes: int | None = None
+    device_process_memory_bytes: int | None = None
+    device_utilisation_share: float | None = None
+    device_power_w: float | None = None
+
+
+COLUMNS = tuple(one.name for one in fields(Sample))
+UTILISATION = "device_utilisation_share"
+
+
+class Thinned:
+    """At most `MOST_POINTS` points of any number: neighbours become one, with the largest value of each quantity."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, tuple[Number | None, ...]]] = []
+        self._samples_a_point = 1
+        self._in_last = 0
+
+    def add(self, at_s: float, values: tuple[Number | None, ...]) -> None:
+        """Take one sample."""
+        if self._points and self._in_last < self._samples_a_point:
+            begun_s, known = self._points[-1]
+            self._points[-1] = begun_s, _largest(known, values)
+            self._in_last += 1
+            return
+        if len(self._points) == MOST_POINTS:
+            pairs = zip(self._points[::2], self._points[1::2], strict=True)
+            self._points = [(first[0], _largest(first[1], second[1])) for first, second in pairs]
+            self._samples_a_point *= 2
+        self._points.append((at_s, values))
+        self._in_last = 1
+
+    def course(self, epochs_s: Sequence[tuple[float, float]]) -> Course | None:
+        """Return the points; None without one."""
+        if not self._points:
+            return None
+        columns = zip(*(values for _, values in self._points), strict=True)
+        told = {name: list(c) for name, c in zip(COLUMNS, columns, strict=True) if any(v is not None for v in c)}
+        times_s = [round(at_s, 3) for at_s, _ in self._points]
+        return Course(times_s, epochs_s=[[round(x, 3) for x in ends] for ends in epochs_s], **told)
+
+
+class Sampling:
+    """What one process tree and its GPUs use."""
+
+    def __init__(
+        self,
+        root: int,
+        gpus: Sequence[ReadableGpu | Unreadable] = (),
+        group: GroupMemory | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Take the first process of the tree, and its control group if that has no other processes."""
+        self._tree, self._gpus, self._group, self._clock = TreeMemory(root), gpus, group, clock
+        self._device_total = Quantity()
+        self._quantities = {name: Quantity() for name in COLUMNS}
+        self._thinned = Thinned()
+        self._kept, self._counts = False, True
+        self._epochs_s: list[tuple[float, float]] = []
+        self._begun_s = self._last_s = self._pss_cost_s = 0.0
+        self._sampled_since = False
+        self._proportional: list[int | None] = []
+        self._energies_before: list[float | None] = []
+        self._energy_j: float | None = 0.0
+        self._energy_begun_s = self._energy_time_s = 0.0
+
+    @property
+    def peak_resident_bytes(self) -> int | None:
+        """The largest resident size seen."""
+        peak = self._quantities["host_resident_bytes"].peak
+        return None if peak is None else int(peak)
+
+    def sample(self, at_s: float) -> None:
+        """Look once; `at_s` is how long the process has worked so far."""
+        host = self._tree.read()
+        anonymous, resident = (host.anonymous_bytes, host.resident_bytes) if host else (None, None)
+        if self._group:
+            anonymous = self._group.anonymous_bytes()
+        gpus = [gpu.use(self._tree.pids) for gpu in self._gpus]
+        looks = [_sample(anonymous, resident, gpu) for gpu in gpus or [GpuUse()]]
+        self._add("host_anonymous_bytes", looks[:1])
+        self._add("host_resident_bytes", looks[:1])
+        for name in COLUMNS[2:]:
+            if name != UTILISATION or not self._kept or at_s - self._begun_s >= UTILISATION_PERIOD_S:
+                self._add(name, looks)
+        self._add_device_total(gpus)
+        values = astuple(looks[0])
+        for look in looks[1:]:
+            values = _largest(values, astuple(look))
+        if any(value is not None for value in values):
+            self._thinned.add(at_s, values)
+        self._last_s, self._sampled_since = at_s, True
+
+    def begin(self, at_s: float) -> None:
+        """A stretch that counts begins."""
+        self._kept, self._begun_s, self._sampled_since = True, at_s, False
+        self._energies_before, self._energy_begun_s = self._energies_j()
+
+    def end(self, at_s: float, *, resting: bool = False) -> None:
+        """It is over. With `resting` the process is there and idle, so that what is dear may be read."""
+        if not self._kept:
+            return
+        self._count_energy()
+        if not self._sampled_since:  # a stretch shorter than the time between two samples
+            self.sample(at_s)
+        self._kept = False
+        self._last_s = at_s
+        self._epochs_s.append((self._begun_s, at_s))
+        if resting:
+            self._proportional.append(self._proportional_bytes(at_s))
+
+    def over(self) -> None:
+        """The last stretch that counts is over: no later value moves a figure, the peaks included."""
+        self._counts = False
+
+    def usage(self) -> Usage | None:
+        """Return what was seen; None where nothing was."""
+        one = self._quantities
+        if all(quantity.peak is None for quantity in one.values()):
+            return None
+        energy_j = self._energy_j if self._gpus and self._epochs_s else None
+        average_w = energy_j / self._energy_time_s if energy_j is not None and self._energy_time_s else None
+        sources = {gpu.power_source for gpu in self._gpus if gpu.power_source}
+        return Usage(
+            span_s=self._last_s,
+            interval_s=SAMPLE_S,
+            host_source="cgroup" if self._group else "processes",
+            host_anonymous=one["host_anonymous_bytes"].memory(),
+            host_resident=one["host_resident_bytes"].memory(),
+            host_proportional_bytes=self._proportional,
+            device_memory=one["device_memory_bytes"].memory(),
+            device_process_memory=one["device_process_memory_bytes"].memory(),
+            device_utilisation=one[UTILISATION].share_of_stretches() if self._epochs_s else one[UTILISATION].share(),
+            device_power=one["device_power_w"].power(),
+            device_energy_j=energy_j,
+            device_average_power_w=average_w,
+            device_power_source=", ".join(sorted(sources)) or None,
+            devices=len(self._gpus) or None,
+            devices_memory=self._device_total.memory() if len(self._gpus) > 1 else None,
+        )
+
+    def course(self) -> Course | None:
+        """Return the course."""
+        return self._thinned.course(self._epochs_s)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._tree.close()
+        if self._group:
+            self._group.close()
+
+    def _add(self, name: str, looks: Sequence[Sample]) -> None:
+        if self._counts:
+            for look in looks:
+                self._quantities[name].add(getattr(look, name), kept=self._kept)
+
+    def _add_device_total(self, gpus: Sequence[GpuUse]) -> None:
+        """Add the memory of all GPUs together, if each is known."""
+        if self._counts:
+            self._device_total.add(total(gpu.memory_used_bytes for gpu in gpus), kept=self._kept)
+
+    def _energies_j(self) -> tuple[list[float | None], float]:
+        """Return the energy counters, and when they were read."""
+        return [gpu.energy_j() for gpu in self._gpus], self._clock()
+
+    def _count_energy(self) -> None:
+        afters_j, now_s = self._energies_j()
+        self._energy_time_s += now_s - self._energy_begun_s
+        for before_j, after_j in zip(self._energies_before, afters_j, strict=True):
+            if self._energy_j is None or before_j is None or after_j is None or after_j < before_j:
+                self._energy_j = None
+            else:
+                self._energy_j += after_j - before_j
+
+    def _proportional_bytes(self, at_s: float) -> int | None:
+        if self._pss_cost_s > PSS_SHARE * at_s:
+            return None
+        begun_s = time.perf_counter()
+        found = self._tree.proportional_bytes()
+        self._pss_cost_s += time.perf_counter() - begun_s
+        return found
+
+
+def _sample(anonymous: int | None, resident: int | None, gpu: GpuUse) -> Sample:
+    return Sample(
+        anonymous, resident, gpu.memory_used_bytes, gpu.process_memory_bytes, gpu.utilisation_share, gpu.power_w
+    )
+
+
+def _largest(first: tuple[Number | None, ...], second: tuple[Number | None, ...]) -> tuple[Number | None, ...]:
+    return tuple(b if a is None else a if b is None else max(a, b) for a, b in zip(first, second, strict=True))

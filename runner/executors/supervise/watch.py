@@ -1,0 +1,345 @@
+"""Watching one process of a cell: its output, its memory, its time, its end; and what else the machine did.
+
+Who started it is its `Parent`: a server of this machine, or a container's.
+
+A process rests at its calibration and around each kept epoch until it is told to go on (`runner.cell.interleaving`);
+while it rests nothing of it is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from keras_matrix.records.codec import CodecError, decode, loads
+from keras_matrix.records.schema import Container
+from keras_matrix.runner.cell.job import Job, Resting
+from keras_matrix.runner.executors import Outcome, WaitingCell
+from keras_matrix.runner.executors.supervise.epochs import Alive, Epochs, surroundings
+from keras_matrix.runner.executors.supervise.output import CappedOutput
+from keras_matrix.runner.executors.supervise.sampling import Pace, Sampling
+from keras_matrix.runner.host import process_tree
+from keras_matrix.runner.host.gpus.readings import ReadableGpu, Unreadable
+from keras_matrix.runner.host.tree_memory import group_of
+
+MESSAGE_BYTES = 1 << 16
+
+
+class ServerGone(Exception):
+    """What was to tell of a cell's end ended itself or refused; the message says how."""
+
+
+class Parent(Protocol):
+    """What starts a cell's process and tells how it ended."""
+
+    @property
+    def connection(self) -> Any:
+        """What becomes readable when there is something to `receive`."""
+
+    @property
+    def container(self) -> Container | None:
+        """Return the container its processes are in, where they are in one."""
+
+    @property
+    def alone(self) -> bool:
+        """Return whether its process has its container, and so its control group, to itself."""
+
+    @property
+    def root(self) -> int | None:
+        """Return the process above all that its process starts, by its id on this machine; None: the process itself."""
+
+    def begin(self, order: dict[str, Any], output: int) -> int:
+        """Start a process that prints to this descriptor; return its id on this machine. Raises `ServerGone`."""
+
+    def receive(self) -> dict[str, Any]:
+        """Return how the process ended: `exited`, its wait status, and its own `oom_kills` where these are known apart.
+
+        Raises `ServerGone`.
+        """
+
+    def kill(self, pid: int) -> None:
+        """End the process and all below it."""
+
+    def release(self) -> None:
+        """Its process has ended and was heard of: it may start another, or go."""
+
+
+class Meter:
+    """Adds up, over the stretches between `on` and `off`, wall time, the runner's CPU time and the kernel's kills."""
+
+    def __init__(self) -> None:
+        self.wall_s = 0.0
+        self.own_cpu_s = 0.0
+        self.oom_kills = 0
+        self._begun: tuple[float, float, int] | None = None
+
+    def on(self) -> None:
+        """Begin a stretch."""
+        self._begun = (time.perf_counter(), time.process_time(), process_tree.oom_kills())
+
+    def worked_s(self) -> float:
+        """Return the wall time so far, of a stretch that is not over too."""
+        return self.wall_s + (time.perf_counter() - self._begun[0] if self._begun else 0.0)
+
+    def off(self) -> None:
+        """End a stretch."""
+        if self._begun is None:
+            return
+        wall_s, own_s, kills = self._begun
+        self._begun = None
+        self.wall_s += time.perf_counter() - wall_s
+        self.own_cpu_s += time.process_time() - own_s
+        self.oom_kills += process_tree.oom_kills() - kills
+
+
+class Reins:
+    """The host's ends of a job's two pipes. Held open both ways, so that neither side waits for the other to open."""
+
+    def __init__(self, job: Job) -> None:
+        self._nonce = job.nonce
+        self._pending = b""
+        self._orders = os.open(job.orders_path, os.O_RDWR | os.O_NONBLOCK)
+        self.descriptor = os.open(job.resting_path, os.O_RDWR | os.O_NONBLOCK)
+
+    def heard(self) -> Resting | None:
+        """Return the latest whole word of the process that it rests; anything else it wrote is passed over."""
+        with contextlib.suppress(BlockingIOError):
+            self._pending += os.read(self.descriptor, MESSAGE_BYTES)
+        *lines, rest = self._pending.split(b"\n")
+        self._pending = rest[-MESSAGE_BYTES:]
+        found = None
+        for line in lines:
+            with contextlib.suppress(CodecError):
+                resting = decode(Resting, loads(line), "resting")
+                found = resting if resting.nonce == self._nonce else found
+        return found
+
+    def go(self, steps: int | None = None) -> None:
+        """Tell the process to go on."""
+        with contextlib.suppress(OSError):
+            os.write(self._orders, json.dumps({"steps": steps}).encode() + b"\n")
+
+    def close(self) -> None:
+        """Let go: a process that still waits sees the end of the pipe."""
+        os.close(self._orders)
+        os.close(self.descriptor)
+
+
+def sampling_of(parent: Parent, pid: int, gpus: Sequence[ReadableGpu | Unreadable]) -> Sampling:
+    """Return what samples a process that was started: in a container of its own, its control group."""
+    return Sampling(pid, gpus, group_of(pid) if parent.alone else None)
+
+
+class ProcessWatch:
+    """What is seen of any one process from its start to its end. `pace` says when it is sampled."""
+
+    _pid: int
+    _use: Sampling
+
+    def __init__(self, parent: Parent, job: Job, timeout_s: float) -> None:
+        self._parent, self._job, self._left_s = parent, job, timeout_s
+        self.pace = Pace()
+        self._deadline_exceeded = False
+        self._ended: dict[str, Any] | None = None
+        self._gone: str | None = None
+        self._meter, self._epochs = Meter(), Epochs(job)
+        self._load_before = os.getloadavg()[0]
+
+    @property
+    def _over(self) -> bool:
+        """Whether the process ended, or what started it."""
+        return self._ended is not None or self._gone is not None
+
+    def _receive(self) -> None:
+        """Notice the process's end."""
+        try:
+            self._ended = self._parent.receive()
+        except ServerGone as error:
+            self._gone = str(error)
+
+    def _outcome(self, ended: dict[str, Any]) -> Outcome:
+        """Return what was seen of a process that ended so."""
+        code = os.waitstatus_to_exitcode(ended["exited"])
+        return Outcome(
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            deadline_exceeded=self._deadline_exceeded,
+            oom_kills=ended.get("oom_kills", self._meter.oom_kills),
+            wall_time_s=self._meter.wall_s,
+            parent_cpu_time_s=self._meter.own_cpu_s,
+            peak_tree_memory_bytes=self._use.peak_resident_bytes,
+            surroundings=surroundings(self._epochs, (self._load_before, os.getloadavg()[0])),
+            watched=tuple(self._epochs.watched),
+            container=self._parent.container,
+            usage=self._use.usage(),
+            course=self._use.course(),
+            gpu_lost=self._epochs.gpu_lost,
+        )
+
+
+class Watch(ProcessWatch):
+    """A cell's process: the executors' `Running`."""
+
+    def __init__(
+        self, parent: Parent, job: Job, order: dict[str, Any], timeout_s: float, warnings: tuple[str, ...] = ()
+    ) -> None:
+        """Have its parent start the process; `warnings` are known before it starts. Raises `ServerGone`."""
+        super().__init__(parent, job, timeout_s)
+        self._warnings = warnings
+        self._output = CappedOutput()
+        self._resting: Resting | None = None
+        self._steps: int | None = None
+        self._meter.on()
+        self._reins = Reins(job)
+        self._reader, writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        try:
+            self._pid = parent.begin(order, writer)
+        except BaseException:
+            os.close(self._reader)
+            self._reins.close()
+            self._epochs.close()
+            raise
+        finally:
+            os.close(writer)
+        self._root = parent.root or self._pid
+        self._use = sampling_of(parent, self._pid, self._epochs.gpus)
+        self._meter.off()
+        self._start_time_s = self._meter.wall_s
+        self._waiting: list[Any] = [parent.connection, self._reader, self._reins.descriptor]
+
+    def calibrated(self) -> float | None:
+        """Wait until the process has told its step time; None when it ended before or told none that counts."""
+        if self._job.steps is not None or not self._wait():
+            return None
+        found = self._resting.step_time_s if self._resting else None
+        if found is None or not found > 0:
+            self._parent.kill(self._pid)
+            self._resting = None
+            self._wait()
+            return None
+        return found
+
+    def resume(self, steps: int) -> None:
+        """Keep the steps to tell the process at its next turn."""
+        self._steps = steps
+
+    def root(self) -> int | None:
+        """Return the process above all that the cell started; None once it has ended."""
+        return None if self._over else self._root
+
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
+        """Let the process go on until it rests again; False when it has ended."""
+        if self._resting is not None:
+            if self._steps is None:
+                if self._epochs.begin(Alive(self._pid, self._root, waiting)):
+                    self._use.begin(self._meter.wall_s)
+                else:
+                    self._use.over()
+            self._reins.go(self._steps)
+            self._resting = self._steps = None
+        rests = self._wait()
+        self._epochs.end()
+        self._use.end(self._meter.wall_s, resting=rests)
+        return rests
+
+    def resident_bytes(self) -> int:
+        """Return the most memory seen, looking once more."""
+        self._use.sample(self._meter.wall_s)
+        return self._use.peak_resident_bytes or 0
+
+    def finish(self) -> Outcome:
+        """Let the process go on to its end and return what was seen."""
+        while self.turn():
+            pass
+        self._output.drain(self._reader)
+        os.close(self._reader)
+        self._reins.close()
+        self._epochs.close()
+        self._use.close()
+        self._parent.release()
+        if self._ended is None:
+            return Outcome(infrastructure=self._gone, wall_time_s=self._meter.wall_s)
+        return replace(
+            self._outcome(self._ended),
+            warnings=self._warnings,
+            output_tail=self._output.text(),
+            start_time_s=self._start_time_s,
+        )
+
+    def abandon(self) -> None:
+        """End the process and wait for its end."""
+        self._parent.kill(self._pid)
+        self._resting = None
+        self.finish()
+
+    def _wait(self) -> bool:
+        """Watch until the process rests; False when it ended before. Kills the tree when its time is up."""
+        self._meter.on()
+        deadline_s = time.perf_counter() + self._left_s
+        try:
+            while self._resting is None and not self._over:
+                self._look()
+                if time.perf_counter() > deadline_s and not self._deadline_exceeded:
+                    self._deadline_exceeded = True
+                    self._parent.kill(self._pid)
+            return not self._over
+        except BaseException:
+            self._parent.kill(self._pid)
+            raise
+        finally:
+            self._left_s = deadline_s - time.perf_counter()
+            self._meter.off()
+
+    def _look(self) -> None:
+        """Take what the process prints, hear whether it rests, sample its memory, and notice its end."""
+        readable, _, _ = select.select(self._waiting, [], [], self.pace.wait_s(time.perf_counter()))
+        if self._reader in readable and not self._output.drain(self._reader):
+            self._waiting.remove(self._reader)
+        if self._reins.descriptor in readable:
+            self._resting = self._reins.heard()
+        if self._parent.connection in readable:
+            self._receive()
+            return
+        # What prints without end is looked at often; to read the tree's memory each time would cost percents of a core.
+        if self.pace.due(time.perf_counter()):
+            self._use.sample(self._meter.worked_s())
+
+
+class Never:
+    """A process that there never was."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def calibrated(self) -> float | None:
+        """There is nothing to learn."""
+        return None
+
+    def resume(self, steps: int) -> None:
+        """There is nobody to tell."""
+
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
+        """It has ended."""
+        return False
+
+    def root(self) -> int | None:
+        """It has no process."""
+        return None
+
+    def resident_bytes(self) -> int:
+        """It holds nothing."""
+        return 0
+
+    def finish(self) -> Outcome:
+        """Return why there was no process."""
+        return self._outcome
+
+    def abandon(self) -> None:
+        """There is nothing to end."""

@@ -1,0 +1,1 @@
+"""Reads this machine: identity, processes, GPUs, surroundings. One reader per fact."""

@@ -1,0 +1,53 @@
+"""Which GPU the peaks are measured on, through NVML: its UUID, its product name, its free memory.
+
+Promise: what NVML does not report is None; nothing of this is an error. A GPU in MIG mode is its first MIG device,
+which CUDA uses; it never has the card's UUID, memory or plain name, so that its peaks are not taken for the card's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from keras_matrix.records.host.procfs import Unread
+from keras_matrix.runner.host.gpus.nvml import Nvml, open_nvml
+
+# NVML ends the name of a MIG device with " MIG 1g.5gb" or the like (nvml.h: nvmlDeviceGetName).
+MIG = " MIG"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """A GPU as its driver reports it, memory in bytes."""
+
+    uuid: str | None = None
+    product: str | None = None
+    free_memory_bytes: int | None = None
+
+
+def gpu_identity(visible: str, library: Any = None) -> GpuIdentity:
+    """Return what NVML reports of the GPU that `CUDA_VISIBLE_DEVICES` names so. `library` is `pynvml`."""
+    nvml = open_nvml(library)
+    handle = nvml if isinstance(nvml, Unread) else nvml.gpu(visible)
+    if isinstance(nvml, Unread) or isinstance(handle, Unread):
+        return GpuIdentity()
+    used = nvml.used_part(handle)
+    product = _product(nvml, handle if used is None else used)
+    if used is None:
+        return GpuIdentity(product=_of_mig_device(product))
+    uuid, memory = nvml.text("nvmlDeviceGetUUID", used), nvml.value("nvmlDeviceGetMemoryInfo", used)
+    return GpuIdentity(
+        uuid=uuid if isinstance(uuid, str) else None,
+        product=product if nvml.card(used) is used else _of_mig_device(product),
+        free_memory_bytes=None if memory is None else int(memory.free),
+    )
+
+
+def _product(nvml: Nvml, handle: Any) -> str | None:
+    found = nvml.text("nvmlDeviceGetName", handle)
+    return found if isinstance(found, str) else None
+
+
+def _of_mig_device(product: str | None) -> str | None:
+    """Return a product name that no data sheet has, also where the driver names the card alone."""
+    return product if product is None or MIG in product else product + MIG

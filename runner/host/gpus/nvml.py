@@ -1,0 +1,125 @@
+"""NVML, the driver's library: loading it, opening it, finding a GPU by its name, and asking with errors as values.
+
+Every module that reads GPUs does it through this one. Promise: `pynvml` is imported only when NVML is opened, and an
+error of NVML is never raised: it is returned as `Unread`, with NVML's own words.
+
+NVML is opened at each use and never shut down. It counts how often it was opened, a handle is valid only while it is
+open, and the driver closes it when the process ends (nvml.h: nvmlInit_v2, nvmlShutdown).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from keras_matrix.records.host.procfs import Unread
+from keras_matrix.runner.executors.supervise.output import printable
+
+# nvml.h, nvmlReturn_t.
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 2, 3, 4, 6
+DRIVER_NOT_LOADED, LIBRARY_MISMATCH = 9, 18
+GPU_IS_LOST, RESET_REQUIRED = 15, 16
+# A GPU has at most seven MIG devices (MIG User Guide, "Partitioning").
+MOST_MIG_DEVICES = 7
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLost(Unread):
+    """NVML says that the GPU is lost or needs a reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotPermitted(Unread):
+    """This user may not read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nvml:
+    """NVML, opened. `library` is `pynvml`, or a test's stand-in for it."""
+
+    library: Any
+
+    def ask(self, name: str, *arguments: Any, absent: Collection[int] = (NOT_SUPPORTED,)) -> Any | Unread:
+        """Return what a function says, or why not; these codes mean that there is nothing to be read."""
+        try:
+            return getattr(self.library, name)(*arguments)
+        except self.library.NVMLError as error:
+            return _unread(error, absent)
+
+    def value(self, name: str, *arguments: Any) -> Any:
+        """Return what a function says, None for an error."""
+        found = self.ask(name, *arguments)
+        return None if isinstance(found, Unread) else found
+
+    def gpus(self) -> list[Any | Unread]:
+        """Return the handles of all GPUs in bus order; for one that cannot be opened (a lost one) the reason."""
+        numbers = range(self.value("nvmlDeviceGetCount") or 0)
+        return [self.ask("nvmlDeviceGetHandleByIndex", index) for index in numbers]
+
+    def gpu(self, name: str) -> Any | Unread:
+        """Return the handle of a GPU as `CUDA_VISIBLE_DEVICES` names it; `absent` if it does not exist.
+
+        That is its index in bus order, its UUID or a beginning that only one GPU has, or the UUID of a MIG device.
+        """
+        by_index = name.isascii() and name.isdigit()
+        function = "nvmlDeviceGetHandleByIndex" if by_index else "nvmlDeviceGetHandleByUUID"
+        found = self.ask(function, int(name) if by_index else name, absent=(INVALID_ARGUMENT, NOT_FOUND))
+        if not isinstance(found, Unread) or not found.absent:
+            return found
+        known = self.gpus()
+        fitting = [one for one in known if name.startswith("GPU-") and self._has_uuid(one, name)]
+        if len(fitting) == 1:
+            return fitting[0]
+        return Unread(f"the driver reports {len(known)} GPU{'' if len(known) == 1 else 's'}", absent=True)
+
+    def used_part(self, handle: Any) -> Any | None:
+        """Return what CUDA uses of a GPU: its first MIG device in MIG mode, None if it has none; else the handle."""
+        if self.card(handle) is not handle or not (self.value("nvmlDeviceGetMigMode", handle) or (0, 0))[0]:
+            return handle
+        parts = (self.value("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(MOST_MIG_DEVICES))
+        return next((one for one in parts if one is not None), None)
+
+    def card(self, handle: Any) -> Any:
+        """Return the handle of the GPU that a MIG device is a part of; any other handle as it is."""
+        is_part = self.value("nvmlDeviceIsMigDeviceHandle", handle)
+        if not getattr(is_part, "value", is_part):  # pynvml returns a c_uint
+            return handle
+        return self.value("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
+
+    def text(self, name: str, *arguments: Any) -> str | Unread:
+        """Return a text; versions of nvidia-ml-py before 11.515 return bytes."""
+        found = self.ask(name, *arguments)
+        if isinstance(found, Unread):
+            return found
+        return printable(found.decode("utf-8", errors="replace") if isinstance(found, bytes) else str(found))
+
+    def _has_uuid(self, handle: Any | Unread, beginning: str) -> bool:
+        uuid = handle if isinstance(handle, Unread) else self.text("nvmlDeviceGetUUID", handle)
+        return isinstance(uuid, str) and uuid.lower().startswith(beginning.lower())
+
+
+def loaded() -> Any | Unread:
+    """Return the module `pynvml`, imported only now."""
+    try:
+        return importlib.import_module("pynvml")
+    except ImportError:
+        return Unread("nvidia-ml-py is not installed")
+
+
+def open_nvml(library: Any = None) -> Nvml | Unread:
+    """Return NVML, opened, or why it cannot be: `absent` if no driver works. `library` is `pynvml` by default."""
+    library = loaded() if library is None else library
+    if isinstance(library, Unread):
+        return library
+    nvml = Nvml(library)
+    opened = nvml.ask("nvmlInit", absent=(DRIVER_NOT_LOADED, LIBRARY_MISMATCH))
+    return opened if isinstance(opened, Unread) else nvml
+
+
+def _unread(error: Exception, absent: Collection[int]) -> Unread:
+    code, why = getattr(error, "value", None), f"NVML: {error}"
+    if code in (GPU_IS_LOST, RESET_REQUIRED):
+        return GpuLost(why)
+    return NotPermitted(why) if code == NO_PERMISSION else Unread(why, absent=code in absent)

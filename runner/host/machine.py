@@ -1,0 +1,100 @@
+"""The machine, as detected, without user names, addresses or environment variables.
+
+Two variables declare what does not show inside a container: `KERAS_BENCHMARK_HOST` the host, and
+`KERAS_BENCHMARK_MACHINE_TYPE` the machine type (`runner.host.machine_type`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+from keras_matrix.records.host.system import container_engine, total_memory_bytes
+from keras_matrix.records.schema import Machine
+from keras_matrix.runner.host import machine_type
+
+# Names the machine where its own identity does not show, as in a container, whose name is new with every start.
+HOST_VARIABLE = "KERAS_BENCHMARK_HOST"
+IDENTITY_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/sys/class/dmi/id/product_uuid")
+
+
+def detect() -> Machine:
+    """Return what this machine is; on a cloud its metadata server is asked. Raises `UsageError` for a variable."""
+    gpus, driver = _gpus()
+    return Machine(
+        host_id=_host_id(),
+        cpu_model=_cpu_model(),
+        logical_cpus=len(os.sched_getaffinity(0)),
+        physical_cores=_physical_cores(),
+        memory_bytes=total_memory_bytes(),
+        kernel=platform.release(),
+        os=_os_name(),
+        container=container_engine(),
+        gpus=gpus,
+        gpu_driver=driver,
+        machine_type=machine_type.detect(),
+    )
+
+
+def _host_id() -> str:
+    if named := os.environ.get(HOST_VARIABLE):
+        return hashlib.sha256(named.encode()).hexdigest()[:16]
+    parts = [platform.node()]
+    for name in IDENTITY_FILES:
+        with contextlib.suppress(OSError):
+            parts.append(Path(name).read_text(encoding="ascii", errors="replace").strip())
+            break
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _cpu_model() -> str:
+    for key in ("model name", "Hardware", "Processor"):
+        if found := _first_value("/proc/cpuinfo", key):
+            return found
+    return platform.processor() or platform.machine()
+
+
+def _physical_cores() -> int | None:
+    cores = set()
+    with contextlib.suppress(OSError):
+        for folder in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology"):
+            package = (folder / "physical_package_id").read_text(encoding="ascii").strip()
+            cores.add((package, (folder / "core_id").read_text(encoding="ascii").strip()))
+    return len(cores) or None
+
+
+def _os_name() -> str | None:
+    with contextlib.suppress(OSError):
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    return None
+
+
+def _gpus() -> tuple[list[str], str | None]:
+    """Ask the driver's own tool or, where that is missing as in some containers, its library NVML."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
+
+        found = present_gpus()
+        return (list(found.models), found.driver) if isinstance(found, PresentGpus) else ([], None)
+    query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return [], None
+    rows = [line.rsplit(", ", 1) for line in asked.stdout.splitlines() if ", " in line]
+    return [name for name, _ in rows], rows[0][1] if rows else None
+
+
+def _first_value(path: str, key: str) -> str | None:
+    with contextlib.suppress(OSError):
+        for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == key:
+                return value.strip()
+    return None

@@ -1,0 +1,133 @@
+"""Processes, and what this one may do.
+
+Promise: nothing is reported of a process but its name, cleaned of control characters, its id and its share of a CPU.
+Source: proc(5) for /proc/PID/stat.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from keras_matrix.analysis.surroundings.readings import Process
+from keras_matrix.records.host.procfs import Tree, Unread, whole_number
+from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.host.surroundings.counters import covered_stat
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+SHOWN = 3
+# Less than this of one CPU is not worth a name.
+SHOWN_SHARE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What matters here of a process's stat file; times in seconds."""
+
+    name: str
+    parent: int
+    cpu_s: float
+    ended_children_cpu_s: float
+    started_ticks: int
+
+    @property
+    def whole_cpu_s(self) -> float:
+        """The CPU time of the process and its ended children."""
+        return self.cpu_s + self.ended_children_cpu_s
+
+
+def processes(tree: Tree) -> dict[int, Line] | Unread:
+    """Return every process that shows."""
+    found = {}
+    for name in tree.names("/proc", "[0-9]*"):
+        pid = whole_number(name)
+        line = None if pid is None else read_line(tree, pid)
+        if pid is not None and line is not None:
+            found[pid] = line
+    return found or Unread("/proc shows no process")
+
+
+def read_line(tree: Tree, pid: int) -> Line | None:
+    """Return a process's stat file: `PID (NAME) STATE PPID ...`, whose name may hold blanks and parentheses."""
+    text = tree.text(f"/proc/{pid}/stat")
+    if isinstance(text, Unread):
+        return None
+    head, found, rest = text.rpartition(")")
+    words = rest.split()
+    numbers = [whole_number(word) for word in words[1:20]]
+    if not found or len(numbers) < 19:
+        return None
+    parent, user, system, child_user, child_system, started = (numbers[i] for i in (0, 10, 11, 12, 13, 18))
+    if parent is None or user is None or system is None or child_user is None or child_system is None:
+        return None
+    name = " ".join(printable(head.partition("(")[2]).split()) or "?"
+    used, ended = (user + system) / TICKS_PER_S, (child_user + child_system) / TICKS_PER_S
+    return Line(name[:20], parent, used, ended, started or 0)
+
+
+def others(
+    before: Mapping[int, Line] | Unread, after: Mapping[int, Line] | Unread, own: Collection[int], wall_s: float
+) -> tuple[Process, ...] | Unread:
+    """Return the processes outside the trees of `own` that used most CPU meanwhile, most first.
+
+    A process is credited with its ended children too: a compiler that lives for a tenth of a second shows in neither
+    look, and its CPU time in that of the `make` which waits for it.
+    """
+    if isinstance(before, Unread):
+        return before
+    if isinstance(after, Unread):
+        return after
+    known = _counted_before(before, after)
+    used = [
+        Process(line.name, max(0.0, line.whole_cpu_s - known.get(pid, 0.0)) / wall_s, pid)
+        for pid, line in after.items()
+        if not _descends(pid, own, after)
+    ]
+    used.sort(key=lambda process: (-process.cpu_share, process.name))
+    return tuple(process for process in used[:SHOWN] if process.cpu_share >= SHOWN_SHARE)
+
+
+def _counted_before(before: Mapping[int, Line], after: Mapping[int, Line]) -> dict[int, float]:
+    """Return, of what the processes of `after` and their ended children used, how much was used before, by process.
+
+    What a process had used that has ended since went to the nearest of its ancestors that is still there.
+    """
+    found: dict[int, float] = {}
+    for pid, line in before.items():
+        heir, seen = pid, {0}
+        while heir in before and heir not in seen and not _same(before[heir], after.get(heir)):
+            seen.add(heir)
+            heir = before[heir].parent
+        if heir in before and heir not in seen:
+            found[heir] = found.get(heir, 0.0) + line.whole_cpu_s
+    return found
+
+
+def _same(earlier: Line, later: Line | None) -> bool:
+    """Say whether this is still the same process; its number may have been given to another one."""
+    return later is not None and earlier.started_ticks == later.started_ticks
+
+
+def missing_rights(tree: Tree) -> tuple[str, ...]:
+    """Return what is needed for looking and measuring and is not allowed here; nothing is changed in asking."""
+    found = []
+    if isinstance(tree.text("/proc/1/stat"), Unread):
+        found.append("processes of other users do not show")
+    if covered_stat(tree):
+        found.append("/proc/stat is a container's own, so the CPU use of others does not show")
+    try:
+        os.sched_setaffinity(0, os.sched_getaffinity(0))
+    except OSError:
+        found.append("processes may not be held to CPUs")
+    return tuple(found)
+
+
+def _descends(pid: int, own: Collection[int], lines: Mapping[int, Line]) -> bool:
+    seen: set[int] = set()
+    while pid in lines and pid not in seen:
+        if pid in own:
+            return True
+        seen.add(pid)
+        pid = lines[pid].parent
+    return pid in own

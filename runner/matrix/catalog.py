@@ -1,0 +1,112 @@
+"""The workloads as data: what `models/catalog.json` says of each, without importing `models`.
+
+Promise: reading it imports no Keras and no backend. It does not know how a workload is built, nor anything of a
+user's own workload beyond the defaults of `user_workload`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.codec import CodecError, loads
+from keras_matrix.records.settings import DATA_SOURCES, Scalar
+from keras_matrix.runner.errors import InfrastructureError
+from keras_matrix.runner.matrix.grammar import DEFAULTS, ENTRY_KEYS, NAME, Rule
+
+CATALOG_VERSION = 1
+CATALOG_PATH = Path(__file__).parent.parent / "models" / "catalog.json"
+USER_BATCH_SIZE = 32
+USER_SAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One workload: shapes exclude the batch, FLOPs are those of one sample going forward with default parameters."""
+
+    name: str
+    family: str
+    summary: str
+    batch_size: int
+    samples: int
+    data: tuple[str, ...]
+    params: Mapping[str, Rule] = field(default_factory=dict)
+    input_shape: Any = None
+    output_shape: Any = None
+    parameters: int | None = None
+    forward_flops_per_sample: int | None = None
+    optimizer: str | None = None
+    loss: str | None = None
+    corrections: tuple[str, ...] = ()
+
+    @property
+    def is_users(self) -> bool:
+        """Return whether this is a user's `package.module:function` rather than one of the catalog."""
+        return ":" in self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Every workload that has a name of its own."""
+
+    workloads: Mapping[str, Workload]
+
+
+def user_workload(name: str) -> Workload:
+    """Return what can be said of a user's `package.module:function` before it runs."""
+    return Workload(name, "user", "your own workload", USER_BATCH_SIZE, USER_SAMPLES, DATA_SOURCES)
+
+
+def load(path: Path = CATALOG_PATH) -> Catalog:
+    """Read the catalog. Raises `InfrastructureError` when the installation's file is missing or broken."""
+    try:
+        return parse(loads(path.read_bytes()))
+    except OSError as error:
+        raise InfrastructureError(f"{path}: cannot be read ({error.strerror}); install the program again") from error
+    except (CodecError, KeyError, TypeError, ValueError) as error:
+        raise InfrastructureError(f"{path}: not a catalog ({error}); generate or install it again") from error
+
+
+def parse(data: Mapping[str, Any]) -> Catalog:
+    """Build the catalog from plain JSON values. Raises `ValueError`, `KeyError` or `TypeError` when it is none."""
+    if data["version"] != CATALOG_VERSION:
+        raise ValueError(f"version must be {CATALOG_VERSION}, got {data['version']!r}")
+    return Catalog({name: _workload(name, item) for name, item in data["workloads"].items()})
+
+
+def _workload(name: str, item: Mapping[str, Any]) -> Workload:
+    for word in (name, *item["params"]):
+        if not NAME.fullmatch(word):
+            raise ValueError(f"{word!r} is no name")
+    if taken := item["params"].keys() & {*DEFAULTS, *ENTRY_KEYS, "backend"}:
+        raise ValueError(f"{name}: parameter {min(taken)!r} has the name of a setting")
+    return Workload(
+        name=name,
+        family=item["family"],
+        summary=item["summary"],
+        batch_size=item["batch_size"],
+        samples=item["samples"],
+        data=tuple(item["data"]),
+        params={word: _param(param) for word, param in item["params"].items()},
+        input_shape=item.get("input_shape"),
+        output_shape=item.get("output_shape"),
+        parameters=item.get("parameters"),
+        forward_flops_per_sample=item.get("forward_flops_per_sample"),
+        optimizer=item.get("optimizer"),
+        loss=item.get("loss"),
+        corrections=tuple(item.get("corrections") or ()),
+    )
+
+
+def _param(item: Mapping[str, Any]) -> Rule:
+    kind: str = item["type"]
+    default: Scalar = item["default"]
+    meaning = item.get("meaning") or ""
+    if choices := tuple(item.get("choices") or ()):
+        return Rule(choices=choices, default=default, meaning=meaning)
+    rule = Rule(kind, item.get("minimum"), item.get("maximum"), default=default, meaning=meaning)
+    if kind not in ("int", "float", "bool", "str") or not rule.accepts(default):
+        raise ValueError(f"default {default!r} is not {kind}")
+    return rule

@@ -1,0 +1,51 @@
+"""Settings that cannot stand together: a new rule between two axes of a matrix goes here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keras_matrix.records.fc import spec
+from keras_matrix.records.settings import Scalar
+from keras_matrix.runner.matrix.catalog import Workload
+from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
+from keras_matrix.runner.matrix.strict_yaml import say
+
+GPU_ONLY = ("clocks", "autotune")  # beyond their default
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two settings that cannot stand together: `key` is at fault given `other`."""
+
+    key: str
+    other: str
+    text: str
+
+
+def conflicts(axes: Axes, workload: Workload) -> list[Conflict]:
+    """Return the settings that cannot stand together."""
+    found = []
+    epochs = min(_numbers(axes["epochs"]))
+    if (discard := max(_numbers(axes["discard"]))) >= epochs:
+        found.append(Conflict("discard", "epochs", f"must be less than epochs ({epochs}), got {discard}"))
+    steps = _numbers(axes["steps_per_epoch"])
+    if steps and (calls := max(_numbers(axes["steps_per_execution"]))) > min(steps):
+        text = f"must be at most steps_per_epoch ({min(steps)}), got {calls}"
+        found.append(Conflict("steps_per_execution", "steps_per_epoch", text))
+    for key in GPU_ONLY:
+        usual, elsewhere = SETTINGS[key].default, [name for name in axes["device"] if name != "gpu"]
+        if elsewhere and (other := next((value for value in axes[key] if value != usual), None)):
+            text = f"must be {usual} on device {elsewhere[0]}, got {say(other)}; give GPU cells an entry of their own"
+            found.append(Conflict(key, "device", text))
+    if workload.name == spec.WORKLOAD and LARGEST in axes["batch_size"]:
+        text = f"must be a whole number for {workload.name}, got {say(LARGEST)}"
+        found.append(Conflict("batch_size", "workload", text))
+    for source in axes["data"]:
+        if source not in workload.data:
+            text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"
+            found.append(Conflict("data", "workload", text))
+    return found
+
+
+def _numbers(values: tuple[Scalar, ...]) -> list[int]:
+    return [value for value in values if isinstance(value, int)]

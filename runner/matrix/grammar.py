@@ -1,0 +1,213 @@
+"""The grammar of a matrix file, in one place: every key, its rule, its default and its meaning.
+
+The reader of matrix files, the flags `--set` and `--filter`, and the JSON Schema for editors all derive from the
+tables below. A parameter of a workload obeys the same kind of rule; those come from the catalog.
+
+Promise: nothing is coerced. A rule accepts a value or says in words what it wants. One spelling is chosen for the
+sake of identity: a whole number where a float is wanted becomes that float, so `0` and `0.0` are one cell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from keras_matrix.records.host import cpu_list
+from keras_matrix.records.settings import (
+    AUTOTUNES,
+    CLOCKS,
+    COMPILE_CACHES,
+    DATA_SOURCES,
+    DEVICES,
+    FEEDS,
+    FREED_MEMORY,
+    LEAGUES,
+    PHASES,
+    PRECISIONS,
+    Scalar,
+)
+from keras_matrix.runner.matrix.strict_yaml import say
+
+Axes = dict[str, tuple[Scalar, ...]]
+"""The values of each setting or parameter of an entry."""
+
+VERSION = 1
+MAX_TEXT = 200
+LARGEST = "largest"
+# What becomes a path, a label or an SQL identifier.
+NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
+# A user's workload; the JSON Schema uses the same pattern.
+USER_WORKLOAD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+OUR_PACKAGES = frozenset({"records", "models", "runner", "analysis", "uploader", "dashboards"})
+_NOUNS = {"int": "a whole number", "float": "a number", "str": "text", "any": "true, false, a number or text"}
+_NOUNS["cpus"] = "a list of CPUs such as 0-3,8 or a count of them"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a value must be: one of `choices`, or of `kind` (int, float, bool, str, cpus, any), within the limits."""
+
+    kind: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[Scalar, ...] = ()
+    default: Scalar | None = None
+    meaning: str = ""
+
+    def accepts(self, value: object) -> bool:
+        """Return whether the value obeys the rule; `true` is no number and `1` no boolean."""
+        if any(type(value) is type(choice) and value == choice for choice in self.choices):
+            return True
+        return isinstance(value, (bool, int, float, str)) and _is_kind(self.kind, value) and self._in_range(value)
+
+    def fault(self, value: object) -> str | None:
+        """Return what is wrong with the value, or None."""
+        return None if self.accepts(value) else f"must be {self.words()}, got {say(value)}"
+
+    def normal(self, value: Scalar) -> Scalar:
+        """Return the one spelling of an accepted value. Adding 0.0 makes -0.0 the 0.0 it equals."""
+        if self.kind == "cpus" and isinstance(value, str) and value not in self.choices:
+            return cpu_list.text(cpu_list.parse(value) or ())
+        return float(value) + 0.0 if self.kind == "float" and not isinstance(value, str) else value
+
+    def words(self) -> str:
+        """Return the rule in words: `auto, seed or a whole number from 1 to 1000000`."""
+        wanted = [choice if isinstance(choice, str) else say(choice) for choice in self.choices]
+        if self.kind == "bool":
+            wanted += ["true", "false"]
+        elif self.kind:
+            wanted.append(_NOUNS[self.kind] + self._limits())
+        return " or ".join([", ".join(wanted[:-1]), wanted[-1]] if len(wanted) > 1 else wanted)
+
+    def json_schema(self) -> dict[str, object]:
+        """Return the rule as a JSON Schema of one value."""
+        options = ([{"enum": list(self.choices)}] if self.choices else []) + self._kind_schema()
+        schema: dict[str, object] = dict(options[0]) if len(options) == 1 else {"anyOf": options}
+        if self.meaning:
+            schema["description"] = self.meaning
+        if self.default is not None:
+            schema["default"] = self.default
+        return schema
+
+    def _in_range(self, value: Scalar) -> bool:
+        if isinstance(value, (bool, str)):
+            return True
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
+
+    def _limits(self) -> str:
+        if self.kind == "str":
+            return f" of at most {MAX_TEXT} printable characters"
+        low, high = (None if x is None else f"{x:.15g}" for x in (self.minimum, self.maximum))
+        if low is not None and high is not None:
+            return f" from {low} to {high}"
+        return f" of at least {low}" if low is not None else f" of at most {high}" if high is not None else ""
+
+    def _kind_schema(self) -> list[dict[str, object]]:
+        types = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "cpus": "integer"}
+        if not self.kind:
+            return []
+        if self.kind == "any":
+            return [{"type": ["boolean", "number", "string"]}]
+        limits = {"minimum": self.minimum, "maximum": self.maximum}
+        listed: list[dict[str, object]] = [{"type": "string", "pattern": f"^{cpu_list.PATTERN}$"}]
+        schema: dict[str, object] = {"type": types[self.kind]}
+        within = schema | {key: limit for key, limit in limits.items() if limit is not None}
+        return [within, *(listed if self.kind == "cpus" else [])]
+
+
+def _is_kind(kind: str, value: Scalar) -> bool:
+    if isinstance(value, str) and kind == "cpus":
+        return len(value) <= MAX_TEXT and bool(cpu_list.parse(value))
+    if isinstance(value, str):
+        return kind in ("str", "any") and len(value) <= MAX_TEXT and value.isprintable()
+    if isinstance(value, bool):
+        return kind in ("bool", "any")
+    return kind in ("float", "any") or (kind in ("int", "cpus") and isinstance(value, int))
+
+
+# Each of these may be a list, which makes it an axis. No default: the workload's own, from the catalog.
+SETTINGS: dict[str, Rule] = {
+    "batch_size": Rule(
+        "int",
+        1,
+        1_000_000,
+        choices=(LARGEST,),
+        meaning="samples in one step; by default the workload's own; largest: the most that fit the device's memory",
+    ),
+    "samples": Rule("int", 1, 10_000_000, meaning="samples held in memory; by default the workload's own"),
+    "phase": Rule(choices=PHASES, default="fit", meaning="train, or predict only"),
+    "epochs": Rule("int", 1, 10_000, default=4, meaning="epochs run, the discarded ones included"),
+    "discard": Rule("int", 0, 9_999, default=1, meaning="first epochs kept out of the statistics"),
+    "steps_per_epoch": Rule(
+        "int",
+        1,
+        1_000_000,
+        choices=("auto", "seed"),
+        default="auto",
+        meaning="steps in an epoch; seed: one pass over the samples; auto: enough for 0.5 s on every backend",
+    ),
+    "data": Rule(choices=DATA_SOURCES, default="synthetic", meaning="where the samples come from"),
+    "seed": Rule("int", 0, 2**31 - 1, default=0, meaning="seed of data, weights and shuffling"),
+    "device": Rule(choices=DEVICES, default="cpu", meaning="the device that must be used"),
+    "precision": Rule(choices=PRECISIONS, default="float32", meaning="Keras dtype policy"),
+    "jit": Rule(choices=("auto", True, False), default="auto", meaning="compile the step; auto: as the backend does"),
+    "eager": Rule("bool", default=False, meaning="run the step without tracing it"),
+    "steps_per_execution": Rule("int", 1, 10_000, default=1, meaning="steps run in one call of the backend"),
+    "feed": Rule(choices=FEEDS, default="device_resident", meaning="batches wait on the device, or in host memory"),
+    "threads": Rule("int", 1, 1024, choices=("all",), default="all", meaning="CPU threads an operation may use"),
+    "compile_cache": Rule(choices=COMPILE_CACHES, default="cold", meaning="whether compiled programs may be reused"),
+    "league": Rule(choices=LEAGUES, default="as_shipped", meaning="which comparisons the cell takes part in"),
+    "cpus": Rule("cpus", 1, 1024, choices=("all",), default="all", meaning="CPUs the processes are held to"),
+    "clocks": Rule(choices=CLOCKS, default="free", meaning="gpu: the driver's own clocks, or locked at the rated one"),
+    "autotune": Rule(
+        choices=AUTOTUNES, default="fresh", meaning="gpu: each process tunes kernels, the first one for all, or none"
+    ),
+    "freed_memory": Rule(
+        choices=FREED_MEMORY, default="returned", meaning="whether host memory that is freed goes back to the system"
+    ),
+}
+
+# One value for an entry; they decide how often and how long a cell may run, not what it is.
+LIMITS: dict[str, Rule] = {
+    "repeats": Rule(
+        "int",
+        1,
+        1000,
+        choices=("auto",),
+        default=5,
+        meaning="processes run for each cell; auto: 5, then more until precision_target is met or the budget is spent",
+    ),
+    "precision_target": Rule(
+        "float", 0.001, 1, default=0.03, meaning="auto: half-width of a comparison's 95 % interval that is enough"
+    ),
+    "timeout_s": Rule("float", 1, 86_400, default=300.0, meaning="seconds one process may take"),
+}
+
+# One value for the whole file.
+WHOLE: dict[str, Rule] = {
+    "budget": Rule("float", 1, 10_000_000, meaning="seconds after which a run adds no more repeats to auto cells"),
+}
+
+DEFAULTS: dict[str, Rule] = SETTINGS | LIMITS
+TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", *WHOLE)
+ENTRY_KEYS = ("workload", "params", "backends", "include", "exclude")
+USER_PARAM = Rule("any")
+
+
+def near(word: str, names: Iterable[str]) -> str:
+    """Return `; did you mean NAME?`, or nothing when no name is near."""
+    import difflib
+
+    found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6) if len(word) <= 64 else []
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def user_workload_fault(name: str) -> str | None:
+    """Return why a name cannot be a user's workload, or None."""
+    if len(name) > MAX_TEXT or not USER_WORKLOAD.fullmatch(name):
+        return f"must be a workload of the catalog or package.module:function, got {say(name)}"
+    package = name.partition(":")[0].partition(".")[0]
+    if package in OUR_PACKAGES:
+        return f"must not live in a package called {package}, which is this program's own, got {say(name)}"
+    return None

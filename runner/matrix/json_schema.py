@@ -1,0 +1,173 @@
+"""The grammar as a JSON Schema, for editors: completion, meanings on hover, red lines.
+
+`python -m keras_matrix.runner.matrix.json_schema > matrix.schema.json` makes the file that is checked in. The schema
+knows every key, value and range, and which parameters each workload takes. It does not know the rules between two
+settings, duplicates or spellings (`4.0` is an integer to it): the last word is the reader's.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.runner.matrix import catalog as catalogs
+from keras_matrix.runner.matrix import trace_rules
+from keras_matrix.runner.matrix.catalog import Catalog, Workload
+from keras_matrix.runner.matrix.grammar import (
+    DEFAULTS,
+    ENTRY_KEYS,
+    LIMITS,
+    NAME,
+    SETTINGS,
+    USER_PARAM,
+    USER_WORKLOAD,
+    VERSION,
+    WHOLE,
+)
+from keras_matrix.runner.tasks.rules import MAX_WORD, MAX_WORDS, METRIC, SHARED, SWITCHES
+from keras_matrix.runner.tasks.rules import NAME as TASK_NAME
+
+Schema = dict[str, Any]
+
+
+def json_schema(catalog: Catalog) -> Schema:
+    """Return the schema (draft 7, which editors know best) of a matrix file."""
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Benchmark matrix",
+        "description": "What to measure: every entry of cells makes the product of its axes times its backends.",
+        **_mapping(
+            {
+                "version": {"const": VERSION, "description": "version of the grammar"},
+                "defaults": _mapping({key: _one(key) for key in (*DEFAULTS, trace_rules.KEY)}),
+                "backends": _one("backends"),
+                "cells": _list(_entry(catalog)),
+                "tasks": _list(_task()),
+                **{key: rule.json_schema() for key, rule in WHOLE.items()},
+            }
+        ),
+        "required": ["version"],
+        "anyOf": [{"required": ["backends", "cells"]}, {"required": ["tasks"]}],
+        "definitions": _definitions(catalog),
+    }
+
+
+def text(catalog: Catalog) -> str:
+    """Return the schema as the text of `matrix.schema.json`."""
+    return json.dumps(json_schema(catalog), indent=1, allow_nan=False) + "\n"
+
+
+def _definitions(catalog: Catalog) -> Schema:
+    """Return the parts others refer to. Draft 7 cannot close an object made of parts, so names are listed."""
+    axes = {f"{key}_axis": _axis(_one(key)) for key in SETTINGS}
+    settings = {key: _one(f"{key}_axis") for key in SETTINGS}
+    again = {**settings, **{key: _one(key) for key in (*LIMITS, trace_rules.KEY)}, "backends": _one("backends")}
+    left_out = {**settings, "backend": _axis({"enum": list(BACKENDS)})}
+    return {
+        "backends": {"type": "array", "items": {"enum": list(BACKENDS)}, "minItems": 1, "uniqueItems": True},
+        **{key: rule.json_schema() for key, rule in DEFAULTS.items()},
+        trace_rules.KEY: trace_rules.json_schema(),
+        **axes,
+        "again": {"type": "object", "properties": again},
+        "again_name": {"enum": ["params", *again]},
+        "left_out": {"type": "object", "properties": left_out, "minProperties": 1},
+        "left_out_name": {"enum": list(left_out)},
+        "entry_name": {"enum": [*ENTRY_KEYS, trace_rules.KEY, *DEFAULTS]},
+        "users.params": _users_params(),
+        **{key: part for workload in catalog.workloads.values() for key, part in _own_definitions(workload).items()},
+    }
+
+
+def _task() -> Schema:
+    """Return what an entry of `tasks` must be; what its words may refer to only the reader knows."""
+    word: Schema = {"type": "string", "maxLength": MAX_WORD}
+    words: Schema = {"type": "array", "items": word, "maxItems": MAX_WORDS}
+    pattern: Schema = {"type": "string", "description": "regular expression with one group, round the number"}
+    metric = _mapping({"pattern": pattern, **{key: rule.json_schema() for key, rule in METRIC.items()}})
+    own: Schema = {
+        "task": {"type": "string", "pattern": f"^{TASK_NAME.pattern}$", "description": "its name"},
+        "command": {"anyOf": [words, word], "description": "its words; one text with shell: true"},
+        "params": _users_params(),
+        "backends": _one("backends"),
+        "metrics": {"type": "object", "additionalProperties": {"anyOf": [pattern, metric]}},
+        "environment": {"type": "object", "additionalProperties": word},
+        "inherit": {"anyOf": [{"const": "all"}, words], "description": "what it keeps of the caller's environment"},
+        "wrap": {**words, "description": "a tool and its words, put before the command"},
+        **{key: rule.json_schema() for key, rule in SWITCHES.items()},
+        **{key: _one(key) for key in SHARED},
+    }
+    return {**_mapping(own), "required": ["task", "command"]}
+
+
+def _entry(catalog: Catalog) -> Schema:
+    names = {"enum": list(catalog.workloads)}
+    users = {"type": "string", "pattern": f"^{USER_WORKLOAD.pattern}$"}
+    branches = [_branch({"const": name}, workload) for name, workload in catalog.workloads.items()]
+    branches.append(_branch({"type": "string", "pattern": ":"}, None))
+    meaning = "a name of the catalog, or package.module:function"
+    return {
+        "type": "object",
+        "required": ["workload"],
+        "properties": {"workload": {"anyOf": [names, users], "description": meaning}},
+        "allOf": [_one("again"), *branches],
+    }
+
+
+def _branch(name: Schema, workload: Workload | None) -> Schema:
+    """Return what an entry must be when its workload has this name: its keys, its parameters, its data."""
+    stem = workload.name if workload else "users"
+    direct = {param: _one(f"{stem}.{param}_axis") for param in workload.params} if workload else {}
+    own = direct | ({"data": _one(f"{stem}.data_axis")} if workload else {})
+    params = {"params": _one(f"{stem}.params")}
+    again = _point("again", own | params, direct)
+    # Any name may be one of a user's own parameters.
+    left_out = _point("left_out", own, direct) if workload else _one("left_out")
+    properties = {**own, **params, "include": _list(again), "exclude": _list(left_out)}
+    return {
+        "if": {"properties": {"workload": name}, "required": ["workload"]},
+        "then": {"properties": properties, "propertyNames": _names("entry", direct)},
+    }
+
+
+def _own_definitions(workload: Workload) -> Schema:
+    """Return the parts that belong to one workload; a dot keeps them apart from the shared ones."""
+    stem = workload.name
+    found = {f"{stem}.{param}": rule.json_schema() for param, rule in workload.params.items()}
+    found |= {f"{stem}.{param}_axis": _axis(_one(f"{stem}.{param}")) for param in workload.params}
+    found[f"{stem}.data_axis"] = _axis({"enum": list(workload.data)})
+    return found | {f"{stem}.params": _mapping({param: _one(f"{stem}.{param}_axis") for param in workload.params})}
+
+
+def _point(shared: str, own: Schema, direct: Schema) -> Schema:
+    return {"allOf": [_one(shared)], "properties": own, "propertyNames": _names(shared, direct)}
+
+
+def _names(shared: str, direct: Schema) -> Schema:
+    """Return a schema of the keys allowed: those every workload shares, and the workload's parameters."""
+    return {"anyOf": [_one(f"{shared}_name"), {"enum": list(direct)}]} if direct else _one(f"{shared}_name")
+
+
+def _list(item: Schema) -> Schema:
+    return {"type": "array", "items": item, "minItems": 1}
+
+
+def _users_params() -> Schema:
+    names = {"pattern": f"^{NAME.pattern}$"}
+    return {"type": "object", "propertyNames": names, "additionalProperties": _axis(USER_PARAM.json_schema())}
+
+
+def _mapping(properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _one(key: str) -> Schema:
+    return {"$ref": f"#/definitions/{key}"}
+
+
+def _axis(one: Schema) -> Schema:
+    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "uniqueItems": True}]}
+
+
+if __name__ == "__main__":
+    print(text(catalogs.load()), end="")

@@ -1,0 +1,179 @@
+"""What the command line changes of a matrix: `--backend`, `--filter`, `--set`, `--repeats`. Pure.
+
+Promise: overrides are applied to whole axes, so that what is filtered out is never made; every problem of the
+assignments comes in one report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from keras_matrix.records.settings import BACKENDS, Scalar
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.conflicts import conflicts
+from keras_matrix.runner.matrix.entries import set_by_matrix
+from keras_matrix.runner.matrix.entry import Entry
+from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule, near
+from keras_matrix.runner.matrix.strict_yaml import printable, resolve, say
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the command line narrows or replaces.
+
+    `backends` keeps these; `filters` keeps what matches all of them (`key=pattern`, or a bare piece or pattern of a
+    workload's name); `assignments` replaces a setting or a workload's parameter wherever it applies; `repeats` goes
+    before any other number of repeats.
+    """
+
+    backends: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+    assignments: Mapping[str, Scalar] = field(default_factory=dict)
+    repeats: int | str | None = None
+
+
+def parse_assignment(text: str) -> tuple[str, Scalar]:
+    """Read the `key=value` of `--set`; the value follows the rules of the file. Raises `UsageError`."""
+    key, equals, written = text.partition("=")
+    quoted = len(written) >= 2 and written[0] == written[-1] and written[0] in "'\""
+    value = written[1:-1] if quoted else resolve(written)
+    if not equals or not key or value is None:
+        raise UsageError(f"--set {say(text)}: must be key=value, for example --set batch_size=64")
+    return key, value
+
+
+def overridden(entries: Sequence[Entry], wanted: Overrides) -> list[Entry]:
+    """Return the entries as the command line wants them. Raises `UsageError` when it is wrong or keeps nothing."""
+    problems = [*_backend_problems(entries, wanted), *_assignment_problems(entries, wanted.assignments)]
+    if wanted.repeats is not None and (fault := LIMITS["repeats"].fault(wanted.repeats)):
+        problems.append(f"--repeats: {fault}")
+    if problems:
+        raise UsageError("\n".join(problems))
+    changed = [_assigned(entry, wanted) for entry in entries]
+    if wanted.assignments and (problems := _conflict_problems(changed, wanted.assignments)):
+        raise UsageError("\n".join(problems))
+    if wanted.backends:
+        changed = [replace(e, backends=tuple(b for b in e.backends if b in wanted.backends)) for e in changed]
+    return _filtered([entry for entry in changed if entry.backends], wanted.filters)
+
+
+def _backend_problems(entries: Sequence[Entry], wanted: Overrides) -> Iterator[str]:
+    named = {backend: None for entry in entries for backend in entry.backends}
+    there = sorted(named, key=lambda one: BACKENDS.index(one) if one in BACKENDS else len(BACKENDS))
+    for backend in wanted.backends:
+        if backend not in there:
+            rule = f"must be one the matrix has ({', '.join(there)})"
+            yield f"--backend {printable(backend)}: {rule}, got {say(backend)}{near(backend, there)}"
+
+
+def _assignment_problems(entries: Sequence[Entry], assignments: Mapping[str, Scalar]) -> Iterator[str]:
+    known = list(dict.fromkeys([*DEFAULTS, *(name for entry in entries for name in entry.params)]))
+    for key, value in assignments.items():
+        flag = _flag(key, value)
+        if key in ("backend", "backends", "workload"):
+            yield f"{flag}: use --{'backend' if key != 'workload' else 'filter workload='} to choose a {key}"
+        elif key not in known:
+            rule = "must be a setting or a parameter of a workload of the matrix"
+            yield f"{flag}: {rule}, got {say(key)}{near(key, known)}"
+        else:
+            takers = [entry for entry in entries if key in DEFAULTS or key in entry.params]
+            faults = {_rule(entry, key).fault(value) for entry in takers}
+            yield from sorted(f"{flag}: {fault}" for fault in faults if fault)
+
+
+def _conflict_problems(entries: Sequence[Entry], assignments: Mapping[str, Scalar]) -> list[str]:
+    found = {
+        f"{_flag(key, assignments[key])}: {entry.where}: {conflict.key} {conflict.text}": None
+        for entry in entries
+        for conflict in conflicts(entry.axes, entry.workload)
+        for key in (conflict.key, conflict.other)
+        if key in assignments
+    }
+    return list(found)
+
+
+def _flag(key: str, value: Scalar) -> str:
+    return printable(f"--set {key}={value_text(value)}")
+
+
+def _rule(entry: Entry, key: str) -> Rule:
+    return DEFAULTS.get(key) or entry.workload.params.get(key, USER_PARAM)
+
+
+def _assigned(entry: Entry, wanted: Overrides) -> Entry:
+    values = {key: _rule(entry, key).normal(value) for key, value in wanted.assignments.items()}
+    repeats: dict[str, Scalar] = {} if wanted.repeats is None else {"repeats": wanted.repeats}
+    return replace(
+        entry,
+        set_by_matrix=set_by_matrix(entry.workload, {*entry.set_by_matrix.split(","), *values}),
+        axes=entry.axes | {key: (value,) for key, value in values.items() if key in SETTINGS and _obeys(entry, key)},
+        params=entry.params | {key: (value,) for key, value in values.items() if key in entry.params},
+        limits=entry.limits | {key: value for key, value in values.items() if key in LIMITS} | repeats,
+    )
+
+
+def _obeys(entry: Entry, key: str) -> bool:
+    """Return whether a setting may be set on an entry: an external command decides most of them for itself."""
+    return entry.task is None or key in ("cpus", "threads")
+
+
+def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:
+    kept = entries
+    for text in filters:
+        key, pattern = _filter(entries, text)
+        if not _kept(entries, key, pattern):
+            there = list(dict.fromkeys(value_text(v) for e in entries for v in _values(e, key)))
+            shown = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
+            advice = f"{key} is one of {shown}{near(pattern, there)}"
+            raise UsageError(f"--filter {printable(text)}: matches no cell; {advice}")
+        kept = _kept(kept, key, pattern)
+    if not kept:
+        raise UsageError(f"--filter {printable(' --filter '.join(filters))}: no cell matches all of them; use fewer")
+    return kept
+
+
+def _filter(entries: Sequence[Entry], text: str) -> tuple[str, str]:
+    """Return the key and the pattern of a filter; a bare piece of a name becomes a pattern."""
+    key, equals, pattern = text.partition("=")
+    if not equals:
+        return "workload", text if any(sign in text for sign in "*?[") else f"*{text}*"
+    known = ["workload", "backend", *SETTINGS, *(name for entry in entries for name in entry.params)]
+    if key not in known:
+        rule = "must begin with a setting or a parameter of a workload of the matrix"
+        raise UsageError(f"--filter {printable(text)}: {rule}, got {say(key)}{near(key, known)}")
+    return key, pattern
+
+
+def _kept(entries: Sequence[Entry], key: str, pattern: str) -> list[Entry]:
+    kept = []
+    for entry in entries:
+        if values := tuple(v for v in _values(entry, key) if fnmatchcase(value_text(v), pattern)):
+            kept.append(_narrowed(entry, key, values))
+    return kept
+
+
+def _values(entry: Entry, key: str) -> tuple[Scalar, ...]:
+    if key == "workload":
+        return (entry.workload.name,)
+    if key == "backend":
+        return entry.backends
+    # A command's own parameters may have the names of settings, which mean nothing to it.
+    own, other = (entry.params, entry.axes) if entry.task else (entry.axes, entry.params)
+    return own.get(key) or other.get(key, ())
+
+
+def _narrowed(entry: Entry, key: str, values: tuple[Scalar, ...]) -> Entry:
+    if key == "workload":
+        return entry
+    if key == "backend":
+        return replace(entry, backends=tuple(str(value) for value in values))
+    if key in entry.axes and not (entry.task and key in entry.params):
+        return replace(entry, axes=entry.axes | {key: values})
+    return replace(entry, params=entry.params | {key: values})
+
+
+def value_text(value: Scalar) -> str:
+    """Return a value as a matrix file spells it."""
+    return value if isinstance(value, str) else say(value)

@@ -1,0 +1,333 @@
+"""The matrix: a file that says what to measure, read strictly and multiplied out into cells.
+
+Promise: `load` touches one file, `expand` touches nothing. Every point of the matrix becomes exactly one cell, in the
+order of the file with the backend changing fastest; a point that comes up twice is refused. Cell identities are those
+of `records.identity`.
+
+An entry makes the product of its axes times its backends. `exclude` leaves out the points that have all the values it
+names; `include` then adds the entry again with some keys replaced (axes it does not replace still multiply).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from math import prod
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.fc import rules, spec
+from keras_matrix.records.identity import DEFAULTS, LATER
+from keras_matrix.records.identity import cell_id as identity
+from keras_matrix.records.left_out import LeftOut
+from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.task import Task
+from keras_matrix.records.traces.request import Trace
+from keras_matrix.runner.errors import MatrixError
+from keras_matrix.runner.matrix import catalog as catalogs
+from keras_matrix.runner.matrix import strict_yaml
+from keras_matrix.runner.matrix.catalog import Catalog
+from keras_matrix.runner.matrix.entries import read
+from keras_matrix.runner.matrix.entry import Entry
+from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
+from keras_matrix.runner.matrix.overrides import Overrides, overridden
+from keras_matrix.runner.matrix.strict_yaml import path_text, printable
+
+MAX_CELLS = 100_000
+TO_BE_FOUND = 0  # the batch size of a planned cell that asks for the largest; no record has it
+FIRST_LOOK = 5  # the fewest repeats that give an interval
+MAX_REPEATS = 1_000_000  # of all cells together; a step of the plan takes about 50 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One point of the matrix; `line` is that of its entry.
+
+    `precision_target` is None for a fixed number of repeats; else `repeats` is where the first look is taken. `task` is
+    the external command that it runs in place of a workload; `trace` what its first process traces. `steps_held` is
+    that of `runner.cell.job.Job`.
+    """
+
+    settings: Settings
+    cell_id: str
+    repeats: int
+    timeout_s: float
+    line: int | None
+    precision_target: float | None = None
+    task: Task | None = None
+    trace: Trace | None = None
+    steps_held: int = 0
+
+    @property
+    def auto(self) -> bool:
+        """Whether repeats are added until the intervals are narrow enough."""
+        return self.precision_target is not None
+
+    @property
+    def asks_largest(self) -> bool:
+        """Whether its batch size is the largest that fits, which is found before it is measured."""
+        return self.settings.batch_size == TO_BE_FOUND
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A checked matrix file: `name` is the file as the user wrote it, `left_out` what a service does not run of it."""
+
+    name: str
+    entries: tuple[Entry, ...]
+    catalog: Catalog
+    budget_s: float | None = None
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def load(path: Path, catalog: Catalog | None = None) -> Matrix:
+    """Read a matrix file. Raises `MatrixError` with every problem in it."""
+    return parse(path, _bytes(path), catalog)
+
+
+def parse(path: Path, text: bytes, catalog: Catalog | None = None) -> Matrix:
+    """Check the text of a matrix file, which need not lie at `path`. Raises `MatrixError` as `load` does."""
+    found = catalog or catalogs.load()
+    reading = read(strict_yaml.read(text), found)
+    if reading.problems:
+        raise MatrixError([_problem(path, problem) for problem in reading.problems])
+    budget_s = reading.whole.get("budget")
+    return Matrix(_name(path), reading.entries, found, None if budget_s is None else float(budget_s))
+
+
+def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_CELLS) -> list[Cell]:
+    """Return the cells of a matrix, those the overrides keep.
+
+    Points of the workload `fc` that are the same work in its modes make one cell (`records.fc.rules.normalised`).
+
+    Raises `UsageError` when an override is wrong or keeps nothing, `MatrixError` when the matrix makes no cell, one
+    twice, more than `limit`, or more than `MAX_REPEATS` repeats (both counted before any is made, and before exclude).
+    """
+    wanted = overrides or Overrides()
+    narrowed = replace(matrix, entries=tuple(overridden(matrix.entries, wanted)))
+    return expand_entries(narrowed, limit, merged=bool(wanted.assignments))
+
+
+def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = False) -> list[Cell]:
+    """Return the cells of a matrix, as `expand` does; `merged` takes a point that comes up twice once."""
+    entries = matrix.entries
+    _check_count(matrix, entries, limit)
+    cells: dict[str, Cell] = {}
+    twice: dict[tuple[int | None, str], str] = {}
+    impossible: list[str] = []
+    normalised: set[str] = set()
+    for entry in entries:
+        for point in _cells(entry):
+            cell = point
+            if entry.workload.name == spec.WORKLOAD:
+                if len(impossible) < strict_yaml.MAX_PROBLEMS:
+                    told = rules.settings_faults(point.settings)
+                    impossible += [f"{matrix.name}:{point.line}: {entry.where}: {fault}" for fault in told]
+                cell = _normalised(point)
+            if cell is not point:
+                normalised.add(cell.cell_id)
+            first = cells.setdefault(cell.cell_id, cell)
+            if first is not cell and not merged and cell.cell_id not in normalised:
+                text = f"must not make a cell twice, got {_label(cell)} of line {first.line} again"
+                twice.setdefault((first.line, entry.where), f"{matrix.name}:{cell.line}: {entry.where}: {text}")
+        if len(twice) >= strict_yaml.MAX_PROBLEMS:
+            break
+    if impossible or twice:
+        raise MatrixError(list(dict.fromkeys([*impossible, *twice.values()])))
+    if not cells:
+        raise MatrixError([f"{matrix.name}:{e.line}: {e.where}: exclude leaves 0 cells" for e in entries])
+    return list(cells.values())
+
+
+def makes_cells(entry: Entry) -> bool:
+    """Return whether an entry has a point that its excludes leave; one with too many points to look at has."""
+    return not entry.excludes or _points(entry) > MAX_CELLS or next(_cells(entry), None) is not None
+
+
+def _points(entry: Entry) -> int:
+    """Return how many points an entry has before its excludes."""
+    return len(entry.backends) * prod(map(len, (*entry.axes.values(), *entry.params.values())))
+
+
+def _normalised(cell: Cell) -> Cell:
+    """Return a cell of the workload `fc` with each parameter that has no effect on it at its default."""
+    settings = rules.normalised_settings(cell.settings)
+    return cell if settings is cell.settings else replace(cell, settings=settings, cell_id=identity(settings))
+
+
+# Reading.
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.is_file():
+        what = "is not a regular file" if path.exists() else "there is no such file; name one with --matrix"
+        raise MatrixError([f"{_name(path)}: {what}"])
+    try:
+        with path.open("rb") as file:
+            return file.read(strict_yaml.MAX_BYTES + 1)
+    except OSError as error:
+        raise MatrixError([f"{_name(path)}: cannot be read ({error.strerror})"]) from error
+
+
+def _problem(path: Path, problem: strict_yaml.Problem) -> str:
+    where = f"{printable(path_text(problem.path))}: " if problem.path else ""
+    return f"{_name(path)}:{problem.line}: {where}{problem.text}"
+
+
+def _name(path: Path) -> str:
+    return str(path) if str(path).isprintable() else ascii(str(path))[1:-1]
+
+
+# Expansion.
+
+
+def _check_count(matrix: Matrix, entries: Sequence[Entry], limit: int) -> None:
+    counts = [_points(entry) for entry in entries]
+    if (total := sum(counts)) <= limit:
+        return _check_repeats(matrix, entries, counts)
+    entry = entries[counts.index(max(counts))]
+    axes = {**entry.axes, **entry.params, "backends": entry.backends}
+    longest = max(axes, key=lambda key: len(axes[key]))
+    text = f"must make at most {limit} cells in all, got {_count(max(counts))} of {_count(total)} here"
+    advice = f"; its longest axis is {longest} with {len(axes[longest])} values"
+    raise MatrixError([f"{matrix.name}:{entry.line}: {entry.where}: {text}{advice}"])
+
+
+def _count(number: int) -> str:
+    return str(number) if number < 10**15 else "more than 10^15"
+
+
+def _check_repeats(matrix: Matrix, entries: Sequence[Entry], counts: Sequence[int]) -> None:
+    repeats = [_repeats(e)[0] * count for e, count in zip(entries, counts, strict=True)]
+    if (total := sum(repeats)) > MAX_REPEATS:
+        entry = entries[repeats.index(max(repeats))]
+        text = f"must make at most {MAX_REPEATS} repeats in all, got {max(repeats)} of {total} here"
+        raise MatrixError([f"{matrix.name}:{entry.line}: {entry.where}: {text}; lower repeats or shorten an axis"])
+
+
+def _repeats(entry: Entry) -> tuple[int, float | None]:
+    """Return the repeats to plan, and the precision at which "auto" ones are enough."""
+    asked = entry.limits["repeats"]
+    return (FIRST_LOOK, float(entry.limits["precision_target"])) if asked == "auto" else (int(asked), None)
+
+
+def _label(cell: Cell) -> str:
+    size = LARGEST if cell.asks_largest else cell.settings.batch_size
+    return f"{cell.settings.workload} on {cell.settings.backend} at batch {size}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One field of `Settings` with its values, the canonical JSON text of each, and the excluding tests on it."""
+
+    name: str
+    values: list[Any]
+    texts: list[str]
+
+    def matching(self, exclude: Axes) -> set[int]:
+        """Return the numbers of the values that have everything the exclude says of this field."""
+        asked = {key: {repr(_setting(key, v)) for v in allowed} for key, allowed in exclude.items()}
+        if self.name == "params":
+            own = {key: allowed for key, allowed in asked.items() if key != "backend" and key not in SETTINGS}
+            return {i for i, v in enumerate(self.values) if all(repr(v[key]) in ok for key, ok in own.items())}
+        allowed = asked.get(self.name)
+        return {i for i, value in enumerate(self.values) if allowed is None or repr(value) in allowed}
+
+
+def _cells(entry: Entry) -> Iterator[Cell]:
+    """Make the cells of one entry; only what varies is looked at for each of them."""
+    axes = _axes(entry)
+    moving = [axis for axis in axes if len(axis.values) > 1]
+    excludes = _excludes(entry, axes, moving)
+    if excludes is None:
+        return
+    arguments, places = _arguments(axes, moving)
+    write = _writer(axes, moving)
+    repeats, precision_target = _repeats(entry)
+    limits = repeats, float(entry.limits["timeout_s"]), entry.line, precision_target
+    points = zip(
+        product(*(axis.values for axis in moving)),
+        product(*(axis.texts for axis in moving)),
+        product(*(range(len(axis.values)) for axis in moving)),
+        strict=True,
+    )
+    for values, texts, numbers in points:
+        if excludes and any(all(numbers[i] in hits for i, hits in exclude) for exclude in excludes):
+            continue
+        for place, value in zip(places, values, strict=True):
+            arguments[place] = value
+        cell_id = hashlib.sha256(write(texts)).hexdigest()[:16]
+        settings = Settings(*arguments)
+        yield Cell(settings, cell_id, *limits, entry.task.of(settings) if entry.task else None, entry.trace)
+
+
+def _axes(entry: Entry) -> list[_Axis]:
+    """Return one axis for each field of `Settings`, in the order they change: the backend fastest."""
+    listed = {"workload": (entry.workload.name,), "set_by_matrix": (entry.set_by_matrix,), **entry.axes}
+    axes = [
+        _Axis(name, [_setting(name, v) for v in values], [_text(name, v) for v in values])
+        for name, values in listed.items()
+    ]
+    names = list(entry.params)
+    written = [[f"{_canonical(name)}:{_canonical(v)}" for v in entry.params[name]] for name in sorted(names)]
+    ordered = sorted(names)
+    points = [dict(zip(ordered, point, strict=True)) for point in product(*(entry.params[name] for name in ordered))]
+    texts = ["{" + ",".join(point) + "}" for point in product(*written)]
+    backend = _Axis("backend", list(entry.backends), [_canonical(b) for b in entry.backends])
+    return [*axes, _Axis("params", points, texts), backend]
+
+
+def _setting(name: str, value: Scalar) -> Scalar:
+    """Return a value as `Settings` has it."""
+    return TO_BE_FOUND if name == "batch_size" and value == LARGEST else value
+
+
+def _excludes(entry: Entry, axes: list[_Axis], moving: list[_Axis]) -> list[list[tuple[int, set[int]]]] | None:
+    """Return each exclude as tests on the moving axes, or None when one of them leaves nothing."""
+    found = []
+    for exclude in entry.excludes:
+        hits = {axis.name: axis.matching(exclude) for axis in axes}
+        if not all(hits.values()):
+            continue
+        tests = [(i, hits[axis.name]) for i, axis in enumerate(moving) if len(hits[axis.name]) < len(axis.values)]
+        if not tests:
+            return None
+        found.append(tests)
+    return found
+
+
+def _arguments(axes: list[_Axis], moving: list[_Axis]) -> tuple[list[Any], list[int]]:
+    """Return the arguments of `Settings` with what stands still filled in, and the places of what moves."""
+    order = [f.name for f in fields(Settings)]
+    first = {axis.name: axis.values[0] for axis in axes}
+    return [first[name] for name in order], [order.index(axis.name) for axis in moving]
+
+
+def _writer(axes: list[_Axis], moving: list[_Axis]) -> Any:
+    """Return a function from the texts of the moving axes to the canonical JSON of the settings, as bytes."""
+    names = [axis.name for axis in moving]
+    pieces = []
+    for axis in sorted(axes, key=lambda axis: axis.name):
+        text = "%s" if axis.name in names else axis.texts[0].replace("%", "%%")
+        pieces.append(text if axis.name in LATER else f",{_canonical(axis.name)}:{text}")
+    template = "{" + "".join(pieces).removeprefix(",") + "}"
+    places = sorted(range(len(names)), key=names.__getitem__)
+    if not places:
+        return lambda _: (template % ()).encode()
+    pick = itemgetter(*places)
+    return lambda texts: (template % pick(texts)).encode()
+
+
+def _text(name: str, value: Scalar) -> str:
+    """Return a setting's value as the canonical JSON has it; of a later one all there is of it, comma and name too."""
+    if name not in LATER:
+        return _canonical(value)
+    return "" if value == DEFAULTS[name] else f",{_canonical(name)}:{_canonical(value)}"
+
+
+def _canonical(value: Scalar) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)

@@ -1,0 +1,182 @@
+"""What a container's service runs of a matrix, and what it leaves out. Pure.
+
+A service has the backend and the device of its image. Entries that set no device are measured on the service's. What is
+left out is listed with its reason: an entry without the service's backend, a device that is not the service's, an
+external command that does not say which backend it is for, and what needs a file that the container does not have
+(`runner.host.mounts`). Cells of other backends are another service's, and are not listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from keras_matrix.records.fc import spec
+from keras_matrix.records.left_out import LeftOut, listed
+from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.entry import Entry
+from keras_matrix.runner.matrix.overrides import Overrides, overridden
+from keras_matrix.runner.matrix.reader import Cell, Matrix, expand_entries, makes_cells
+
+SHORT = {"tensorflow": "tf", "jax": "jax", "torch": "torch"}
+
+Missing = Callable[[Cell], str | None]
+"""Returns the file that a cell needs and the container does not have, as a reason; None where nothing is missing."""
+_Narrowed = tuple[Entry | None, list[str]]
+
+
+def command_backends(entry: Entry) -> tuple[str, ...]:
+    """Return the backends of an external command, whether its cells are compared over them or not."""
+    if "backend" in entry.params:
+        return tuple(map(str, entry.params["backend"]))
+    return tuple(label for label in entry.backends if label in BACKENDS)
+
+
+def service_name(backend: str, device: str) -> str:
+    """Return the name of the service, and of its image's tag, in compose.yaml."""
+    return f"{SHORT[backend]}-{device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a service's image can run; no backends or no device: any."""
+
+    backends: tuple[str, ...] = ()
+    device: str | None = None
+
+    def __str__(self) -> str:
+        return " on ".join(filter(None, (" and ".join(self.backends), self.device)))
+
+    def runs(self, settings: Settings) -> bool:
+        """Return whether a cell is of its backend and device."""
+        return (not self.backends or settings.backend in self.backends) and self.device in (None, settings.device)
+
+    def other(self, backends: Iterable[str], device: str | None = None) -> str:
+        """Return the services for these backends, on another device where one is given."""
+        known = [backend for backend in backends if backend in SHORT] or SHORT
+        names = [service_name(backend, device or self.device or "cpu") for backend in known]
+        return f"run the service {' or '.join(names)}"
+
+
+def chosen(matrix: Matrix, service: Service, wanted: Overrides, missing: Missing) -> tuple[list[Cell], list[LeftOut]]:
+    """Return the cells that a service runs of a matrix, and what it leaves out of those that were asked for.
+
+    Raises what `runner.matrix.reader.expand` raises, and `UsageError` where nothing is left.
+    """
+    asked = overridden([_on_device(entry, service) for entry in matrix.entries], replace(wanted, backends=()))
+    kept, reasons = _entries(asked, service)
+    merged = bool(wanted.assignments)
+    cells = expand_entries(replace(matrix, entries=tuple(kept)), merged=merged) if kept else []
+    found = [(cell, missing(cell)) for cell in cells]
+    reasons += [_Reason(cell.line, cell.settings.workload, text) for cell, text in found if text is not None]
+    in_order = sorted(dict.fromkeys(reasons), key=lambda reason: reason.line or 0)
+    left_out = [LeftOut(_place(matrix, one.line), one.workload, one.text) for one in in_order]
+    here = [cell for cell, text in found if text is None]
+    if not here:
+        raise UsageError(_nothing_left(matrix, service, left_out))
+    return here, left_out
+
+
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """Why something of the entry at a line is left out."""
+
+    line: int | None
+    workload: str
+    text: str
+
+
+def _nothing_left(matrix: Matrix, service: Service, left_out: Sequence[LeftOut]) -> str:
+    head = f"{matrix.name}: this service ({service}) can run none of the cells that were asked for:"
+    return "\n".join([head, *listed(left_out)])
+
+
+def _place(matrix: Matrix, line: int | None) -> str:
+    return matrix.name if line is None else f"{matrix.name}:{line}"
+
+
+def _on_device(entry: Entry, service: Service) -> Entry:
+    """Return the entry on the service's device, where it sets none itself."""
+    if service.device is None or entry.task is not None or entry.sets_device:
+        return entry
+    return replace(entry, axes=entry.axes | {"device": (service.device,)})
+
+
+def _entries(entries: Iterable[Entry], service: Service) -> tuple[list[Entry], list[_Reason]]:
+    """Return what the service can run of these entries, and why it cannot run the rest."""
+    kept, left_out = [], []
+    for entry in entries:
+        found, reasons = _narrowed(entry, service)
+        if found is not None and makes_cells(entry) and not makes_cells(found):
+            found, reasons = None, [*reasons, f"exclude leaves out all that this service ({service}) could run"]
+        if found is not None:
+            kept.append(found)
+        left_out += [_Reason(entry.line, entry.workload.name, text) for text in reasons]
+    return kept, left_out
+
+
+def _narrowed(entry: Entry, service: Service) -> _Narrowed:
+    """Return an entry with the backends and devices of the service alone, and why any of it is left out."""
+    found, reasons = (_of_command if entry.task else _of_backends)(entry, service)
+    for narrow in (_of_device, _of_network):
+        if found is not None:
+            found, more = narrow(found, service)
+            reasons += more
+    return found, reasons
+
+
+def _of_backends(entry: Entry, service: Service) -> _Narrowed:
+    own = tuple(backend for backend in entry.backends if not service.backends or backend in service.backends)
+    if own:
+        return replace(entry, backends=own), []
+    return None, [f"backends: it is for {', '.join(entry.backends)}; {service.other(entry.backends)}"]
+
+
+def _of_command(entry: Entry, service: Service) -> _Narrowed:
+    if not service.backends:
+        return entry, []
+    named = command_backends(entry)
+    own = tuple(one for one in named if one in service.backends)
+    if own and "backend" in entry.params:
+        return replace(entry, params=entry.params | {"backend": own}), []
+    if own:
+        return replace(entry, backends=own), []
+    if named:
+        return None, [f"backends: it is for {', '.join(named)}; {service.other(named)}"]
+    return None, [
+        "backends: the command does not say which backend it is for; set backends: "
+        f"[{', '.join(service.backends)}] to run it in this service"
+    ]
+
+
+def _of_device(entry: Entry, service: Service) -> _Narrowed:
+    if service.device is None:
+        return entry, []
+    own = tuple(one for one in entry.axes["device"] if one == service.device)
+    others = [str(one) for one in entry.axes["device"] if one != service.device]
+    backends = service.backends or entry.backends
+    if entry.task is None:
+        reasons = [
+            f"device: {one} is not this service's ({service.device}); {service.other(backends, one)}" for one in others
+        ]
+    else:
+        count = entry.task.task.gpus
+        uses = f"the command uses {count or 'no'} GPU{'s'[: count > 1]}"
+        advice = "" if count else "set gpus: 1, or "
+        reasons = [
+            f"gpus: {uses}, and this service is for {service.device}; {advice}{service.other(backends, one)}"
+            for one in others
+        ]
+    return (replace(entry, axes=entry.axes | {"device": own}) if own else None), reasons
+
+
+def _of_network(entry: Entry, service: Service) -> _Narrowed:
+    """Leave out FC workers on a network of their own, which only those of a CPU can have."""
+    networks = entry.params.get("network", ()) if entry.workload.name == spec.WORKLOAD else ()
+    if service.device in (None, "cpu") or all(one == spec.LOCAL for one in networks):
+        return entry, []
+    own = tuple(one for one in networks if one == spec.LOCAL)
+    others = ", ".join(str(one) for one in networks if one != spec.LOCAL)
+    reason = f"network: {others} is for workers on a CPU; {service.other(service.backends or entry.backends, 'cpu')}"
+    return (replace(entry, params=entry.params | {"network": own}) if own else None), [reason]

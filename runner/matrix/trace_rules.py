@@ -1,0 +1,74 @@
+"""What `trace:` of a matrix file, and the flags of `runner trace`, may ask for. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.records.traces.request import MAX_EPOCH, MAX_STEPS, Trace
+from keras_matrix.runner.matrix.grammar import Rule
+from keras_matrix.runner.matrix.strict_yaml import REFUSED
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.strict_yaml import Path
+    from keras_matrix.runner.matrix.value_reader import ValueReader
+
+KEY = "trace"
+EPOCHS, STEPS = "epochs", "steps"
+EPOCH = Rule("int", 1, MAX_EPOCH, meaning="an epoch to trace; 1 is the first after the measured ones")
+STEP_COUNT = Rule("int", 1, MAX_STEPS, default=Trace().steps, meaning="steps of a traced epoch")
+MEANING = "record a trace of the first process, in epochs after those that are measured"
+
+
+def fault(asked: Trace) -> str | None:
+    """Return what is wrong with what is asked for, or None."""
+    for epoch in asked.epochs:
+        if told := EPOCH.fault(epoch):
+            return f"{EPOCHS}: {told}{_advice(epoch)}"
+    if len(set(asked.epochs)) < len(asked.epochs):
+        return f"{EPOCHS}: must not repeat, got {' '.join(map(str, asked.epochs))}"
+    told = STEP_COUNT.fault(asked.steps)
+    return f"{STEPS}: {told}" if told else None
+
+
+def read_trace(reader: ValueReader, path: Path, value: object) -> Trace | None:
+    """Return what an entry asks to be traced; None, and its problems told, where it is nothing that can be."""
+    before = len(reader.problems)
+    known = reader.mapping(path, value, (EPOCHS, STEPS))
+    asked = Trace()
+    epochs = _epochs(reader, (*path, EPOCHS), known[EPOCHS]) if EPOCHS in known else asked.epochs
+    steps: Any = reader.scalar((*path, STEPS), STEP_COUNT, known[STEPS]) if STEPS in known else asked.steps
+    if value is REFUSED or len(reader.problems) > before:
+        return None
+    return Trace(epochs, steps)
+
+
+def _epochs(reader: ValueReader, path: Path, value: object) -> list[int]:
+    found: list[int] = []
+    for index, item in reader.items(path, value):
+        if item is REFUSED:
+            continue
+        if told := EPOCH.fault(item):
+            reader.refuse((*path, index), f"{told}{_advice(item)}")
+        elif item in found:
+            reader.refuse((*path, index), f"must not repeat, got {item} twice")
+        elif isinstance(item, int):
+            found.append(item)
+    return sorted(found)
+
+
+def _advice(epoch: object) -> str:
+    """Return what an epoch before the first means."""
+    if isinstance(epoch, int) and epoch < 1:
+        return "; epochs are counted from the first after the measured ones, which no trace may touch"
+    return ""
+
+
+def json_schema() -> dict[str, object]:
+    """Return the key as a JSON Schema."""
+    epochs = {"type": "array", "items": EPOCH.json_schema(), "minItems": 1, "uniqueItems": True}
+    return {
+        "type": "object",
+        "description": MEANING,
+        "properties": {EPOCHS: {**epochs, "default": Trace().epochs}, STEPS: STEP_COUNT.json_schema()},
+        "additionalProperties": False,
+    }

@@ -1,0 +1,99 @@
+"""Reads mappings, lists, axes and scalars by the grammar's rules, and collects every problem with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from keras_matrix.records.settings import BACKENDS, Scalar
+from keras_matrix.runner.matrix.grammar import Axes, Rule, near
+from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Problem, note, say
+
+
+class ValueReader:
+    """Reads values of one document; `defaults` are those that the document sets for all entries."""
+
+    def __init__(self, document: Document) -> None:
+        self.lines = document.lines
+        self.problems = list(document.problems)
+        self.defaults: dict[str, Scalar] = {}
+
+    def line(self, path: Path) -> int:
+        """Return the line of a path, or of the nearest thing around it."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def refuse(self, path: Path, text: str) -> None:
+        note(self.problems, self.problem(path, text))
+
+    def problem(self, path: Path, text: str) -> Problem:
+        return Problem(self.line(path), path, text)
+
+    def mapping(
+        self, path: Path, value: object, allowed: Iterable[str] | None, advise: Callable[[str], str] | None = None
+    ) -> dict[str, Any]:
+        """Return the known keys of a mapping; unknown ones, and what is no mapping, are refused."""
+        if not isinstance(value, dict):
+            if value is not REFUSED:
+                self.refuse(path, f"must be a mapping, got {say(value)}")
+            return {}
+        if allowed is None:
+            return dict(value)
+        names = list(allowed)
+        for key in [key for key in value if key not in names]:
+            advice = advise(key) if advise else near(key, names)
+            self.refuse((*path, key), f"unknown key, got {say(key)}{advice}")
+        return {key: item for key, item in value.items() if key in names}
+
+    def items(self, path: Path, value: object) -> list[tuple[int, object]]:
+        """Return the numbered items of a list that must not be empty."""
+        if isinstance(value, list) and value:
+            return list(enumerate(value))
+        if value is not REFUSED:
+            self.refuse(path, f"must be a list of at least one item, got {say(value)}")
+        return []
+
+    def names(self, path: Path, value: object, allowed: tuple[str, ...] = BACKENDS) -> tuple[str, ...]:
+        """Return a list of backends; a single name is no list."""
+        found: list[str] = []
+        for index, item in self.items(path, value):
+            if item is REFUSED:
+                continue
+            if item not in allowed:
+                advice = near(item, allowed) if isinstance(item, str) else ""
+                self.refuse((*path, index), f"must be one of {', '.join(allowed)}, got {say(item)}{advice}")
+            elif item in found:
+                self.refuse((*path, index), f"must not repeat, got {say(item)} twice")
+            else:
+                found.append(str(item))
+        return tuple(found)
+
+    def axes(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, Rule]) -> Axes:
+        """Return the axes among the known keys; a single value is an axis of one."""
+        found = {key: self.axis((*path, key), rules[key], item) for key, item in known.items() if key in rules}
+        return {key: values for key, values in found.items() if values}
+
+    def axis(self, path: Path, rule: Rule, value: object) -> tuple[Scalar, ...]:
+        if not isinstance(value, list):
+            checked = self.scalar(path, rule, value)
+            return () if checked is None else (checked,)
+        seen: dict[str, Scalar] = {}
+        for index, item in self.items(path, value):
+            checked = self.scalar((*path, index), rule, item)
+            if repr(checked) in seen:
+                self.refuse((*path, index), f"must not repeat, got {say(item)} twice")
+            elif checked is not None:
+                seen[repr(checked)] = checked
+        return tuple(seen.values())
+
+    def scalar(self, path: Path, rule: Rule, value: object) -> Scalar | None:
+        """Return a value in its one spelling, or None when it was refused."""
+        if value is REFUSED:
+            return None
+        if fault := rule.fault(value):
+            words = [choice for choice in rule.choices if isinstance(choice, str)]
+            self.refuse(path, fault + (near(value, words) if isinstance(value, str) else ""))
+            return None
+        assert isinstance(value, (bool, int, float, str))
+        return rule.normal(value)

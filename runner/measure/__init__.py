@@ -1,0 +1,1 @@
+"""Runs what was planned: one process per repeat, one record per attempt."""

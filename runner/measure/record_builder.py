@@ -1,0 +1,127 @@
+"""From the end of a process to its record: what it left is read as if it were hostile, judged, and put together."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from keras_matrix.records.instruments.usage import Usage, course_name
+from keras_matrix.records.schema import (
+    SCHEMA_VERSION,
+    CellResult,
+    Evidence,
+    Harness,
+    Learning,
+    Machine,
+    Memory,
+    Record,
+    Status,
+    Times,
+)
+from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.judge import ResultRefused, Verdict, accept, judge
+from keras_matrix.runner.tasks.verdict import judge_task
+
+OUTPUT_TAIL_CHARACTERS = 8000
+
+
+def record_of(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, datetime]) -> Record:
+    """Return the record of an attempt: what its process left, judged."""
+    outcome, started_at = ended
+    result, problem = (None, None) if job.task else read_result(job)
+    verdict = judge_task(outcome) if job.task else judge(job, outcome, result, problem)
+    return build_record(job, outcome, (result, problem, verdict), (run_id, machine, started_at))
+
+
+def build_record(
+    job: Job,
+    outcome: Outcome,
+    judged: tuple[CellResult | None, str | None, Verdict],
+    context: tuple[str, Machine, datetime],
+) -> Record:
+    """Put one attempt's evidence, result and verdict together. Pure."""
+    (result, problem, verdict), (run_id, machine, started_at) = judged, context
+    peaks = (result.memory.peak_host_memory_bytes if result else None, outcome.peak_tree_memory_bytes)
+    return Record(
+        schema_version=SCHEMA_VERSION,
+        run_id=run_id,
+        cell_id=job.cell_id,
+        repeat=job.repeat,
+        attempt=job.attempt,
+        status=verdict.status,
+        reason=verdict.reason,
+        warnings=list(dict.fromkeys([*outcome.warnings, *verdict.warnings])),
+        started_at=started_at.isoformat(timespec="seconds"),
+        settings=job.settings,
+        resolved=result.resolved if result else None,
+        device=result.device if result else None,
+        times=result.times if result else Times(),
+        learning=result.learning if result else Learning(),
+        memory=replace(
+            result.memory if result else Memory(),
+            peak_host_memory_bytes=max((peak for peak in peaks if peak is not None), default=None),
+        ),
+        versions=result.versions if result else {},
+        machine=outcome.machine or machine,
+        surroundings=outcome.surroundings,
+        evidence=_evidence(outcome, result, problem, verdict),
+        harness=Harness(outcome.wall_time_s, outcome.start_time_s, outcome.parent_cpu_time_s),
+        parallel=result.parallel if result else None,
+        container=outcome.container,
+        task=outcome.task.run if outcome.task else None,
+        trace=result.trace if result else None,
+        work=result.work if result else None,
+        usage=_usage(job, outcome, result.times if result else Times()),
+    )
+
+
+def _usage(job: Job, outcome: Outcome, times: Times) -> Usage | None:
+    """Return what was used, with where its course is kept, and the samples that a joule was enough for."""
+    found = outcome.usage
+    if found is None:
+        return None
+    course = course_name((job.cell_id, job.repeat, job.attempt)) if outcome.course else None
+    samples_per_j = None
+    if found.device_energy_j and times.samples_per_s is not None:
+        samples_per_j = times.samples_per_s * sum(times.epoch_times_s) / found.device_energy_j
+    return replace(found, course=course, samples_per_j=samples_per_j)
+
+
+def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, verdict: Verdict) -> Evidence:
+    return Evidence(
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        deadline_exceeded=outcome.deadline_exceeded,
+        oom_kills=outcome.oom_kills,
+        result_problem=problem,
+        exception=result.exception if result else None,
+        output_tail="" if verdict.status is Status.OK else outcome.output_tail[-OUTPUT_TAIL_CHARACTERS:],
+    )
+
+
+def read_result(job: Job) -> tuple[CellResult | None, str | None]:
+    """Return the result a process left, or why it counts for nothing."""
+    try:
+        return accept(read_bounded(job.result_path, RESULT_LIMIT_BYTES), job), None
+    except ResultRefused as refused:
+        return None, str(refused)
+
+
+def read_bounded(path: Path, limit_bytes: int) -> bytes | None:
+    """Read what the cell left, were it hostile: no link is followed, no pipe waited on, no giant swallowed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ResultRefused(f"bad_result: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ResultRefused("bad_result: not a regular file")
+        return os.pread(descriptor, limit_bytes + 1, 0)
+    finally:
+        os.close(descriptor)

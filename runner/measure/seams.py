@@ -1,0 +1,22 @@
+"""What a test may put in place of the real world: one value, so that the command line can be tested from end to end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.checks.preflight.cells import Preflight
+    from keras_matrix.runner.executors import Executor
+    from keras_matrix.runner.executors.docker.engine import Engine
+    from keras_matrix.runner.executors.probe import Probe
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What replaces the executor, the probe, the container engine and the preflight; None means the real one."""
+
+    executor: Executor | None = None
+    probe: Probe | None = None
+    engine: Engine | None = None
+    preflight: Preflight | None = None

@@ -1,0 +1,60 @@
+"""From a record and its course to the curves that TensorBoard draws; pure.
+
+Promise: what was not measured is no point. Epochs count from 0, the discarded ones first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+
+from keras_matrix.records.instruments.usage import Course
+from keras_matrix.records.schema import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value of a curve; `at_s` is a label for people, seconds since 1970."""
+
+    tag: str
+    step: int
+    value: float
+    at_s: float
+
+
+def began_s(record: Record) -> float:
+    """Return when an attempt began, as seconds since 1970: a label."""
+    return datetime.fromisoformat(record.started_at).timestamp()
+
+
+def points(record: Record, course: Course | None) -> Iterator[Point]:
+    """Yield every point: epochs, what was used over time, and the figures."""
+    begun_s = began_s(record)
+    yield from _epochs(record, begun_s)
+    if course is not None:
+        yield from _course(course, begun_s)
+    for metric in record.task.metrics if record.task else ():
+        if metric.value is not None:
+            yield Point(f"metric/{metric.name}", 0, metric.value, begun_s)
+    if record.times.step_time_s is not None:
+        yield Point("figure/step_time_s", 0, record.times.step_time_s, begun_s)
+
+
+def _epochs(record: Record, begun_s: float) -> Iterator[Point]:
+    times_s = [*record.times.discarded_epoch_times_s, *record.times.epoch_times_s]
+    series: dict[str, Sequence[float | None]] = {"time_s": times_s, "loss": record.learning.loss}
+    for name, values in {**series, **record.learning.metrics}.items():
+        for epoch, value in enumerate(values):
+            if value is not None:
+                yield Point(f"epoch/{name}", epoch, value, begun_s + sum(times_s[: epoch + 1]))
+
+
+def _course(course: Course, begun_s: float) -> Iterator[Point]:
+    for one in fields(Course):
+        values = getattr(course, one.name)
+        if one.name in ("times_s", "epochs_s"):
+            continue
+        for number, value in enumerate(values):
+            if value is not None:
+                yield Point(f"use/{one.name}", number, float(value), begun_s + course.times_s[number])

@@ -1,0 +1,195 @@
+"""Repeats added until the intervals are narrow enough or the budget is spent: what `repeats: auto` means.
+
+The rule of when to stop and the choice of who gets the next block are `analysis.stats.sequential`'s; this module turns
+records into its comparisons and its answer into steps. All comparisons that go on get their next block together, since
+they share the servers that a block starts; near the end of the budget the most promising go first.
+
+Under a gate's rule a comparison goes on, from look to look, until the gate has decided it; else until its interval is
+as narrow as asked.
+
+A comparison holds, of the cells that differ in backend or arm only: with two arms, new / base on each backend; else
+each backend against the quickest; a cell alone is judged by its own step time. It stops when all of these do; a pair
+without a single block, as where one side always fails, holds nothing up. After the last look nothing is added, however
+many blocks have failed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from keras_matrix.analysis.comparison.primary_metric import cost
+from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
+from keras_matrix.analysis.stats.blocks import paired_logs
+from keras_matrix.analysis.stats.sequential import LOOKS, State, Why, allocate, decide, way_s
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.store import latest_attempts
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.plan.plan import Step, block, comparisons
+from keras_matrix.runner.plan.session import Session
+
+NEVER = -0.5
+Times = Mapping[tuple[str, str], Mapping[int, float]]
+"""Step times in seconds by (arm, cell_id) and repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """How long a session may go on adding repeats, in seconds, and the gate's rule where a gate is to be decided."""
+
+    budget_s: float | None = None
+    rule: Rule | None = None
+
+
+class Adaptive:
+    """Decides, between blocks, what a session measures further."""
+
+    def __init__(
+        self, session: Session, cells: Sequence[Cell], goal: Goal, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._session = session
+        self._all = comparisons(cells)
+        self._groups = {group[0].cell_id: group for group in self._all if group[0].auto}
+        self._budget_s = math.inf if goal.budget_s is None else goal.budget_s
+        self._rule = goal.rule
+        self._looks = goal.rule.looks if goal.rule else LOOKS
+        self._arms = list(session.runs)
+        self._clock = clock
+        self._begun_s = clock() - _wall_s(self._records())
+
+    def more(self) -> list[Step]:
+        """Return the next block; empty when every comparison is at its end or the budget is spent."""
+        if not self._groups:
+            return []
+        records = self._records()
+        times, done = step_times(records), _done(records)
+        repeats = {name: self._next_repeat(group, done) for name, group in self._groups.items()}
+        # Whichever is more: what the clock says of this start, or what the processes of all starts took.
+        left_s = self._budget_s - max(self._clock() - self._begun_s, _wall_s(records))
+        decided = self._decided(times)
+        states = {
+            name: State(widest(found), _block_cost_s(self._groups[name], records), self._stakes())
+            for name, found in self._series(times).items()
+            if found and repeats[name] < self._looks.blocks[-1] and name not in decided
+        }
+        chosen: list[str] = []
+        while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
+            chosen.append(name)
+            left_s -= way_s(states[name], self._looks)
+        return self._steps({name: repeats[name] for name in chosen}, done)
+
+    def why(self) -> dict[str, str]:
+        """Return, for each comparison by the cell_id of its first cell, why no more repeats were added."""
+        records = self._records()
+        times, done = step_times(records), _done(records)
+        told = dict(self._decided(times))
+        for name, found in self._series(times).items():
+            decision = decide(widest(found), self._target(name), self._looks)
+            last = self._next_repeat(self._groups[name], done) >= self._looks.blocks[-1]
+            ended = Why.NOTHING if not found else Why.LAST if last else Why.BUDGET
+            told.setdefault(name, str(decision.why if decision.stop else ended))
+        return told
+
+    def _series(self, times: Times) -> dict[str, list[tuple[float, ...]]]:
+        return {name: series(group, times, self._arms) for name, group in self._groups.items()}
+
+    def _stakes(self) -> tuple[float, ...]:
+        return (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
+
+    def _target(self, name: str) -> float:
+        """Return the width that is enough; under a gate none is, not even 0."""
+        return NEVER if self._rule else self._groups[name][0].precision_target or 0.0
+
+    def _decided(self, times: Times) -> dict[str, str]:
+        """Return the comparisons a gate has decided at one of its looks, and how."""
+        if self._rule is None:
+            return {}
+        logs = self._series(times)
+        named = {f"{name} {i}": one for name, several in logs.items() for i, one in enumerate(several)}
+        verdicts = judge(named, self._rule).verdicts
+        found = {}
+        for name, several in logs.items():
+            outcomes = [verdicts[f"{name} {i}"].outcome for i in range(len(several))]
+            at_look = bool(several) and all(len(one) in self._looks.blocks for one in several)
+            if at_look and Outcome.UNDECIDED not in outcomes:
+                found[name] = " and ".join(sorted(set(map(str, outcomes))))
+        return found
+
+    def _next(self, states: Mapping[str, State], left_s: float) -> str | None:
+        """Return who is next among comparisons whose targets may differ."""
+        by_target: dict[float, dict[str, State]] = {}
+        for name, state in states.items():
+            by_target.setdefault(self._target(name), {})[name] = state
+        offers = [found for target, some in by_target.items() if (found := allocate(some, left_s, target, self._looks))]
+        return offers[0] if offers else None
+
+    def _steps(self, wanted: Mapping[str, int], done: Collection[tuple[str, str, int]]) -> list[Step]:
+        """Return what is left of one block: of these comparisons this repeat each, all of it unless stopped in it.
+
+        Their order is what it would be had so many repeats been planned: it is drawn for all comparisons together.
+        """
+        planned = {cell.cell_id: cell for group in self._all for cell in group}
+        steps = []
+        for repeat in sorted(set(wanted.values())):
+            counts = [repeat + 1 if wanted.get(group[0].cell_id) == repeat else 0 for group in self._all]
+            there = [[replace(cell, repeats=n) for cell in group] for group, n in zip(self._all, counts, strict=True)]
+            steps += block(there, repeat, self._session.seed, self._arms)
+        return [replace(step, cell=planned[step.cell.cell_id]) for step in steps if step.key not in done]
+
+    def _next_repeat(self, group: Sequence[Cell], done: Collection[tuple[str, str, int]]) -> int:
+        wanted = [(arm, cell.cell_id) for arm in self._arms for cell in group]
+        return next(n for n in itertools.count() if any((*key, n) not in done for key in wanted))
+
+    def _records(self) -> list[tuple[str, Record]]:
+        return [(arm, record) for arm in self._arms for record in self._session.records(arm)]
+
+
+def step_times(records: Sequence[tuple[str, Record]]) -> Times:
+    """Return the costs (step times, or the like) of what was measured, of each repeat by its latest attempt."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for arm in dict.fromkeys(arm for arm, _ in records):
+        for record in latest_attempts(record for its, record in records if its == arm):
+            if record.status in MEASURED and (figure := cost(record)):
+                found.setdefault((arm, record.cell_id), {})[record.repeat] = figure
+    return found
+
+
+def series(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tuple[float, ...]]:
+    """Return the log ratios, by block, that are to become precise: of every pair that has a block.
+
+    `arms` are those of the session, the base before the new one.
+    """
+    mine = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
+    if len(arms) == 2:
+        pairs = [((arms[1], cell.cell_id), (arms[0], cell.cell_id)) for cell in group]
+    else:
+        quickest = min(mine, key=lambda key: statistics.fmean(map(math.log, mine[key].values())), default=None)
+        pairs = [(key, quickest) for key in mine if key != quickest and quickest is not None]
+    if not pairs:
+        return [tuple(math.log(value) for value in values.values()) for values in mine.values()]
+    found = [tuple(paired_logs(mine.get(one, {}), mine.get(other, {})).values()) for one, other in pairs]
+    return [logs for logs in found if logs]
+
+
+def widest(found: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Return the series with the largest scatter: when it is precise, all are."""
+    return max(found, key=statistics.pstdev, default=())
+
+
+def _done(records: Sequence[tuple[str, Record]]) -> set[tuple[str, str, int]]:
+    return {(arm, record.cell_id, record.repeat) for arm, record in records}
+
+
+def _wall_s(records: Sequence[tuple[str, Record]]) -> float:
+    return sum(record.harness.wall_time_s or 0.0 for _, record in records)
+
+
+def _block_cost_s(group: Sequence[Cell], records: Sequence[tuple[str, Record]]) -> float:
+    own = {cell.cell_id for cell in group}
+    taken = [record.harness.wall_time_s or 0.0 for _, record in records if record.cell_id in own]
+    blocks = {record.repeat for _, record in records if record.cell_id in own}
+    return sum(taken) / max(1, len(blocks))

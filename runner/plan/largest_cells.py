@@ -1,0 +1,115 @@
+"""Cells with `batch_size: largest`: the number that a search found for each, and the cells that are measured with it.
+
+A cell has exactly one number for a whole run, kept in `run.json`: a continued run uses it again. Where no batch fits,
+or a try ended for another reason than memory, the cell is measured with the batch size of that try, so that its records
+say why. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.records.codec import CodecError, decode, to_json
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import Status
+from keras_matrix.runner.errors import UsageError
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.reader import Cell
+    from keras_matrix.runner.plan.largest_batch import Search
+
+KEY = "largest_batch"
+TRY_STEPS = 2  # calls of the backend in an epoch of a try
+TRY_EPOCHS = 2
+WHOLE_PASS = 10_000_000  # steps; the process limits it to one pass over its samples
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found for a planned cell: `batch_size` is what it is measured with, `largest` None where none fits."""
+
+    planned: str
+    batch_size: int
+    largest: int | None
+    smallest_too_large: int | None
+    peak_memory_bytes: int | None
+    tries: int
+    stopped: str | None = None
+
+
+def found_of(cell: Cell, search: Search) -> Found:
+    """Return what a search found for a planned cell."""
+    largest, stopped = search.largest, search.stopped
+    return Found(
+        planned=cell.cell_id,
+        batch_size=(stopped or largest).batch_size if stopped or largest else 1,  # type: ignore[union-attr]
+        largest=largest.batch_size if largest and not stopped else None,
+        smallest_too_large=search.smallest_too_large.batch_size if search.smallest_too_large else None,
+        peak_memory_bytes=largest.peak_memory_bytes if largest and not stopped else None,
+        tries=search.tries,
+        stopped=f"{stopped.status}: {stopped.reason}" if stopped else None,
+    )
+
+
+def check_limit(cells: Sequence[Cell], memory_bytes: int | None, what: str) -> None:
+    """Refuse a search on a CPU without a limit of its memory. Raises `UsageError`."""
+    if memory_bytes is None and any(cell.settings.device == "cpu" for cell in cells):
+        raise UsageError(
+            f"{what}: on a CPU the search needs a limit, got none; add --executor docker --memory 8g, or "
+            "choose a GPU with --set device=gpu"
+        )
+
+
+def refuse(cells: Sequence[Cell]) -> None:
+    """Refuse cells whose batch size is still to be found, where a command needs a number. Raises `UsageError`."""
+    if any(cell.asks_largest for cell in cells):
+        raise UsageError(
+            "batch_size: must be a whole number for this command, got largest; find the number with runner fit-batch, "
+            "and give it with --set batch_size=NUMBER"
+        )
+
+
+def trial(cell: Cell, size: int) -> Cell:
+    """Return the cell of one try: few steps at a batch size, with as many batches in memory as a measured cell has."""
+    steps = TRY_STEPS * cell.settings.steps_per_execution
+    asked = cell.settings.steps_per_epoch
+    held = asked if isinstance(asked, int) else WHOLE_PASS
+    few = replace(cell.settings, batch_size=size, steps_per_epoch=steps, epochs=TRY_EPOCHS, discard=1)
+    once = replace(cell, repeats=1, precision_target=None, trace=None, steps_held=held)
+    return replace(once, settings=few, cell_id=cell_id(few))
+
+
+def resolved(cells: Sequence[Cell], found: Sequence[Found]) -> list[Cell]:
+    """Return the cells with the numbers that were found; of several with one number the first stays."""
+    sizes = {one.planned: one.batch_size for one in found}
+    numbered = [_at(cell, sizes[cell.cell_id]) if cell.asks_largest else cell for cell in cells]
+    return list({cell.cell_id: cell for cell in reversed(numbered)}.values())[::-1]
+
+
+def _at(cell: Cell, size: int) -> Cell:
+    settings = replace(cell.settings, batch_size=size)
+    return replace(cell, settings=settings, cell_id=cell_id(settings))
+
+
+def about(found: Sequence[Found], memory_bytes: int | None) -> dict[str, Any]:
+    """Return what `run.json` keeps of the searches."""
+    return {"memory_bytes": memory_bytes, "cells": to_json(list(found))}
+
+
+def kept(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None) -> list[Found] | None:
+    """Return what the `run.json` of an earlier start has for these cells; None where it cannot stand for a search.
+
+    It cannot where a cell is missing, the memory limit was another, or infrastructure stopped a search.
+    """
+    stored = run.get(KEY)
+    if not isinstance(stored, dict) or stored.get("memory_bytes") != memory_bytes:
+        return None
+    try:
+        found = decode(list[Found], stored.get("cells"), KEY)
+    except CodecError:
+        return None
+    complete = {one.planned for one in found} == {cell.cell_id for cell in cells if cell.asks_largest}
+    spoiled = any((one.stopped or "").startswith(f"{Status.INFRA}:") for one in found)
+    return found if complete and not spoiled else None

@@ -1,0 +1,174 @@
+"""One start of the runner on one host: its runs, one an arm, begun anew or continued.
+
+The same command continues the newest unfinished session of the same plan, with the same software, on the same host. A
+run's `run.json` says which session and which arm it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.identity import run_id
+from keras_matrix.records.schema import Machine, Record
+from keras_matrix.records.store import Results, Run, StoreFailure
+from keras_matrix.runner.interrupts import interruptible
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.plan.plan import Step, order, plan_id, remaining
+from keras_matrix.runner.plan.stopping import FIXED
+
+FINISHED = "finished.json"
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Results]:
+    """Open a results folder for writing, which no other runner can do meanwhile; a signal raises `Interrupted`."""
+    results = Results(folder)
+    with interruptible():
+        try:
+            results.open_for_writing()
+            yield results
+        finally:
+            results.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ArmAsked:
+    """What tells an arm from the other: its Python (None: the runner's own), what is planted, what is installed."""
+
+    python: str | None = None
+    fault: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """What a session is to measure. `about` holds what else `run.json` keeps; `seed` None asks for a new one."""
+
+    cells: Sequence[Cell]
+    arms: Mapping[str, ArmAsked]
+    start: str
+    seed: int | None
+    about: Mapping[str, Any]
+    stopping: str = FIXED
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same for a session to be continued."""
+        arms = {name: {"python": arm.python, "fault": arm.fault} for name, arm in self.arms.items()}
+        return {"plan_id": plan_id(self.cells), "start": self.start, "stopping": self.stopping, "arms": arms}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The runs of a session by arm, the planned steps, and which of them are pending."""
+
+    runs: dict[str, Run]
+    seed: int
+    steps: list[Step]
+    pending: list[Step]
+
+    def records(self, arm: str) -> list[Record]:
+        """Return what an arm has published."""
+        return self.runs[arm].load()[0]
+
+    def finish(self, why: Mapping[str, str], now: datetime) -> None:
+        """Note that nothing is left to do, and why further repeats were not."""
+        for run in self.runs.values():
+            run.keep(FINISHED, {"ended_at": now.isoformat(timespec="seconds"), "stopped": dict(why)})
+
+
+def begin(results: Results, request: SessionRequest, here: Machine, now: datetime) -> Session:
+    """Begin a new session; `now` is a label for people."""
+    seed = request.seed if request.seed is not None else int.from_bytes(os.urandom(4))
+    token = os.urandom(8).hex()
+    names = {arm: run_id(now + timedelta(microseconds=i), token) for i, arm in enumerate(request.arms)}
+    runs = {}
+    for arm, name in names.items():
+        about = {
+            "run_id": name,
+            "version": 1,
+            "started_at": now.isoformat(timespec="seconds"),
+            "session": min(names.values()),
+            "arm": arm,
+            "runs": names,
+            **request.identity(),
+            "order_seed": seed,
+            "planned": sum(cell.repeats for cell in request.cells),
+            "versions": dict(request.arms[arm].versions),
+            "machine": to_json(here),
+            **request.about,
+        }
+        runs[arm] = results.create(name, about)
+    steps = order(request.cells, seed, list(request.arms))
+    return Session(runs, seed, steps, steps)
+
+
+def resume(
+    results: Results,
+    request: SessionRequest,
+    here: Machine,
+    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+) -> Session | None:
+    """Return the newest session that this request would continue, None where there is none."""
+    for run in reversed(results.runs()):
+        found = _runs_of(results, run, request, here, say)
+        if found is None:
+            continue
+        runs, seed = found
+        published = [key for arm, one in runs.items() for key in _published(arm, one, say)]
+        steps = order(request.cells, seed, list(request.arms))
+        pending = remaining(steps, published)
+        open_ended = any(cell.auto for cell in request.cells) and not all(r.kept(FINISHED) for r in runs.values())
+        if not pending and not open_ended:
+            return None
+        for one in runs.values():
+            one.clear_leftovers()
+        return Session(runs, seed, steps, pending)
+    return None
+
+
+def _runs_of(
+    results: Results, run: Run, request: SessionRequest, here: Machine, say: Callable[[str], None]
+) -> tuple[dict[str, Run], int] | None:
+    """Return the runs of a run's session and its seed, if it is of this request, on this host, with this software."""
+    try:
+        about = run.about()
+        names = about.get("runs")
+        if not isinstance(names, dict) or list(names) != list(request.arms):
+            return None
+        runs = {str(arm): Run(results.root / str(name)) for arm, name in names.items()}
+        if run.run_id != runs[next(iter(runs))].run_id:
+            return None  # its first arm speaks for a session
+        abouts = {arm: one.about() for arm, one in runs.items()}
+    except StoreFailure as error:
+        say(f"runner: {error}; this run is passed over")
+        return None
+    seed, machine = about.get("order_seed"), about.get("machine")
+    same_host = isinstance(machine, dict) and machine.get("host_id") == here.host_id
+    same = all(about.get(key) == value for key, value in request.identity().items())
+    software = all(_same_software(abouts[arm].get("versions"), asked.versions) for arm, asked in request.arms.items())
+    return (runs, seed) if same and same_host and software and isinstance(seed, int) else None
+
+
+def _same_software(then: object, now: Mapping[str, str]) -> bool:
+    """Return whether a run can go on with what is installed now; an image that was built since is no other software."""
+    if not isinstance(then, dict):
+        return False
+    built = {name for name in then.keys() ^ now.keys() if name.startswith("image ")}
+    return all(then.get(name) == now.get(name) for name in {*then, *now} - built)
+
+
+def _published(arm: str, run: Run, say: Callable[[str], None]) -> list[tuple[str, str, int, int, str]]:
+    """Return what an arm has published; what is no record is set aside."""
+    records, problems = run.load()
+    for problem in problems:
+        say(f"runner: {problem.path}: set aside in records/corrupt: {problem.reason}")
+    run.quarantine(problems)
+    return [(arm, r.cell_id, r.repeat, r.attempt, str(r.status)) for r in records]

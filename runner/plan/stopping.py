@@ -1,0 +1,34 @@
+"""How the number of a session's repeats was decided, and what its intervals must allow for.
+
+fixed      beforehand: plain intervals
+width      repeats were added until the intervals were narrow enough
+decision   repeats were added until a gate had decided
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from keras_matrix.runner.matrix.reader import Cell
+
+if TYPE_CHECKING:
+    from keras_matrix.analysis.stats.sequential import Looks
+
+FIXED, WIDTH, DECISION = "fixed", "width", "decision"
+
+
+def stopping(cells: Iterable[Cell], *, to_decide: bool) -> str:
+    """Return how the repeats of these cells are decided."""
+    if not any(cell.auto for cell in cells):
+        return FIXED
+    return DECISION if to_decide else WIDTH
+
+
+def looks_of(about: Mapping[str, object]) -> Looks:
+    """Return the looks whose confidences the intervals of a run have, by its `run.json`."""
+    from keras_matrix.analysis.regression import gate
+    from keras_matrix.analysis.stats import sequential
+
+    looks = {WIDTH: sequential.LOOKS, DECISION: gate.GATE_LOOKS}
+    return looks.get(str(about.get("stopping")), sequential.FIXED)

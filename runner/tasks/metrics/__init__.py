@@ -1,0 +1,1 @@
+"""Finds metrics in the log of an external command."""

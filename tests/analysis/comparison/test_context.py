@@ -1,0 +1,125 @@
+"""What stands beside a speed, and what is never claimed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from keras_matrix.analysis.comparison.context import Beside, Standing, cell_doubts, same_work
+from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord
+from keras_matrix.records.task import Goal, Metric, TaskRun
+from tests.conftest import make_record, make_settings
+
+VERSIONS = {name: {"keras": "3.15.1", name: "1.0"} for name in ("jax", "torch")}
+EXPLAINED = Finding("float64", "update", 0.04, 1e-6, explanation="rows of a token are squared one by one")
+
+
+def row(phase: str = "fit", keras: str = "3.15.1", backends: tuple[str, ...] = ("jax", "torch")) -> Row:
+    (found,) = table(
+        make_record(settings=make_settings(backend=name, phase=phase), versions={"keras": keras, name: "1.0"})
+        for name in backends
+    )
+    return found
+
+
+def twins(*findings: Finding, backends: tuple[str, str] = ("jax", "torch")) -> ParityRecord:
+    deviations = {"float64": Deviation(loss=2e-12, gradient=3.2e-9), "float32": Deviation(gradient=1e-3)}
+    pair = Pair([*backends], deviations, [*findings])
+    return ParityRecord(1, "mnist_mlp", {}, 8, 20, 0, "2026-01-01", pairs=[pair], versions=VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("record", "phase", "text"),
+    [
+        (twins(), "fit", "same work: 3e-9 (float64 gradient)"),
+        (twins(), "predict", "same work: 2e-12 (float64 loss)"),
+        (twins(EXPLAINED), "fit", "explained: 3e-9 (float64 gradient)"),
+        (twins(replace(EXPLAINED, explanation=None)), "fit", "deviates: 3e-9 (float64 gradient)"),
+        (twins(backends=("tensorflow", "jax")), "fit", "same work not checked"),
+        (replace(twins(), workload="lstm"), "fit", "same work not checked"),
+    ],
+)
+def test_the_twins_are_told_in_a_few_words(record: ParityRecord, phase: str, text: str) -> None:
+    assert same_work([record], row(phase)).text == text
+
+
+def test_a_comparison_of_other_versions_is_stale_and_says_what_to_do() -> None:
+    found = same_work([twins()], row(keras="3.16.0"))
+    assert found.text == "stale: 3e-9 (float64 gradient)"
+    assert found.remarks[0].endswith("runner parity mnist_mlp")
+
+
+def test_reasons_and_other_parameters_are_remarks() -> None:
+    found = same_work([replace(twins(EXPLAINED), params={"image_size": 8})], row())
+    assert (
+        found.remarks[0] == "jax and torch, float64 update 4e-02, limit 1e-06: rows of a token are squared one by one"
+    )
+    assert found.remarks[1] == "the twins had the workload's small parameters, not these"
+
+
+THREE = ("tensorflow", "jax", "torch")
+VERSIONS_OF_THREE = {name: {"keras": "3.15.1", name: "1.0"} for name in THREE}
+
+
+def compared(found: dict[tuple[str, str], float], *findings: Finding) -> ParityRecord:
+    """Twins of which these pairs were compared, with the deviation of each; the findings are the first pair's."""
+    pairs = [
+        Pair([*two], {"float64": Deviation(gradient=value)}, [*findings] if place == 0 else [])
+        for place, (two, value) in enumerate(found.items())
+    ]
+    return replace(twins(), pairs=pairs, versions=VERSIONS_OF_THREE)
+
+
+def test_of_several_pairs_the_worst_stands_beside_a_speed() -> None:
+    found = {("tensorflow", "jax"): 1e-12, ("tensorflow", "torch"): 3e-9, ("jax", "torch"): 2e-9}
+    three = row(backends=THREE)
+    assert same_work([compared(found)], three).text == "same work: 3e-9 (float64 gradient)"
+    assert same_work([compared(found)], three, "jax").text == "same work: 2e-9 (float64 gradient)"
+    parted = replace(EXPLAINED, explanation=None)
+    assert same_work([compared(found, parted)], three).text == "deviates: 3e-9 (float64 gradient)"
+    assert same_work([compared(found, EXPLAINED)], three).text == "explained: 3e-9 (float64 gradient)"
+
+
+def test_a_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
+    three, found = row(backends=THREE), {("tensorflow", "jax"): 1e-12}
+    whole = same_work([compared(found)], three)
+    assert whole.text == "same work not checked"
+    assert whole.remarks == ("torch was compared with none of the others: runner parity mnist_mlp",)
+    alone = {name: same_work([compared(found)], three, name).standing for name in THREE}
+    assert alone == {"tensorflow": Standing.AGREES, "jax": Standing.AGREES, "torch": Standing.NOT_CHECKED}
+    assert same_work([compared(found, EXPLAINED)], three).standing is Standing.NOT_CHECKED
+    parted = replace(EXPLAINED, explanation=None)
+    assert same_work([compared(found, parted)], three).standing is Standing.DEVIATES
+
+
+def test_what_an_external_command_does_is_not_ours_to_check_and_no_command_is_advised() -> None:
+    metric = Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER)
+    task = TaskRun("train", ["./train"], "speed", [metric])
+    (found,) = table([make_record(None, settings=make_settings(workload="task train"), task=task)])
+    assert same_work([], found).standing is Standing.NOT_CHECKED
+    assert same_work([], found).remarks == ("what an external command does is not ours to check",)
+
+
+def test_a_backend_alone_is_told_by_its_own_pairs() -> None:
+    assert same_work([twins()], row(), "jax").standing is Standing.AGREES
+    assert same_work([twins()], row(), "tensorflow").standing is Standing.NOT_CHECKED
+    assert same_work([], row()).remarks == ("compare the backends with: runner parity mnist_mlp",)
+
+
+def test_without_peaks_no_share_is_claimed_and_the_command_is_named() -> None:
+    cells = [("mnist_mlp", cell) for cell in row().cells.values()]
+    found = roofline(cells, {}, None)
+    beside = Beside((), {share.cell_id: share for share in found.shares}, found.notes)
+    assert not beside.has_peaks
+    assert "runner roofline" in beside.notes[0]
+    assert cell_doubts(cells[0][1], beside) == ()
+
+
+def test_a_cell_above_the_measured_peak_is_doubtful() -> None:
+    cell = row().cells["jax"]
+    (share,) = roofline([("mnist_mlp", cell)], {}, None).shares
+    above = replace(share, share_of_peak=1.2, note="above the measured peak: the machine was busier then")
+    assert cell_doubts(cell, Beside(shares={cell.cell_id: above})) == (above.note,)

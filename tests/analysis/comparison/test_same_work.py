@@ -1,0 +1,151 @@
+"""What ends a comparison, and what only casts a doubt on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis.comparison.same_work import differing, loss_path, losses_apart
+from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.comparison.versus import versus
+from keras_matrix.analysis.history.sessions import SessionRatio
+from keras_matrix.analysis.regression.gate import Outcome, Rule
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.records.schema import Learning, Record, Times
+from tests.conftest import make_record, make_settings
+from tests.fakes.executor import work_as_asked
+
+# As measured on the default matrix's workloads (docs/parity.md): the two seeds furthest apart, on any backend.
+SEEDS = {
+    "mnist_mlp": ([2.7176, 2.2939, 2.2853, 2.2826], [2.5192, 2.2935, 2.2820, 2.2951]),
+    "cifar10_cnn": ([2.3127, 2.2998, 2.2964, 2.3039], [2.3047, 2.3036, 2.3021, 2.2982]),
+    "lstm": ([4.2578, 4.0939, 4.0409, 3.9476], [4.1935, 4.0891, 4.0254, 3.9345]),
+    "gru": ([5.3535, 4.7935, 4.2302, 4.1384], [5.6556, 5.0277, 4.4317, 4.2196]),
+}
+KNOWN = SessionRatio(Estimate(1.0, 0.99, 1.01, 5), ((0.005, 10.0),))
+TEN_TIMES_THE_RATE = [12.157, 14.166, 14.166, 14.166]
+
+
+def on(backend: str, loss: list[float | None] | None = None, **resolved: Any) -> Record:
+    """A record of that backend."""
+    record = make_record(settings=make_settings(backend=backend), learning=Learning(loss or []))
+    assert record.resolved is not None
+    return replace(record, resolved=replace(record.resolved, **resolved))
+
+
+def cells(*records: Record) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.settings.backend, []).append(record)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "told"),
+    [
+        ("parameters", (1_199_882, 1_199_880), "parameters differ: jax 1,199,882, torch 1,199,880"),
+        ("trainable_parameters", (900, 901), "trainable parameters differ: jax 900, torch 901"),
+        ("optimizer", ("RMSprop", "SGD"), "optimisers differ: jax RMSprop, torch SGD"),
+        ("optimizer_slots", (10, 20), "optimiser slots differ: jax 10, torch 20"),
+        ("optimizer_slot_bytes", (4000, 8000), "bytes of optimiser slots differ: jax 4,000, torch 8,000"),
+        ("learning_rate", (0.001, 0.01), "learning rates differ: jax 0.001, torch 0.01"),
+        ("forward_flops", (1000, 1025), "FLOPs per batch differ: jax 1,000, torch 1,025"),
+        ("samples", (300, 1000), "samples differ: jax 300, torch 1,000"),
+        ("steps_per_execution", (1, 4), "steps per execution differ: jax 1, torch 4"),
+    ],
+)
+def test_other_work_ends_a_comparison(field: str, values: tuple[Any, Any], told: str) -> None:
+    pair = on("jax", **{field: values[0]}), on("torch", **{field: values[1]})
+    assert differing(cells(*pair)) == told
+    (row,) = table(pair)
+    assert (row.verdict, row.fastest) == (f"not comparable: {told}", None)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "expected"),
+    [
+        ("own_methods", (["fit"], []), "methods of the model's own differ: jax fit, torch none"),
+        ("changed_variables", (2, 10), "weights that training changed differ: jax 2, torch 10"),
+        ("updates_per_step", (1.0, 2.0), "updates per step differ: jax 1, torch 2"),
+    ],
+)
+def test_other_counted_work_ends_a_comparison(field: str, values: tuple[Any, Any], expected: str) -> None:
+    pair = [
+        replace(on(backend), work=replace(work_as_asked(make_settings(), 10), **{field: value}))
+        for backend, value in zip(("jax", "torch"), values, strict=True)
+    ]
+    assert differing(cells(*pair)) == expected
+
+
+@pytest.mark.parametrize(("asked", "refused"), [("auto", False), (51, True)])
+def test_steps_that_each_session_found_for_itself_may_differ_between_two(asked: int | str, refused: bool) -> None:
+    told = "steps per epoch differ: base 51, new 54"
+    base, new = (
+        replace(on("jax", steps_per_epoch=steps), settings=make_settings(steps_per_epoch=asked)) for steps in (51, 54)
+    )
+    assert differing({"base": [base], "new": [new]}) == told
+    assert differing({"base": [base], "new": [new]}, apart=True) == (told if refused else None)
+    found = versus([base], [new], Rule(), lambda one, other: KNOWN)
+    assert found.outcome is (Outcome.NOT_MEASURED if refused else Outcome.NO_WORSE)
+
+
+def test_what_rounding_or_a_missing_count_leaves_is_the_same_work() -> None:
+    counted = on("jax", learning_rate=0.001, forward_flops=1000, optimizer_slots=4)
+    near = on("torch", learning_rate=0.0010000000475, forward_flops=1004)
+    assert differing(cells(counted, near, on("torch"))) is None
+    more = differing(cells(counted, on("torch", forward_flops=1006)))
+    assert more == "FLOPs per batch differ: jax 1,000, torch 1,006"
+    assert differing({}) is None
+
+
+def test_more_flops_of_one_backend_are_a_finding_and_no_other_work() -> None:
+    base, new = on("jax", forward_flops=1000), on("jax", forward_flops=1500)
+    assert differing({"base": [base], "new": [new]}) is None
+
+
+@pytest.mark.parametrize("workload", SEEDS)
+def test_seeds_alone_cast_no_doubt(workload: str) -> None:
+    one, other = SEEDS[workload]
+    assert losses_apart(cells(on("jax", [*one]), on("torch", [*other]))) is None
+
+
+def test_losses_that_part_are_a_doubt_beside_the_comparison_and_not_its_end() -> None:
+    pair = on("jax", [*TEN_TIMES_THE_RATE]), on("torch", [*SEEDS["mnist_mlp"][1]])
+    (row,) = table(pair)
+    assert row.verdict == "not separable: fewer than 5 repeats give no interval"
+    assert row.doubts[0].startswith("losses do not fall alike: in epoch 1 jax is at 12.2 and torch at 2.52, further ")
+
+
+def test_a_loss_that_stays_while_another_falls_is_a_doubt() -> None:
+    doubt = losses_apart(cells(on("jax", [2.3, 2.3, 2.3]), on("torch", [2.2, 1.8, 0.9])))
+    assert doubt is not None
+    assert "in epoch 3 jax is at 2.3 and torch at 0.9" in doubt
+
+
+@pytest.mark.parametrize(("second", "doubted"), [(0.74, False), (0.77, True)])
+def test_losses_may_be_a_quarter_of_the_smaller_first_one_apart(second: float, doubted: bool) -> None:
+    found = losses_apart(cells(on("jax", [1.0, 0.5]), on("torch", [1.2, second])))
+    assert (found is not None) is doubted
+
+
+def test_what_two_sides_of_one_backend_lose_is_compared_too() -> None:
+    base = [replace(on("jax", [*SEEDS["lstm"][0]]), repeat=repeat) for repeat in range(5)]
+    wrong = [replace(record, learning=Learning([4.2, 9.0, 9.0, 9.0])) for record in base]
+    (parted,) = versus(base, wrong, Rule()).comparisons
+    (alike,) = versus(base, base, Rule()).comparisons
+    assert parted.doubts[0].startswith("losses do not fall alike: in epoch 2 base is at 4.09 and new at 9")
+    assert alike.doubts == ()
+
+
+def test_a_process_that_looked_for_its_steps_counts_only_where_there_is_no_other() -> None:
+    looking = replace(on("jax", [1.0, 0.5]), times=Times(calibration_time_s=2.0))
+    assert loss_path([looking, on("jax", [3.0, 2.0]), on("jax", [5.0, 3.0])]) == [4.0, 2.5]
+    assert loss_path([looking]) == [1.0, 0.5]
+    assert loss_path([on("jax")]) == []
+
+
+def test_a_loss_without_scale_or_value_is_not_judged() -> None:
+    assert losses_apart(cells(on("jax", [0.0, 1.0]), on("torch", [0.0, 5.0]))) is None
+    assert losses_apart(cells(on("jax", [None, 1.0]), on("torch"))) is None

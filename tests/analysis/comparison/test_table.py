@@ -1,0 +1,414 @@
+"""The table says only what the records allow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_matrix.analysis.comparison.primary_metric import beside_mean
+from keras_matrix.analysis.comparison.table import Row, incomparable, summarise, table, titles
+from keras_matrix.analysis.regression.gate import GATE_LOOKS
+from keras_matrix.analysis.stats.blocks import minimum_detectable_effect, spread
+from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, Looks
+from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
+from keras_matrix.records.task import Goal, Metric, TaskRun
+from tests.conftest import MACHINE, make_record, make_settings
+
+CLOSE = {"tensorflow": 0.0100, "jax": 0.0101, "torch": 0.0102}
+APART = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
+
+
+def records_of(
+    step_times_s: dict[str, float],
+    *,
+    repeats: int = 5,
+    noise: float = 0.02,
+    workload: str = "mnist_mlp",
+    league: str = "as_shipped",
+    **changes: Any,
+) -> list[Record]:
+    return [
+        make_record(
+            base * (1 + noise * ((i + r) % 3 - 1)),
+            repeat=r,
+            settings=make_settings(backend=backend, workload=workload, league=league),
+            **changes,
+        )
+        for i, (backend, base) in enumerate(step_times_s.items())
+        for r in range(repeats)
+    ]
+
+
+def only_row(records: list[Record]) -> Row:
+    rows = table(records)
+    assert len(rows) == 1
+    return rows[0]
+
+
+def test_a_clear_winner_is_named_with_its_ratios() -> None:
+    row = only_row(records_of(APART))
+    assert row.fastest == "tensorflow"
+    assert row.verdict == "tensorflow is fastest: 2.02x jax, 4.02x torch"
+
+
+def test_close_backends_are_not_separable() -> None:
+    row = only_row(records_of(CLOSE))
+    assert row.fastest is None
+    assert row.verdict.startswith("not separable: tensorflow against")
+
+
+def test_the_second_best_alone_can_keep_a_winner_unnamed() -> None:
+    row = only_row(records_of({"tensorflow": 0.0100, "jax": 0.0101, "torch": 0.040}))
+    assert row.fastest is None
+    assert "torch" not in row.verdict
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 4])
+def test_fewer_than_five_repeats_never_name_a_winner(repeats: int) -> None:
+    row = only_row(records_of(APART, repeats=repeats))
+    assert (row.fastest, row.verdict) == (None, "not separable: fewer than 5 repeats give no interval")
+
+
+def test_cells_without_a_repeat_in_common_are_not_separable() -> None:
+    late = [replace(record, repeat=record.repeat + 5) for record in records_of({"jax": 0.02})]
+    row = only_row(records_of({"torch": 0.04}) + late)
+    assert (row.fastest, row.verdict) == (None, "not separable: some cells have no repeat in common")
+
+
+def test_one_backend_has_nothing_to_be_compared_with() -> None:
+    assert only_row(records_of({"jax": 0.01})).verdict == "nothing to compare"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"resolved": Resolved(50, 32, "fork", "float32", parameters=999)}, "parameters differ: jax 999, torch 1,000"),
+        ({"resolved": Resolved(50, 32, "fork", "mixed_bfloat16", parameters=1000)}, "precisions differ"),
+        ({"resolved": Resolved(60, 32, "fork", "float32", parameters=1000)}, "steps per epoch differ"),
+        ({"device": DeviceProof("gpu", "cuda:0", 1)}, "devices differ: jax gpu, torch cpu"),
+    ],
+)
+def test_cells_that_did_other_work_are_not_compared(change: dict[str, Any], reason: str) -> None:
+    row = only_row(records_of({"torch": 0.04}) + records_of({"jax": 0.01}, **change))
+    assert row.fastest is None
+    assert row.verdict.startswith(f"not comparable: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [("cpus", 1, "CPUs"), ("data_is_real", True, "kinds of data")],
+)
+def test_other_settings_in_force_are_no_comparison(field: str, value: Any, reason: str) -> None:
+    resolved = replace(Resolved(50, 32, "fork", "float32", parameters=1000), **{field: value})
+    row = only_row(records_of({"torch": 0.04}) + records_of({"jax": 0.01}, resolved=resolved))
+    assert row.verdict.startswith(f"not comparable: {reason} differ")
+
+
+def test_median_and_p95_of_the_processes_stand_beside_their_mean() -> None:
+    figures = [0.010, 0.011, 0.012, 0.013, 0.024]
+    cell = summarise([make_record(figure, repeat) for repeat, figure in enumerate(figures)])
+    assert (cell.step_time_median, cell.step_time_p95) == pytest.approx((0.012, np.quantile(figures, 0.95)))
+    alone = summarise([make_record(0.01)])
+    assert (alone.step_time_median, alone.step_time_p95) == (None, None)
+
+
+def test_median_and_p95_of_a_process_are_those_of_its_epochs_a_step() -> None:
+    times = Times(epoch_time_median_s=1.0, epoch_time_p95_s=3.0, step_time_s=0.03)
+    record = replace(make_record(), times=times)
+    assert beside_mean(record) == pytest.approx((0.02, 0.06))
+    assert beside_mean(replace(record, resolved=None)) == (None, None)
+    assert beside_mean(make_record(None, status=Status.CRASH)) == (None, None)
+
+
+def test_a_title_names_what_tells_a_work_from_others_of_its_workload_only() -> None:
+    works = [
+        make_settings(workload="gru", batch_size=8, params={"units": 4}),
+        make_settings(workload="gru", batch_size=8),
+        make_settings(workload="lstm", batch_size=16),
+    ]
+    assert titles(works, {}) == ["gru units=4", "gru", "lstm"]
+    assert titles(works, {"lstm": {"batch_size": 32}, "gru": {"batch_size": 8}}) == [
+        "gru units=4",
+        "gru",
+        "lstm batch_size=16",
+    ]
+
+
+def test_other_hosts_are_no_comparison() -> None:
+    elsewhere = records_of({"jax": 0.01}, machine=replace(MACHINE, host_id="f" * 16))
+    assert only_row(records_of({"torch": 0.04}) + elsewhere).verdict.startswith("not comparable: hosts differ")
+
+
+def pair(workload: str, gap: float, scatter: float = 0.02) -> list[Record]:
+    """jax and torch on one workload: torch slower by `gap` on the logarithms, the pairs scattering about it."""
+    steps = [scatter * deviation for deviation in (-1.3, -0.4, 0.0, 0.4, 1.3)]
+    return [
+        make_record(time_s, repeat=r, settings=make_settings(workload=workload, backend=backend))
+        for r, step in enumerate(steps)
+        for backend, time_s in (("jax", 0.01), ("torch", 0.01 * math.exp(gap + step)))
+    ]
+
+
+def test_a_name_must_be_a_discovery_among_the_rows() -> None:
+    """What is separate alone need not be among twenty rows that show nothing."""
+    alone = only_row(pair("gru", 0.027))
+    assert alone.fastest == "jax"
+    others = [record for i in range(20) for record in pair(f"w{i:02}", 0.0)]
+    row = table(pair("gru", 0.027) + others)[0]
+    assert (row.title, row.fastest) == ("gru", None)
+    assert row.verdict == "not separable: jax against torch 1.00-1.05x: not a discovery among 21 rows (p 0.73)"
+
+
+@pytest.mark.parametrize(("looks", "factor"), [(FIXED, 1), (LOOKS, 2), (GATE_LOOKS, 2)])
+def test_where_repeats_were_added_a_name_takes_half_the_p_value(looks: Looks, factor: int) -> None:
+    (plain,) = only_row(pair("gru", 0.027)).ratios
+    (row,) = table(pair("gru", 0.027), looks=looks)
+    assert plain.p_value is not None
+    assert row.ratios[0].p_value == pytest.approx(factor * plain.p_value)
+
+
+def test_a_row_is_a_discovery_only_as_far_as_its_nearest_rival_is() -> None:
+    """Of two rows a p-value of 0.035 is one of 0.07; that another backend is far behind does not make it surer."""
+    far = [
+        replace(r, settings=s, cell_id=make_record(settings=s).cell_id, times=Times(step_time_s=1.0 + 0.001 * r.repeat))
+        for r in pair("gru", 0.0)[::2]
+        for s in [replace(r.settings, backend="tensorflow")]
+    ]
+    row = table([*pair("gru", 0.027), *far, *pair("lstm", 0.0)])[0]
+    assert (row.title, row.fastest) == ("gru", None)
+    assert row.verdict.endswith("not a discovery among 2 rows (p 0.07)")
+
+
+def test_none_is_the_fastest_while_one_that_ran_has_no_repeat_in_common() -> None:
+    late = [replace(record, repeat=record.repeat + 5) for record in records_of({"torch": 0.04})]
+    row = only_row(records_of({"tensorflow": 0.01, "jax": 0.02}) + late)
+    assert (row.fastest, row.verdict) == (None, "not separable: some cells have no repeat in common")
+
+
+def test_many_like_rows_stand_by_each_other() -> None:
+    rows = table([record for i in range(20) for record in pair(f"w{i:02}", 0.027)])
+    assert {row.fastest for row in rows} == {"jax"}
+
+
+def test_a_ratio_says_which_difference_would_have_shown() -> None:
+    close, wide = (only_row(pair("gru", 0.0, scatter)).ratios[0] for scatter in (0.02, 0.04))
+    assert close.smallest_difference is not None
+    assert wide.smallest_difference is not None
+    assert math.log1p(wide.smallest_difference) == pytest.approx(2 * math.log1p(close.smallest_difference))
+    assert only_row(records_of(APART, repeats=4)).ratios[0].smallest_difference is None
+
+
+def test_a_row_tells_the_largest_of_its_smallest_differences() -> None:
+    steps = (-1.3, -0.4, 0.0, 0.4, 1.3)
+    scatters = {"tensorflow": 0.0, "jax": 0.05, "torch": 0.2}
+    made = [
+        make_record(0.01 * math.exp(scatter * (step + 0.1)), repeat=r, settings=make_settings(backend=backend))
+        for backend, scatter in scatters.items()
+        for r, step in enumerate(steps)
+    ]
+    row = only_row(made)
+    known = sorted(ratio.smallest_difference or 0.0 for ratio in row.ratios)
+    assert known[0] < 0.5 * known[1]
+    assert row.verdict.endswith(f"; a difference of {known[1] * 100:.1f} % would have shown")
+
+
+def test_a_cells_own_smallest_difference_is_that_of_two_such_cells() -> None:
+    """Unpaired, their ratio scatters by the square root of 2 more than either."""
+    times_s = [0.010, 0.011, 0.0105, 0.0102, 0.0097]
+    scatter = spread(times_s)
+    assert scatter is not None
+    found = summarise([make_record(time_s, repeat) for repeat, time_s in enumerate(times_s)]).smallest_difference
+    assert found == pytest.approx(minimum_detectable_effect(2**0.5 * scatter, 5))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"machine": replace(MACHINE, host_id="another")}, "machines differ (2 hosts) within tensorflow"),
+        ({"versions": {"keras": "3.13.2"}}, "keras versions differ (3.13.2, 3.15.1) within tensorflow"),
+        ({"versions": {"jax": "0.9.0"}}, "jax versions differ (0.10.2, 0.9.0) within jax"),
+    ],
+)
+def test_one_label_hides_no_second_machine_and_no_second_version(change: dict[str, Any], told: str) -> None:
+    """Alike in both cells, so that the cells as wholes do not differ."""
+    versions = {"keras": "3.15.1", "jax": "0.10.2"}
+    records = [replace(r, versions=versions) for r in records_of(APART)]
+    odd = [replace(r, **{**change, "versions": versions | change.get("versions", {})}) for r in records if r.repeat % 2]
+    assert only_row([r for r in records if not r.repeat % 2] + odd).verdict == f"not comparable: {told}"
+
+
+def test_a_suite_has_a_ratio_for_each_backend_against_the_quickest() -> None:
+    records = [
+        record
+        for i, factor in enumerate((1.0, 2.0, 3.0))
+        for record in records_of(
+            {"tensorflow": 0.01 * factor, "jax": 0.02 * factor, "torch": 0.04 * factor}, workload=f"w{i}"
+        )
+    ]
+    (found,) = suite(table(records))
+    assert (found.league, found.against) == ("as_shipped", "tensorflow")
+    centres = {backend: ratio.estimate.centre for backend, ratio in found.ratios.items()}
+    assert centres == pytest.approx({"jax": 2.0, "torch": 4.0}, rel=0.05)
+    assert found.ratios["jax"].workloads == ("w0", "w1", "w2")
+
+
+def test_a_suite_that_blocks_were_added_to_has_the_confidence_of_its_rows_at_that_look() -> None:
+    records = [r for name in ("w0", "w1") for r in records_of({"jax": 0.01, "torch": 0.02}, repeats=8, workload=name)]
+    plain, looked = table(records), table(records, looks=LOOKS)
+    for rows in (plain, looked):
+        (found,) = suite(rows)
+        assert found.ratios["torch"].estimate.half_width == pytest.approx(rows[0].ratios[0].estimate.half_width)
+    assert (suite(looked)[0].ratios["torch"].estimate.high or 0) > (suite(plain)[0].ratios["torch"].estimate.high or 0)
+
+
+def test_a_suite_never_mixes_leagues() -> None:
+    matched = records_of({"jax": 0.01, "torch": 0.02}, league="matched")
+    found = suite(table(records_of({"jax": 0.02, "torch": 0.01}) + matched))
+    assert [(one.league, one.against) for one in found] == [("as_shipped", "torch"), ("matched", "jax")]
+
+
+def test_the_metric_of_an_external_command_is_in_no_suite_of_step_times() -> None:
+    def speed(value: float) -> TaskRun:
+        return TaskRun("train", ["./train"], "speed", [Metric("speed", value, "samples/s", goal=Goal.HIGHER)])
+
+    told = [
+        make_record(None, repeat, settings=make_settings(workload="task train", backend=name), task=speed(value))
+        for name, value in (("batch_size=8", 100.0), ("batch_size=16", 300.0))
+        for repeat in range(5)
+    ]
+    rows = table(told)
+    assert [row.fastest for row in rows] == ["batch_size=16"]
+    assert suite(rows) == []
+
+
+def test_what_is_not_comparable_is_in_no_suite() -> None:
+    other = Resolved(50, 32, "fork", "float32", parameters=999)
+    assert suite(table(records_of({"torch": 0.04}) + records_of({"jax": 0.01}, resolved=other))) == []
+    assert suite([]) == []
+
+
+def test_a_summary_takes_the_median_speed_and_the_largest_memory() -> None:
+    made = [
+        make_record(
+            None,
+            repeat=r,
+            times=Times(step_time_s=0.01 * (r + 1), samples_per_s=float(speed)),
+            memory=Memory(peak_host_memory_bytes=memory),
+        )
+        for r, (speed, memory) in enumerate([(10, 3), (50, 9), (20, 6)])
+    ]
+    assert (summarise(made).samples_per_s, summarise(made).peak_host_memory_bytes) == (20.0, 9)
+
+
+def test_leagues_are_rows_of_their_own() -> None:
+    matched = [replace(r, settings=replace(r.settings, league="matched")) for r in records_of({"jax": 0.01})]
+    matched = [make_record(0.01, repeat=r.repeat, settings=r.settings) for r in matched]
+    assert [row.title for row in table(records_of({"torch": 0.04}) + matched)] == [
+        "mnist_mlp league=as_shipped",
+        "mnist_mlp league=matched",
+    ]
+
+
+def test_a_title_names_what_is_unusual_and_what_varies() -> None:
+    records = [
+        make_record(0.01, settings=make_settings(workload="vit", params={"image_size": 64, "depth": 12}, batch_size=8)),
+        make_record(
+            0.01, settings=make_settings(workload="vit", params={"image_size": 64, "depth": 12}, batch_size=16)
+        ),
+        make_record(0.01, settings=make_settings(workload="gru")),
+    ]
+    usual = {"vit": {"image_size": 224, "depth": 12, "batch_size": 8}, "gru": {"batch_size": 32}}
+    assert [row.title for row in table(records, usual)] == [
+        "gru",
+        "vit image_size=64 batch_size=16",
+        "vit image_size=64 batch_size=8",
+    ]
+
+
+def test_failures_are_listed_and_not_counted() -> None:
+    bad = make_record(None, repeat=2, status=Status.CRASH, reason="ended by signal 11")
+    cell = summarise([make_record(0.01), make_record(0.02, repeat=1), bad])
+    assert cell.failures == ((Status.CRASH, "ended by signal 11"),)
+    assert len(cell.measured) == 2
+
+
+def test_of_a_repeat_the_latest_attempt_counts() -> None:
+    spoiled = make_record(None, status=Status.INFRA)
+    assert summarise([replace(make_record(0.01), attempt=1), spoiled]).failures == ()
+
+
+def test_unstable_cells_are_measured_too() -> None:
+    assert summarise([make_record(0.01, status=Status.UNSTABLE)]).step_time is not None
+
+
+def test_a_block_measured_again_counts_once_and_the_result_with_all_blocks_stands_beside() -> None:
+    calm = records_of(APART)
+    disturbed = [replace(record, times=replace(record.times, step_time_s=0.5)) for record in calm if record.repeat == 2]
+    again = [replace(record, attempt=1) for record in calm if record.repeat == 2]
+    row = only_row([*(record for record in calm if record.repeat != 2), *disturbed, *again])
+
+    assert only_row(calm).fastest == row.fastest == "tensorflow"
+    assert [ratio.estimate for ratio in only_row(calm).ratios] == [ratio.estimate for ratio in row.ratios]
+    assert all(ratio.all_data is not None and ratio.all_data.count == 6 for ratio in row.ratios)
+    assert "with disturbed blocks" in row.verdict
+
+
+def test_float64_cells_of_different_backends_are_not_compared() -> None:
+    records = [replace(record, settings=replace(record.settings, precision="float64")) for record in records_of(APART)]
+    row = only_row(records)
+
+    assert row.fastest is None
+    assert row.verdict.startswith("not comparable: in float64")
+
+
+def test_float64_of_one_backend_under_two_labels_is_compared() -> None:
+    cell = summarise([make_record(0.01, settings=make_settings(precision="float64"))])
+    assert incomparable({"base": cell, "new": cell}) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "of_torch", "others", "told"),
+    [
+        ("jit_compile", False, True, "compile modes"),
+        ("image_data_format", "channels_first", "channels_last", "image data formats"),
+        ("intra_op_threads", 1, 2, "threads of an operation"),
+    ],
+)
+def test_what_a_backend_chooses_by_itself_may_differ_as_shipped_and_not_matched(
+    field: str, of_torch: object, others: object, told: str
+) -> None:
+    def row(league: str) -> Row:
+        changed = [
+            replace(r, resolved=replace(r.resolved, **{field: of_torch if r.settings.backend == "torch" else others}))
+            for r in records_of(APART, league=league)
+            if r.resolved
+        ]
+        return only_row(changed)
+
+    assert only_row(records_of(APART, league="matched")).fastest == "tensorflow"
+    assert row("as_shipped").fastest == "tensorflow"
+    assert row("matched").verdict.startswith(f"not comparable: {told} differ")
+
+
+def test_a_backend_that_does_not_tell_its_threads_is_matched_all_the_same() -> None:
+    told = {"tensorflow": None, "jax": None, "torch": 2}
+    records = records_of(APART, league="matched")
+    found = [
+        replace(r, resolved=replace(r.resolved, intra_op_threads=told[r.settings.backend]))
+        for r in records
+        if r.resolved
+    ]
+    assert only_row(found).fastest == "tensorflow"
+
+
+def test_what_is_not_separable_is_told_with_its_disturbed_blocks_too() -> None:
+    calm = pair("gru", 0.0)
+    again = [replace(record, attempt=1) for record in calm if record.repeat == 2]
+    row = only_row([*calm, *again])
+    assert row.fastest is None
+    assert "x (with disturbed blocks 0." in row.verdict

@@ -1,0 +1,126 @@
+"""The verdict on base against new, where it is of two sessions and where nothing decides it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis.comparison.versus import Comparison, versus
+from keras_matrix.analysis.history.sessions import SessionRatio, SessionSpread, across_sessions
+from keras_matrix.analysis.regression.gate import GATE_LOOKS, Outcome, Rule
+from keras_matrix.analysis.stats.blocks import of_logs, paired_logs
+from keras_matrix.analysis.stats.sequential import FIXED, LOOKS
+from keras_matrix.records.schema import Learning, Record, Status
+from tests.conftest import MACHINE, make_record, make_settings
+
+SPREAD = SessionSpread(0.01, 0.01, 10)
+
+
+def times_s(records: Sequence[Record]) -> list[float]:
+    return [record.times.step_time_s for record in records if record.times.step_time_s]
+
+
+def across(base: Sequence[Record], new: Sequence[Record]) -> SessionRatio | None:
+    return across_sessions(times_s(base), times_s(new), SPREAD)
+
+
+def session(levels: Sequence[float]) -> list[Record]:
+    """One cell for each level, of three processes."""
+    return [
+        make_record(0.01 * level * (1 + 0.001 * repeat), repeat, settings=make_settings(batch_size=size))
+        for size, level in enumerate(levels, 1)
+        for repeat in range(3)
+    ]
+
+
+def above(comparisons: Sequence[Comparison]) -> set[int]:
+    """The cells whose interval lies above 1."""
+    return {one.either.settings.batch_size for one in comparisons if one.ratio and (one.ratio.low or 0) > 1}
+
+
+def test_of_many_equal_cells_in_two_sessions_none_regresses_by_chance_and_what_is_far_off_does() -> None:
+    """An interval of 95 % lies above 1 for one equal cell in forty: such a cell is no discovery among them."""
+    levels = [*[1.0] * 39, 1.035, 1.3]
+    found = versus(session([1.0] * 41), session(levels), Rule(threshold=0.0, looks=FIXED), across).comparisons
+    assert {40, 41} == above(found)
+    assert [one.either.settings.batch_size for one in found if one.outcome is Outcome.REGRESSED] == [41]
+    (by_chance,) = (one for one in found if one.either.settings.batch_size == 40)
+    assert (by_chance.outcome, by_chance.adjusted_p) == (Outcome.UNDECIDED, pytest.approx(0.38, abs=0.1))
+
+
+def test_the_gate_on_equal_cells_of_two_sessions_rarely_alarms() -> None:
+    """30 runs of 30 cells: 1 % of the runs by right, where plain intervals of 95 % alarm in a third of them."""
+    noise = random.Random(5)
+    rule, alarms, plain = Rule(threshold=0.0, looks=FIXED), 0, 0
+    for _ in range(30):
+        levels = [[math.exp(noise.gauss(0, 0.01)) for _ in range(30)] for _ in range(2)]
+        found = versus(session(levels[0]), session(levels[1]), rule, across).comparisons
+        alarms += any(one.outcome is Outcome.REGRESSED for one in found)
+        plain += bool(above(found))
+    assert plain > 5
+    assert alarms <= 1
+
+
+def test_of_two_sessions_every_repeat_counts_for_what_fails() -> None:
+    new = [
+        *session([1.0]),
+        *(make_record(None, 3 + n, Status.TIMEOUT, settings=make_settings(batch_size=1)) for n in (0, 1)),
+    ]
+    (one,) = versus(session([1.0]), new, Rule(), across).comparisons
+    assert (one.outcome, one.reason) == (Outcome.NOT_MEASURED, "not measured in new: timeout in 2 of 5 repeats")
+
+
+def test_a_ratio_at_the_threshold_says_that_repeats_do_not_decide_it() -> None:
+    base = [make_record(0.01 * (1 + 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
+    new = [make_record(0.01 * (1 - 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
+    (one,) = versus(base, new, Rule(threshold=0.0, looks=FIXED)).comparisons
+    assert (one.outcome, one.more_blocks) == (Outcome.UNDECIDED, None)
+    assert one.said == "undecided: so near the threshold that 10,000 repeats do not tell; set another --threshold"
+    nearer = replace(one, more_blocks=1)
+    assert nearer.said == "undecided: about 1 more repeat would decide it"
+
+
+def blocks(count: int = 8, **changes: Any) -> list[Record]:
+    """One side of a session whose processes scatter."""
+    return [make_record(0.01 * (1 + 0.01 * (repeat % 3)), repeat, **changes) for repeat in range(count)]
+
+
+def test_the_geometric_means_are_as_sure_as_their_comparisons_at_that_look() -> None:
+    shuffled = [replace(record, repeat=7 - record.repeat) for record in blocks()]
+    found = versus(blocks(), shuffled, Rule(looks=GATE_LOOKS))
+    (one,) = found.comparisons
+    assert found.whole is not None
+    assert one.ratio == found.whole.estimate == found.by_backend["jax"].estimate
+
+
+def test_another_kernel_and_another_host_are_told_as_what_changed() -> None:
+    old, new = (replace(MACHINE, kernel=kernel, host_id=kernel[-1] * 16) for kernel in ("6.1", "6.2"))
+    found = versus(blocks(machine=old), blocks(machine=new), Rule())
+    assert found.changed == (f"host {'1' * 16} -> {'2' * 16}", "kernel 6.1 -> 6.2")
+
+
+def test_what_is_doubtful_of_a_side_and_of_both_beside_each_other_is_told_by_the_comparison() -> None:
+    base, new = blocks(learning=Learning(loss=[2.0, 1.0])), blocks(learning=Learning(loss=[2.0, 1.9]))
+    far = [0.01] * 9 + [0.5]
+    new[0] = replace(new[0], times=replace(new[0].times, epoch_times_s=far))
+    (one,) = versus(base, new, Rule()).comparisons
+    apart, outliers = one.doubts
+    assert apart.startswith("losses do not fall alike: in epoch 2 base is at 1 and new at 1.9")
+    assert outliers == "new: outliers: 1 of 31 epochs lie beyond ten robust deviations; they count"
+
+
+def test_the_ratio_with_disturbed_blocks_is_as_sure_as_the_one_it_stands_beside() -> None:
+    base, new = blocks(), [replace(record, repeat=7 - record.repeat) for record in blocks()]
+    again = [[replace(record, attempt=1) for record in side if record.repeat == 2] for side in (base, new)]
+    (one,) = versus([*base, *again[0]], [*new, *again[1]], Rule(looks=LOOKS)).comparisons
+    assert (len(one.logs), one.ratio) == (8, of_logs(one.logs, LOOKS.confidence(8)))
+    twice = paired_logs(*({r.repeat: r.times.step_time_s or 0.0 for r in side} for side in (new, base)))
+    expected = of_logs([*twice.values(), twice[2]], LOOKS.confidence(8))
+    assert one.all_data is not None
+    assert expected is not None
+    assert (one.all_data.low, one.all_data.high) == pytest.approx((expected.low, expected.high))

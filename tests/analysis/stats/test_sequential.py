@@ -1,0 +1,131 @@
+"""A comparison stops at its looks alone, and says why."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from keras_matrix.analysis.stats.blocks import of_logs
+from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, State, Why, allocate, decide
+
+
+def blocks(count: int, scatter: float, centre: float = 0.0) -> tuple[float, ...]:
+    """Blocks with this very mean and scatter, alternating about it."""
+    logs = [1.0, -1.0] * (count // 2) + [0.0] * (count % 2)
+    own = math.sqrt(sum(log * log for log in logs) / (count - 1))
+    return tuple(centre + log * scatter / own for log in logs)
+
+
+@pytest.mark.parametrize(
+    ("count", "scatter", "stop", "why"),
+    [
+        (0, 0.0, False, Why.FEW),
+        (4, 0.001, False, Why.FEW),
+        (5, 0.001, True, Why.PRECISE),
+        (5, 0.1, False, Why.WIDE),
+        (6, 0.001, False, Why.BETWEEN),
+        (8, 0.02, True, Why.PRECISE),
+        (40, 0.5, True, Why.LAST),
+        (41, 0.5, True, Why.LAST),
+    ],
+)
+def test_it_stops_when_a_look_is_precise_enough_or_none_is_left(
+    count: int, scatter: float, stop: bool, why: Why
+) -> None:
+    found = decide(blocks(count, scatter) if count > 1 else (), 0.03)
+    assert (found.stop, found.why) == (stop, why)
+
+
+@pytest.mark.parametrize("count", [0, 3, 6, 12])
+def test_a_spent_budget_stops_anywhere(count: int) -> None:
+    found = decide(blocks(count, 0.5) if count else (), 0.03, budget_spent=True)
+    assert (found.stop, found.why) == (True, Why.BUDGET)
+    assert (found.estimate is not None and found.estimate.low is not None) == (count >= 5)
+
+
+def test_the_interval_has_the_confidence_of_its_look() -> None:
+    logs = blocks(12, 0.05)
+    assert decide(logs, 0.03).estimate == of_logs(logs, LOOKS.confidence(12))
+    assert LOOKS.confidence(17) == LOOKS.confidence(40) == LOOKS.confidences[-1]
+    assert decide(logs, 0.03, budget_spent=True).estimate == of_logs(logs, LOOKS.confidences[-1])
+    assert {FIXED.confidence(count) for count in (5, 8, 100)} == {0.95}
+
+
+def test_there_are_at_most_six_looks_in_rising_order() -> None:
+    assert len(LOOKS.blocks) == len(LOOKS.confidences) <= 6
+    assert list(LOOKS.blocks) == sorted(set(LOOKS.blocks))
+
+
+def test_stopping_is_blind_to_the_side() -> None:
+    generator = random.Random(7)
+    for _ in range(100):
+        logs = [generator.gauss(0.02, 0.03) for _ in range(generator.choice(LOOKS.blocks))]
+        assert decide(logs, 0.03).why is decide([-log for log in logs], 0.03).why
+
+
+def test_the_first_look_comes_first_for_all_in_turn() -> None:
+    states = {"done": State(blocks(5, 0.5), 1.0), "young": State(blocks(3, 0.1), 9.0), "new": State((), 2.0)}
+    assert allocate(states, 100.0) == "new"
+
+
+def test_a_budget_too_small_for_all_takes_one_after_the_other_to_its_first_look() -> None:
+    states = {"begun": State(blocks(3, 0.1), 9.0), "new": State((), 2.0), "dear": State((), 50.0)}
+    assert allocate(states, 100.0) == "begun"
+    assert allocate(states, 17.0) == "new"
+    assert allocate(states, 9.0) is None
+
+
+def test_noise_gets_the_next_block() -> None:
+    states = {"quiet": State(blocks(8, 0.04), 1.0), "noisy": State(blocks(8, 0.4), 1.0)}
+    assert allocate(states, 100.0) == "noisy"
+
+
+def test_a_block_that_costs_less_goes_first() -> None:
+    states = {"dear": State(blocks(8, 0.1), 10.0), "cheap": State(blocks(8, 0.1), 1.0)}
+    assert allocate(states, 100.0) == "cheap"
+
+
+def test_what_is_at_stake_counts_more_than_a_little_noise() -> None:
+    clear, open_ = State(blocks(8, 0.11, centre=2.0), 1.0), State(blocks(8, 0.1), 1.0)
+    assert allocate({"clear": clear, "open": open_}, 100.0) == "open"
+    gated = State(clear.logs, 1.0, stakes=(1.0, math.exp(2.0)))
+    assert allocate({"clear": gated, "open": open_}, 100.0) == "clear"
+
+
+def test_what_is_at_its_end_or_cannot_reach_its_next_look_gets_none() -> None:
+    precise, dear = State(blocks(5, 0.001), 1.0), State(blocks(8, 0.5), 60.0)
+    assert allocate({"precise": precise}, 1e6) is None
+    assert allocate({"precise": precise, "dear": dear}, 239.0) is None
+    assert allocate({"dear": dear}, 240.0) == "dear"
+    assert allocate({}, 60.0) is None
+
+
+def test_between_two_looks_nothing_is_chosen_anew() -> None:
+    """What was begun goes on to its next look, however wild others are."""
+    calm, wild = State((*blocks(8, 0.05), 0.0), 1.0), State(blocks(8, 5.0), 1.0)
+    assert allocate({"wild": wild, "calm": calm}, 100.0) == "calm"
+
+
+def test_a_budget_ends_at_looks() -> None:
+    generator = random.Random(4)
+    logs: dict[str, list[float]] = {"a": [], "b": [], "c": []}
+    left_s = 64.0
+    while name := allocate({name: State(tuple(found), 1.0) for name, found in logs.items()}, left_s):
+        logs[name].append(generator.gauss(0.0, 0.3))
+        left_s -= 1.0
+    assert {len(found) for found in logs.values()} <= set(LOOKS.blocks)
+    assert left_s < 15
+
+
+def test_a_campaign_ends_with_every_comparison_precise() -> None:
+    generator = random.Random(2)
+    logs: dict[str, list[float]] = {"a": [], "b": [], "c": []}
+    for _ in range(200):
+        name = allocate({name: State(tuple(found), 1.0) for name, found in logs.items()}, 100.0)
+        if name is None:
+            break
+        logs[name].append(generator.gauss(0.0, {"a": 0.005, "b": 0.04, "c": 0.2}[name]))
+    assert all(decide(found, 0.03).stop for found in logs.values())
+    assert len(logs["a"]) == 5 < len(logs["b"]) <= len(logs["c"])

@@ -1,0 +1,173 @@
+"""The pictures of the FC modes: what they draw, and that they draw only what was measured."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.fc.parallel import duels, figures
+from keras_matrix.dashboards.charts import parallel
+from keras_matrix.dashboards.charts.parallel import Grid, Pictures, Stack
+from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.schema import Record
+from tests.conftest import make_record
+from tests.dashboards.report.test_page import ALLOWED_TAGS, Page
+from tests.synthetic_fc import fc_cells, fc_records, made_up_run
+
+
+def pictures(records: list[Record]) -> Pictures:
+    return parallel.pictures(table(records))
+
+
+def percent(place: str) -> float:
+    return float(place.removesuffix("%"))
+
+
+TWO = Task(mode="fc_data", workers=2)
+ONE = TWO.changed(workers=1)
+
+
+def test_a_run_without_cells_of_the_fc_modes_has_no_such_section(made_up: Any) -> None:
+    assert not pictures([make_record()]).any
+    assert 'id="parallel"' not in made_up.html
+    assert "efficiency of workers</th>" not in made_up.html
+
+
+def test_the_page_with_them_is_well_formed_and_has_only_the_elements_it_should() -> None:
+    records = made_up_run()
+    page = Page(report.render(records, table(records), {}))
+    assert page.open == []
+    assert {tag for tag, _ in page.tags} <= ALLOWED_TAGS
+    assert [attributes for _, attributes in page.tags if "style" in attributes] == []
+    assert "parallel" in [attributes.get("id") for _, attributes in page.tags]
+    for words in ("Gain by workers", "Where the one overtakes the other", "Computing and communication"):
+        assert words in page.text
+
+
+def test_a_gain_without_loss_lies_on_the_ideal_line() -> None:
+    records = fc_records(ONE, "jax", [0.4]) + fc_records(TWO, "jax", [0.2])
+    records += fc_records(ONE, "torch", [0.4]) + fc_records(TWO, "torch", [0.4])
+    (panel,) = pictures(records).scaling
+    ideal = panel.ideal
+    assert ideal is not None
+    lossless, useless = (mark for mark in panel.marks if "2 workers" in mark.tip)
+    assert (lossless.at, lossless.y) == (ideal.x2, ideal.y2)
+    assert (useless.at, useless.y) == (ideal.x2, ideal.y1)
+    assert "jax 2.00 times with 2 workers; torch 1.00 times with 2 workers" in panel.summary
+
+
+def test_without_one_worker_there_is_no_gain_to_draw() -> None:
+    assert pictures(fc_records(TWO, "jax", [0.2])).scaling == []
+
+
+def test_an_interval_is_drawn_where_there_is_one() -> None:
+    panels = [pictures(made_up_run(repeats)).scaling[0] for repeats in (5, 4)]
+    upright = [[s for s in panel.strokes if s.x1 == s.x2] for panel in panels]
+    assert (len(upright[0]), len(upright[1])) == (6, 0)  # three backends on two and on four workers
+
+
+def made_up_grid() -> Grid:
+    (grid,) = (grid for grid in pictures(made_up_run()).grids if grid.details.startswith("jax, 2 workers"))
+    return grid
+
+
+def test_a_field_tells_who_is_faster_and_how_many_times() -> None:
+    cells = fc_cells(made_up_run())
+    found = duels(figures(cells, {}), {cell.cell_id: cell for cell in cells})
+    wanted = {}
+    for duel in found:
+        task, ratio = duel.data.task, duel.ratio.centre
+        if (duel.data.settings.backend, task.workers) == ("jax", 2):
+            kind, times = ("data", ratio) if ratio >= 1 else ("model", 1 / ratio)
+            wanted[f"weight size {task.weight_size}, batch {task.batch_size}"] = (kind, f"{times:.2f}×")
+    grid = made_up_grid()
+    assert {s.tip.partition(":")[0]: (s.kind, s.text) for s in grid.squares} == wanted
+    assert {kind for kind, _ in wanted.values()} == {"data", "model"}
+    assert all(square.settled for square in grid.squares)
+
+
+def test_the_heavy_line_runs_where_another_becomes_faster() -> None:
+    grid = made_up_grid()
+    kinds = {(square.y, percent(square.x)): square.kind for square in grid.squares}
+    rows, columns = (sorted({place[axis] for place in kinds}) for axis in (0, 1))
+    across = sum(kinds[y, a] != kinds[y, b] for y in rows for a, b in itertools.pairwise(columns))
+    up = sum(kinds[a, x] != kinds[b, x] for x in columns for a, b in itertools.pairwise(rows))
+    assert (len(kinds), len(grid.crossings)) == (12, across + up)
+    assert across > 0
+
+
+def test_only_what_was_measured_is_filled() -> None:
+    sizes = [(256, 32), (512, 128)]
+    tasks = [TWO.changed(mode=m, weight_size=s, batch_size=b) for m in ("fc_data", "fc_model") for s, b in sizes]
+    alone = TWO.changed(weight_size=256, batch_size=128)  # no fc_model there
+    records = [record for task in [*tasks, alone] for record in fc_records(task, "jax", [0.1])]
+    (grid,) = pictures(records).grids
+    assert len(grid.squares) == 2
+    assert not any(square.settled for square in grid.squares)  # one process gives no interval
+
+
+def stack_of(*communication: Communication) -> Stack:
+    records = [
+        record
+        for workers, watched in zip((2, 4), communication, strict=False)
+        for record in fc_records(TWO.changed(workers=workers), "torch", [0.5], watched)
+    ]
+    (stack,) = pictures(records).stacks
+    return stack
+
+
+def test_a_bar_is_the_watched_step_cut_into_computing_and_communication() -> None:
+    (bar,) = stack_of(Communication(Method.TIMED, [0.8, 0.8], [0.6, 0.6])).bars
+    assert percent(bar.compute) == pytest.approx(3 * percent(bar.communication), abs=0.05)
+    assert percent(bar.start) + percent(bar.compute) == pytest.approx(percent(bar.middle), abs=0.02)
+    assert percent(bar.timed) < percent(bar.middle) + percent(bar.communication)
+    assert (bar.name, bar.note) == ("fc_data ×2", "25\u00a0% communication")
+
+
+def test_a_difference_below_zero_is_drawn_as_no_communication_and_said() -> None:
+    (bar,) = stack_of(Communication(Method.PROFILED, [0.5], [0.55])).bars
+    assert (percent(bar.communication), bar.note) == (0.0, "below 0 communication")
+
+
+def test_without_watched_collectives_there_is_no_bar() -> None:
+    assert pictures(fc_records(TWO, "jax", [0.1])).stacks == []
+
+
+def test_what_finds_no_room_is_counted() -> None:
+    records = [
+        record
+        for size in range(1, 31)
+        for workers in (1, 2)
+        for record in fc_records(ONE.changed(workers=workers, weight_size=64 * size), "jax", [0.1])
+    ]
+    found = pictures(records)
+    assert (len(found.scaling), found.left_out) == (24, ["6 more pictures of scaling left out; the table has all"])
+
+
+def test_the_table_of_figures_holds_what_only_these_cells_have() -> None:
+    records = made_up_run()
+    first = records[0]
+    records[0] = replace(first, parallel=replace(first.parallel, wire_bytes_per_step=3 << 20))
+    text = Page(report.render(records, table(records), {})).text
+    for line in (
+        "payload a step , MiB",
+        "on the wire a step , MiB",
+        "in communication , %",
+        "efficiency of workers , %",
+        "memory of a worker",
+    ):
+        assert line in text
+
+
+def test_a_hostile_network_stays_text(hostile_name: str) -> None:
+    task = TWO.changed(network=hostile_name)
+    records = [replace(record, cell_id=str(n)) for n in (1, 2) for record in fc_records(task, "torch", [0.1])]
+    watched = Communication(Method.TIMED, [0.1], [0.05])
+    records += fc_records(task.changed(workers=4), "torch", [0.1], watched)
+    assert hostile_name not in report.render(records, table(records), {})

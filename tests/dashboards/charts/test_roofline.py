@@ -1,0 +1,177 @@
+"""The roofline picture: what is drawn where, that no word covers another, and that it asks nobody for anything."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from keras_matrix.analysis.comparison.table import CellSummary, summarise
+from keras_matrix.analysis.hardware.roofline import Roofline, roofline
+from keras_matrix.dashboards.charts import roofline as pictures
+from keras_matrix.dashboards.charts.label_layout import Box, Spot, place
+from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, Drawing, draw, scenes
+from keras_matrix.dashboards.charts.stored_charts import rates, scatter
+from keras_matrix.dashboards.report.roofline_page import Heading, cell_table, own_table, render_page, render_svg
+from keras_matrix.records.instruments.work import Work, work_key
+from keras_matrix.records.schema import Resolved
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.runner.cli.render.roofline_text import lines
+from tests.conftest import make_record, make_settings
+from tests.synthetic_peaks import make_peaks
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+SVG = "{http://www.w3.org/2000/svg}"
+HEADING = Heading("Run of today", "a CPU", "Peaks measured today.")
+
+
+def cell(backend: str, batch_size: int, step_time_s: float, cpus: int = 2) -> CellSummary:
+    settings = make_settings(backend=backend, batch_size=batch_size)
+    resolved = Resolved(50, 32, "fork", "float32", cpus=cpus)
+    return summarise([make_record(step_time_s, repeat, settings=settings, resolved=resolved) for repeat in range(3)])
+
+
+def found(works: int = 6, name: str = "mnist_mlp", cpus: int = 2) -> Roofline:
+    """Return a roofline of so many works on three backends, at intensities and rates that crowd each other."""
+    cells = [
+        (f"{name} batch_size={8 << number}", cell(backend, 8 << number, 0.004 * 1.7**number * (1 + slot / 3), cpus))
+        for number in range(works)
+        for slot, backend in enumerate(BACKENDS)
+    ]
+    count = Work("mnist_mlp", {}, 8_000_000, 4_000_000, 4_000_000, 0, 4_000_000, 784, 4880)
+    return roofline(cells, {work_key("mnist_mlp", {}): count}, make_peaks())
+
+
+def drawing(one: Roofline, size: pictures.Size = WIDE) -> Drawing:
+    (scene,) = scenes(one)
+    return draw(scene, size)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+@pytest.mark.parametrize("works", [1, 6, 12])
+def test_no_word_covers_another_or_a_point_and_all_lie_in_the_picture(size: pictures.Size, works: int) -> None:
+    one = drawing(found(works), size)
+    boxes = [label.spot.box(label.text) for label in one.labels if label.kind != "scale"]
+    assert [pair for pair in itertools.combinations(boxes, 2) if pair[0].meets(pair[1])] == []
+    points = [Box(dot.x - 4, dot.y - 4, dot.x + 4, dot.y + 4) for dot in one.dots]
+    assert [(b, p) for b in boxes for p in points if b.meets(p)] == []
+    whole = Box(0, 0, size.width, size.height)
+    assert all(box.within(whole) for box in boxes)
+
+
+def test_every_cell_is_a_point_and_every_work_and_roof_is_named() -> None:
+    one = drawing(found())
+    assert len([dot for dot in one.dots if " on " in dot.tip]) == 18
+    told = {label.kind: [x.text for x in one.labels if x.kind == label.kind] for label in one.labels}
+    assert sorted(told["work"]) == sorted(f"mnist_mlp batch_size={8 << number}" for number in range(6))
+    assert sorted(told["peak"]) == [
+        "bfloat16 945\u00a0GFLOP/s, torch",
+        "float32 400\u00a0GFLOP/s, tensorflow",
+        "memory 20.0\u00a0GB/s",
+    ]
+    assert told["backend"] == list(BACKENDS)
+
+
+def test_faster_lies_higher_and_more_flops_a_byte_further_right() -> None:
+    one = drawing(found(2))
+    points = {dot.tip.split(":")[0]: dot for dot in one.dots if " on " in dot.tip}
+    small, large = points["mnist_mlp batch_size=8 on jax"], points["mnist_mlp batch_size=16 on jax"]
+    assert small.x < large.x
+    assert points["mnist_mlp batch_size=8 on torch"].y > small.y
+
+
+def test_a_ridge_is_where_the_slope_meets_its_roof() -> None:
+    roofs = [line for line in drawing(found()).lines if line.kind == "roof"]
+    flat, slope = roofs[:-1], roofs[-1]
+    top = min(flat, key=lambda line: line.y1)
+    assert (slope.x2, slope.y2) == pytest.approx((top.x1, top.y1))
+    assert slope.x1 < slope.x2
+    assert slope.y1 > slope.y2
+    for line in flat:
+        share = (line.y1 - slope.y1) / (slope.y2 - slope.y1)
+        assert line.x1 == pytest.approx(slope.x1 + share * (slope.x2 - slope.x1))
+
+
+def test_each_number_of_cpus_has_a_picture_of_its_own() -> None:
+    both = found(1)
+    alone = found(1, cpus=1)
+    mixed = replace(both, shares=both.shares + alone.shares)
+    assert [scene.title for scene in scenes(mixed)] == ["On 1 CPU", "On 2 CPUs"]
+
+
+def test_without_cells_the_machine_alone_is_drawn_and_without_peaks_nothing() -> None:
+    assert [len(scene.roofs) for scene in scenes(roofline([], {}, make_peaks()))] == [2]
+    assert scenes(roofline([], {}, None)) == []
+    with pytest.raises(ValueError, match="no peak was measured"):
+        render_svg(roofline([], {}, None))
+
+
+def test_the_svg_is_well_formed_and_asks_no_other_place_for_anything() -> None:
+    text = render_svg(found(name=HOSTILE))
+    root = ET.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    assert {child.tag for child in root.iter()} == {
+        f"{SVG}{name}" for name in ("svg", "title", "style", "defs", "circle", "path", "rect", "line", "use", "text")
+    }
+    outside = [v for child in root.iter() for k, v in child.attrib.items() if k.endswith("href") and v[0] != "#"]
+    assert outside == []
+    assert re.findall(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", text) == []
+
+
+def test_the_page_shows_hostile_names_as_text_and_holds_no_script() -> None:
+    html = render_page(found(name=HOSTILE), HEADING)
+    assert HOSTILE not in html
+    assert "<script" not in html
+    assert "Content-Security-Policy" in html
+    assert re.findall(r"(?:src|href)=\"(?!#|data:,)", html) == []
+    assert html == render_page(found(name=HOSTILE), HEADING)
+
+
+def test_the_page_says_so_where_there_is_nothing_to_draw() -> None:
+    html = render_page(roofline([], {}, None), HEADING)
+    assert "No peak was measured" in html
+    assert "run `runner roofline` there" in html
+
+
+def test_the_tables_hold_each_figure_with_its_unit_and_a_dash_for_what_is_not_known() -> None:
+    rows = cell_table(found(1).shares).rows
+    assert rows[1][:5] == [
+        "mnist_mlp batch_size=8",
+        "jax",
+        "192,000,000",
+        "36.0\u00a0GFLOP/s",
+        "400\u00a0GFLOP/s",
+    ]
+    assert rows[1][8] == "—"
+    assert ["cpu", "float32", "torch", "2", "199\u00a0GFLOP/s"] in [row[:5] for row in own_table(found(1).own).rows]
+
+
+def test_a_word_takes_its_first_free_spot_and_none_when_all_are_taken() -> None:
+    frame, spots = Box(0, 0, 200, 100), [Spot(10, 20), Spot(10, 60)]
+    assert place([("one", spots), ("two", spots), ("three", spots)], [], frame) == [*spots, None]
+    assert place([("one", spots)], [Box(0, 0, 200, 30)], frame) == [spots[1]]
+    assert place([("longer than the frame is wide", spots)], [], Box(0, 0, 50, 100)) == [None]
+
+
+def test_the_tables_say_of_which_backend_a_gpus_peak_is() -> None:
+    one = replace(found(1).shares[0], peak_of="jax, best of 3 backends")
+    assert cell_table([one]).rows[0][4] == f"{pictures.rate(one.peak_flop_per_s)} (jax, best of 3 backends)"
+    text = "\n".join(lines(Roofline((one,), (), (), (), ()), None))
+    assert "(jax, best of 3 backends)" in text
+
+
+def test_dashboard_draws_the_same_scatter_with_a_stroke_from_each_cell_to_its_roof() -> None:
+    row = {"work": HOSTILE, "backend": "jax", "share_of_peak": 0.25, "mfu": None}
+    known = {**row, "achieved_flop_per_s": 1e9, "intensity_flop_per_byte": 2.0, "roof_flop_per_s": 4e9}
+    rows = [known, {**known, "intensity_flop_per_byte": None}, {**known, "achieved_flop_per_s": None}]
+    [(wide, _)] = scatter(rows)
+    assert [dot.tip for dot in wide.dots] == [f"{HOSTILE} on jax: 1.00\u00a0GFLOP/s, 25\u00a0% of the peak", "jax"]
+    [reach] = [line for line in wide.lines if line.kind == "reach s1"]
+    [cap] = [line for line in wide.lines if line.kind == "cap s1"]
+    assert (reach.y1, reach.y2) == (wide.dots[0].y, cap.y1)
+    assert cap.y1 < wide.dots[0].y
+    assert [figure for _, _, figure, _ in rates(rows)] == ["1.00\u00a0GFLOP/s, 25\u00a0% of the peak"] * 2
+    assert scatter(rows[1:]) == []

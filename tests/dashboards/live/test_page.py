@@ -1,0 +1,252 @@
+"""The board: every panel drawn, nothing hostile alive, links that lead somewhere; live and as files."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from wsgiref.util import setup_testing_defaults
+
+import pytest
+
+from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live import panels
+from keras_matrix.dashboards.live.app import application as served
+from keras_matrix.dashboards.live.app.application import Application
+from keras_matrix.dashboards.live.app.source import Live
+from keras_matrix.dashboards.live.page import Frame, Standing
+from keras_matrix.dashboards.live.questions import Choice, questions
+from keras_matrix.dashboards.report import site
+from keras_matrix.records.store import Results
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, stored, warehouse_of
+from tests.fakes.warehouse import FakeWarehouse
+
+
+class Elements(HTMLParser):
+    """Lists elements, attributes and links of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.links: list[str] = []
+        self.attributes: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += [name for name, _ in attrs]
+        self.links += [value for name, value in attrs if name == "href" and value and tag == "a"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return stored(tmp_path_factory.mktemp("boards") / "results")
+
+
+@pytest.fixture(scope="module")
+def warehouse(results: Results) -> LocalWarehouse:
+    return warehouse_of(results)
+
+
+@pytest.fixture(scope="module")
+def page(warehouse: LocalWarehouse) -> str:
+    shown = board.ask(warehouse, questions().values(), Choice())
+    return board.render(shown, Frame("All", "Everything.", lambda cell_id: f"cells/{cell_id}.html"))
+
+
+def test_every_question_is_a_section_with_its_query(page: str) -> None:
+    for name, question in questions().items():
+        assert f'<section id="{name}"' in page
+        assert question.title in page
+    assert page.count('<details class="sql">') == len(questions())
+
+
+def test_nothing_hostile_becomes_an_element(page: str) -> None:
+    names = Elements(page).names
+    assert names.count("img") == 0
+    assert names.count("script") == 1
+    assert HOSTILE not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+
+
+def test_the_policy_admits_the_pages_own_style_and_script_by_hash_and_nothing_else(page: str) -> None:
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy.startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
+    assert "unsafe" not in policy
+    assert " style=" not in page
+    assert not re.search(r"\son[a-z]+=", re.sub(r"<pre.*?</pre>", "", page, flags=re.S).replace("onerror=", ""))
+
+
+def test_the_heat_map_marks_the_quickest_and_shades_the_others(warehouse: LocalWarehouse) -> None:
+    found = panels.panel(questions()["matrix"], board.answer(warehouse, questions()["matrix"], Choice()).dicts())
+    row = next(row for row in found.heat if row.title.startswith("mnist_mlp"))
+    assert found.backends == ["tensorflow", "jax", "torch"]
+    assert [cell.shade for cell in row.cells] == [0, 4, 4]
+    assert [cell.fastest for cell in row.cells] == [True, False, False]
+    hostile = next(row for row in found.heat if row.workload == HOSTILE)
+    assert hostile.cells[2].text == "timeout"
+
+
+def test_a_question_the_warehouse_does_not_answer_says_why() -> None:
+    shown = board.ask(FakeWarehouse(), questions().values(), Choice())
+    assert {one.kind for one in shown} == {"problem"}
+    page = board.render(shown, Frame("All", "", str))
+    assert page.count("the fake warehouse runs no queries") == len(questions())
+
+
+def test_a_question_without_rows_says_so_in_place_of_a_picture(tmp_path: Path) -> None:
+    empty = LocalWarehouse(tmp_path)
+    empty.create()
+    shown = board.ask(empty, questions().values(), Choice())
+    assert {one.count for one in shown} == {0}
+    page = board.render(shown, Frame("All", "", str))
+    assert page.count("No rows: nothing of this kind") == len(questions())
+    assert not {"figure", "table", "use"} & set(Elements(page).names)
+
+
+def test_an_empty_warehouse_is_told_once_and_no_question_is_shown(tmp_path: Path) -> None:
+    empty = LocalWarehouse(tmp_path)
+    empty.create()
+    assert board.standing(empty) == Standing(0, 0)
+    [body] = Application(Live(empty))({"PATH_INFO": "/"}, lambda status, headers: None)
+    for page in (body.decode(), site.index(empty, set())):
+        assert page.count("Nothing has been measured yet") == 1
+        assert not {"section", "figure", "table", "nav", "script"} & set(Elements(page).names)
+
+
+def test_runs_without_findings_are_counted_and_told_above_what_the_others_show(tmp_path: Path) -> None:
+    results = stored(tmp_path / "results", nights=3)
+    for run in results.runs()[:2]:
+        (run.folder / "findings.json").unlink()
+    warehouse = warehouse_of(results)
+    assert board.standing(warehouse) == Standing(3, 2)
+    page = site.index(warehouse, set())
+    assert "Of 3 runs 2 came without findings" in page
+    assert '<section id="failures"' in page
+
+
+def test_without_any_finding_what_needs_none_is_still_shown(tmp_path: Path) -> None:
+    results = stored(tmp_path / "results", nights=1)
+    (results.runs()[0].folder / "findings.json").unlink()
+    warehouse = warehouse_of(results)
+    shown = {one.question.name: one.count for one in board.ask(warehouse, questions().values(), Choice())}
+    assert {name for name, count in shown.items() if count} == {"failures", "machines", "runs"}
+
+
+def test_a_warehouse_that_gives_no_answer_is_asked_once_and_says_why() -> None:
+    told: list[str] = []
+    warehouse = FakeWarehouse(address="<b>fake</b>")
+    for path, query in (("/", ""), ("/cell", f"id={cell_of('jax')}")):
+        environ = {"PATH_INFO": path, "QUERY_STRING": query}
+        [body] = Application(Live(warehouse))(environ, lambda status, headers: told.append(status))
+        assert body.decode().count("the fake warehouse runs no queries") == 1
+        assert "&lt;b&gt;fake&lt;/b&gt; gives no answer" in body.decode()
+    assert told == ["503 Service Unavailable"] * 2
+
+
+@pytest.fixture(scope="module")
+def ask(warehouse: LocalWarehouse) -> Callable[..., tuple[str, str]]:
+    application = Application(Live(warehouse))
+
+    def asked(path: str, query: str = "") -> tuple[str, str]:
+        environ: dict[str, Any] = {}
+        setup_testing_defaults(environ)
+        environ |= {"PATH_INFO": path, "QUERY_STRING": query, "wsgi.input": io.BytesIO()}
+        told: list[str] = []
+        body = b"".join(application(environ, lambda status, headers: told.append(status)))
+        return told[0], body.decode()
+
+    return asked
+
+
+def test_the_live_dashboard_keeps_its_choice_in_its_address(ask: Callable[..., tuple[str, str]]) -> None:
+    status, page = ask("/", "backend=jax&since=2026-01-03")
+    assert status == "200 OK"
+    assert "<option selected>jax</option>" in page
+    assert 'value="2026-01-03"' in page
+    assert f"/cell?id={cell_of('jax')}&amp;since=2026-01-03" in page
+    assert cell_of("torch") not in page
+
+
+def test_a_cells_page_shows_its_course(ask: Callable[..., tuple[str, str]]) -> None:
+    status, page = ask("/cell", f"id={cell_of('jax')}")
+    assert status == "200 OK"
+    assert page.count('<use class="mark s1"') == NIGHTS
+    assert "+50" in page
+
+
+@pytest.mark.parametrize("path", ["/cell", "/nothing", "/../etc/passwd"])
+def test_what_is_no_page_is_not_found(ask: Callable[..., tuple[str, str]], path: str) -> None:
+    assert ask(path, "id=' OR 1=1")[0] == "404 Not Found"
+
+
+def test_a_hostile_choice_finds_nothing_and_stays_text(ask: Callable[..., tuple[str, str]]) -> None:
+    status, page = ask("/", "workload=%3Cscript%3Ealert(1)%3C/script%3E'%20OR%201=1")
+    assert status == "200 OK"
+    assert "<script>alert(1)" not in page
+
+
+def test_health_tells_whether_the_warehouse_answers(ask: Callable[..., tuple[str, str]]) -> None:
+    assert ask("/health")[0] == "200 OK"
+    told: list[str] = []
+    Application(Live(FakeWarehouse()))({"PATH_INFO": "/health"}, lambda status, headers: told.append(status))
+    assert told == ["503 Service Unavailable"]
+
+
+def test_no_page_is_kept_sniffed_or_told_of_elsewhere(warehouse: LocalWarehouse) -> None:
+    for path in ("/", "/nothing", "/health"):
+        sent: dict[str, str] = {}
+        [body] = Application(Live(warehouse))({"PATH_INFO": path}, lambda status, headers: sent.update(headers))  # noqa: B023
+        assert sent == {
+            "Content-Type": "text/html; charset=utf-8",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-store",
+            "Content-Length": str(len(body)),
+        }
+
+
+def test_however_many_choices_are_asked_for_no_more_than_so_many_answers_are_kept(
+    warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "MOST_KEPT", 20)
+    application = Application(Live(warehouse))
+    for number in range(4):
+        application({"PATH_INFO": "/", "QUERY_STRING": f"workload={number}"}, lambda status, headers: None)
+        assert len(application._kept) <= 20
+
+
+def test_an_answer_is_asked_once_until_it_is_old(warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [0.0], [0]
+    application = Application(Live(warehouse, clock=lambda: now[0]))
+    query = warehouse.query
+
+    def counting(*args: Any) -> Any:
+        asked[0] += 1
+        return query(*args)
+
+    monkeypatch.setattr(LocalWarehouse, "query", lambda self, *args: counting(*args))
+    environ = {"PATH_INFO": "/", "QUERY_STRING": ""}
+    for seconds, times in ((0.0, 1), (10.0, 1), (31.0, 2)):
+        now[0] = seconds
+        application(environ, lambda status, headers: None)
+        assert asked[0] == times * len({"standing", "choices", *questions()} - {"trend"})
+
+
+def test_every_link_of_the_published_site_leads_to_a_page(tmp_path: Path, results: Results) -> None:
+    for run in results.runs():
+        (run.folder / "report.html").write_text("<!doctype html><title>a run</title>")
+    folder = tmp_path / "site"
+    (folder / "cells").mkdir(parents=True)
+    (folder / "cells" / "gone.html").write_text("")
+    count = site.publish(folder, results.root, results.runs()[-3:])
+    pages = sorted(folder.rglob("*.html"))
+    assert len(pages) == count
+    assert (folder / ".nojekyll").exists()
+    for path in pages:
+        for link in Elements(path.read_text()).links:
+            assert link.startswith("#") or (path.parent / link).resolve() in pages, (path, link)

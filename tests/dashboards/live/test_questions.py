@@ -1,0 +1,419 @@
+"""Every question has an answer, it is what `analysis` found, and both dialects of its query give it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.analysis.comparison.context import same_work
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
+from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.stats import cell_statistics
+from keras_matrix.dashboards.charts.format import DASH
+from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live import panels
+from keras_matrix.dashboards.live.app.application import Application
+from keras_matrix.dashboards.live.app.source import Live
+from keras_matrix.dashboards.live.page import Standing
+from keras_matrix.dashboards.live.questions import Choice, answer, checked, questions
+from keras_matrix.records import findings
+from keras_matrix.records.findings import Kind
+from keras_matrix.records.schema import Resolved, Status
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.store import Results, Run
+from keras_matrix.uploader.cli.main import main as uploader
+from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from keras_matrix.uploader.sql import checked as one_select
+from tests.conftest import MACHINE, make_record, make_settings
+from tests.dashboards.boards import HOSTILE, NIGHTS, SLOWER_FROM, cell_of, stored, warehouse_of
+from tests.sessions import processes, run_name, store_session
+from tests.uploader.stored import found, store_run
+
+ROOT = Path(__file__).parents[3]
+# Where each column of a question comes from: the kind and metric of a finding, and which of its figures.
+SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
+    "first_epoch": (
+        Kind.FIGURE,
+        {
+            "first_epoch_time_s": ("times.first_epoch_time_s", "estimate"),
+            "steady_epoch_time_s": ("times.epoch_time_median_s", "estimate"),
+            "first_step_time_s": ("times.first_step_time_s", "estimate"),
+        },
+    ),
+    "memory": (
+        Kind.FIGURE,
+        {
+            "host_bytes": ("memory.peak_host_memory_bytes", "estimate"),
+            "anonymous_bytes": ("usage.host_anonymous.peak_bytes", "estimate"),
+            "device_bytes": ("memory.peak_device_memory_bytes", "estimate"),
+            "samples_per_j": ("usage.samples_per_j", "estimate"),
+            "device_power_w": ("usage.device_average_power_w", "estimate"),
+        },
+    ),
+    "roofline": (
+        Kind.PEAK,
+        {
+            "intensity_flop_per_byte": ("intensity_flop_per_byte", "estimate"),
+            "achieved_flop_per_s": ("achieved_flop_per_s", "estimate"),
+            "roof_flop_per_s": ("roof_flop_per_s", "estimate"),
+            "peak_flop_per_s": ("peak_flop_per_s", "estimate"),
+            "share_of_peak": ("share_of_peak", "estimate"),
+            "low": ("share_of_peak", "low"),
+            "high": ("share_of_peak", "high"),
+            "mfu": ("mfu", "estimate"),
+        },
+    ),
+    "fc_scaling": (
+        Kind.WORKERS,
+        {
+            "samples_per_s": ("samples_per_s", "estimate"),
+            "efficiency": ("efficiency", "estimate"),
+            "low": ("efficiency", "low"),
+            "high": ("efficiency", "high"),
+            "communication_share": ("communication_share", "estimate"),
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return stored(tmp_path_factory.mktemp("boards") / "results")
+
+
+@pytest.fixture(scope="module")
+def warehouse(results: Results) -> LocalWarehouse:
+    return warehouse_of(results)
+
+
+@pytest.mark.parametrize("name", list(questions()))
+def test_a_question_has_a_title_asks_something_and_is_one_select(name: str) -> None:
+    question = questions()[name]
+    assert question.title
+    assert question.asks.endswith("?")
+    assert one_select(question.sql) == question.sql
+
+
+@pytest.mark.parametrize("name", list(questions()))
+def test_a_question_has_its_picture_in_the_readme(name: str) -> None:
+    picture = Path("docs") / "images" / f"dashboard-{name}.png"
+    assert f"]({picture})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", list(questions()))
+def test_a_question_is_answered(warehouse: LocalWarehouse, name: str) -> None:
+    assert answer(warehouse, questions()[name], Choice()).rows
+
+
+@pytest.mark.parametrize("name", list(questions()))
+def test_a_choice_narrows_and_a_hostile_one_finds_nothing(warehouse: LocalWarehouse, name: str) -> None:
+    everything = answer(warehouse, questions()[name], Choice()).rows
+    hostile = (Choice(workload="x' OR '1'='1"), Choice(backend="'; DROP TABLE cells; --"))
+    for choice in (*hostile, Choice(since="2027-01-01")):
+        assert answer(warehouse, questions()[name], choice).rows == []
+    assert len(answer(warehouse, questions()[name], Choice(backend="jax")).rows) <= len(everything)
+
+
+def test_the_matrix_shows_what_the_newest_run_found(warehouse: LocalWarehouse, results: Results) -> None:
+    rows = table(results.runs()[-1].load()[0])
+    found = {
+        (cell.cell_id, row.verdict): (cell.step_time.centre, cell.step_time.low, cell.step_time.high)
+        for row in rows
+        for cell in row.cells.values()
+        if cell.step_time and cell.figure is STEP_TIME
+    }
+    shown = {
+        (one["cell_id"], one["verdict"]): (one["step_time_s"], one["low"], one["high"])
+        for one in answer(warehouse, questions()["matrix"], Choice()).dicts()
+        if one["step_time_s"] is not None
+    }
+    assert shown == found
+
+
+def test_the_table_of_figures_shows_median_and_p95_as_analysis_computed_them(
+    warehouse: LocalWarehouse, results: Results
+) -> None:
+    rows = table(results.runs()[-1].load()[0])
+    expected = {
+        (cell.cell_id, metric): value
+        for row in rows
+        for cell in row.cells.values()
+        if cell.figure is STEP_TIME
+        for metric, value in cell_statistics.values(cell).items()
+    }
+    dicts = answer(warehouse, questions()["figures"], Choice()).dicts()
+    shown = {(one["cell_id"], one["metric"]): one["estimate"] for one in dicts}
+    assert expected.items() <= shown.items()
+    panel = panels.panel(questions()["figures"], dicts)
+    [block] = [one for one in panel.blocks if one.title.startswith("mnist_mlp")]
+    lines = {line.name: [value.text for value in line.values] for line in block.lines}
+    assert lines["median of processes"] == ["10.0", "30.0", "40.1"]
+    assert lines["p95 of epochs"] == ["10.2", "30.6", "40.9"]
+    html = board.render([panel], board.Frame("", "", lambda cell_id: ""))
+    assert all(one.meaning in html for one in cell_statistics.STATISTICS if one.label in lines)
+
+
+def test_none_is_called_fastest_where_the_backends_are_not_separated(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 0)
+    quick = replace(found("0" * 16), work_id="w", facts={"jax": "0.11.0"})
+    slow = replace(quick, cell_id="1" * 16, backend="torch", estimate=0.02)
+    ratio = replace(slow, kind=Kind.RATIO, estimate=1.1, against="jax", verdict="open")
+    verdict = replace(quick, kind=Kind.VERDICT, cell_id=None, backend=None, verdict="open", said="not separable")
+    findings.keep(run, [quick, slow, ratio, verdict])
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
+    assert [(row["backend"], row["ratio"], row["fastest"], row["verdict"]) for row in rows] == [
+        ("jax", None, None, "not separable"),
+        ("torch", 1.1, None, "not separable"),
+    ]
+    [shown] = panels.panel(questions()["matrix"], rows).heat
+    assert [cell.fastest for cell in shown.cells] == [False, False]
+
+
+def test_of_two_runs_of_a_work_each_backend_shows_its_newest_and_the_newer_run_says_which_is_fastest() -> None:
+    row = dict.fromkeys(("low", "high", "ratio", "status", "failures"), None) | {"work": "a work", "work_id": "w"}
+    row |= {"workload": "a work", "cell_id": "0" * 16, "step_time_s": 0.01}
+    older = {**row, "run_id": "1", "backend": "jax", "fastest": "jax", "verdict": "jax is fastest"}
+    newer = [
+        {
+            **row,
+            "run_id": "2",
+            "backend": name,
+            "step_time_s": step_s,
+            "fastest": "torch",
+            "verdict": "torch is fastest",
+        }
+        for name, step_s in (("jax", 0.03), ("torch", 0.02))
+    ]
+    for rows in ([older, *newer], [*newer, older]):
+        [shown] = panels.panel(questions()["matrix"], rows).heat
+        assert shown.verdict == "torch is fastest"
+        assert [(cell.text, cell.aside, cell.fastest) for cell in shown.cells] == [
+            ("30.0\u00a0ms", "no interval", False),
+            ("20.0\u00a0ms", "no interval", True),
+        ]
+
+
+def test_backends_of_separate_runs_stand_side_by_side_without_shades_or_a_fastest() -> None:
+    row = dict.fromkeys(("low", "high", "status", "failures"), None) | {"work": "a work", "work_id": "w"}
+    row |= {"workload": "a work", "cell_id": "0" * 16, "step_time_s": 0.01}
+    older = [
+        {**row, "run_id": "1", "backend": name, "ratio": ratio, "fastest": "jax", "verdict": "jax is fastest"}
+        for name, ratio in (("jax", None), ("torch", 2.0))
+    ]
+    newer = {**row, "run_id": "2", "backend": "torch", "ratio": None, "fastest": None, "verdict": "nothing to compare"}
+    [shown] = panels.panel(questions()["matrix"], [older[0], newer]).heat
+    assert shown.verdict == "separate sessions, not alternating: see runner report --merge"
+    assert [(cell.shade, cell.fastest, cell.hint) for cell in shown.cells] == [
+        (None, False, "run 1"),
+        (None, False, "run 2"),
+    ]
+    [same_run] = panels.panel(questions()["matrix"], older).heat
+    assert [(cell.shade is None, cell.fastest) for cell in same_run.cells] == [(False, True), (False, False)]
+
+
+def test_matrix_counts_programs_made_in_measured_epochs_of_the_worst_process(tmp_path: Path) -> None:
+    counts = (0, 5, None)
+    made = [Resolved(5, 5, "fork", "float32", recompiles_timed=count, graph_breaks_timed=0) for count in counts]
+    records = [replace(r, resolved=one) for r, one in zip(processes(0.01, count=3), made, strict=True)]
+    run = Run(store_session(tmp_path, run_name(0), records))
+    findings.keep(run, [found(records[0].cell_id)])
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
+    assert [(row["recompiles"], row["graph_breaks"]) for row in rows] == [(5, 0)]
+    [shown] = panels.panel(questions()["matrix"], rows).heat
+    assert [cell.hint.partition("; ")[2] for cell in shown.cells] == ["recompiles in the measured epochs: 5"]
+
+
+def test_the_comparison_shows_the_ratios_that_analysis_found(warehouse: LocalWarehouse, results: Results) -> None:
+    rows = table(results.runs()[-1].load()[0])
+    found = {
+        (row.cells[ratio.backend].cell_id, ratio.estimate.centre, ratio.estimate.low, ratio.p_value)
+        for row in rows
+        for ratio in row.ratios
+    }
+    shown = answer(warehouse, questions()["comparison"], Choice()).dicts()
+    assert {(one["cell_id"], one["ratio"], one["low"], one["p_value"]) for one in shown} == found
+    assert {one["same_work"] for one in shown} == {same_work((), row).text for row in rows if row.ratios}
+
+
+def test_of_an_external_command_its_primary_metric_is_shown_and_how_much_worse_it_is_than_the_best(
+    warehouse: LocalWarehouse,
+) -> None:
+    rows = {row["backend"]: row for row in answer(warehouse, questions()["commands"], Choice()).dicts()}
+    assert list(rows) == sorted(BACKENDS)
+    assert {(row["work"], row["metric"], row["unit"], row["status"]) for row in rows.values()} == {
+        ("task train", "speed", "images/s", "ok")
+    }
+    assert rows["tensorflow"]["value"] == pytest.approx(100, rel=0.01)
+    assert rows["tensorflow"]["ratio"] is None
+    assert rows["torch"]["ratio"] == pytest.approx(4, rel=0.01)
+    assert rows["torch"]["ratio_low"] < rows["torch"]["ratio"] < rows["torch"]["ratio_high"]
+
+
+def test_of_a_command_that_failed_its_own_reason_is_shown(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 0)
+    one = replace(found("0" * 16), work_id="w", metric="task.metrics.speed", verdict="crash", said="crash: signal 11")
+    findings.keep(run, [one, replace(one, kind=Kind.VERDICT, cell_id=None, said="nothing to compare")])
+    [row] = answer(warehouse_of(Results(tmp_path)), questions()["commands"], Choice()).dicts()
+    assert (row["metric"], row["status"], row["failures"], row["verdict"]) == (
+        "speed",
+        "crash",
+        "crash: signal 11",
+        "nothing to compare",
+    )
+
+
+def test_a_slowdown_is_a_regression_with_the_run_it_began_in_and_who_should_look(warehouse: LocalWarehouse) -> None:
+    [row] = answer(warehouse, questions()["regressions"], Choice()).dicts()
+    assert (row["cell_id"], row["at_run_id"]) == (cell_of("jax"), run_name(SLOWER_FROM))
+    assert row["ratio"] == pytest.approx(1.5, rel=0.01)
+    assert row["look"] == "Keras: keras 3.15.0 → 3.16.0"
+    assert row["sessions_since"] == NIGHTS - SLOWER_FROM
+
+
+def test_a_trend_has_every_session_and_marks_the_change(warehouse: LocalWarehouse) -> None:
+    rows = answer(warehouse, questions()["trend"], Choice(cell=cell_of("jax"))).dicts()
+    assert [row["run_id"] for row in rows] == [run_name(night) for night in range(NIGHTS)]
+    assert [row["run_id"] for row in rows if row["change_verdict"]] == [run_name(SLOWER_FROM)]
+    assert {row["backend_version"] for row in rows} == {"0.12.1"}
+    assert [row["keras_version"] for row in rows] == ["3.15.0"] * SLOWER_FROM + ["3.16.0"] * (NIGHTS - SLOWER_FROM)
+    assert [row["change_look"] for row in rows if row["change_look"]] == ["Keras: keras 3.15.0 → 3.16.0"]
+    assert rows[SLOWER_FROM]["change_ratio"] == pytest.approx(1.5, rel=0.01)
+
+
+def test_the_fc_modes_show_the_efficiency_of_their_workers(warehouse: LocalWarehouse) -> None:
+    rows = answer(warehouse, questions()["fc_scaling"], Choice()).dicts()
+    found = {(row["backend"], row["workers"]): row["efficiency"] for row in rows}
+    assert {key for key, value in found.items() if value is not None} == {(backend, 2) for backend in BACKENDS}
+    assert found["jax", 2] == pytest.approx(1 / 0.62 / 2)
+
+
+@pytest.mark.parametrize("name", list(SHOWN))
+def test_each_figure_of_a_question_is_that_of_its_own_metric(tmp_path: Path, name: str) -> None:
+    kind, columns = SHOWN[name]
+    run = store_run(tmp_path, 0)
+    one = found(run.load()[0][0].cell_id, facts={"mode": "fc_data", "workers": "2"})
+    places = {metric: float(place) for place, metric in enumerate(dict.fromkeys(m for m, _ in columns.values()), 1)}
+    findings.keep(
+        run,
+        [one, *(replace(one, kind=kind, metric=m, estimate=n, low=n - 0.5, high=n + 0.5) for m, n in places.items())],
+    )
+    offset = {"estimate": 0.0, "low": -0.5, "high": 0.5}
+    [row] = answer(warehouse_of(Results(tmp_path)), questions()[name], Choice()).dicts()
+    assert {column: row[column] for column in columns} == {
+        column: places[metric] + offset[which] for column, (metric, which) in columns.items()
+    }
+
+
+def test_of_findings_that_changed_since_they_were_sent_the_last_are_shown(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 0)
+    cell = run.load()[0][0].cell_id
+    warehouse_of(Results(tmp_path))
+    findings.keep(run, [found(cell, 0.5)])
+    [row] = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
+    assert row["step_time_s"] == 0.5
+
+
+def test_each_device_has_a_trend_and_regressions_of_its_own(tmp_path: Path) -> None:
+    """A cell that became slower on one device, and whose newest session was on another of the same host."""
+    runs = [store_run(tmp_path, night) for night in range(2)]
+    for run, device in zip(runs, ("gpu a", "gpu b"), strict=True):
+        one = replace(found(run.load()[0][0].cell_id), host_id="host", device=device, at_run_id=run.run_id)
+        level = replace(one, kind=Kind.LEVEL, count=3 if device == "gpu a" else 9)
+        slower = replace(one, kind=Kind.CHANGE, estimate=1.5, verdict="slower")
+        kept = [replace(one, kind=Kind.SESSION, at_run_id=None), level]
+        findings.keep(run, [*kept, slower] if device == "gpu a" else kept)
+    warehouse = warehouse_of(Results(tmp_path))
+    [row] = answer(warehouse, questions()["regressions"], Choice()).dicts()
+    assert (row["device"], row["at_run_id"], row["sessions_since"]) == ("gpu a", runs[0].run_id, 3)
+    trend = answer(warehouse, questions()["trend"], Choice()).dicts()
+    assert [(one["device"], one["change_verdict"]) for one in trend] == [("gpu a", "slower"), ("gpu b", None)]
+
+
+def test_what_a_devices_newest_session_no_longer_finds_is_no_regression(tmp_path: Path) -> None:
+    first, second = (store_run(tmp_path, night) for night in range(2))
+    one = replace(found(first.load()[0][0].cell_id), kind=Kind.SESSION, host_id="host", device="gpu a")
+    slower = replace(one, kind=Kind.CHANGE, estimate=1.5, verdict="slower", at_run_id=first.run_id)
+    findings.keep(first, [one, replace(one, device="gpu b"), slower])
+    findings.keep(second, [one])
+    assert answer(warehouse_of(Results(tmp_path)), questions()["regressions"], Choice()).rows == []
+
+
+def test_a_run_tells_how_many_attempts_ended_ok_and_how_many_failed(tmp_path: Path) -> None:
+    ends = (Status.OK, Status.OK, Status.UNSTABLE, Status.UNSUPPORTED, Status.ERROR)
+    records = [make_record(0.01 if one is Status.OK else None, place, one) for place, one in enumerate(ends)]
+    store_session(tmp_path, run_name(0), records, matrix_path="matrix.yaml", planned=5)
+    store_session(tmp_path, run_name(1), records[:1], matrix_path="matrix.yaml", planned=1)
+    warehouse = warehouse_of(Results(tmp_path))
+    rows = answer(warehouse, questions()["runs"], Choice()).dicts()
+    assert [row["run_id"] for row in rows] == [run_name(1), run_name(0)]
+    assert [rows[1][name] for name in ("planned", "attempts", "ok", "failed", "cells")] == [5, 5, 2, 1, 1]
+    found = answer(warehouse, questions()["failures"], Choice()).dicts()
+    assert {(row["status"], row["attempts"]) for row in found} == {("unstable", 1), ("unsupported", 1), ("error", 1)}
+
+
+def test_a_machine_is_told_with_what_was_installed_on_it(tmp_path: Path) -> None:
+    versions = {"keras": "3.16.0", "jax": "0.11.0", "torch": "2.9.0", "tensorflow": "2.21.0"}
+    for night, backend in enumerate(BACKENDS):
+        store_run(tmp_path, night, settings=make_settings(backend=backend), versions=versions)
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["machines"], Choice()).dicts()
+    assert {(row["backend"], row["backend_version"], row["keras_version"]) for row in rows} == {
+        (backend, versions[backend], "3.16.0") for backend in BACKENDS
+    }
+    assert {(row["runs"], row["cells"], row["attempts"], row["cpu_model"]) for row in rows} == {(1, 1, 3, "a CPU")}
+
+
+def test_a_machine_is_shown_with_its_type_on_the_machines_panel(tmp_path: Path) -> None:
+    store_run(tmp_path, 0, machine=replace(MACHINE, machine_type="n1-standard-8"))
+    store_run(tmp_path, 1)
+    question = questions()["machines"]
+    shown = panels.panel(question, answer(warehouse_of(Results(tmp_path)), question, Choice()).dicts())
+    place = shown.columns.index("machine type")
+    assert [row.values[place] for row in shown.table] == [DASH, "n1-standard-8"]
+
+
+def test_what_others_measured_is_in_no_answer(tmp_path: Path) -> None:
+    store_run(tmp_path / "results", 0)
+    warehouse = warehouse_of(Results(tmp_path / "results"))
+    before = {name: answer(warehouse, question, Choice()).rows for name, question in questions().items()}
+    path = tmp_path / "old.csv"
+    path.write_text("w,b,s,t\ntheirs,jax,1.5,2026-01-01\n")
+    maps = [f"--map={one}" for one in ("workload=w", "backend=b", "value=s", "started_at=t")]
+    command = ["import", str(path), "--metric", "times.step_time_s", "--source", "lab", *maps]
+    assert uploader([*command, "--results", str(tmp_path / "results")]) == 0
+    assert warehouse.query("SELECT COUNT(*) AS n FROM cells WHERE source = 'lab'").rows == [(1,)]
+    assert {name: answer(warehouse, question, Choice()).rows for name, question in questions().items()} == before
+    assert board.standing(warehouse) == Standing(1, 0)
+    [page] = Application(Live(warehouse))({"PATH_INFO": "/"}, lambda status, headers: None)
+    assert b"theirs" not in page
+
+
+def test_failures_are_counted_by_status(warehouse: LocalWarehouse) -> None:
+    [row] = answer(warehouse, questions()["failures"], Choice()).dicts()
+    assert (row["status"], row["backend"], row["attempts"], row["runs"]) == ("timeout", "torch", NIGHTS, NIGHTS)
+    assert (row["last_run_id"], row["example"]) == (
+        run_name(NIGHTS - 1),
+        f"timeout_s: the time limit of {HOSTILE} passed",
+    )
+
+
+def test_a_run_with_a_planted_fault_is_in_no_latest_matrix(tmp_path: Path) -> None:
+    from keras_matrix.records.store import Run
+    from keras_matrix.runner.cli.look.stored import update_findings
+    from tests.sessions import processes, store_session
+
+    stored(tmp_path, nights=1)
+    arms = {"arms": {"slower": {"fault": "slower:0.5"}}, "arm": "slower", "planned": 3}
+    run = Run(store_session(tmp_path, run_name(3), processes(9.0), **arms))
+    update_findings(run)
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["matrix"], Choice()).dicts()
+    assert {row["run_id"] for row in rows} == {run_name(0)}
+
+
+def test_a_day_that_is_none_means_ever() -> None:
+    assert checked(Choice(since="2026-02-30")) == Choice()
+    assert checked(Choice(since="2026-02-03", backend="jax")) == Choice(since="2026-02-03", backend="jax")
+    assert checked(Choice(since="20260203", cell="x")) == Choice(since="2026-02-03", cell="x")

@@ -1,0 +1,117 @@
+"""The page of histories: what is drawn, and that the page needs nothing but itself."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from keras_matrix.analysis.history.change_points import Assessment, assess
+from keras_matrix.analysis.history.sessions import History, Session
+from keras_matrix.analysis.stats.blocks import geometric
+from keras_matrix.dashboards.charts import time_series
+from keras_matrix.dashboards.report import history_page
+from tests.sessions import noisy, run_name
+
+HOSTILE = "<img src=x onerror=alert(1)></script>"
+
+
+def session(number: int, value: float | None, count: int = 5) -> Session:
+    step_time = geometric([value * (1 + 0.001 * i) for i in range(count)]) if value else None
+    return Session(run_name(number), step_time, 0.001, {} if value else {"unstable": 3}, {})
+
+
+def assessed(values: list[float | None], notes: dict[str, str] | None = None) -> Assessment:
+    sessions = tuple(session(number, value) for number, value in enumerate(values))
+    return assess(History("a" * 16, "0" * 16, ("cpu", "cpu:0"), {"backend": "jax"}, sessions), notes)
+
+
+@pytest.fixture(scope="module")
+def changed() -> Assessment:
+    values = [*noisy(0.01, 20), *noisy(0.011, 15, seed=5), *noisy(0.009, 10, seed=6)]
+    return assessed(list(values), {run_name(35): HOSTILE})
+
+
+def test_every_session_is_a_dot_and_every_level_a_line(changed: Assessment) -> None:
+    drawn = history_page.picture(changed, "mnist_mlp on jax")
+    assert (len(drawn.marks), len(drawn.whiskers), len(drawn.levels)) == (45, 45, 3)
+    assert drawn.slot == 1
+    assert "36 sessions" not in drawn.baseline
+    assert "10 sessions" in drawn.baseline
+
+
+def test_a_change_lies_between_its_sessions_and_an_intended_one_is_told_from_a_found_one(changed: Assessment) -> None:
+    drawn = history_page.picture(changed, "x")
+    assert [(event.kind, event.when) for event in drawn.events] == [
+        ("slower", "2026-01-21"),
+        ("intended", "2026-02-05"),
+    ]
+    places = [float(mark.at.rstrip("%")) for mark in drawn.marks]
+    at = float(drawn.events[0].at.rstrip("%"))
+    assert places[19] < at < places[20]
+
+
+def test_a_slower_session_lies_higher(changed: Assessment) -> None:
+    drawn = history_page.picture(changed, "x")
+    assert float(drawn.marks[25].y) < float(drawn.marks[5].y)
+    assert all(0 <= float(mark.y) <= time_series.HEIGHT for mark in drawn.marks)
+
+
+def test_only_the_newest_sessions_are_drawn_and_the_others_are_counted() -> None:
+    drawn = history_page.picture(assessed(list(noisy(0.01, time_series.MOST_DRAWN + 7))), "x")
+    assert (len(drawn.marks), drawn.earlier) == (time_series.MOST_DRAWN, 7)
+
+
+def test_a_session_without_a_value_is_a_cross() -> None:
+    drawn = history_page.picture(assessed([0.01, 0.01, None, 0.01]), "x")
+    assert ([word.text for word in drawn.empty], len(drawn.marks)) == (["×"], 3)
+
+
+def test_sessions_of_one_day_are_told_apart_by_the_hour() -> None:
+    days = assessed([0.01, 0.01])
+    sessions = [replace(one, run_id=f"20260101T0{5 + at}1500Z-abc") for at, one in enumerate(days.history.sessions)]
+    day = assess(replace(days.history, sessions=tuple(sessions)))
+    assert [word.text for word in history_page.picture(day, "x").dates] == ["2026-01-01 05:15", "2026-01-01 06:15"]
+    assert [word.text for word in history_page.picture(days, "x").dates] == ["2026-01-01", "2026-01-02"]
+
+
+def test_one_session_alone_is_drawn() -> None:
+    drawn = history_page.picture(assessed([0.01]), "x")
+    assert [mark.at for mark in drawn.marks] == ["50.00%"]
+    assert "spread between sessions not known yet" in drawn.baseline
+
+
+def test_sessions_of_few_processes_have_no_whisker() -> None:
+    sessions = tuple(session(number, 0.01, count=2) for number in range(3))
+    one = assess(replace(assessed([0.01]).history, sessions=sessions))
+    assert history_page.picture(one, "x").whiskers == []
+
+
+def test_the_page_asks_no_other_place_for_anything_and_holds_no_script(changed: Assessment) -> None:
+    page = history_page.render([changed], ["mnist_mlp on jax"], [])
+    assert re.findall(r'(?:src|href)="(?!#|data:)', page) == []
+    assert "<script" not in page
+    assert "default-src &#39;none&#39;" in page
+
+
+def test_hostile_names_and_notes_are_shown_as_text(changed: Assessment) -> None:
+    page = history_page.render([changed], [HOSTILE], [HOSTILE])
+    assert HOSTILE not in page
+    assert page.count("&lt;img src=x") >= 3
+
+
+def test_what_was_never_measured_is_named_and_not_drawn(changed: Assessment) -> None:
+    page = history_page.render([changed, assessed([None])], ["one", "two"], [])
+    assert "two: no process ended ok in any session" in page
+    assert page.count("<figure") == 1
+
+
+def test_a_page_of_nothing_measured_says_so() -> None:
+    assert "No session has a value" in history_page.render([assessed([None])], ["two"], [])
+
+
+def test_the_page_has_both_colours_and_the_same_values_give_the_same_page(changed: Assessment) -> None:
+    page = history_page.render([changed], ["one"], ["a remark"])
+    assert "prefers-color-scheme: dark" in page
+    assert page == history_page.render([changed], ["one"], ["a remark"])

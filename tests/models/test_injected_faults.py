@@ -1,0 +1,43 @@
+"""Each planted fault does real work of its kind, and no other, on every backend."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.models.injected_faults import SIDE, TRAINING_PER_FORWARD
+
+SCRIPT = Path(__file__).with_name("plant_every_fault.py")
+PRODUCT = 2 * SIDE**3
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_each_fault_does_its_own_work_and_no_other(backend: str) -> None:
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": str(SCRIPT.parents[2]),
+    }
+    done = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    step = TRAINING_PER_FORWARD * found["flops"]
+    assert found["plain"] == 0
+    assert found["same_figures"] is True
+    assert found["slower_flops"] - found["flops"] == PRODUCT * round(step / PRODUCT)
+    assert found["copies"] == 18
+    assert found["copy_flops"] == found["flops"]
+    assert found["first_epoch_rounds"] == 2 * 3  # three times the fake second in the first epoch of each of two fits
+    assert found["variance_flops"] == [found["flops"], found["flops"] + PRODUCT * round(3 * step / PRODUCT)]
+    assert "discard: 1 or more; got phase: fit, discard: 0" in found["first_epoch_refused"]
+    if backend == "torch":
+        assert "torch runs this cell eagerly and compiles nothing; set jit: true" in found["recompile_refused"]
+    else:
+        assert (found["recompile_refused"], found["recompiles"]) == (None, 3)

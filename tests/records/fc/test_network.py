@@ -1,0 +1,31 @@
+"""Namespaces as `ci/netns` names them, and whether they serve."""
+
+from __future__ import annotations
+
+import pytest
+
+from keras_matrix.records.fc.network import Network, parse, shortfall
+
+
+def test_the_variable_names_the_rate_and_the_namespaces() -> None:
+    assert parse("200mbit kbm-net-7-0 kbm-net-7-1") == Network("200mbit", ("kbm-net-7-0", "kbm-net-7-1"))
+
+
+def test_an_empty_variable_names_none() -> None:
+    assert parse("") is None
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (None, "network: there are no namespaces with links of 200mbit; start the runner in: ci/netns 2 --rate"),
+        (Network("1gbit", ("a", "b")), "network: the links here are of 1gbit, not 200mbit; start the runner in:"),
+        (Network("200mbit", ("a",)), "network: there are 1 namespaces for 2 workers; start the runner in: ci/netns 2"),
+    ],
+)
+def test_namespaces_that_do_not_serve_are_told(found: Network | None, told: str) -> None:
+    assert (shortfall(found, "200mbit", 2) or "").startswith(told)
+
+
+def test_namespaces_that_serve_have_no_shortfall() -> None:
+    assert shortfall(Network("200mbit", ("a", "b", "c")), "200mbit", 2) is None

@@ -1,0 +1,44 @@
+"""Lists of CPUs: read strictly, written in one way."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_matrix.records.host import cpu_list
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", [0]),
+        ("0-2,5", [0, 1, 2, 5]),
+        ("5,0-2", [5, 0, 1, 2]),
+        ("", []),
+        ("3-1", None),
+        ("a", None),
+        ("1-", None),
+        ("-3", None),
+        ("1,,2", None),
+        (" 1", None),
+        ("1\n", None),
+        ("٣", None),
+        ("0-999999999", None),
+        ("70000", None),
+    ],
+)
+def test_lists_are_read_strictly(text: str, expected: list[int] | None) -> None:
+    assert cpu_list.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("cpus", "expected"), [([3], "3-3"), ([1, 0], "0-1"), ([8, 0, 1, 2], "0-2,8"), ([0, 2, 4], "0,2,4"), ([], "")]
+)
+def test_lists_have_one_spelling(cpus: list[int], expected: str) -> None:
+    assert cpu_list.text(cpus) == expected
+
+
+@given(st.sets(st.integers(0, cpu_list.MOST - 1), max_size=50))
+def test_what_is_written_is_read_again(cpus: set[int]) -> None:
+    assert cpu_list.parse(cpu_list.text(cpus)) == sorted(cpus)

@@ -1,0 +1,202 @@
+"""Reading the stored past: leanly, and past whatever is damaged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.codec import dumps
+from keras_matrix.records.history_reader import read
+from keras_matrix.records.schema import Status
+from tests.conftest import MACHINE, make_settings
+from tests.sessions import nights, processes, run_name, store_session
+
+
+def record_files(root: Path) -> list[Path]:
+    return sorted(root.glob("*/records/*.json"))
+
+
+def test_every_attempt_is_read_with_what_a_history_needs(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01, 0.02])
+    past = read([tmp_path])
+    assert [run.run_id for run in past.runs] == [run_name(0), run_name(1)]
+    attempt = past.runs[1].attempts[1]
+    assert (attempt.repeat, attempt.status, attempt.value) == (1, Status.OK, 0.02)
+    assert (attempt.host_id, attempt.device) == ("0" * 16, ("cpu", "cpu:0"))
+    assert {"keras": "3.15.0", "parameters": "1000"}.items() <= dict(attempt.facts).items()
+    assert (past.problems, past.doubts) == ((), ())
+
+
+@pytest.mark.parametrize(("asked", "told"), [("auto", None), (50, "50")])
+def test_steps_that_a_session_found_for_itself_are_no_fact_of_it(
+    tmp_path: Path, asked: int | str, told: str | None
+) -> None:
+    nights(tmp_path, [0.01], settings=make_settings(steps_per_epoch=asked))
+    facts = dict(read([tmp_path]).runs[0].attempts[0].facts)
+    assert facts.get("steps_per_epoch") == told
+
+
+def test_the_machine_type_is_a_fact_where_it_is_known(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01])
+    nights(tmp_path, [0.01], first=1, machine=replace(MACHINE, machine_type="n1-standard-8"))
+    facts = [dict(run.attempts[0].facts).get("machine_type") for run in read([tmp_path]).runs]
+    assert facts == [None, "n1-standard-8"]
+
+
+def test_nothing_is_changed_by_reading(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01])
+    record_files(tmp_path)[0].write_text("{torn")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    read([tmp_path])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"times": {"step_time_s": -1.0}}, "must be a positive number, got -1.0"),
+        ({"times": {"step_time_s": float("nan")}}, "must be a positive number, got nan"),
+        ({"times": {"step_time_s": 10**400}}, "too large"),
+        ({"status": "splendid"}, "'splendid' is not a valid Status"),
+        ({"schema_version": 99}, "schema version 99"),
+        ({"repeat": 7}, "holds the record of another attempt"),
+        ({"machine": None}, "NoneType"),
+        ({"versions": "3.15"}, "str"),
+    ],
+)
+def test_a_damaged_record_is_told_and_passed_over(tmp_path: Path, change: dict[str, object], told: str) -> None:
+    nights(tmp_path, [0.01, 0.02])
+    path = record_files(tmp_path)[0]
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    past = read([tmp_path])
+    assert [problem.path for problem in past.problems] == [path]
+    assert told in past.problems[0].reason
+    assert [len(run.attempts) for run in past.runs] == [2, 3]
+
+
+@pytest.mark.parametrize("text", ["", "{torn", "[]", "7", '{"status": "ok"}', "[" * 100_000])
+def test_a_file_that_is_no_record_is_told_and_passed_over(tmp_path: Path, text: str) -> None:
+    nights(tmp_path, [0.01])
+    path = record_files(tmp_path)[0]
+    path.write_text(text)
+    past = read([tmp_path])
+    assert [problem.path for problem in past.problems] == [path]
+    assert len(past.runs[0].attempts) == 2
+
+
+def test_a_run_whose_description_is_torn_is_told_and_passed_over(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01, 0.02])
+    (tmp_path / run_name(0) / "run.json").write_text("{torn")
+    past = read([tmp_path])
+    assert [problem.path for problem in past.problems] == [tmp_path / run_name(0)]
+    assert [run.run_id for run in past.runs] == [run_name(1)]
+
+
+def test_a_file_with_another_name_is_told_and_what_is_set_aside_is_not(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01])
+    folder = tmp_path / run_name(0) / "records"
+    (folder / "corrupt").mkdir()
+    (folder / ".half.tmp").write_text("")
+    (folder / "notes.txt").write_text("")
+    assert [problem.path.name for problem in read([tmp_path]).problems] == ["notes.txt"]
+
+
+def test_only_the_cells_that_are_wanted_are_kept_and_each_is_asked_for_once(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01, 0.02])
+    nights(tmp_path, [0.3, 0.3], first=2, settings=make_settings(workload="bert"))
+    asked = []
+
+    def wanted(cell_id: str, workload: str, backend: str) -> bool:
+        asked.append((workload, backend))
+        return workload == "bert"
+
+    past = read([tmp_path], wanted)
+    assert sorted(asked) == [("bert", "jax"), ("mnist_mlp", "jax")]
+    assert [len(run.attempts) for run in past.runs] == [0, 0, 3, 3]
+    assert [settings["workload"] for settings in past.settings.values()] == ["bert"]
+
+
+def test_a_run_with_a_planted_fault_and_the_second_arm_of_a_session_stand_for_no_session(tmp_path: Path) -> None:
+    arms = {"slow": {"python": None, "fault": "slow:5"}, "base": {"fault": None}, "new": {"fault": None}}
+    for number, arm in enumerate(arms):
+        store_session(tmp_path, run_name(number), processes(0.01), arm=arm, arms=arms)
+    store_session(tmp_path, run_name(3), processes(0.01), arm="", arms={"": {"fault": None}})
+    past = read([tmp_path])
+    assert [run.run_id for run in past.runs] == [run_name(1), run_name(3)]
+    assert [doubt.partition(": ")[2] for doubt in past.doubts] == [
+        "the fault 'slow:5' was planted in it",
+        "its session is told by the arm 'base', this is 'new'",
+    ]
+
+
+@pytest.mark.parametrize("new_python", [None, "/new/bin/python"])
+def test_a_pinned_base_does_not_stand_for_its_session(tmp_path: Path, new_python: str | None) -> None:
+    arms = {"base": {"python": "/pinned/bin/python", "fault": None}, "new": {"python": new_python, "fault": None}}
+    names = {arm: run_name(number) for number, arm in enumerate(arms)}
+    for arm, name in names.items():
+        store_session(tmp_path, name, processes(0.01), arm=arm, arms=arms)
+    assert [run.run_id for run in read([tmp_path]).runs] == [names["new"]]
+
+
+def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        nights(tmp_path / name, [0.01])
+    past = read([tmp_path / "one", tmp_path / "two"])
+    assert len(past.runs) == 1
+    assert [f"was read from {tmp_path / 'one'} already" in doubt for doubt in past.doubts] == [True]
+
+
+def test_a_run_begun_last_that_sorts_first_betrays_a_clock_that_went_back(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01], first=5)
+    nights(tmp_path, [0.01], first=2)
+    assert [doubt for doubt in read([tmp_path]).doubts if "the clock went back between them" in doubt] != []
+
+
+def test_two_arms_of_the_same_second_betray_no_clock(tmp_path: Path) -> None:
+    second, first = "20260101T020000Z-ffffff", "20260101T020000Z-000000"
+    for name in (second, first):
+        store_session(tmp_path, name, processes(0.01))
+    assert read([tmp_path]).doubts == ()
+
+
+def test_a_process_that_began_before_its_run_betrays_a_clock_that_went_back(tmp_path: Path) -> None:
+    folder = store_session(tmp_path, run_name(3), processes(0.01))
+    path = sorted((folder / "records").glob("*.json"))[2]
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "started_at": "2026-01-04T01:59:59+00:00"}))
+    assert ["before its run" in doubt for doubt in read([tmp_path]).doubts] == [True]
+
+
+def test_a_run_that_began_before_an_earlier_one_ended_is_told(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01, 0.01])
+    path = record_files(tmp_path)[2]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "started_at": "2026-01-05T00:00:00+00:00"}))
+    assert [doubt.startswith(f"run {run_name(1)} began before") for doubt in read([tmp_path]).doubts] == [True]
+
+
+def test_an_attempt_that_failed_has_no_time_and_no_device(tmp_path: Path) -> None:
+    failed = replace(processes(0.01)[0], status=Status.TIMEOUT, device=None, resolved=None, reason="late")
+    failed = replace(failed, times=replace(failed.times, step_time_s=None))
+    store_session(tmp_path, run_name(0), [failed])
+    attempt = read([tmp_path]).runs[0].attempts[0]
+    assert (attempt.status, attempt.value, attempt.device) == (Status.TIMEOUT, None, None)
+
+
+def test_a_folder_without_a_run_gives_nothing(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "file.json").write_text(dumps({}))
+    assert read([tmp_path, tmp_path / "absent"]).runs == ()
+
+
+def test_a_record_with_the_run_id_of_another_run_is_a_problem_and_skipped(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01, 0.02])
+    (path, *_) = record_files(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": run_name(1)}))
+    past = read([tmp_path])
+    assert [(one.path, one.reason) for one in past.problems] == [
+        (path, f"run_id: must be {run_name(0)}, the run of its folder, got {run_name(1)!r}")
+    ]
+    assert [len(run.attempts) for run in past.runs] == [2, 3]

@@ -1,0 +1,140 @@
+"""The cell's arithmetic and its clock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+FIGURES = """
+import numpy as np, types
+from dataclasses import replace
+from keras_matrix.runner.cell.phases import short_epoch_steps, summarise
+from keras_matrix.runner.cell.batches import make_batches
+from keras_matrix.runner.cell.loop import EpochClock, Stretch, at_once, predict_epochs, step_time_by_doubling
+from tests.conftest import make_settings
+s = make_settings()
+
+t = summarise([9.0, 2.0, 2.0, 2.0], [0.5, 0.5, 0.5], s, 128)
+assert (t.first_epoch_time_s, t.epoch_times_s, t.step_time_s) == (9.0, [2.0, 2.0, 2.0], 2.0 / 128)
+assert (t.short_epoch_steps, t.seed_total_time_s, t.fixed_time_per_epoch_s) == (32, 1.5, 0.0)
+assert t.samples_per_s == 128 * 32 / 2.0
+t = summarise([9.0, 1.1, 1.0, 0.9], [0.4, 0.4, 0.4], s, 40)
+assert (t.short_epoch_steps, t.seed_total_time_s) == (5, None)
+assert abs(t.fixed_time_per_epoch_s - (0.4 - 5 * 0.6 / 35)) < 1e-12
+assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 32).seed_total_time_s == 3.0
+assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 33).seed_total_time_s is None
+
+assert [short_epoch_steps(s, n) for n in (1, 7, 8, 32, 63, 64)] == [None, None, 1, 4, 7, 32]
+assert short_epoch_steps(replace(s, steps_per_execution=10), 640) == 80
+
+built = types.SimpleNamespace(samples=lambda count, seed: (np.arange(count), np.arange(count)))
+batches = make_batches(built, replace(s, samples=10, batch_size=4), 100)
+assert [b[0].tolist() for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
+
+asked = []
+assert abs(step_time_by_doubling(lambda n: asked.append(n) or 0.01 * n, enough_s=0.15) - 0.01) < 1e-9
+assert asked[0] == 1 and asked[-1] >= 15
+
+events = []
+plug = types.SimpleNamespace(barrier=lambda model: events.append("barrier"))
+clock = EpochClock(plug, at_once, clock=lambda: events.append("clock") or float(len(events)))
+clock.on_epoch_begin(0); events.append("steps"); clock.on_epoch_end(0, {"loss": float("nan"), "accuracy": 0.5})
+assert events == ["barrier", "clock", "steps", "barrier", "clock"], events
+assert clock.log.logs == [{"loss": None, "accuracy": 0.5}] and clock.log.times_s == [3.0]
+hooks = [n for n in EpochClock.__dict__ if "batch" in n]
+assert not hooks, hooks
+
+from keras_matrix.runner.cell.measured_epochs import Compiling
+counts, breaks = iter([4, 7, None, 2, None, None]), iter([1, 1, None, 5, None, None])
+plug = types.SimpleNamespace(compilations=lambda: next(counts), graph_breaks=lambda: next(breaks))
+for expected in ((3, 0), (2, 5), (None, None)):
+    compiling = Compiling(plug)
+    compiling.begin(); compiling.end()
+    assert (compiling.count, compiling.graph_breaks) == expected
+
+from keras_matrix.runner.cell.measured_epochs import Allocated
+held = iter([10, None, 12])
+allocated = Allocated(types.SimpleNamespace(device_memory_bytes=lambda: next(held)))
+for _ in range(3):
+    allocated.note()
+assert allocated.sizes_bytes == [10, 12]
+for is_reset, peak, span in ((True, 7, "measured_epochs"), (False, 9, "process"), (None, None, None)):
+    seen = []
+    plug = types.SimpleNamespace(
+        reset_peak_device_memory=lambda: (seen.append("reset"), is_reset)[1],
+        device_memory_bytes=lambda: (seen.append("size"), peak)[1],
+        peak_device_memory_bytes=lambda: (seen.append("peak"), peak)[1],
+    )
+    allocated = Allocated(plug)
+    allocated.begin(); allocated.note(); allocated.end()
+    assert seen == ["reset", "size", "size", "peak"], seen
+    assert (allocated.peak_bytes, allocated.peak_span) == (peak, span)
+
+import gc, weakref
+from keras_matrix.runner.cell.measured_epochs import Kept
+seen = []
+plug = types.SimpleNamespace(
+    compilations=lambda: seen.append("count"), graph_breaks=lambda: None, device_memory_bytes=lambda: None,
+    reset_peak_device_memory=lambda: None,
+)
+turns = types.SimpleNamespace(rest=lambda: seen.append("rest"))
+stretch = Kept(turns, Compiling(plug), Allocated(plug)).stretch(replace(s, epochs=4, discard=2), 3)
+class Ring: pass
+gc.collect(); gc.disable()  # so that nothing but what is tested collects
+ring = Ring(); ring.itself = ring; gone = weakref.ref(ring); del ring
+stretch.before(0); stretch.before(1)
+assert (gc.get_freeze_count(), seen) == (0, []) and gone() is not None
+stretch.before(2)
+held = gc.get_freeze_count()
+assert gone() is None and held > 10_000 and len(gc.get_objects()) < held / 100, (held, len(gc.get_objects()))
+assert seen == ["count", "rest"]
+stretch.before(3)
+assert gc.get_freeze_count() <= held and seen == ["count", "rest", "rest"]
+gc.unfreeze(); gc.enable()
+
+calls = []
+model = types.SimpleNamespace(predict_on_batch=lambda x: calls.append(x) or np.zeros((5, 2)))
+log = predict_epochs(model, [("a",), ("b",)], Stretch(steps=3, epochs=2, discard=1))
+assert calls == ["a", "b", "a", "b", "a", "b"] and len(log.call_times_s) == 3 and len(log.epoch_times_s) == 2
+assert log.rows == [15, 15]
+"""
+QUIET_STEP = """
+import keras, numpy as np, time
+from keras_matrix.runner.cell import backends
+from keras_matrix.runner.cell.loop import Stretch, fit_epochs
+plug = backends.load("jax")
+class Quiet(keras.Sequential):
+    def train_step(self, state, data):
+        logs, state = super().train_step(state, data)
+        return {}, state
+model = Quiet([keras.Input((1024,)), *[keras.layers.Dense(1024) for _ in range(6)]])
+model.compile(optimizer="sgd", loss="mse")
+x = np.ones((256, 1024), "float32")
+source = plug.endless([plug.resident((x, x))])
+fit_epochs(model, source, plug, Stretch(2, 1))
+began = time.perf_counter()
+log = fit_epochs(model, source, plug, Stretch(20, 2))
+whole = time.perf_counter() - began
+assert sum(log.times_s) > 0.8 * whole, (log.times_s, whole)
+"""
+
+
+def passes(script: str) -> None:
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_the_figures_follow_from_the_epochs_and_every_epoch_starts_and_ends_idle() -> None:
+    passes(FIGURES)
+
+
+def test_a_jax_step_without_a_metric_is_still_timed_to_its_end() -> None:
+    """Its epoch returns before the device is done; without the barrier it reads many times too fast."""
+    passes(QUIET_STEP)

@@ -1,0 +1,237 @@
+"""Whatever a workload does, its record says the truth: real processes, on each backend."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.measure.judge import judge
+from keras_matrix.runner.measure.record_builder import build_record, read_result
+from keras_matrix.runner.measure.scheduler import utc_now
+from tests.conftest import MACHINE, make_settings
+
+pytestmark = pytest.mark.process
+ROOT = str(Path(__file__).parents[3])
+STEPS, EPOCHS, BATCH = 4, 3, 8
+BACKENDS = ("tensorflow", "jax", "torch")
+MISMATCH = Status.WORK_MISMATCH
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[ProcessExecutor]:
+    """One executor, whose server of each backend forks every cell of this module."""
+    made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
+    yield made
+    made.close()
+
+
+def measured(executor: ProcessExecutor, tmp_path: Path, workload: str, **changes: Any) -> Record:
+    """Return the record of one process of a workload, four steps an epoch unless changed."""
+    changes = {"samples": 32, "batch_size": BATCH, "steps_per_epoch": STEPS, "epochs": EPOCHS} | changes
+    settings = make_settings(workload=f"tests.workloads.hostile:{workload}", **changes)
+    steps = settings.steps_per_epoch if isinstance(settings.steps_per_epoch, int) else STEPS
+    folder = tmp_path / uuid.uuid4().hex
+    folder.mkdir()
+    job = Job(uuid.uuid4().hex, cell_id(settings), 1, 0, settings, steps, str(folder), [ROOT], None, None)
+    outcome = executor.start(job, 120.0).finish()
+    result, problem = read_result(job)
+    verdict = judge(job, outcome, result, problem)
+    return build_record(job, outcome, (result, problem, verdict), ("20260101T000000Z-abcdef", MACHINE, utc_now()))
+
+
+def rules(record: Record) -> set[str]:
+    """Return the rules that fired, less what a busy machine and short epochs set off."""
+    ignored = {"short_epoch", "busy", "steal", "still_warming_up"}
+    return {warning.partition(":")[0] for warning in record.warnings} - ignored
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("workload", "reason"),
+    [
+        ("one_step", "the optimizer counted 1 of 4 updates in epoch 1"),
+        ("half_the_steps", "the optimizer counted 2 of 4 updates in epoch 1"),
+        ("no_steps", ""),
+        ("no_steps_but_counted", ""),
+        ("no_callbacks", "fit was asked for 1 epochs and ended 0"),
+        ("all_in_the_first_epoch", "the optimizer counted 0 of 4 updates in epoch 2"),
+        ("source_that_ends", "the optimizer counted 2 of 4 updates in epoch 3"),
+        ("outside_the_clock", "the optimizer counted 0 of 1 updates in epoch 1, and 1 outside the epochs' clock"),
+        ("same_batch", "the epochs: 1 of 12 batches were drawn from the feed"),
+        ("quarter_of_each_batch", "the loss was taken over 2 samples in epoch 1, not over 8 (1 steps of 8)"),
+        ("quarter_in_the_step", "the loss was taken over 2 samples in epoch 1, not over 8 (1 steps of 8)"),
+        ("patched_keras", "the optimizer counted 1 of 4 updates in epoch 1"),
+        ("no_update", "none of 4 trainable weights changed in the epochs: nothing was trained"),
+        ("all_frozen", "the model has no trainable weight: there is nothing to train; set phase: predict"),
+        ("replaced_optimizer", "the model has another optimizer after fit than before"),
+    ],
+)
+def test_work_that_was_not_done_is_a_work_mismatch(
+    executor: ProcessExecutor, tmp_path: Path, workload: str, reason: str, backend: str
+) -> None:
+    record = measured(executor, tmp_path, workload, backend=backend)
+    assert (record.status, reason in (record.reason or "")) == (MISMATCH, True), (record.status, record.reason)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("workload", "fired", "changes"),
+    [
+        ("honest", set(), {}),
+        ("honest", set(), {"feed": "host_fed"}),
+        ("accumulating", set(), {}),
+        ("accumulating", set(), {"precision": "bfloat16", "steps_per_epoch": 300}),
+        ("slow_clock", set(), {}),
+        ("preset_functions", set(), {}),
+        ("preset_functions", set(), {"phase": "predict"}),
+        ("own_metrics", set(), {}),
+        ("several_rows", set(), {"phase": "predict"}),
+        ("forking", set(), {}),
+        ("own_step", {"work_not_counted"}, {}),
+        ("two_updates", {"updates_per_step"}, {}),
+        ("gradient_of_the_last_layer", {"weights_unchanged"}, {}),
+        ("eager", {"own_options"}, {}),
+        ("honest", set(), {"phase": "predict"}),
+        ("predicts_from_memory", {"work_not_counted"}, {"phase": "predict"}),
+    ],
+)
+def test_unusual_but_whole_work_is_measured_with_its_caveats(
+    executor: ProcessExecutor, tmp_path: Path, workload: str, fired: set[str], changes: dict[str, Any], backend: str
+) -> None:
+    record = measured(executor, tmp_path, workload, backend=backend, **changes)
+    assert record.status in (Status.OK, Status.UNSTABLE), (record.status, record.reason, record.evidence.output_tail)
+    assert rules(record) == fired, record.warnings
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_fewer_predictions_than_asked_are_a_work_mismatch(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    record = measured(executor, tmp_path, "predicts_a_quarter", backend=backend, phase="predict")
+    assert record.status is MISMATCH
+    assert "1 predict calls on 8 samples each returned 2 rows in epoch 1, not 8" in (record.reason or "")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_forged_result_of_epochs_that_the_runner_did_not_see_is_refused(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    record = measured(executor, tmp_path, "forged_result", backend=backend)
+    expected = "bad_result: it reports 2 kept epochs, of which the runner saw 0"
+    assert (record.status, record.reason) == (Status.ERROR, expected)
+    other = measured(executor, tmp_path, "forged_result_of_another", backend=backend)
+    assert (other.status, (other.reason or "").partition(":")[0]) == (Status.ERROR, "bad_result")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_model_without_an_optimizer_is_an_error_that_says_what_to_do(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    record = measured(executor, tmp_path, "without_optimizer", backend=backend)
+    expected = (
+        "ValueError: optimizer: the model is compiled without one, so that fit cannot train it; compile it with an "
+        "optimizer, or set phase: predict"
+    )
+    assert (record.status, record.reason) == (Status.ERROR, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_options_that_ran_are_recorded_and_the_matrix_wins_where_it_sets_them(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    left = measured(executor, tmp_path, "eager", backend=backend)
+    assert left.resolved is not None
+    assert (left.resolved.eager, left.resolved.jit_compile) == (True, False)
+    expected = (
+        "own_options: the workload compiled its model with run_eagerly=True, and so it ran; set eager in the matrix to "
+        "decide it there"
+    )
+    assert [warning for warning in left.warnings if warning.startswith("own_options")] == [expected]
+    decided = measured(executor, tmp_path, "eager", backend=backend, set_by_matrix="eager")
+    assert decided.resolved is not None
+    assert (decided.resolved.eager, decided.resolved.jit_compile) == (False, backend == "jax")
+    assert rules(decided) == set()
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_workload_that_makes_everything_run_eagerly_is_an_error_that_says_what_to_do(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    record = measured(executor, tmp_path, "eager_everywhere", backend=backend)
+    expected = "ValueError: eager: the workload makes every function of the process run eagerly ("
+    assert (record.status, (record.reason or "")[: len(expected)]) == (Status.ERROR, expected)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_compilation_and_steps_per_execution_of_the_workloads_own_are_recorded(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    compiled = measured(executor, tmp_path, "other_jit", backend=backend)
+    assert compiled.resolved is not None
+    assert (compiled.resolved.jit_compile, rules(compiled)) == (backend == "tensorflow", {"own_options"})
+    chunked = measured(executor, tmp_path, "several_steps", backend=backend, steps_per_epoch=10)
+    assert chunked.resolved is not None
+    assert (chunked.resolved.steps_per_execution, chunked.resolved.steps_per_epoch) == (4, 12)
+    assert chunked.status in (Status.OK, Status.UNSTABLE), chunked.reason
+    refused = measured(executor, tmp_path, "several_steps", backend=backend, params={"steps": 32})
+    expected = "ValueError: steps_per_execution: the workload compiles with 32, more than steps_per_epoch, 4; set"
+    assert (refused.status, (refused.reason or "")[: len(expected)]) == (Status.ERROR, expected)
+
+
+def test_several_steps_per_execution_are_unsupported_on_pytorch(executor: ProcessExecutor, tmp_path: Path) -> None:
+    record = measured(executor, tmp_path, "several_steps", backend="torch")
+    expected = "steps_per_execution: Keras on PyTorch runs one step at a time, got 4"
+    assert (record.status, record.reason) == (Status.UNSUPPORTED, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_samples_that_a_workload_brings_are_counted_and_make_one_pass(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    changes = {"samples": 1000, "batch_size": 32, "steps_per_epoch": "seed", "backend": backend}
+    own = measured(executor, tmp_path, "few_samples", **changes)
+    assert own.resolved is not None
+    assert (own.resolved.samples, own.resolved.steps_per_epoch, own.resolved.seed_steps_per_epoch) == (300, 10, 10)
+    asked = measured(executor, tmp_path, "few_samples", set_by_matrix="samples", **changes)
+    assert asked.resolved is not None
+    assert (asked.resolved.samples, asked.resolved.seed_steps_per_epoch, rules(asked)) == (
+        1000,
+        32,
+        {"samples_repeated"},
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_steps_that_loss_scaling_skips_are_a_caveat(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
+    record = measured(
+        executor, tmp_path, "overflowing", backend=backend, precision="mixed_float16", epochs=6, discard=5
+    )
+    assert record.work is not None
+    assert (record.status, rules(record)) == (Status.OK, {"loss_scaling"}), (record.reason, record.work)
+    assert 0 < (record.work.skipped_updates or 0) < 6 * STEPS
+
+
+@pytest.mark.parametrize(
+    ("backend", "status"), [("tensorflow", Status.ERROR), ("jax", MISMATCH), ("torch", Status.ERROR)]
+)
+def test_a_model_without_any_gradient_is_never_measured(
+    executor: ProcessExecutor, tmp_path: Path, backend: str, status: Status
+) -> None:
+    record = measured(executor, tmp_path, "no_gradient", backend=backend)
+    assert record.status is status, record.reason  # TensorFlow and PyTorch refuse it themselves
+    if backend == "jax":
+        assert record.reason == "none of 4 trainable weights changed in the epochs: nothing was trained"
+
+
+def test_a_weight_on_another_device_is_a_device_mismatch(executor: ProcessExecutor, tmp_path: Path) -> None:
+    record = measured(executor, tmp_path, "weight_elsewhere", backend="torch")
+    expected = "device: cpu was asked for, but the model's weights are on meta: the workload put them there"
+    assert (record.status, record.reason) == (Status.DEVICE_MISMATCH, expected)

@@ -1,0 +1,102 @@
+"""What a record says of the environment of a cell, and of TF32 where only the backend's settings are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.fc.spec import Place, expected_shapes, task_of, traffic_per_step
+from keras_matrix.records.host import inherited_environment
+from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Memory, Times
+from keras_matrix.runner.cell import fc
+from keras_matrix.runner.cell.backends import CompileEvents
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.measure import resolved_of
+from tests.conftest import make_settings
+
+
+def plug(**changes: Any) -> Any:
+    """Return a backend on a GPU of compute capability 8.0 that allows TF32."""
+    answers: dict[str, Any] = {"tf32": True, "compute_capability": (8, 0), "intra_op_threads": None} | changes
+    return SimpleNamespace(**{name: lambda answer=answer: answer for name, answer in answers.items()})
+
+
+def test_a_record_has_the_variables_that_may_change_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/cudnn")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    found = resolved_of(make_settings(), plug(), ("fresh", 3)).inherited
+    assert found == inherited_environment.recorded({"LD_LIBRARY_PATH": "/opt/cudnn"})
+    assert len(found) == 1
+
+
+TASK = {"mode": "fc_data", "workers": 1, "level": 1, "weight_size": 8}
+SETTINGS = make_settings(workload="fc", device="gpu", params=TASK, batch_size=4)
+
+
+def fc_result(monkeypatch: pytest.MonkeyPatch, folder: Path, process: int | None = None, **answers: Any) -> CellResult:
+    """Return the result of an FC cell whose worker, in this process or another, and backend are fakes."""
+    task = task_of(SETTINGS)
+    crew = SimpleNamespace(
+        places=lambda: [Place(0, "cuda:0", *expected_shapes(task, 0), process=process)],
+        traffic=lambda: traffic_per_step(task),
+        peaks_bytes=lambda: [0],
+        device_peaks_bytes=list,
+        close=lambda: None,
+    )
+    fake = plug(compile_events=CompileEvents(), versions={}, **answers)
+    fake.configure = lambda settings, cache: None
+    monkeypatch.setattr(fc.backends, "load", lambda backend: fake)
+    stubs: dict[str, Any] = {
+        "Turns": None,
+        "reserve": None,
+        "assemble": crew,
+        "_proved": DeviceProof("gpu", "cuda:0", 1),
+        "_trained": (Times(), Learning(), 3),
+        "_held": Memory(),
+        "_communication": None,
+    }
+    for name, answer in stubs.items():
+        monkeypatch.setattr(fc, name, lambda *asked, answer=answer: answer)
+    return fc.measure_fc(Job("n", "c", 0, 0, SETTINGS, 3, str(folder), [], None, None), 0.0, "fresh")
+
+
+@pytest.mark.parametrize(
+    ("capability", "allowed", "expected"),
+    [((7, 5), True, False), ((8, 0), True, True), ((9, 0), False, False), (None, True, True), (None, None, None)],
+)
+def test_fc_on_a_gpu_older_than_tf32_uses_none_whatever_the_settings_allow(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capability: tuple[int, int] | None,
+    allowed: bool | None,
+    expected: bool | None,
+) -> None:
+    result = fc_result(monkeypatch, tmp_path, compute_capability=capability, tf32=allowed)
+    assert result.resolved is not None
+    assert result.resolved.tf32 is expected
+
+
+def test_the_gpu_is_not_asked_from_a_process_that_leaves_it_to_its_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PyTorch initialises CUDA for an answer, which takes memory of the worker's GPU."""
+    result = fc_result(monkeypatch, tmp_path, process=1, compute_capability=(7, 5))
+    assert result.resolved is not None
+    assert result.resolved.tf32 is True
+
+
+@pytest.mark.parametrize(("files", "expected"), [((), "empty"), (("index",), "filled")])
+def test_a_record_of_fc_has_the_state_of_the_cuda_cache_as_its_process_began(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: tuple[str, ...], expected: str
+) -> None:
+    cache = tmp_path / "cuda-cache"
+    cache.mkdir()
+    for name in files:
+        (cache / name).touch()
+    monkeypatch.setenv(inherited_environment.CUDA_CACHE, str(cache))
+    resolved = fc_result(monkeypatch, tmp_path).resolved
+    assert resolved is not None
+    assert resolved.cuda_cache == expected

@@ -1,0 +1,50 @@
+"""How many batches a cell's process holds: those of its epochs or, in a try of a batch size, of a pass."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_matrix.runner.cell.loop import EpochLog, Stretch
+from keras_matrix.runner.cell.phases import Predicting, Training
+
+pytestmark = pytest.mark.process  # imports Keras
+
+
+class Unfitted(Training):
+    """Training without an epoch of `fit`."""
+
+    def _fit(self, name: str, feeder: Any, stretch: Stretch) -> EpochLog:
+        return EpochLog([1.0] * stretch.epochs, [{"loss": 1.0}] * stretch.epochs)
+
+
+def batches_held(phase: str, steps_held: int, samples: int = 64) -> int:
+    """Return how many batches of 8 are on the device in the epochs of 2 steps."""
+    settings: Any = SimpleNamespace(
+        samples=samples, batch_size=8, seed=0, feed="device_resident", phase=phase, steps_per_execution=1,
+        epochs=2, discard=1, backend="jax",
+    )  # fmt: skip
+    held: list[int] = []
+    model = SimpleNamespace(predict_on_batch=lambda x: x, trainable_variables=[], optimizer=None)
+    plug: Any = SimpleNamespace(feeder=lambda batches: held.append(len(batches)), resident=lambda batch: batch)
+    built: Any = SimpleNamespace(model=model, samples=lambda count, seed: (np.ones((count, 1)), np.ones((count, 1))))
+    kept: Any = SimpleNamespace(turns=None, stretch=lambda settings, steps: Stretch(steps, 2, 1), end=lambda: None)
+    job: Any = SimpleNamespace(settings=settings, steps=2, steps_held=steps_held, repeat=1)
+    first: Any = [(np.ones((8, 1)), np.ones((8, 1)))]
+    if phase == "fit":
+        Unfitted(built, plug, job, kept).run(first)
+        return held[-1]
+    predicting = Predicting(built, plug, job, kept)
+    predicting.run(first)
+    return len(predicting._fed)
+
+
+@pytest.mark.parametrize("phase", ["fit", "predict"])
+@pytest.mark.parametrize(("steps_held", "expected"), [(0, 2), (5, 5), (10_000_000, 8)])
+def test_a_process_holds_the_batches_that_are_asked_for_up_to_one_pass(
+    phase: str, steps_held: int, expected: int
+) -> None:
+    assert expected == batches_held(phase, steps_held)

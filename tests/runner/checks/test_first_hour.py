@@ -1,0 +1,296 @@
+"""`runner first-hour`: its judgements of sound and of broken figures, its report, and one run on the CPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_matrix.analysis.hardware.datasheet import datasheet
+from keras_matrix.records.instruments.first_hour import ProbeAnswer
+from keras_matrix.records.instruments.peaks import Gemm, Stream, Timed
+from keras_matrix.records.schema import DeviceProof
+from keras_matrix.records.traces.names import copy_of
+from keras_matrix.records.traces.neutral import Kind, Span, Track
+from keras_matrix.runner.checks.first_hour import judgements, report
+from keras_matrix.runner.checks.first_hour.checks import copies_to_device, share_in_steps
+from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step
+from keras_matrix.runner.cli.machine.first_hour import _run_all
+from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.errors import Interrupted
+
+OK, FAILED, NOT_RUN = Outcome.OK, Outcome.FAILED, Outcome.NOT_RUN
+ANSWER = ProbeAnswer(
+    DeviceProof("gpu", "gpu:0", 1), {}, called_s=0.01, waited_s=0.5, read_s=0.001,
+    errors={"matmul": 3e-4, "convolution": 3e-4, "rnn": 4e-7},
+)  # fmt: skip
+RECORDED = {"matmul": True, "convolution": True, "rnn": False}
+TERA = 1e12
+MIB = 1 << 20
+
+
+def gemm(precision: str, rate: float) -> Gemm:
+    return Gemm("jax", "gpu", precision, 1, 8192, Timed([rate], 1))
+
+
+def stream(rate: float) -> Stream:
+    return Stream("jax", "gpu", "triad", 1, 1 << 30, Timed([rate], 1))
+
+
+@pytest.mark.parametrize(
+    ("judged", "expected"),
+    [
+        (lambda: judgements.doubled(0.5, 1.0), OK),
+        (lambda: judgements.doubled(0.5, 0.6), FAILED),  # the second epoch's work was not waited for
+        (lambda: judgements.synchronised(ANSWER, "gpu"), OK),
+        (lambda: judgements.synchronised(replace(ANSWER, waited_s=0.011, read_s=0.49), "gpu"), FAILED),
+        (lambda: judgements.synchronised(replace(ANSWER, called_s=0.49), "gpu"), FAILED),
+        (lambda: judgements.synchronised(replace(ANSWER, called_s=0.49), "cpu"), NOT_RUN),
+        (lambda: judgements.traced(0.0095, 0.01, "gpu"), OK),
+        (lambda: judgements.traced(0.0005, 0.01, "gpu"), FAILED),  # kernels missing from the trace
+        (lambda: judgements.traced(0.02, 0.01, "gpu"), FAILED),  # launches counted as work, too
+        (lambda: judgements.resident([("MemcpyH2D", 4)], 32 * MIB), OK),
+        (lambda: judgements.resident([], 32 * MIB), OK),
+        (lambda: judgements.resident([("MemcpyH2D", 32 * MIB)] * 5, 32 * MIB), FAILED),
+        (lambda: judgements.resident([("MemcpyH2D", None)], 32 * MIB), FAILED),
+        (lambda: judgements.precise(ANSWER.errors, RECORDED, "gpu"), OK),
+        (lambda: judgements.precise(ANSWER.errors, RECORDED | {"rnn": True}, "gpu"), FAILED),
+        (lambda: judgements.precise(ANSWER.errors, RECORDED | {"matmul": False}, "gpu"), FAILED),
+        (lambda: judgements.precise(ANSWER.errors, {}, "gpu"), FAILED),
+        (lambda: judgements.precise(dict.fromkeys(ANSWER.errors, 4e-7), {}, "cpu"), OK),
+        (lambda: judgements.allocated(512 * MIB, 520 * MIB, {"device": 40_000 * MIB, "process": None}), OK),
+        (lambda: judgements.allocated(512 * MIB, 100 * MIB, {}), FAILED),
+        (lambda: judgements.allocated(512 * MIB, 2000 * MIB, {}), FAILED),
+        (lambda: judgements.allocated(512 * MIB, None, {"device": 40_000 * MIB}), FAILED),
+        (lambda: judgements.allocated(512 * MIB, 512 * MIB, {"device": 100 * MIB}), FAILED),
+        (lambda: judgements.clocks_held([1410 * 10**6] * 4), OK),
+        (lambda: judgements.clocks_held([1410 * 10**6, 1980 * 10**6]), FAILED),
+        (lambda: judgements.clocks_held([None, None]), FAILED),
+        (lambda: judgements.energy_agrees([300.0, 310.0], [1.0, 1.0], 300.0), OK),
+        (lambda: judgements.energy_agrees([300.0, 310.0], [1.0, 1.0], 90.0), FAILED),
+        (lambda: judgements.energy_agrees([None], [1.0], 90.0), FAILED),
+        (lambda: judgements.energy_agrees([300.0], [1.0], None), FAILED),
+        (lambda: judgements.ended_with("oom_device", "oom_device", "out of memory"), OK),
+        (lambda: judgements.ended_with("crash", "oom_device", "killed"), FAILED),
+    ],
+)
+def test_sound_figures_are_accepted_and_broken_ones_fail(judged: Callable[[], Found], expected: Outcome) -> None:
+    assert judged().outcome is expected, judged().summary
+
+
+@pytest.mark.parametrize(
+    ("gemms", "streams", "expected"),
+    [
+        ([gemm("float32", 15 * TERA), gemm("bfloat16", 280 * TERA)], [stream(1.4 * TERA)], OK),
+        ([gemm("float32", 150 * TERA)], [stream(1.4 * TERA)], FAILED),  # TF32 timed as float32
+        ([gemm("float32", 15 * TERA)], [stream(9 * TERA)], FAILED),  # arrays that fit a cache
+        ([gemm("float32", 2 * TERA)], [], FAILED),
+        ([], [], FAILED),
+    ],
+)
+def test_peaks_are_judged_against_the_data_sheet(gemms: list[Gemm], streams: list[Stream], expected: Outcome) -> None:
+    sheet = datasheet("NVIDIA A100-SXM4-40GB")
+    assert sheet is not None
+    assert judgements.against_datasheet(gemms, streams, sheet).outcome is expected
+
+
+def test_a_device_without_a_data_sheet_is_not_judged_but_its_peaks_are_reported() -> None:
+    found = judgements.against_datasheet([gemm("float32", 2.5 * TERA)], [stream(0.5 * TERA)], None)
+    assert found.outcome is NOT_RUN
+    assert "float32 2.5 TFLOP/s, memory 0.5 TB/s" in found.summary
+
+
+def test_the_limit_of_errors_lies_between_float32_and_tf32() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 256, 256)).astype("float32")
+    exact = a.astype("float64") @ b.astype("float64")
+
+    def error(found: np.ndarray) -> float:
+        return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+
+    def tf32(values: np.ndarray) -> np.ndarray:
+        """Round to the 10 bits of mantissa that TF32 keeps of float32's 23."""
+        bits = values.view("uint32") + np.uint32(1 << 12)
+        return (bits & np.uint32(0xFFFFE000)).view("float32")
+
+    assert error(a @ b) < judgements.TF32_ERROR / 10
+    assert error(tf32(a) @ tf32(b)) > judgements.TF32_ERROR * 5
+
+
+def test_copies_of_batches_to_the_device_within_steps_count() -> None:
+    track = Track(0, Kind.COPY)
+    spans = [
+        Span(track, "MemcpyH2D", copy_of("MemcpyH2D") or "", 0, 9, step=1, size_bytes=4096),
+        Span(track, "Memcpy HtoD (Pinned -> Device)", copy_of("Memcpy HtoD (Pinned -> Device)") or "", 9, 9, step=2),
+        Span(track, "MemcpyH2D", copy_of("MemcpyH2D") or "", 0, 9, size_bytes=1 << 30),  # before the first step
+        Span(track, "MemcpyD2H", copy_of("MemcpyD2H") or "", 0, 9, step=1, size_bytes=4),
+        Span(Track(0, Kind.COMPUTE), "gemm", "MatMul", 0, 9, step=1),
+    ]
+    found = list(copies_to_device(spans))
+    assert found == [("MemcpyH2D", 4096), ("Memcpy HtoD (Pinned -> Device)", None)]
+
+
+def step(outcome: Outcome, *, essential: bool = False) -> Step:
+    return Step(str(outcome), "something", lambda: Found(outcome, "found"), essential)
+
+
+def run_all(*steps: Step) -> list[Done]:
+    done: list[Done] = []
+    _run_all(iter(steps), done)
+    return done
+
+
+def test_an_interruption_ends_the_steps_and_keeps_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> Found:
+        raise Interrupted("stopped by SIGINT")
+
+    done: list[Done] = []
+    with pytest.raises(Interrupted):
+        _run_all(iter([step(OK), Step("two", "something", interrupted), step(OK)]), done)
+    assert [one.found.outcome for one in done] == [OK]
+    assert "two ... interrupted" in capsys.readouterr().out
+
+
+def test_a_trace_whose_operations_have_no_step_says_nothing_of_copies() -> None:
+    track = Track(0, Kind.COMPUTE)
+    assert share_in_steps([]) == 0
+    assert share_in_steps([Span(track, "gemm", "MatMul", 0, 9), Span(track, "gemm", "MatMul", 9, 9, step=1)]) == 0.5
+
+
+def test_no_step_follows_an_essential_one_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(run_all(step(OK, essential=True), step(FAILED), step(OK))) == 3
+    assert len(run_all(step(FAILED, essential=True), step(OK))) == 1
+    assert "failed, 0.0 s: found" in capsys.readouterr().out
+
+
+def test_a_step_that_raises_has_failed_and_the_next_one_runs() -> None:
+    def broken() -> Found:
+        raise ZeroDivisionError("x")
+
+    done = run_all(Step("one", "something", broken), step(OK))
+    assert [one.found.outcome for one in done] == [FAILED, OK]
+    assert done[0].found.summary == "ZeroDivisionError: x"
+
+
+def made(name: str, outcome: Outcome, **about: str) -> report.Report:
+    return report.Report("a GPU", about, [Done(name, "something", Found(outcome, "a | b", ("more",), {"x": 1}), 1.5)])
+
+
+def test_reports_of_several_backends_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, outcome in (("jax", OK), ("torch", FAILED), ("tensorflow", NOT_RUN)):
+        found = made(name, outcome, driver="580", versions=f"{name} 1")
+        (tmp_path / f"{name}.json").write_text(found.json())
+    files = [str(tmp_path / f"{name}.json") for name in ("jax", "torch", "tensorflow")]
+    code = main(["first-hour", "--merge", *files, "--report", str(tmp_path / "all.md")])
+    text = (tmp_path / "all.md").read_text()
+    assert code == 1  # one of them failed
+    assert text.startswith("# A first hour on a GPU: 1 of 2 steps as expected, 1 could not run\n")
+    assert "| driver | 580 |" in text
+    assert "| versions | jax 1 |" in text
+    assert "| versions (torch) | torch 1 |" in text
+    assert "| jax | ok | 1.5 s | something | a \\| b |" in text
+    assert "- jax: more" in text
+    assert report.read(json.loads((tmp_path / "all.json").read_text())).title == text.splitlines()[0].removeprefix("# ")
+
+
+class NoBackends:
+    """A probe on a machine without a backend."""
+
+    def missing(self, backend: str) -> str | None:
+        return f"backend_not_installed: {backend}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--backend", "mxnet"], "--backend: must be one of tensorflow, jax, torch, got 'mxnet'"),
+        (["--backend", "jax"], "--backend: jax: backend_not_installed: jax"),
+        ([], "--backend: no backend is installed here"),
+        (["--report", "x.json"], "--report: must be a file such as report.md, got x.json"),
+        (["--report", "nowhere/x.md"], "--report: must be a file in a folder that is there, got nowhere/x.md"),
+        (["--report", "x.txt"], "--report: must be a file such as report.md, got x.txt"),
+        (["--merge", "missing.json"], "--merge: missing.json: No such file or directory"),
+        (["--merge", "other.json", "--only", "x"], "--merge: takes whole reports; leave out --only and --backend"),
+        (["--merge", "other.json"], "--merge: other.json: must be a JSON report of this command"),
+    ],
+)
+def test_bad_input_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    expected: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("other.json").write_text('{"version": 1}')
+    probe = NoBackends()
+    assert main(["first-hour", *arguments], Seams(probe=probe)) == 2  # type: ignore[arg-type]
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("", "CUDA_VISIBLE_DEVICES is '': no GPU is visible"),
+        ("0,0", "CUDA_VISIBLE_DEVICES is '0,0': 0 is listed twice"),
+    ],
+)
+def test_without_a_visible_gpu_the_checks_of_a_gpu_end_with_one_message(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    visible: str,
+    expected: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    probe: Any = SimpleNamespace(missing=lambda backend: None)
+    assert main(["first-hour", "--device", "gpu"], Seams(probe=probe)) == 2
+    assert expected in capsys.readouterr().err
+    assert not Path("results/first-hour.md").exists()
+
+
+class JaxAlone(NoBackends):
+    """A probe on a machine with JAX."""
+
+    def missing(self, backend: str) -> str | None:
+        return None if backend == "jax" else super().missing(backend)
+
+
+@pytest.mark.parametrize("device", ["gpu", "tpu"])
+def test_without_the_device_the_command_says_so_once_and_checks_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("keras_matrix.runner.host.gpus.state.DRIVER_FILES", ())
+    monkeypatch.setattr("keras_matrix.runner.checks.preflight.facts.TPU_FILES", (), raising=False)
+    code = main(["first-hour", f"--device={device}"], Seams(probe=JaxAlone()))  # type: ignore[arg-type]
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (3, "")
+    assert len(printed.err.strip().splitlines()) == 1
+    assert device in printed.err
+
+
+@pytest.mark.process
+def test_the_checks_that_apply_to_a_cpu_pass_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    only = [f"--only={name}" for name in ("small", "barrier", "precision", "allocation", "peaks", "missing")]
+    path = tmp_path / "hour.md"
+    code = main(["first-hour", "--backend=jax", "--device=cpu", f"--report={path}", *only])
+    assert code == 0, capsys.readouterr().out
+    found = report.read(json.loads(path.with_suffix(".json").read_text()))
+    outcomes = {one.name: one.found for one in found.done}
+    assert outcomes["jax: a small cell"].summary.partition(" on ")[2].startswith("cpu:0")
+    assert outcomes["jax: a known allocation"].outcome is OK
+    assert max(outcomes["jax: precision"].figures["errors"].values()) < judgements.TF32_ERROR
+    assert outcomes["jax: peaks"].outcome is NOT_RUN
+    assert outcomes["jax: a missing device"].figures["status"] == "device_mismatch"
+    barrier = outcomes["jax: the barrier"].figures
+    assert all(math.isfinite(barrier[name]) for name in ("called_s", "waited_s", "read_s"))

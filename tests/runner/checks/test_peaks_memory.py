@@ -1,0 +1,42 @@
+"""What PyTorch reports of a GPU's memory, which decides the size of the arrays that its memory rate is timed over."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
+from keras_matrix.runner.checks.peaks import probe_settings
+
+MODULE = Path(__file__).parents[3] / "runner/cell/peaks/torch.py"
+FREE_BYTES, TOTAL_BYTES, L2_BYTES = 70 << 30, 79 << 30, 50 << 20
+NO_PLUG: Any = SimpleNamespace(wait=None)
+
+
+def memory_with(monkeypatch: pytest.MonkeyPatch, device: str) -> DeviceMemory:
+    """Return what PyTorch's bench reports on a device; CUDA is a fake with one GPU."""
+    cuda = SimpleNamespace(
+        mem_get_info=lambda: (FREE_BYTES, TOTAL_BYTES),
+        get_device_properties=lambda index: {0: SimpleNamespace(L2_cache_size=L2_BYTES)}[index],
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))  # type: ignore[arg-type]
+    spec = importlib.util.spec_from_file_location("peaks_of_a_fake_torch", MODULE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: DeviceMemory = module.Bench(probe_settings("torch", device), NO_PLUG).memory()
+    return found
+
+
+def test_pytorch_reports_a_gpus_free_memory_and_l2_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory_with(monkeypatch, "gpu") == DeviceMemory(FREE_BYTES, L2_BYTES)
+
+
+def test_pytorch_asks_cuda_nothing_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory_with(monkeypatch, "cpu") == DeviceMemory()

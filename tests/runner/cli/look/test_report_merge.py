@@ -1,0 +1,481 @@
+"""`runner report --merge`: the runs of three services in one table and one page."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from keras_matrix.analysis.comparison.context import ShownTrace
+from keras_matrix.records.schema import Container, Record, Status, Times
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.cli.look.merge import commands, table
+from keras_matrix.runner.cli.look.stored import findings_of
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.cli.render.findings import few_repeats
+from tests.conftest import MACHINE, make_settings
+from tests.sessions import began, noisy, processes, run_name, store_session
+
+STEP_TIME_S = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
+SERVICE = replace(MACHINE, container="docker")
+MATRIX: dict[str, Any] = {"matrix_path": "matrix.yaml", "matrix_text": "version: 1", "command": ["runner"]}
+HOW_TO_ALTERNATE = "runner --matrix matrix.yaml --executor docker"
+
+
+def records(backend: str, level: float = 1.0, **changes: Any) -> list[Record]:
+    """A service's records: two works, five processes each, with what a table shows of them."""
+    changes = {"versions": {"keras": "3.15.1", backend: "1"}, "machine": SERVICE, **changes}
+    count = changes.pop("count", 5)
+    return [
+        replace(one, times=replace(one.times, samples_per_s=32 / one.times.step_time_s, first_epoch_time_s=1.25))
+        for workload in ("gru", "mnist_mlp")
+        for one in processes(
+            STEP_TIME_S[backend] * level,
+            count=count,
+            settings=make_settings(backend=backend, workload=workload),
+            **changes,
+        )
+        if one.times.step_time_s
+    ]
+
+
+def store(root: Path, number: int, some: Sequence[Record], **about: Any) -> str:
+    """Store a finished run."""
+    name = run_name(number)
+    folder = store_session(root, name, some, **{**MATRIX, "started_at": began(name), "planned": len(some), **about})
+    (folder / "finished.json").write_text("{}")
+    return name
+
+
+def services(root: Path, first: int = 0, level: float = 1.0) -> list[str]:
+    """Store the run of each service, one after the other."""
+    return [store(root, first + i, records(backend, level)) for i, backend in enumerate(STEP_TIME_S)]
+
+
+def merge(root: Path, *flags: str) -> int:
+    return main(["report", "--merge", "--results", str(root), *flags])
+
+
+def document(root: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+    assert merge(root, "--json", *flags) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refusal(root: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    assert merge(root, *flags) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_the_figures_of_the_merged_table_are_the_runs_own_to_the_last_digit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = services(tmp_path)
+    merged = {row["title"]: row["cells"] for row in document(tmp_path, capsys)["rows"]}
+    assert list(merged) == ["gru", "mnist_mlp"]
+    for name, backend in zip(names, STEP_TIME_S, strict=True):
+        assert main(["report", "--results", str(tmp_path), "--run", name, "--json"]) == 0
+        own = json.loads(capsys.readouterr().out)
+        assert {row["title"]: row["cells"][backend] for row in own["rows"]} == {
+            title: cells[backend] for title, cells in merged.items()
+        }
+
+
+def test_separate_sessions_have_no_interval_and_the_command_for_one_is_printed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = services(tmp_path)
+    assert merge(tmp_path) == 0
+    printed = capsys.readouterr().out
+    first, *runs = printed.splitlines()[:4]
+    assert first == "merge of 3 runs on one machine, measured in separate sessions, not alternating"
+    assert [line.split()[:2] for line in runs] == [list(pair) for pair in zip(STEP_TIME_S, names, strict=True)]
+    for title in ("gru", "mnist_mlp"):
+        assert f"{title}: separate sessions, not alternating: no interval" in printed
+    assert "fastest:" not in printed
+    assert printed.count(HOW_TO_ALTERNATE) == 1
+    assert f"report: {tmp_path}/merged/report.html" in printed
+
+
+def test_a_history_of_both_cells_gives_intervals_and_a_fastest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for night, level in enumerate(noisy(1.0, 5)):
+        services(tmp_path, 3 * night, level)
+    without = document(tmp_path, capsys)
+    assert {row["fastest"] for row in without["rows"]} == {None}, "four other sessions are too few"
+    services(tmp_path, 15)
+    rows = document(tmp_path, capsys)["rows"]
+    assert {row["fastest"] for row in rows} == {"tensorflow"}
+    assert all(ratio["separate"] and ratio["estimate"]["low"] > 1 for row in rows for ratio in row["ratios"])
+
+
+def test_the_page_lies_in_a_folder_of_its_own_and_no_run_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = services(tmp_path)
+    before = contents(tmp_path)
+    assert merge(tmp_path) == 0
+    after = contents(tmp_path)
+    assert after.keys() - before.keys() == {"merged/report.html"}
+    assert {name: after[name] for name in before} == before
+    page = after["merged/report.html"].decode()
+    assert "Merge of 3 runs" in page
+    assert all(name in page for name in names)
+    assert page.count(HOW_TO_ALTERNATE) == 1
+    assert [run.run_id for run in Results(tmp_path).runs()] == names
+    capsys.readouterr()
+    assert document(tmp_path, capsys, "--out", str(tmp_path / "other.html"))["exit_code"] == 0
+    assert (tmp_path / "other.html").is_file()
+
+
+def test_a_run_of_another_machine_is_named_with_the_command_that_measures_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = store(tmp_path, 0, records("torch", machine=replace(SERVICE, host_id="9a" * 8)))
+    jax = store(tmp_path, 1, records("jax"))
+    assert merge(tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert (
+        f"left out: torch run {elsewhere}: other machine (host 9a9a9a9a against 00000000); "
+        "measure torch on this machine: docker compose run --rm torch-cpu\n"
+    ) in printed
+    assert (
+        "no run of tensorflow is merged; measure tensorflow on this machine: docker compose run --rm tf-cpu\n"
+        in printed
+    )
+    assert f"nothing to merge: {jax} is the only run that fits\n" in printed
+    assert HOW_TO_ALTERNATE not in printed
+
+
+def test_named_runs_that_do_not_fit_are_refused_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [
+        store(tmp_path, 0, records("tensorflow", machine=replace(SERVICE, host_id="9a" * 8))),
+        store(tmp_path, 1, records("jax", versions={"keras": "3.14.0"})),
+        store(tmp_path, 2, records("torch")),
+    ]
+    told = refusal(tmp_path, capsys, *names)
+    assert told == (
+        "runner: report --merge: these runs do not make one table:\n"
+        f"  jax run {names[1]}: other version of Keras (3.14.0 against 3.15.1)\n"
+        f"  tensorflow run {names[0]}: other machine (host 9a9a9a9a against 00000000)\n"
+    )
+    assert not (tmp_path / "merged").exists()
+
+
+def test_each_named_run_is_refused_with_its_own_reason_where_several_share_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = {"versions": {"keras": "3.14.0"}}
+    names = [store(tmp_path, number, records("torch", **older)) for number in range(2)]
+    jax = store(tmp_path, 2, records("jax"))
+    reason = "other version of Keras (3.14.0 against 3.15.1)\n"
+    assert refusal(tmp_path, capsys, jax, *names) == (
+        "runner: report --merge: these runs do not make one table:\n"
+        f"  torch run {names[1]}: {reason}  torch run {names[0]}: {reason}"
+    )
+
+
+def test_a_named_reference_may_have_a_backend_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = store(tmp_path, 0, records("torch"))
+    crashed = [replace(record, status=Status.CRASH, times=Times()) for record in records("torch")]
+    mixed = store(tmp_path, 1, [*records("jax"), *crashed])
+    for flags in ((), ("--run", mixed)):
+        found = document(tmp_path, capsys, *flags)["merge"]
+        assert [run["run_id"] for run in found["runs"]] == [torch, mixed], flags
+        assert found["lines"][0] == f"left out: torch run {mixed}: no cell was measured; used instead: {torch}"
+
+
+def test_many_runs_with_an_injected_fault_are_left_out_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(tmp_path, 0, records("jax"))
+    arms = {"base": {"python": None, "fault": None}, "new": {"python": None, "fault": "slower:1"}}
+    newest = [store(tmp_path, 1 + i, records("jax", 2.0), arms=arms, arm="new") for i in range(5)][-1]
+    assert [one["run_id"] for one in document(tmp_path, capsys)["merge"]["left_out"]] == [newest]
+
+
+def test_exactly_the_named_runs_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = services(tmp_path) + services(tmp_path, 3)
+    found = document(tmp_path, capsys, names[0], names[4])
+    assert [run["run_id"] for run in found["merge"]["runs"]] == [names[0], names[4]]
+    assert found["merge"]["missing"] == ["torch"]
+    told = refusal(tmp_path, capsys, names[0], names[3])
+    assert told.endswith(f"  run {names[0]}: each of its backends is in a newer run that was named\n")
+
+
+def test_a_reference_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = store(tmp_path, 0, [r for r in records("jax") if r.settings.workload == "gru"], matrix_text="small")
+    names = services(tmp_path, 1)
+    found = document(tmp_path, capsys, "--run", small)["merge"]
+    assert [run["run_id"] for run in found["runs"]] == [small]
+    assert {one["run_id"] for one in found["left_out"]} == {names[0], names[2]}
+    assert [run["run_id"] for run in document(tmp_path, capsys)["merge"]["runs"]] == names
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--publish", "site"], "--publish: a site is of all runs; leave out --merge"),
+        (["--run", run_name(0), run_name(1)], "--run: name the runs to merge alone, or the reference alone; got"),
+        ([run_name(9)], "holds no run '20260110T020000Z-000009'"),
+        (["--run", "gone"], "holds no run 'gone'"),
+        (["--out", "nowhere/page.html"], "--out: must be a file in a folder that is there, got nowhere/page.html"),
+    ],
+)
+def test_a_flag_that_cannot_be_used_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
+) -> None:
+    services(tmp_path)
+    assert complaint in refusal(tmp_path, capsys, *flags)
+
+
+def test_runs_are_named_for_a_merge_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = services(tmp_path)
+    assert main(["report", names[0], "--results", str(tmp_path)]) == 2
+    assert f"name one run with --run {names[0]}, or merge several with --merge" in capsys.readouterr().err
+
+
+def test_without_a_run_the_refusal_names_what_measures_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refusal(tmp_path, capsys)
+    assert "holds no run; measure one with: runner --matrix matrix.yaml" in told
+    assert "docker compose run --rm jax-cpu" in told
+
+
+def test_without_a_measured_cell_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = store(tmp_path, 0, [])
+    told = refusal(tmp_path, capsys)
+    assert f"has a measured cell: run {name}: no cell was measured" in told
+    told = refusal(tmp_path, capsys, "--run", name)
+    assert told.endswith(f"  run {name}: no cell was measured\n")
+
+
+def test_damaged_records_and_runs_are_listed_and_the_others_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jax, torch, torn, newer = (
+        store(tmp_path, number, records(backend)) for number, backend in enumerate(("jax", "torch", "torch", "jax"))
+    )
+    damaged = sorted((tmp_path / torch / "records").iterdir())[0]
+    damaged.write_text("{")
+    (tmp_path / torn / "run.json").write_text("{")
+    future = sorted((tmp_path / newer / "records").iterdir())[0]
+    future.write_text(json.dumps({**json.loads(future.read_text()), "schema_version": 99}))
+    found = document(tmp_path, capsys)["merge"]
+    assert [run["run_id"] for run in found["runs"]] == [jax, torch]
+    (note,) = [line for line in found["lines"] if line.startswith("note: ")]
+    assert note.startswith(f"note: torch: 1 file of {torch} passed over, first {damaged.name}: not strict JSON")
+    reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
+    assert "run.json: cannot be read" in reasons[torn]
+    assert "schema version 99 is newer" in reasons[newer]
+
+
+def test_a_run_without_a_readable_record_is_left_out_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jax, torch, damaged, empty = (
+        store(tmp_path, number, some)
+        for number, some in enumerate((records("jax"), records("torch"), records("tensorflow", count=1), []))
+    )
+    files = sorted((tmp_path / damaged / "records").iterdir())
+    for file in files:
+        file.write_text("{")
+    found = document(tmp_path, capsys)["merge"]
+    assert [run["run_id"] for run in found["runs"]] == [jax, torch]
+    reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
+    assert reasons[empty] == "no cell was measured"
+    assert reasons[damaged].startswith(f"none of its 2 files is a record: {files[0].name}: not strict JSON")
+    assert f"run {damaged}: none of its 2 files is a record" in refusal(tmp_path, capsys, jax, damaged)
+
+
+def test_a_run_that_this_user_may_not_read_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *others, private = services(tmp_path)
+    read = Run.about
+
+    def about(run: Run) -> dict[str, Any]:
+        if run.run_id == private:
+            raise PermissionError(errno.EACCES, "Permission denied", str(run.folder / "run.json"))
+        return read(run)
+
+    monkeypatch.setattr(Run, "about", about)
+    found = document(tmp_path, capsys)["merge"]
+    assert [run["run_id"] for run in found["runs"]] == others
+    assert [(one["run_id"], "Permission denied" in one["reason"]) for one in found["left_out"]] == [(private, True)]
+
+
+def test_run_with_an_injected_fault_is_excluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = services(tmp_path)
+    arms = {"base": {"python": None, "fault": None}, "new": {"python": None, "fault": "slower:1"}}
+    faulty = store(tmp_path, 3, records("jax", 2.0), arms=arms, arm="new")
+    found = document(tmp_path, capsys)["merge"]
+    assert [run["run_id"] for run in found["runs"]] == names
+    ((left,)) = found["left_out"]
+    assert (left["run_id"], "slower:1" in left["reason"]) == (faulty, True)
+    assert faulty in refusal(tmp_path, capsys, "--run", faulty)
+
+
+def test_an_unfinished_run_is_used_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    services(tmp_path)
+    torch = store(tmp_path, 3, records("torch", count=3), planned=10)
+    (tmp_path / torch / "finished.json").unlink()
+    found = document(tmp_path, capsys)["merge"]
+    assert found["runs"][-1]["run_id"] == torch
+    assert found["lines"] == [
+        f"note: torch: {torch} is not finished, 6 processes so far; what follows may change",
+    ]
+
+
+def test_a_page_that_cannot_be_written_costs_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    services(tmp_path)
+    (tmp_path / "merged").write_text("a file where the folder belongs")
+    assert merge(tmp_path) == 3
+    printed = capsys.readouterr()
+    assert "mnist_mlp" in printed.out
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"runner: {tmp_path}/merged/report.html: cannot be written: ")
+    assert line.endswith("name another file with --out, or use --json, which writes none")
+    assert document(tmp_path, capsys)["exit_code"] == 0
+
+
+def test_a_run_that_holds_every_backend_is_its_own_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    services(tmp_path)
+    everything = [record for backend in STEP_TIME_S for record in records(backend)]
+    name = store(tmp_path, 3, everything)
+    found = document(tmp_path, capsys)
+    assert main(["report", "--results", str(tmp_path), "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    assert [run["run_id"] for run in found["merge"]["runs"]] == [name]
+    assert found["merge"]["alternating"] is None
+    assert found["rows"] == own["rows"]
+
+
+def test_rows_of_separate_sessions_are_not_advised_to_take_more_repeats(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    services(tmp_path)
+    assert merge(tmp_path) == 0
+    assert "--repeats 5" not in capsys.readouterr().out
+    several = store(tmp_path, 3, [r for backend in ("jax", "torch") for r in records(backend, count=2)])
+    assert few_repeats(findings_of(Run(tmp_path / several)).rows) is not None
+
+
+ABOUT = {"matrix_path": "m.yaml", "command": ["runner", "--matrix", "m.yaml", "--backend", "jax", "--repeats", "5"]}
+
+
+@pytest.mark.parametrize(
+    ("about", "service", "one", "all_together"),
+    [
+        (MATRIX, True, "docker compose run --rm torch-cpu", HOW_TO_ALTERNATE),
+        (MATRIX, False, "runner --matrix matrix.yaml --backend torch", HOW_TO_ALTERNATE),
+        ({}, True, "docker compose run --rm torch-cpu", HOW_TO_ALTERNATE),
+        (
+            ABOUT,
+            True,
+            "docker compose run --rm torch-cpu --matrix m.yaml --repeats 5",
+            "runner --matrix m.yaml --repeats 5 --executor docker",
+        ),
+        (
+            {"command": ["runner", "run", "--new", "--filter=workload=a*", "--set", "epochs=9", "--results", "x"]},
+            False,
+            "runner --matrix matrix.yaml '--filter=workload=a*' --set epochs=9 --backend torch",
+            "runner --matrix matrix.yaml '--filter=workload=a*' --set epochs=9 --executor docker",
+        ),
+    ],
+    ids=["service", "host", "unknown", "flags", "other flags"],
+)
+def test_commands_measure_the_same_cells_again(
+    about: dict[str, Any], service: bool, one: str, all_together: str
+) -> None:
+    assert commands.one_backend(about, "torch", "cpu", service=service) == one
+    assert commands.alternating(about, "cpu", service=service) == all_together
+
+
+def test_commands_name_the_device_of_a_service() -> None:
+    assert commands.one_backend(MATRIX, "tensorflow", "gpu", service=True) == "docker compose run --rm tf-gpu"
+    assert commands.alternating(MATRIX, "gpu", service=True) == (
+        "runner --matrix matrix.yaml --set device=gpu --executor docker"
+    )
+    assert commands.alternating(MATRIX, "gpu", service=False) == HOW_TO_ALTERNATE
+
+
+def test_runs_without_a_matrix_file_have_no_such_command() -> None:
+    about = {"command": ["runner", "fc", "--mode", "fc_data"], "matrix_path": "runner fc"}
+    assert commands.one_backend(about, "torch", "cpu", service=True) is None
+    assert commands.alternating(about, "cpu", service=True) is None
+
+
+def test_of_an_older_run_of_all_backends_only_those_without_a_newer_run_are_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(tmp_path, 0, [record for backend in STEP_TIME_S for record in records(backend)])
+    store(tmp_path, 1, records("jax", 1.5, count=3))
+    found = document(tmp_path, capsys)
+    assert found["statuses"] == {"ok": 2 * (5 + 3 + 5)}
+    assert {one["backend"]: one["separate"] for one in found["rows"][0]["ratios"]} == {"jax": True, "torch": False}
+
+
+def test_works_that_a_run_lacks_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = store(tmp_path, 0, [r for r in records("torch") if r.settings.workload == "gru"])
+    store(tmp_path, 1, records("jax"))
+    assert f"note: torch: {torch} lacks 1 of the 2 works" in document(tmp_path, capsys)["merge"]["lines"]
+
+
+def test_cells_in_containers_of_a_runner_on_the_host_are_measured_again_by_that_runner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    container = Container("keras-benchmark-matrix:jax-cpu", "sha256:" + "ab" * 32, 1 << 30, 1 << 30)
+    store(tmp_path, 0, records("jax", container=container))
+    lines = document(tmp_path, capsys)["merge"]["lines"]
+    assert (
+        "no run of torch is merged; measure torch on this machine: runner --matrix matrix.yaml --backend torch" in lines
+    )
+    assert merge(tmp_path) == 0
+    assert "keras-benchmark-matrix:jax-cpu, sha256:abababababab\n" in capsys.readouterr().out
+
+
+def test_a_traces_link_leads_from_the_merged_page_into_its_run(tmp_path: Path) -> None:
+    shown = ShownTrace("traces/one.html", cast(Any, None))
+    found = table._linked(shown, tmp_path / "run", tmp_path / "merged" / "report.html")
+    assert found.link == "../run/traces/one.html"
+
+
+def test_control_characters_of_a_run_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, 0, records("jax", versions={"keras": "3\x1b[31m", "jax": "1"}))
+    assert merge(tmp_path) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_the_page_counts_the_pending_repeats_of_all_merged_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, backend in enumerate(("jax", "torch")):
+        name = store(tmp_path, number, records(backend, count=3), planned=10)
+        (tmp_path / name / "finished.json").unlink()
+    assert merge(tmp_path) == 0
+    assert "8 pending" in " ".join(re.sub("<[^>]*>", " ", (tmp_path / "merged/report.html").read_text()).split())
+
+
+def test_a_named_reference_keeps_its_cells_and_their_flop_rates_where_a_newer_run_has_them_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jax = store(tmp_path, 0, records("jax", 1.5))
+    store(tmp_path, 1, [record for backend in STEP_TIME_S for record in records(backend)])
+    assert main(["report", "--results", str(tmp_path), "--run", jax, "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    rows = document(tmp_path, capsys, "--run", jax)["rows"]
+    assert [row["cells"]["jax"] for row in rows] == [row["cells"]["jax"] for row in own["rows"]]
+    assert [list(row["cells"]) for row in rows] == [list(STEP_TIME_S)] * 2

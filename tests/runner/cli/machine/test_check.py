@@ -1,0 +1,126 @@
+"""The command `runner check`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis.surroundings.disturbance import Cause, Disturbed
+from keras_matrix.analysis.surroundings.findings import Check, Verdict
+from keras_matrix.analysis.surroundings.readings import Driver, Gpu, Process, Readings
+from keras_matrix.runner.checks.preflight import cells
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.host.surroundings import aa_test, snapshot
+from keras_matrix.runner.host.surroundings.aa_test import Pair
+from tests.analysis.surroundings.test_examination import QUIET, STRETCH
+
+BUSY = replace(
+    QUIET,
+    meanwhile=replace(
+        QUIET.meanwhile,
+        stretch=replace(STRETCH, cpu_busy_s=30.0),
+        others=tuple(Process(f"a-process-with-a-name-{n}"[:20], 0.9, 4194300 + n) for n in range(3)),
+    ),
+)
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put made-up readings and pairs in place of the machine's."""
+
+    def put(readings: Readings, pairs: int = 10, disturbed: Disturbed | None = None) -> None:
+        made = [Pair(0.01 * (-1) ** n, ((1.0, 1.0),), disturbed) for n in range(pairs)]
+        monkeypatch.setattr(aa_test, "measure", lambda seconds, cpus, seed, told: made)
+
+        def seen(tree: object, cpus: object, measure: Any) -> Readings:
+            return replace(readings, pair_log_ratios=tuple(measure()))
+
+        monkeypatch.setattr(snapshot, "look", seen)
+
+    return put
+
+
+def test_a_quiet_machine_gives_0_and_its_smallest_difference(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pretend(QUIET)
+    assert main(["check"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1] == "this machine can show a difference of 1.0 % in 10 pairs, 0.5 % in 30 pairs"
+
+
+def test_something_bad_gives_1_with_advice_and_fits_80_columns(
+    pretend: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(BUSY, disturbed=Disturbed(Cause.OTHER_CPU, 0.25, 0.05))
+    assert main(["check"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    assert "-> stop them" in [line.strip() for line in lines]
+    assert any(line.startswith("10 of 10 pairs were disturbed from outside, first by other_cpu") for line in lines)
+    assert "from the undisturbed pairs alone: no figure" in lines[-2]
+
+
+def test_every_line_names_its_verdict_and_its_check(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pretend(QUIET)
+    main(["check"])
+    heads = [line.split()[:2] for line in capsys.readouterr().out.split("\n\n")[0].splitlines() if line[0] != " "]
+    assert {verdict for verdict, _ in heads} == {"fine"}
+    assert [name for _, name in heads] == [check.value for check in Check if not check.value.startswith("gpu_")]
+
+
+def test_the_installed_builds_are_judged_for_every_gpu(
+    pretend: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    v100 = Gpu(0, "Tesla V100", 1_380_000_000, 1_530_000_000, 40, 0, True, (), capability=(7, 0))
+    pretend(replace(QUIET, gpus=(v100,), driver=Driver("580.65.06", (13, 0))))
+    monkeypatch.setattr(cells, "installed", lambda: {"tensorflow": "2.21.0", "torch": "2.13.0", "jax": "0.10.2"})
+    assert main(["check", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    builds = {one["seen"][:40]: one["verdict"] for one in found if one["check"] == "gpu_build"}
+    assert builds == {
+        "tensorflow 2.21.0 has code for GPU 0": "fine",
+        "no_gpu_code: torch 2.13.0 has no code for this GPU"[:40]: "bad",
+    }
+
+
+def test_json_holds_the_findings_the_pairs_and_what_was_read(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pretend(BUSY)
+    assert main(["check", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["version"], document["worst"], len(document["pairs"])) == (1, "bad", 10)
+    assert [f["check"] for f in document["findings"] if f["verdict"] == "bad"] == ["other_cpu"]
+    assert document["resolution"]["detectable"][0]["pairs"] == 10
+    assert document["readings"]["load"] == 0.1
+
+
+def test_too_few_pairs_give_no_figure(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pretend(QUIET, pairs=4)
+    assert main(["check"]) == 0
+    assert "no figure: of the 5 pairs it takes, 4 were measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "601"])
+def test_seconds_that_cannot_be_are_refused_by_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"--seconds={text}"]) == 2
+    assert capsys.readouterr().err == f"runner: --seconds: must be a number from 3 to 600, got {text!r}\n"
+
+
+@pytest.mark.alone
+@pytest.mark.process
+def test_the_real_command_examines_this_machine(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "keras_matrix.runner.cli.main", "check", "--seconds", "4", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert done.returncode == (document["worst"] == Verdict.BAD)
+    assert {f["check"] for f in document["findings"]} >= {c.value for c in Check if not c.value.startswith("gpu_")}
+    assert document["pairs"]
+    for pair in document["pairs"]:
+        assert all(0.01 < seconds < 30 for turn in pair["turn_times_s"] for seconds in turn)
+    watched = document["readings"]["meanwhile"]
+    assert 0 < watched["own"]["cpu_s"] < watched["stretch"]["cpu_total_s"] * 1.05

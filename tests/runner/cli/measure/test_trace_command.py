@@ -1,0 +1,393 @@
+"""`runner trace` and traced runs from end to end, with pretended cells."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.schema import CellResult, Status
+from keras_matrix.records.store import Results
+from keras_matrix.records.traces import neutral
+from keras_matrix.records.traces.request import BEGUN, TABLE_NAME, TRACE_NAME, Trace, Traced
+from keras_matrix.runner.cell.job import Job, write_result
+from keras_matrix.runner.checks.preflight.cells import Preflight
+from keras_matrix.runner.checks.preflight.facts import GpuFacts
+from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.render.format import seconds
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.traces import with_trace_kept
+from tests.fakes.executor import Behaviour, FakeExecutor
+from tests.records.traces.made_up import chrome, damaged, step_of_torch
+from tests.sessions import newest_records
+
+MATRIX = """\
+version: 1
+defaults: {repeats: 2}
+backends: [jax, torch]
+cells:
+  - workload: mnist_mlp
+    trace: {epochs: [1, 3], steps: 2}
+  - workload: gru
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
+    return main([*arguments], Seams(executor=executor or FakeExecutor()))
+
+
+def ending(change: Callable[[Job, CellResult], CellResult | None], outcome: Outcome) -> Behaviour:
+    """A cell that leaves its result changed and then ends so."""
+
+    def behave(job: Job) -> Outcome:
+        if (changed := change(job, FakeExecutor().result(job))) is not None:
+            write_result(job, changed)
+        return outcome
+
+    return behave
+
+
+def test_a_traced_cell_has_its_trace_of_the_first_process_in_the_runs_folder(folder: Path) -> None:
+    executor = FakeExecutor()
+    assert runner("--matrix", "matrix.yaml", executor=executor) == 0
+    traced = [r for r in newest_records(folder) if r.trace]
+    assert {(r.settings.workload, r.repeat, r.trace.steps) for r in traced} == {("mnist_mlp", 0, 4)}
+    for record in traced:
+        place = folder / "results" / "latest" / record.trace.folder
+        assert record.trace.folder == f"traces/{record.cell_id}.0.0"
+        assert neutral.head_of(place / TRACE_NAME).steps == 4
+        assert json.loads((place / TABLE_NAME).read_text())["by_phase"][0]["name"] == "forward"
+    assert [job.trace is not None for job in executor.jobs].count(True) == 2
+
+
+def test_a_cell_that_the_preflight_refuses_is_not_traced_and_the_reason_is_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (folder / "matrix.yaml").write_text(MATRIX.replace("{repeats: 2}", "{device: gpu}"))
+    executor = FakeExecutor()
+    seams = Seams(executor=executor, preflight=Preflight(gpus=GpuFacts(driver=None)))
+    assert main(["trace", "jax:gru"], seams) == 1
+    assert "no trace of jax gru" in (printed := capsys.readouterr().out)
+    assert "device_mismatch: gpu_missing: no NVIDIA driver is loaded" in printed
+    assert executor.jobs == []
+
+
+def test_what_a_runner_left_that_ended_before_its_record_is_replaced(folder: Path) -> None:
+    runner("trace", "jax:gru")
+    (record,) = newest_records(folder)
+    run = Results(folder / "results").runs()[-1]
+    scratch = str(run.scratch("again"))
+    job = Job("nonce", record.cell_id, 0, 0, record.settings, 1, scratch, [], None, None, trace=Trace([2], 7))
+    FakeExecutor().succeed(job)
+    kept = with_trace_kept(run, job, replace(record, trace=Traced(7, "traced")))
+    assert neutral.head_of(run.folder / str(kept.trace and kept.trace.folder) / TRACE_NAME).steps == 7
+    assert {path.name for path in (run.folder / "traces").glob("*/*")} == {TRACE_NAME, TABLE_NAME}
+
+
+def test_a_trace_that_is_a_link_is_none_and_nothing_of_it_stays(folder: Path) -> None:
+    runner("trace", "jax:gru", "--to", "elsewhere.json.gz")
+    (record,) = newest_records(folder)
+    run = Results(folder / "results").runs()[-1]
+    scratch = str(run.scratch("again"))
+    job = Job("nonce", record.cell_id, 0, 1, record.settings, 1, scratch, [], None, None, trace=Trace([2], 7))
+    FakeExecutor().succeed(job)
+    (job.traced_path / TRACE_NAME).unlink()
+    (job.traced_path / TRACE_NAME).symlink_to(folder / "elsewhere.json.gz")
+    kept = with_trace_kept(run, job, replace(record, trace=Traced(7, "traced")))
+    assert kept.trace == Traced(7, None, f"TraceError: {TRACE_NAME}: the process left no such file")
+    assert [path.name for path in (run.folder / "traces").iterdir()] == [f"{record.cell_id}.0.0"]
+
+
+def test_a_run_without_traces_has_no_folder_of_traces(folder: Path) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX.replace("    trace: {epochs: [1, 3], steps: 2}\n", ""))
+    assert runner("--matrix", "matrix.yaml") == 0
+    assert not (folder / "results" / "latest" / "traces").exists()
+    assert "Traces" not in (folder / "results" / "latest" / "report.html").read_text()
+
+
+def test_the_page_of_a_traced_run_links_to_each_trace_and_shows_its_tables(folder: Path) -> None:
+    runner("--matrix", "matrix.yaml")
+    page = (folder / "results" / "latest" / "report.html").read_text()
+    for record in newest_records(folder):
+        if record.trace:
+            assert f'href="{record.trace.folder}/trace.json.gz"' in page
+    assert "By operation" in page
+    assert "4 steps, 4.00\u00a0ms each with the profiler on; an operation ran 75\u00a0% of the time" in page
+
+
+def test_the_command_shows_the_newest_stored_trace(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--matrix", "matrix.yaml")
+    executor = FakeExecutor()
+    capsys.readouterr()
+    assert runner("trace", "jax:mnist_mlp", "--top", "1", executor=executor) == 0
+    printed = capsys.readouterr().out
+    assert executor.jobs == []
+    assert "4 steps: 4.00 ms each with the profiler on; " in printed
+    assert "ms as measured, without it" in printed
+    assert "by operation   share  time a step  count a step\nmm            100.0%      3.00 ms          1.00" in printed
+    assert "/trace.json.gz" in printed
+
+
+@pytest.mark.parametrize(("phase", "steps_a_call"), [("fit", 4), ("predict", 1)])
+def test_beside_a_traced_step_which_is_a_call_stands_what_a_call_took(
+    folder: Path, capsys: pytest.CaptureFixture[str], phase: str, steps_a_call: int
+) -> None:
+    cell = f"{{workload: gru, phase: {phase}, steps_per_execution: 4}}"
+    (folder / "matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n  - {cell}\n")
+    assert runner("trace", "gru") == 0
+    (record,) = newest_records(folder)
+    measured = seconds(record.times.step_time_s * steps_a_call)
+    assert f"4.00 ms each with the profiler on; {measured} as measured, without it" in capsys.readouterr().out
+
+
+def test_the_command_records_a_cell_of_the_matrix_once_and_shows_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor()
+    assert runner("trace", "torch:gru", "--steps", "3", executor=executor) == 0
+    (record,) = newest_records(folder)
+    assert (record.settings.workload, record.trace.steps) == ("gru", 3)
+    assert [job.trace for job in executor.jobs] == [Trace([2], 3)]
+    assert "3 steps: 4.00 ms each with the profiler on" in capsys.readouterr().out
+
+
+def test_the_command_records_a_cell_of_a_stored_run_where_no_matrix_has_it(folder: Path) -> None:
+    runner("--matrix", "matrix.yaml", "--filter", "workload=gru")
+    measured = {record.cell_id for record in newest_records(folder)}
+    (folder / "matrix.yaml").unlink()
+    assert runner("trace", "torch:gru") == 0
+    (record,) = newest_records(folder)
+    assert record.cell_id in measured
+    # The next cell is found although the newest run is that of the trace.
+    assert runner("trace", "jax:gru") == 0
+
+
+def test_new_records_again_where_there_is_a_trace(folder: Path) -> None:
+    runner("trace", "jax:gru")
+    executor = FakeExecutor()
+    assert runner("trace", "jax:gru", "--new", executor=executor) == 0
+    assert len(executor.jobs) == 1
+
+
+def test_of_several_runs_with_a_trace_of_the_cell_the_newest_is_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for steps in ("3", "7"):
+        assert runner("trace", "jax:gru", "--steps", steps) == 0
+    first, _ = sorted(path.name for path in (folder / "results").glob("2*"))
+    capsys.readouterr()
+    assert runner("trace", "jax:gru") == 0
+    assert "7 steps: " in capsys.readouterr().out
+    assert runner("trace", "jax:gru", "--run", first) == 0
+    assert "3 steps: " in capsys.readouterr().out
+
+
+def test_one_document_for_machines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("trace", "jax:gru", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["table"]["steps"], found["table"]["by_layer"][0]["name"]) == (5, "dense")
+
+
+def test_the_trace_is_written_where_it_is_wanted_packed_or_plain(folder: Path) -> None:
+    assert runner("trace", "jax:gru", "--to", "mine.json") == 0
+    assert runner("trace", "jax:gru", "--to", "mine.json.gz") == 0
+    plain = (folder / "mine.json").read_bytes()
+    assert json.loads(plain)["otherData"]["backend"] == "jax"
+    assert gzip.decompress((folder / "mine.json.gz").read_bytes()) == plain
+
+
+def test_a_profilers_own_file_is_shown_without_measuring_anything(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chrome(folder / "mine.json", step_of_torch())
+    assert runner("trace", "mine.json", "--to", "neutral.json.gz") == 0
+    printed = capsys.readouterr().out
+    assert "1 step: 100 us each with the profiler on" in printed
+    assert "block/dense" in printed
+    assert neutral.head_of(folder / "neutral.json.gz").backend == "torch"
+
+
+def test_a_neutral_trace_is_shown_as_it_was_where_it_was_recorded(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner("trace", "jax:gru", "--to", "full_trace.ctf")
+    runner("trace", "jax:gru", "--to", "mine.json.gz", "--json")
+    capsys.readouterr()
+    runner("trace", "jax:gru", "--json")
+    recorded = json.loads(capsys.readouterr().out)["table"]
+    for name in ("full_trace.ctf", "mine.json.gz"):
+        assert runner("trace", name, "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"version": 1, "file": name, "table": recorded}
+
+
+def test_a_stored_trace_that_is_damaged_is_told_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("trace", "jax:gru")
+    (path,) = (folder / "results" / "latest" / "traces").glob(f"*/{TRACE_NAME}")
+    path.write_bytes(damaged(b"{}"))
+    assert runner("trace", "jax:gru", "--to", "mine.json") == 3
+    assert f"{TRACE_NAME}: is damaged" in capsys.readouterr().err
+    (path.parent / TABLE_NAME).unlink()
+    assert runner("trace", "jax:gru") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gro",), "no cell of matrix.yaml or a stored run is called 'gro'; did you mean gru?"),
+        (("mnist_mlp",), "CELL: 'mnist_mlp' names 2 cells; name one by its id:"),
+        (("jax:gru", "--steps", "0"), "--steps: must be a whole number from 1 to 10000, got 0"),
+        (("jax:gru", "--epochs", "0"), "--epochs: must be a whole number from 1 to 100, got 0; epochs are counted"),
+        (("jax:gru", "--epochs", "2", "2"), "--epochs: must not repeat, got 2 2"),
+        (("jax:gru", "--top", "0"), "--top: must be at least 1, got 0"),
+        (("absent.json",), "CELL: there is no file absent.json"),
+        (("jax:gru", "--to", "."), "--to: must be a file in a folder that is there, got ."),
+        (("jax:gru", "--to", "nowhere/mine.json"), "--to: must be a file in a folder that is there, got nowhere/mine"),
+        (("jax:gru", "--matrix", "absent.yaml"), "absent.yaml: there is no such file"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_clear_error(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner("trace", *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"epochs":1', '"epochs":0'), ('"workers":1', '"workers":999999999'), ('"step":1', '"step":""')],
+)
+def test_a_neutral_trace_of_what_cannot_be_is_refused_by_its_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], before: str, after: str
+) -> None:
+    runner("trace", "jax:gru", "--to", "mine.json")
+    (folder / "mine.json").write_text((folder / "mine.json").read_text().replace(before, after, 1))
+    assert runner("trace", "mine.json") == 2
+    assert "mine.json: is " in capsys.readouterr().err
+
+
+def test_an_external_command_is_sent_to_its_wrapper(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX + "tasks:\n  - {task: mine, command: [train]}\n")
+    assert runner("trace", "mine") == 2
+    assert "'mine' is an external command; put a profiler round it with wrap" in capsys.readouterr().err
+
+
+def test_a_run_that_has_no_such_trace_says_which_it_has(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--matrix", "matrix.yaml")
+    run = (folder / "results" / "latest").resolve().name
+    assert runner("trace", "jax:gru", "--run", run) == 2
+    assert "holds no trace of 'jax:gru' (traces there: jax:mnist_mlp, torch:mnist_mlp)" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_trace_is_refused_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "broken.json").write_text("{")
+    (folder / "broken.xplane.pb").write_bytes(b"\x0a\x7f")
+    (folder / "other.json").write_text('{"name": "no trace"}')
+    for name in ("broken.json", "broken.xplane.pb"):
+        assert runner("trace", name) == 2
+        assert f"{name}: is no whole" in capsys.readouterr().err
+    assert runner("trace", "other.json") == 2
+    assert "other.json: holds no event that a profiler left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome", "problem"),
+    [
+        (
+            lambda job, result: replace(result, trace=Traced(5, problem="RuntimeError: No space left")),
+            Outcome(exit_code=0),
+            "RuntimeError: No space left",
+        ),
+        (
+            lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)),
+            Outcome(signal=11),
+            f"{BEGUN}: ended by signal 11",
+        ),
+        (
+            lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)),
+            Outcome(signal=9, deadline_exceeded=True),
+            f"{BEGUN}: the time limit passed (timeout_s)",
+        ),
+        (
+            lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)),
+            Outcome(exit_code=1),
+            f"{BEGUN}: exit code 1; as a rule the disk was full",
+        ),
+        (
+            lambda job, result: replace(result, trace=Traced(5, folder="traced")),
+            Outcome(exit_code=0),
+            "No such file or directory",
+        ),
+    ],
+)
+def test_whatever_becomes_of_a_trace_the_figures_and_the_status_stay(
+    folder: Path, capsys: pytest.CaptureFixture[str], change: Any, outcome: Outcome, problem: str
+) -> None:
+    executor = FakeExecutor(behaviours={"gru": ending(change, outcome)})
+    assert runner("trace", "jax:gru", executor=executor) == 1
+    (record,) = newest_records(folder)
+    assert (record.status, record.times.step_time_s is not None) == (Status.OK, True)
+    assert record.trace.folder is None
+    assert problem in record.trace.problem
+    assert record.warnings[-1] == f"no_trace: {record.trace.problem}; the figures were measured before"
+    assert "no trace of jax gru" in capsys.readouterr().out
+
+
+def test_why_there_is_no_trace_is_one_document_for_machines_too(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = ending(lambda job, result: replace(result, trace=Traced(5, problem="no profiler")), Outcome(exit_code=0))
+    assert runner("trace", "jax:gru", "--json", executor=FakeExecutor(behaviours={"gru": change})) == 1
+    (record,) = newest_records(folder)
+    about = {"run": record.run_id, "cell_id": record.cell_id, "trace": None, "problem": "no profiler"}
+    assert json.loads(capsys.readouterr().out) == {"version": 1, **about}
+
+
+def test_a_cell_that_was_not_asked_to_trace_is_judged_by_its_end_whatever_it_says(folder: Path) -> None:
+    change = ending(lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)), Outcome(signal=11))
+    runner("--matrix", "matrix.yaml", "--filter", "workload=gru", executor=FakeExecutor(behaviours={"gru": change}))
+    assert {record.status for record in newest_records(folder)} == {Status.CRASH}
+
+
+def test_of_an_fc_mode_without_a_trace_on_one_backend_the_others_keep_their_names_and_the_end_is_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def only_on_jax(job: Job) -> Outcome:
+        return without(job) if job.settings.backend != "jax" else FakeExecutor().succeed(job)
+
+    without = ending(lambda job, result: replace(result, trace=Traced(5, problem="no profiler")), Outcome(exit_code=0))
+    small = ("--mode", "fc_single_manual", "--level", "2", "--weight-size", "32", "--batch-size", "8")
+    assert runner("fc", *small, "--full-trace", executor=FakeExecutor(behaviours={"fc": only_on_jax})) == 1
+    assert [path.name for path in folder.glob("*.ctf")] == ["full_trace.jax.1.ctf"]
+    printed = capsys.readouterr().out
+    assert "no_trace: no profiler; the figures were measured before" in printed
+    assert printed.count("trace: full_trace") == 1
+
+
+def test_the_fc_modes_leave_the_originals_file_where_they_are_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("--mode", "fc_single_manual", "--level", "2", "--weight-size", "32", "--batch-size", "8")
+    assert runner("fc", *small, "--backend", "jax", "--full-trace=1") == 0
+    assert json.loads((folder / "full_trace.ctf").read_text())["otherData"]["steps"] == 5
+    assert "trace: full_trace.ctf" in capsys.readouterr().out
+    assert runner("fc", *small, "--full-trace") == 0
+    assert {path.name for path in folder.glob("full_trace.*.ctf")} == {
+        "full_trace.jax.1.ctf",
+        "full_trace.tensorflow.1.ctf",
+        "full_trace.torch.1.ctf",
+    }
+    assert runner("fc", *small, "--full-trace", "2") == 2
+    assert "--full-trace: must be 0 or 1, got 2" in capsys.readouterr().err

@@ -1,0 +1,51 @@
+"""The lines under the table of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from keras_matrix.analysis.comparison.context import NOTHING
+from keras_matrix.analysis.comparison.table import table
+from keras_matrix.records.schema import Memory, Record
+from keras_matrix.runner.cli.render.findings import cell_lines, warning_lines
+from tests.conftest import make_record
+
+
+def warned(repeat: int, *warnings: str) -> Record:
+    return make_record(0.01, repeat, warnings=list(warnings))
+
+
+def test_a_warning_that_fires_several_times_in_a_record_counts_that_record_once() -> None:
+    record = warned(0, "metric_missing: a: no_match", "metric_missing: b: no_match", "metric_missing: c: no_match")
+    assert warning_lines([record]) == ["in 1 of 1 record, such as: metric_missing: c: no_match"]
+
+
+def test_warnings_are_counted_by_rule_and_the_most_frequent_comes_first() -> None:
+    records = [warned(0, "busy: stop them"), warned(1, "steal: so", "steal: too"), warned(2, "steal: so"), warned(3)]
+    assert warning_lines(records) == [
+        "in 2 of 4 records, such as: steal: so",
+        "in 1 of 4 records, such as: busy: stop them",
+    ]
+
+
+def test_records_without_warnings_give_no_line() -> None:
+    assert warning_lines([warned(0)]) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        (["measured_epochs", "process"], "3.00 GiB of the whole process"),
+        (["measured_epochs"] * 2, "3.00 GiB"),
+        ([None, None], "3.00 GiB"),
+    ],
+)
+def test_peak_device_memory_says_where_it_is_of_the_whole_process(spans: list[str | None], expected: str) -> None:
+    records = [
+        make_record(0.01, repeat, memory=Memory(1 << 30, 3 << 30, peak_device_memory_span=span))
+        for repeat, span in enumerate(spans)
+    ]
+    (row,) = table(records)
+    (cell,) = row.cells.values()
+    (line,) = [line for line in cell_lines(cell, row, NOTHING) if "peak device memory" in line]
+    assert line.endswith(f" {expected}")

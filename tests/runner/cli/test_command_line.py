@@ -1,0 +1,621 @@
+"""The whole command line, with pretended durations."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.codec import dumps
+from keras_matrix.records.schema import Status
+from keras_matrix.records.store import Results
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.errors import Interrupted
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.scheduler import TARGET_EPOCH_S, steps_for
+from tests.fakes.executor import PRETENDED, FakeExecutor, crash, spoil
+from tests.sessions import newest_records
+
+MATRIX = """\
+version: 1
+backends: [tensorflow, jax, torch]
+cells:
+  - workload: mnist_mlp
+  - workload: gru
+    repeats: 2
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
+    return main(list(arguments), Seams(executor=executor or FakeExecutor()))
+
+
+def test_a_run_publishes_a_record_of_every_repeat_and_a_report(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner("--matrix", "matrix.yaml", "--repeats", "5") == 0
+    found = newest_records(folder)
+    assert len(found) == 3 * 5 + 3 * 5
+    assert {r.status for r in found} == {Status.OK}
+    assert (folder / "results" / "latest" / "report.html").read_text().startswith("<!doctype html>")
+    printed = capsys.readouterr().out
+    assert "tensorflow is fastest" in printed
+    assert "30/30" in printed
+
+
+def test_what_every_process_used_over_time_lies_beside_its_record_and_in_the_report(folder: Path) -> None:
+    assert runner("--matrix", "matrix.yaml", "--filter", "workload=gru") == 0
+    run = Results(folder / "results").latest()
+    assert run is not None
+    records = run.load()[0]
+    assert [run.course(record) for record in records] == [PRETENDED.course] * 6
+    assert {record.usage.course for record in records if record.usage} == {
+        "courses/{}.{}.{}.json".format(*record.key) for record in records
+    }
+    page = (run.folder / "report.html").read_text()
+    assert page.count('<path class="curve') == 6
+    assert "anonymous host memory: peak 500\u00a0MiB" in page
+
+
+def test_backends_of_a_work_share_their_steps_and_each_epoch_is_long_enough(folder: Path) -> None:
+    runner("--matrix", "matrix.yaml")
+    by_work: dict[str, set[int]] = {}
+    for record in newest_records(folder):
+        by_work.setdefault(record.settings.workload, set()).add(record.resolved.steps_per_epoch)
+        assert record.times.epoch_time_median_s >= TARGET_EPOCH_S
+    assert {len(steps) for steps in by_work.values()} == {1}
+
+
+@pytest.mark.parametrize(("times_s", "steps"), [([0.1, 0.2], 6), ([], 1), ([2.0, 3.0], 1), ([0.0005], 1100)])
+def test_the_quickest_backend_decides_the_steps(times_s: list[float], steps: int) -> None:
+    assert steps_for(times_s) == steps
+
+
+@pytest.mark.parametrize(("setting", "abandoned"), [("device=cpu", 0), ("device=gpu", 6), ("compile_cache=warm", 6)])
+def test_only_what_may_share_the_machine_waits_at_its_calibration(folder: Path, setting: str, abandoned: int) -> None:
+    executor = FakeExecutor()
+    assert runner("--set", setting, executor=executor) == 0
+    assert len(executor.abandoned) == abandoned
+    assert len(executor.jobs) == 21
+    assert {r.resolved.steps_per_epoch for r in newest_records(folder)} == {56}
+
+
+def test_what_this_machine_refuses_is_unsupported_and_is_not_tried_again(folder: Path) -> None:
+    executor = FakeExecutor(behaviours={"gru": lambda job: Outcome(refused="clocks: locked: not here")})
+    assert runner("--filter", "gru", executor=executor) == 0
+    found = newest_records(folder)
+    assert {(r.status, r.reason, r.attempt) for r in found} == {(Status.UNSUPPORTED, "clocks: locked: not here", 0)}
+    assert len(executor.jobs) == len(found)
+
+
+def test_the_repeats_of_a_cell_share_where_tuning_is_kept(folder: Path) -> None:
+    executor = FakeExecutor()
+    asked = ("--filter", "gru", "--set", "device=gpu", "--set", "steps_per_epoch=5")
+    assert runner(*asked, "--set", "autotune=pinned", executor=executor) == 0
+    kept = {(job.cell_id, job.autotune_dir) for job in executor.jobs}
+    assert len({cell for cell, _ in kept}) == len({place for _, place in kept}) == len(kept) == 3
+    assert all(Path(str(place)).is_dir() for _, place in kept)
+
+
+def test_cpus_that_are_not_here_are_refused_before_anything_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor()
+    assert runner("--set", "cpus=60000-60001", executor=executor) == 2
+    assert "cpus: 60000-60001: CPUs 60000-60001 are not on this machine" in capsys.readouterr().err
+    assert executor.jobs == []
+
+
+def test_a_backend_that_fails_at_its_calibration_has_its_record_and_the_others_agree(folder: Path) -> None:
+    class Failing(FakeExecutor):
+        def end(self, job: Job) -> Outcome:
+            return crash()(job) if job.settings.backend == "tensorflow" else super().end(job)
+
+    assert runner("--filter", "gru", executor=Failing()) == 1
+    assert {(r.settings.backend, r.status) for r in newest_records(folder)} == {
+        ("tensorflow", Status.CRASH),
+        ("jax", Status.OK),
+        ("torch", Status.OK),
+    }
+
+
+def test_a_resumed_run_keeps_the_steps_it_began_with(folder: Path) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(6)
+    begun = {r.settings.workload: r.resolved.steps_per_epoch for r in newest_records(folder)}
+    assert runner(executor=FakeExecutor(step_time_s=lambda settings, repeat: 0.001)) == 0
+    for record in newest_records(folder):
+        assert record.resolved.steps_per_epoch == begun.get(record.settings.workload, 550)
+
+
+def test_cells_run_in_blocks_with_every_backend_in_each(folder: Path) -> None:
+    executor = FakeExecutor()
+    runner("--matrix", "matrix.yaml", executor=executor)
+    measured = executor.jobs
+    assert [job.repeat for job in measured] == sorted(job.repeat for job in measured)
+    assert executor.blocks == 5
+
+
+def test_the_kept_epochs_of_a_comparison_are_taken_in_turn_back_and_forth(folder: Path) -> None:
+    executor = FakeExecutor()
+    runner("--filter", "gru", "--repeats", "1", "--set", "steps_per_epoch=5", executor=executor)
+    backends = [job.settings.backend for job in executor.turns]
+    warm = backends[:3]
+    assert backends == [*warm, *warm, *warm[::-1], *warm]
+    assert sorted(warm) == ["jax", "tensorflow", "torch"]
+
+
+def test_with_compiled_programs_kept_what_is_measured_takes_turns_too(folder: Path) -> None:
+    executor = FakeExecutor()
+    runner("--filter", "gru", "--repeats", "1", "--set", "compile_cache=warm", executor=executor)
+    backends = [job.settings.backend for job in executor.turns]
+    assert len(set(backends[:3])) == 3
+    assert backends[3:6] == backends[:3]
+    assert len(executor.abandoned) == 3  # they filled the cache
+
+
+@pytest.mark.parametrize(("free_gib", "alone"), [(100, False), (0.98, False), (0.97, True), (0.1, True)])
+def test_processes_take_turns_only_where_they_fit_in_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, free_gib: float, alone: bool
+) -> None:
+    """A pretended process holds 500 MiB; another is started beside it where twice as much is free."""
+    monkeypatch.setattr("keras_matrix.runner.measure.scheduler.free_memory_bytes", lambda: int(free_gib * 2**30))
+    executor = FakeExecutor()
+    runner("--filter", "gru", "--repeats", "1", "--set", "steps_per_epoch=5", executor=executor)
+    first = {job.settings.backend for job in executor.turns[:4]}
+    assert (len(first) == 1) is alone
+
+
+def test_on_an_accelerator_no_process_waits_beside_another(folder: Path) -> None:
+    executor = FakeExecutor()
+    runner("--filter", "gru", "--repeats", "1", "--set", "device=gpu", executor=executor)
+    backends = [job.settings.backend for job in executor.turns]
+    assert [backends[i : i + 4] for i in (0, 4, 8)] == [[b] * 4 for b in backends[::4]]
+
+
+def test_a_crash_is_a_record_the_others_go_on_and_the_exit_code_is_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner(executor=FakeExecutor(behaviours={"gru": crash()})) == 1
+    statuses = {(r.settings.workload, r.status) for r in newest_records(folder)}
+    assert statuses == {("mnist_mlp", Status.OK), ("gru", Status.CRASH)}
+    assert "ended by signal 11" in capsys.readouterr().out
+
+
+def test_infrastructure_is_tried_three_times_each_its_own_record(folder: Path) -> None:
+    executor = FakeExecutor(behaviours={"gru": spoil(times=99)})
+    assert runner("--set", "steps_per_epoch=5", "--filter", "gru", "--backend", "jax", executor=executor) == 3
+    assert [(r.repeat, r.attempt, r.status) for r in newest_records(folder)] == [
+        (repeat, attempt, Status.INFRA) for repeat in (0, 1) for attempt in (0, 1, 2)
+    ]
+
+
+def test_what_was_spoiled_is_measured_by_the_same_command_and_the_run_is_complete(folder: Path) -> None:
+    arguments = ("--set", "steps_per_epoch=5", "--filter", "gru", "--backend", "jax")
+    runner(*arguments, executor=FakeExecutor(behaviours={"gru": spoil(times=99)}))
+    assert runner(*arguments) == 0
+    assert len(Results(folder / "results").runs()) == 1
+    assert [(r.repeat, r.attempt) for r in newest_records(folder) if r.status is Status.OK] == [(0, 3), (1, 3)]
+
+
+def test_a_backend_that_is_not_installed_leaves_its_cells_pending_and_the_others_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner(executor=FakeExecutor(absent=frozenset({"torch"}))) == 3
+    statuses = {(r.settings.backend, r.status) for r in newest_records(folder)}
+    assert statuses == {("tensorflow", Status.OK), ("jax", Status.OK), ("torch", Status.INFRA)}
+    assert "backend_not_installed" in capsys.readouterr().out
+    assert runner() == 0
+    assert len(Results(folder / "results").runs()) == 1
+
+
+def test_the_same_command_starts_a_new_run_once_the_last_is_finished(folder: Path) -> None:
+    runner()
+    runner()
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def test_another_plan_does_not_continue_an_unfinished_run(folder: Path) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(3)
+    runner("--repeats", "1")
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def stop_after(count: int, *arguments: str) -> None:
+    """Run until `count` cells were measured, then be interrupted."""
+    from keras_matrix.runner.cli import main as program
+
+    class Interrupting(FakeExecutor):
+        def end(self, job: Job) -> Outcome:
+            if len(self.jobs) >= count:
+                raise Interrupted("stopped by SIGINT")
+            return super().end(job)
+
+    executor = Interrupting()
+
+    args = program.parser().parse_args(["run", *arguments])
+    args.seams, args.given = Seams(executor=executor), []
+    args.main(args)
+
+
+@pytest.mark.parametrize("count", range(0, 21, 2))
+def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count: int) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(count)
+    first = {r.key: dumps(r) for r in newest_records(folder)}
+    assert len(first) == count - count % 3  # the arms of a block are published together, once all have ended
+    executor = FakeExecutor()
+    assert runner(executor=executor) == 0
+    assert len(Results(folder / "results").runs()) == 1
+    after = {r.key: dumps(r) for r in newest_records(folder)}
+    assert len(after) == 21
+    assert {key: after[key] for key in first} == first
+    assert len(executor.jobs) == 21 - len(first)
+
+
+def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner()
+    victim = sorted((folder / "results" / "latest" / "records").glob("*.json"))[3]
+    victim.write_text(victim.read_text()[:100])
+    assert runner() == 0
+    assert "set aside in records/corrupt" in capsys.readouterr().err
+    assert len(Results(folder / "results").runs()) == 1
+    assert len(newest_records(folder)) == 21
+
+
+def test_nothing_of_the_scratch_is_left(folder: Path) -> None:
+    runner()
+    assert not (folder / "results" / "latest" / "work").exists()
+
+
+def test_json_is_the_only_thing_printed_where_it_is_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("--json", "--repeats", "5") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["statuses"] == {"ok": 30}
+    assert [row["fastest"] for row in document["rows"]] == ["tensorflow", "tensorflow"]
+
+
+def test_show_prints_a_cell_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--repeats", "3")
+    capsys.readouterr()
+    assert main(["show", "jax:gru"]) == 0
+    printed = capsys.readouterr().out
+    for text in ("workload", "steps_per_epoch", "95 % interval", "first epoch", "not measured", "cpu_model"):
+        assert text in printed
+
+
+def test_show_offers_a_near_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    assert main(["show", "jax:grue"]) == 2
+    assert "did you mean jax:gru?" in capsys.readouterr().err
+
+
+def test_report_is_written_again(folder: Path) -> None:
+    runner()
+    page = folder / "results" / "latest" / "report.html"
+    before = page.read_text()
+    page.unlink()
+    assert main(["report"]) == 0
+    assert page.read_text() == before
+
+
+@pytest.mark.parametrize("arguments", [["report"], ["show", "gru"]])
+def test_without_a_run_there_is_one_clear_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "holds no run; measure one with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mpl\n", "did you mean mnist_mlp?"),
+        ("version: 1\nbackends: [jax]\ncells:\n  - workload: gru\n    batch_size: 0\n", "matrix.yaml:5"),
+        ("version: 1\nbackends: [jax]\ncells:\n  - workload: gru\n    batch_size: -4\n", "got -4"),
+        ("", "matrix.yaml"),
+    ],
+)
+def test_bad_input_is_one_report_and_exit_code_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (folder / "matrix.yaml").write_text(text)
+    assert runner() == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "results").exists()
+
+
+def test_a_results_folder_in_use_is_exit_code_3_and_names_the_holder(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = Results(folder / "results")
+    held.open_for_writing()
+    assert runner() == 3
+    assert f"process {os.getpid()}" in capsys.readouterr().err
+    held.close()
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "list", "show", "report", "check", "completion", "schema"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert "usage: runner" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_the_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "--matrix" in capsys.readouterr().out
+
+
+def test_a_record_that_cannot_be_kept_ends_the_run_with_exit_code_3(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+
+    from keras_matrix.records import store
+
+    real = store.publish
+
+    def full(path: Path, text: str) -> None:
+        if path.parent.name == "records" and len(list(path.parent.glob("*.json"))) >= 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, text)
+
+    monkeypatch.setattr(store, "publish", full)
+    assert runner() == 3
+    assert "No space left on device; free some space and run the same command again" in capsys.readouterr().err
+    monkeypatch.undo()
+    os.chdir(folder)
+    assert runner() == 0
+    assert len(Results(folder / "results").runs()) == 1
+    assert len(newest_records(folder)) == 21
+
+
+@pytest.fixture
+def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
+    """A real runner process whose cells take a while."""
+    script = (
+        "import sys, time\n"
+        "from keras_matrix.runner.cli.main import Seams, main\n"
+        "from tests.fakes.executor import FakeExecutor\n"
+        "class Slow(FakeExecutor):\n"
+        "    def end(self, job):\n"
+        "        time.sleep(0.02)\n"
+        "        return super().end(job)\n"
+        "sys.exit(main([], Seams(executor=Slow())))\n"
+    )
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder
+        )
+
+    return start
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_at_any_moment_tears_nothing_and_the_run_is_completed(
+    folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]], number: signal.Signals
+) -> None:
+    for lines in range(8):
+        process = slow_runner()
+        assert process.stdout is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        process.send_signal(number)
+        _, told = process.communicate()
+        ends = {signal.SIGKILL: {-9}, signal.SIGINT: {130, 0, -2}, signal.SIGTERM: {130, 0, -15}}
+        assert process.returncode in ends[number], told
+        for run in Results(folder / "results").runs():
+            assert run.load()[1] == []
+    assert slow_runner().communicate() is not None
+    done = [run for run in Results(folder / "results").runs() if len(run.load()[0]) == 21]
+    assert done
+    for run in Results(folder / "results").runs()[:-1]:
+        assert len(run.load()[0]) == 21
+
+
+def test_a_result_is_never_believed_from_a_cell_we_ended(folder: Path) -> None:
+    def late(job: Job) -> Outcome:
+        return replace(FakeExecutor().succeed(job), deadline_exceeded=True, signal=9, exit_code=None)
+
+    assert runner("--backend", "jax", "--filter", "gru", executor=FakeExecutor(behaviours={"gru": late})) == 1
+    assert {r.status for r in newest_records(folder)} == {Status.TIMEOUT}
+
+
+def test_every_process_has_its_own_nonce_and_its_time_limit(folder: Path) -> None:
+    executor = FakeExecutor()
+    runner("--set", "timeout_s=77", executor=executor)
+    assert len({job.nonce for job in executor.jobs}) == len(executor.jobs)
+    assert set(executor.timeouts_s) == {77.0}
+    assert executor.closed
+
+
+def test_an_interrupted_run_lets_go_of_its_executor(folder: Path) -> None:
+    def interrupting(settings: Any, repeat: int) -> float:
+        raise Interrupted("stopped by SIGTERM")
+
+    executor = FakeExecutor(step_time_s=interrupting)
+    assert runner(executor=executor) == 130
+    assert executor.closed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps"),
+    [
+        (["--set", "steps_per_epoch=seed"], {32}),
+        (["--set", "steps_per_epoch=seed", "--set", "steps_per_execution=10"], {40}),
+        (["--set", "steps_per_epoch=7"], {7}),
+        (["--set", "steps_per_execution=50"], {100}),
+    ],
+)
+def test_an_epoch_has_the_steps_that_were_asked_for(folder: Path, arguments: list[str], steps: set[int]) -> None:
+    executor = FakeExecutor()
+    runner(*arguments, executor=executor)
+    assert {job.steps for job in executor.jobs} == steps
+
+
+def test_a_run_of_another_host_is_not_continued(folder: Path) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(3)
+    path = folder / "results" / "latest" / "run.json"
+    path.write_text(path.read_text().replace('"host_id": "', '"host_id": "x'))
+    runner()
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def test_a_run_under_other_versions_is_not_continued(folder: Path) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(3)
+    path = folder / "results" / "latest" / "run.json"
+    path.write_text(path.read_text().replace('"numpy": "', '"numpy": "0.'))
+    runner()
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def test_a_run_whose_description_is_torn_is_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    (folder / "results" / "latest" / "run.json").write_text("{")
+    assert runner() == 0
+    assert "this run is passed over" in capsys.readouterr().err
+
+
+def test_new_starts_a_new_run_beside_an_unfinished_one(folder: Path) -> None:
+    with pytest.raises(Interrupted):
+        stop_after(3)
+    runner("--new")
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def test_a_continued_run_keeps_its_order(folder: Path) -> None:
+    from keras_matrix.runner.matrix.reader import expand, load
+    from keras_matrix.runner.plan.plan import order
+
+    with pytest.raises(Interrupted):
+        stop_after(6, "--order-seed", "7")
+    executor = FakeExecutor()
+    runner(executor=executor)
+    steps = [(step.cell.cell_id, step.repeat) for step in order(expand(load(Path("matrix.yaml"))), 7)]
+    assert [(job.cell_id, job.repeat) for job in executor.jobs] == steps[6:]
+
+
+def test_what_a_backend_cannot_do_leaves_the_exit_code_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Refusing(FakeExecutor):
+        def result(self, job: Job) -> Any:
+            return replace(
+                super().result(job), exception="keras_matrix.runner.cell.backends.Unsupported", message="no such thing"
+            )
+
+    assert runner("--filter", "gru", executor=Refusing()) == 0
+    assert {r.status for r in newest_records(folder)} == {Status.UNSUPPORTED}
+    assert "no such thing" in capsys.readouterr().out
+
+
+def test_the_star_stands_at_the_fastest_alone(folder: Path) -> None:
+    from keras_matrix.analysis.comparison.context import NOTHING
+    from keras_matrix.analysis.comparison.table import table
+    from keras_matrix.runner.cli.render.findings import _cell_text
+
+    runner()
+    for row in table(newest_records(folder)):
+        for backend in row.cells:
+            assert _cell_text(row, backend, NOTHING).startswith("[bold green]* ") is (row.fastest == backend)
+
+
+def test_plan_estimates_by_what_the_newest_run_took(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    capsys.readouterr()
+    main(["plan", "--json"])
+    assert json.loads(capsys.readouterr().out)["estimated_s"] == 21.0
+
+
+@pytest.mark.process
+def test_measuring_goes_on_when_nobody_reads(folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]]) -> None:
+    process = slow_runner()
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
+    assert len(newest_records(folder)) == 21
+
+
+def test_show_finds_a_cell_by_the_beginning_of_its_id(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    name = newest_records(folder)[0].cell_id
+    capsys.readouterr()
+    assert main(["show", name[:6]]) == 0
+    assert f"cell {name}" in capsys.readouterr().out
+
+
+def test_a_folder_in_place_of_a_result_is_refused(folder: Path) -> None:
+    def planting(job: Job) -> Outcome:
+        job.result_path.mkdir()
+        return Outcome(exit_code=0)
+
+    assert runner("--backend", "jax", executor=FakeExecutor(behaviours={"gru": planting, "mnist_mlp": planting})) == 1
+    assert {r.status for r in newest_records(folder)} == {Status.ERROR}
+
+
+def test_show_asks_which_of_several_cells_is_meant(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    assert main(["show", "gru"]) == 2
+    assert "names 3 cells" in capsys.readouterr().err
+
+
+def test_plan_tells_what_sets_cells_apart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.yaml").write_text(
+        "version: 1\nbackends: [jax]\ncells:\n  - {workload: gru, precision: [float32, bfloat16], eager: true}\n"
+    )
+    assert main(["plan"]) == 0
+    printed = capsys.readouterr().out
+    assert "precision=bfloat16" in printed
+    assert printed.count("eager=True") >= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["report", "--output", "/nope/x.html"], "/nope"),
+        (["--results", ""], "--results: must name a folder"),
+        (["--results", "matrix.yaml"], "matrix.yaml: is a file, not a folder; name another with --results"),
+    ],
+)
+def test_a_path_that_cannot_be_is_one_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    runner()
+    capsys.readouterr()
+    assert runner(*arguments) in (2, 3)
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_the_module_is_the_command() -> None:
+    told = subprocess.run([sys.executable, "-m", "runner", "--version"], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("runner ")

@@ -1,0 +1,602 @@
+"""Cells in containers, with an engine that pretends: what a container gets, and what follows from each of its ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker.errors import APIError
+
+from keras_matrix.records.schema import MEASURED, Status
+from keras_matrix.records.store import Results
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.errors import ExecutorError, Interrupted
+from keras_matrix.runner.executors.docker.container_paths import Mount, job_inside, mounts, variables_inside
+from keras_matrix.runner.executors.docker.containers import number_inside, wait_status
+from keras_matrix.runner.executors.docker.engine import (
+    CELL_LABEL,
+    NO_GPU,
+    RESULTS_LABEL,
+    ContainerRefused,
+    Image,
+    Limits,
+    Spec,
+    Started,
+    foreign_users,
+    refusal,
+)
+from keras_matrix.runner.executors.docker.executor import DockerExecutor, Place, end_leftovers, user_of
+from keras_matrix.runner.executors.supervise import visible_gpus
+from keras_matrix.runner.interrupts import interruptible
+from keras_matrix.runner.measure.judge import judge
+from tests.conftest import make_settings
+from tests.fakes.container_engine import KILLED, End, FakeContainer, FakeEngine, ending, hang, here, succeed
+from tests.sessions import newest_records
+
+MATRIX = """\
+version: 1
+defaults: {repeats: 2}
+backends: [tensorflow, jax, torch]
+cells:
+  - workload: mnist_mlp
+"""
+GIB = 1 << 30
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def runner(engine: FakeEngine, *arguments: str) -> int:
+    return main(["--executor", "docker", *arguments], Seams(engine=engine))
+
+
+def make_job(tmp_path: Path, **changes: Any) -> Job:
+    work = tmp_path / "work" / "cell"
+    work.mkdir(parents=True)
+    settings = make_settings(**changes.pop("settings", {}))
+    job = Job("n" * 32, "c" * 16, 0, 0, settings, 2, str(work), ["/home/user/project"], None, None)
+    return replace(job, **changes)
+
+
+def executor(engine: FakeEngine, **options: Any) -> DockerExecutor:
+    return DockerExecutor(engine, Place("/results", "run"), Limits(GIB), sleep=lambda seconds: None, **options)
+
+
+def specs_of(engine: FakeEngine, backend: str) -> list[Spec]:
+    return [spec for spec in engine.specs if dict(spec.environment)["KERAS_BACKEND"] == backend]
+
+
+# A whole run.
+
+
+def test_each_repeat_is_a_container_of_its_own_and_none_is_left(folder: Path) -> None:
+    engine = FakeEngine()
+    assert runner(engine) == 0
+    found = newest_records(folder)
+    assert {r.status for r in found} == {Status.OK}
+    assert len(found) == len(engine.specs) == len({spec.name for spec in engine.specs}) == 6
+    assert engine.containers == {}
+
+
+def test_a_record_says_in_which_image_its_cell_ran_and_what_it_might_use(folder: Path) -> None:
+    assert runner(FakeEngine(), "--memory", "3g", "--shm-size", "64m") == 0
+    told = {r.settings.backend: r.container for r in newest_records(folder)}
+    assert told["jax"].image == "keras-benchmark-matrix:jax-cpu"
+    assert told["jax"].image_id == here()["keras-benchmark-matrix:jax-cpu"].image_id
+    assert (told["jax"].memory_limit_bytes, told["jax"].shared_memory_bytes) == (3 * GIB, 64 << 20)
+
+
+def test_a_warm_start_keeps_one_container_a_backend_and_block(folder: Path) -> None:
+    engine = FakeEngine()
+    assert runner(engine, "--start", "warm", "--set", "batch_size=8") == 0
+    assert {r.status for r in newest_records(folder)} == {Status.OK}
+    assert [len(specs_of(engine, backend)) for backend in ("tensorflow", "jax", "torch")] == [2, 2, 2]
+    assert engine.containers == {}
+
+
+def test_a_missing_image_is_told_once_at_length_and_the_other_backends_go_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = {name: image for name, image in here().items() if "torch" not in name}
+    engine = FakeEngine(images=images)
+    assert runner(engine) == 3
+    found = newest_records(folder)
+    assert {(r.settings.backend, r.status) for r in found} == {
+        ("tensorflow", Status.OK),
+        ("jax", Status.OK),
+        ("torch", Status.INFRA),
+    }
+    printed = capsys.readouterr().out
+    assert printed.count("build it with: docker compose build torch-cpu") == 1
+    assert "infra: image_missing, as before" in printed
+
+
+def test_an_image_that_was_built_since_lets_the_same_command_continue(folder: Path) -> None:
+    images = {name: image for name, image in here().items() if "torch" not in name}
+    assert runner(FakeEngine(images=images)) == 3
+    engine = FakeEngine()
+    assert runner(engine) == 0
+    assert len(Results(folder / "results").runs()) == 1
+    assert {dict(spec.environment)["KERAS_BACKEND"] for spec in engine.specs} == {"torch"}
+
+
+def test_an_image_that_was_built_anew_begins_a_new_run(folder: Path) -> None:
+    images = {name: image for name, image in here().items() if "torch" not in name}
+    assert runner(FakeEngine(images=images)) == 3
+    rebuilt = {name: replace(image, image_id="sha256:another") for name, image in here().items()}
+    assert runner(FakeEngine(images=rebuilt)) == 0
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def test_an_image_for_another_processor_is_refused_by_name(folder: Path) -> None:
+    images = {name: replace(image, architecture="s390x") for name, image in here().items()}
+    assert runner(FakeEngine(images=images)) == 3
+    assert {(r.reason or "").partition(" is for s390x")[0] for r in newest_records(folder)} == {
+        f"image_architecture: {name}" for name in here()
+    }
+
+
+def test_containers_of_a_killed_runner_are_removed_and_those_of_others_are_not(folder: Path) -> None:
+    engine = FakeEngine()
+    assert runner(engine) == 0
+    mine, other = engine.specs[0], replace(engine.specs[0], labels=((RESULTS_LABEL, "/elsewhere"),))
+    engine.containers = {"mine": FakeContainer(mine), "other": FakeContainer(other)}
+    assert runner(engine) == 0
+    assert list(engine.containers) == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("unix:///nowhere/engine.sock", "no engine answers at unix:///nowhere/engine.sock: No such file or directory"),
+        ("tcp://127.0.0.1:1", "no engine answers at tcp://127.0.0.1:1: "),
+    ],
+)
+def test_an_engine_that_does_not_answer_is_told_before_anything_is_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, told: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", place)
+    assert main(["--executor", "docker"]) == 3
+    assert told in capsys.readouterr().err
+    assert not (folder / "results").exists()
+
+
+# What a container gets.
+
+
+def started(tmp_path: Path, engine: FakeEngine | None = None, **changes: Any) -> Spec:
+    engine = engine or FakeEngine()
+    made = executor(engine)
+    made.start(make_job(tmp_path, **changes), 10).finish()
+    made.close()
+    return engine.specs[0]
+
+
+def test_a_container_sees_the_cells_scratch_folder_and_no_more(tmp_path: Path) -> None:
+    spec = started(tmp_path)
+    assert spec.mounts == (Mount(str(tmp_path / "work" / "cell"), "/cell/work/cell", writable=True),)
+    assert spec.command[1:] == ("-P", "-m", "keras_matrix.runner.cell.entry", "/cell/work/cell/job.json")
+
+
+def test_a_users_workload_is_mounted_read_only(tmp_path: Path) -> None:
+    spec = started(tmp_path, settings={"workload": "mine:build"})
+    assert Mount("/home/user/project", "/cell/import/0") in spec.mounts
+
+
+def test_nothing_of_the_callers_environment_gets_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/secret")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    found = dict(started(tmp_path).environment)
+    assert found == {
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "HOME": "/cell/work/cell/home",
+        "JAX_PLATFORMS": "cpu",
+        "KERAS_BACKEND": "jax",
+        "KERAS_BENCHMARK_RESULTS": "/results",
+        "KERAS_HOME": "/cell/work/cell/home/.keras",
+        "KERAS_TORCH_DEVICE": "cpu",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TMPDIR": "/cell/work/cell/tmp",
+    }
+
+
+def test_a_gpu_cell_gets_the_hosts_gpu_that_the_caller_may_see_and_knows_it_as_its_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
+    monkeypatch.setattr(visible_gpus, "present_gpus", lambda: None)
+    engine = FakeEngine(images={"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]})
+    spec = started(tmp_path, engine, settings={"device": "gpu"})
+    assert spec.gpus == ("5",)
+    assert dict(spec.environment)["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_an_fc_cell_gets_a_gpu_for_each_worker_and_numbers_them_from_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3,6")
+    monkeypatch.setattr(visible_gpus, "present_gpus", lambda: None)
+    engine = FakeEngine(images={"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]})
+    params = {"mode": "fc_data", "workers": 2}
+    spec = started(tmp_path, engine, settings={"device": "gpu", "workload": "fc", "params": params})
+    assert (spec.gpus, dict(spec.environment)["CUDA_VISIBLE_DEVICES"]) == (("5", "3"), "0,1")
+
+
+@pytest.mark.parametrize(
+    ("value", "workers", "status"), [("", 1, Status.DEVICE_MISMATCH), ("5", 2, Status.UNSUPPORTED)]
+)
+def test_a_cell_whose_gpus_cannot_be_shown_to_it_gets_no_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, workers: int, status: Status
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    monkeypatch.setattr(visible_gpus, "present_gpus", lambda: None)
+    engine = FakeEngine()
+    params = {"mode": "fc_data", "workers": workers}
+    job = make_job(tmp_path, settings={"device": "gpu", "workload": "fc", "params": params})
+    outcome = executor(engine).start(job, 10).finish()
+    assert (judge(job, outcome, None, None).status, engine.specs) == (status, [])
+
+
+def test_the_drivers_cache_of_compiled_kernels_is_mounted_and_may_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visible_gpus, "present_gpus", lambda: None)
+    engine = FakeEngine(images={"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]})
+    (tmp_path / "cuda-cache").mkdir()
+    spec = started(tmp_path, engine, settings={"device": "gpu"}, cuda_cache_dir=str(tmp_path / "cuda-cache"))
+    assert Mount(str(tmp_path / "cuda-cache"), "/cell/cuda-cache", writable=True) in spec.mounts
+    assert dict(spec.environment)["CUDA_CACHE_PATH"] == "/cell/cuda-cache"
+
+
+def test_a_cpu_cell_gets_no_gpu(tmp_path: Path) -> None:
+    assert started(tmp_path).gpus == ()
+
+
+def test_a_container_is_labelled_with_its_results_folder_and_its_cell(tmp_path: Path) -> None:
+    labels = dict(started(tmp_path).labels)
+    assert (labels[RESULTS_LABEL], labels[CELL_LABEL]) == ("/results", f"{'c' * 16}.0.0")
+
+
+def test_a_pinned_cells_container_is_held_to_its_cpus(tmp_path: Path) -> None:
+    last = max(os.sched_getaffinity(0))
+    assert started(tmp_path, settings={"threads": 1}).cpus == f"{last}-{last}"
+
+
+@pytest.mark.parametrize(
+    ("uid", "image_user", "expected"),
+    [
+        (1234, "10001:10001", f"1234:{os.getgid()}"),
+        (0, "10001:10001", "10001:10001"),
+        (0, "", "65534:65534"),
+        (0, "0:0", "65534:65534"),
+        (0, "root", "65534:65534"),
+    ],
+)
+def test_no_containers_process_is_roots(
+    monkeypatch: pytest.MonkeyPatch, uid: int, image_user: str, expected: str
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    assert user_of(Image("sha256:x", "amd64", image_user)) == expected
+
+
+def test_a_job_is_told_the_paths_of_its_container() -> None:
+    job = Job("n", "c", 0, 0, make_settings(workload="mine:build"), 2, "/r/w/x", ["/p", "/q"], None, "/r/cache/jax")
+    inside = job_inside(job, mounts(job))
+    assert (inside.folder, inside.import_roots) == ("/cell/work/x", ["/cell/import/0", "/cell/import/1"])
+    assert inside.compile_cache_dir == "/cell/compile-cache"
+    assert job_inside(replace(job, dataset_dir="/nowhere"), mounts(job)).dataset_dir is None
+
+
+def test_variables_that_name_a_folder_name_it_as_the_container_has_it() -> None:
+    seen = (Mount("/r/autotune/c", "/cell/autotune", writable=True),)
+    flags = {"XLA_FLAGS": "--xla_gpu_load_autotune_results_from=/r/autotune/c/xla.textproto"}
+    assert variables_inside(flags, seen) == {
+        "XLA_FLAGS": "--xla_gpu_load_autotune_results_from=/cell/autotune/xla.textproto"
+    }
+
+
+# How it ends.
+
+
+@pytest.mark.parametrize(
+    ("pretence", "status", "reason"),
+    [
+        (ending(KILLED, oom_killed=True), Status.OOM_HOST, "the kernel ended the process for memory"),
+        (ending(KILLED), Status.CRASH, "ended by signal 9"),
+        (ending(139), Status.CRASH, "ended by signal 11"),
+        (ending(135), Status.CRASH, "ended by signal 7: as a rule /dev/shm was too small"),
+        (ending(3), Status.ERROR, "exit code 3: no_result"),
+        (ending(0), Status.ERROR, "no_result"),
+    ],
+)
+def test_each_end_of_a_container_has_its_status(
+    folder: Path, pretence: Callable[[Job, FakeContainer], End], status: Status, reason: str
+) -> None:
+    assert runner(FakeEngine(pretences={"mnist_mlp": pretence}), "--backend", "jax") == 1
+    found = newest_records(folder)
+    assert {r.status for r in found} == {status}
+    assert all((r.reason or "").startswith(reason) for r in found)
+
+
+@pytest.mark.parametrize(("oom_killed", "status"), [(True, Status.OOM_HOST), (False, Status.CRASH)])
+def test_a_warm_cell_that_is_killed_has_its_container_ended_and_the_engine_asked(
+    folder: Path, oom_killed: bool, status: Status
+) -> None:
+    engine = FakeEngine(pretences={"mnist_mlp": ending(KILLED, oom_killed=oom_killed)})
+    assert runner(engine, "--backend", "jax", "--start", "warm") == 1
+    assert {r.status for r in newest_records(folder)} == {status}
+    assert len(engine.specs) == 2
+    assert engine.containers == {}
+
+
+def test_a_child_that_was_killed_for_memory_is_a_warning_on_a_result_that_counts(folder: Path) -> None:
+    def child_killed(job: Job, container: FakeContainer) -> End:
+        return replace(succeed(job, container), oom_killed=True)
+
+    assert runner(FakeEngine(pretences={"mnist_mlp": child_killed}), "--backend", "jax") == 0
+    for record in newest_records(folder):
+        assert record.status in MEASURED
+        assert any(warning.startswith("child_oom") for warning in record.warnings)
+
+
+def test_a_container_that_hangs_is_killed_at_its_limit(folder: Path) -> None:
+    engine = FakeEngine(pretences={"mnist_mlp": hang})
+    assert runner(engine, "--backend", "jax", "--repeats", "1", "--set", "timeout_s=1") == 1
+    assert [r.status for r in newest_records(folder)] == [Status.TIMEOUT]
+    assert engine.containers == {}
+
+
+def test_what_a_container_prints_is_kept(folder: Path) -> None:
+    engine = FakeEngine(pretences={"mnist_mlp": ending(1, printing=b"the last words\n")})
+    assert runner(engine, "--backend", "jax", "--repeats", "1") == 1
+    assert "the last words" in newest_records(folder)[0].evidence.output_tail
+
+
+def test_an_engine_that_dies_under_a_cell_spoils_the_attempt_and_the_cell_is_tried_again(folder: Path) -> None:
+    deaths = iter([True])
+
+    def dies_once(job: Job, container: FakeContainer) -> End:
+        if next(deaths, False):
+            container.finish(None)
+            threading.Event().wait(60)  # its thread is a daemon
+        return succeed(job, container)
+
+    engine = FakeEngine(pretences={"mnist_mlp": dies_once})
+    assert runner(engine, "--backend", "jax", "--repeats", "1", "--set", "steps_per_epoch=2") == 0
+    found = sorted(newest_records(folder), key=lambda record: record.attempt)
+    assert [(r.attempt, r.status) for r in found] == [(0, Status.INFRA), (1, Status.OK)]
+    assert engine.containers == {}
+
+
+def test_an_engine_that_comes_back_is_waited_for_and_what_nobody_watches_there_is_removed(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    made = executor(engine)
+    spec = started(tmp_path / "first", engine)
+    engine.containers["lost"] = FakeContainer(spec)
+    job = make_job(tmp_path / "second")
+    made.missing("jax")  # its image is known before the engine goes away
+    engine.silent = 3
+    assert made.start(job, 10).finish().exit_code == 0
+    assert engine.containers == {}
+    assert len(engine.specs) == 2
+
+
+def test_an_engine_that_stays_away_ends_the_runner_with_what_to_do(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    made = executor(engine)
+    made.missing("jax")
+    engine.silent = 1000
+    with pytest.raises(ExecutorError, match="did not come back within 60 s: start it, and the same command continues"):
+        made.start(make_job(tmp_path), 10)
+
+
+def test_a_gpu_that_the_engine_cannot_give_is_asked_for_once(tmp_path: Path) -> None:
+    gpu_image = {"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]}
+    engine = FakeEngine(images=gpu_image, refusal=ContainerRefused(f"{NO_GPU}: the engine cannot give one"))
+    made = executor(engine)
+    assert made.missing("jax", "gpu") is None
+    outcome = made.start(make_job(tmp_path, settings={"device": "gpu"}), 10).finish()
+    assert outcome.infrastructure == f"{NO_GPU}: the engine cannot give one"
+    assert made.missing("jax", "gpu") == outcome.infrastructure
+
+
+def test_a_tpu_cell_is_unsupported_in_a_container_of_its_own(tmp_path: Path) -> None:
+    outcome = executor(FakeEngine()).start(make_job(tmp_path, settings={"device": "tpu"}), 10).finish()
+    assert "run the service jax-tpu" in (outcome.refused or "")
+
+
+def test_leaving_a_block_half_done_removes_its_containers(tmp_path: Path) -> None:
+    engine = FakeEngine(pretences={"mnist_mlp": hang})
+    made = executor(engine)
+    made.start(make_job(tmp_path), 100)
+    assert len(engine.containers) == 1
+    made.close()
+    assert engine.containers == {}
+
+
+def test_a_signal_while_a_container_is_being_started_leaves_none(tmp_path: Path) -> None:
+    engine = InterruptedEngine()
+    warm = executor(engine, warm=True)
+    with pytest.raises(Interrupted), interruptible():
+        warm.start(make_job(tmp_path), 60.0)
+    assert len(engine.containers) == 1
+    warm.close()
+    assert engine.containers == {}
+
+
+class InterruptedEngine(FakeEngine):
+    """A signal comes when a container is there and its name not yet told."""
+
+    def start(self, spec: Spec) -> Started:
+        started = super().start(spec)
+        signal.raise_signal(signal.SIGTERM)
+        return started
+
+
+def test_containers_whose_engine_is_gone_are_left_to_the_next_start(tmp_path: Path) -> None:
+    engine = FakeEngine(pretences={"mnist_mlp": hang})
+    made = executor(engine)
+    made.start(make_job(tmp_path), 100)
+    engine.silent = 10
+    made.close()
+    engine.silent = 0
+    assert end_leftovers(engine, "/results") == 1
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (3, 3 << 8), (137, 9), (139, 11), (255, 255 << 8)])
+def test_an_exit_code_of_a_container_is_a_wait_status(code: int, expected: int) -> None:
+    assert wait_status(code) == expected
+
+
+def test_a_process_has_the_number_its_own_namespace_gives_it() -> None:
+    assert number_inside(os.getpid()) == os.getpid()
+    assert number_inside(1 << 22) is None
+
+
+class RebuildingEngine(FakeEngine):
+    """Has another image under a name each time it is asked."""
+
+    digests = map("sha256:{:012}".format, count())
+
+    def image(self, name: str) -> Image | None:
+        found = super().image(name)
+        return found and replace(found, image_id=next(self.digests))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--start", "warm"]])
+def test_an_image_that_is_built_while_a_run_goes_on_is_not_that_runs(folder: Path, arguments: list[str]) -> None:
+    assert runner(RebuildingEngine(), *arguments) == 0
+    newest = Results(folder / "results").latest()
+    assert newest is not None
+    told = {r.container.image: r.container.image_id for r in newest_records(folder)}
+    assert len({r.container.image_id for r in newest_records(folder)}) == 3
+    assert newest.about()["versions"] == {f"image {name}": image_id for name, image_id in told.items()}
+
+
+def test_an_engine_that_goes_away_before_anything_is_made_ends_the_runner(folder: Path) -> None:
+    assert runner(FakeEngine(silent=1)) == 3
+    assert not (folder / "results").exists()
+
+
+# What an engine says.
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'could not select device driver "" with capabilities: [[gpu]]',
+        "nvidia-container-cli: initialization error: nvml error: driver not loaded",
+        "failed to discover GPU vendor from CDI: no known GPU vendor found",
+    ],
+)
+def test_every_engines_way_to_say_that_it_has_no_gpu_is_understood(tmp_path: Path, said: str) -> None:
+    spec = replace(container(tmp_path), gpus=("0",))
+    assert refusal(explained(said), spec).startswith(f"{NO_GPU}: the engine cannot give a container a GPU ({said})")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("mkdir /var/lib/engine/overlay2/x: no space left on device", "no_space: the engine has no room"),
+        ("No such image: sha256:abc", "image_missing: it was removed while the run went on"),
+        ("invalid CPU list", "refused: the engine would not start the container: invalid CPU list"),
+    ],
+)
+def test_what_an_engine_refuses_has_a_name(tmp_path: Path, said: str, told: str) -> None:
+    assert refusal(explained(said), container(tmp_path)).startswith(told)
+
+
+def explained(said: str) -> APIError:
+    return APIError("500 Server Error", explanation=said)
+
+
+def container(tmp_path: Path) -> Spec:
+    engine = FakeEngine()
+    running = executor(engine).start(make_job(tmp_path), 60.0)
+    running.finish()
+    return engine.specs[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["name=seccomp,profile=default", "name=rootless"], "the engine runs rootless: "),
+        (["name=userns"], "the engine runs with userns-remap: "),
+    ],
+)
+def test_an_engine_whose_users_are_others_is_refused(options: list[str], told: str) -> None:
+    assert told in (foreign_users({"SecurityOptions": options}) or "")
+
+
+def test_an_engine_with_this_machines_users_is_taken() -> None:
+    assert foreign_users({"SecurityOptions": ["name=seccomp,profile=default", "name=cgroupns"]}) is None
+    assert foreign_users({}) is None
+
+
+def test_the_engine_is_where_the_current_context_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(
+        "docker.context.ContextAPI.kwargs_from_context", lambda: {"base_url": "unix:///elsewhere/engine.sock"}
+    )
+    assert main(["--executor", "docker"]) == 3
+    assert "no engine answers at unix:///elsewhere/engine.sock: No such file" in capsys.readouterr().err
+
+
+def test_an_image_of_another_name_is_to_be_pulled(folder: Path) -> None:
+    assert runner(FakeEngine(images={}), "--images", "registry.example/kbm", "--backend", "jax") == 3
+    assert {(r.reason or "").partition(" is not")[0] for r in newest_records(folder)} == {
+        "image_missing: registry.example/kbm:jax-cpu"
+    }
+    assert "get it with: docker pull registry.example/kbm:jax-cpu" in newest_records(folder)[0].reason
+
+
+# The flags.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--start", "fork"], "--start: must be fresh or warm with --executor docker, got fork"),
+        (["--memory", "lots"], "runner: --memory: must be a size such as 512m or 8g, got 'lots'"),
+        (["--shm-size", "8q"], "runner: --shm-size: must be a size such as 512m or 8g, got '8q'"),
+        (["--seccomp", "nowhere.json"], "--seccomp: must be a profile's file or unconfined, got 'nowhere.json'"),
+        (
+            ["--seccomp", "matrix.yaml"],
+            "--seccomp: must be a profile's file or unconfined, got 'matrix.yaml': Expecting",
+        ),
+    ],
+)
+def test_flags_of_containers_that_cannot_be_used_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert runner(FakeEngine(), *arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--memory", "1g"], "--memory: is for containers: add --executor docker"),
+        (["--shm-size", "1g"], "--shm-size: is for containers: add --executor docker"),
+        (["--start", "warm"], "--start: must be fork or fresh with --executor process, got warm"),
+    ],
+)
+def test_flags_of_containers_need_containers(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert main(arguments, Seams(engine=FakeEngine())) == 2
+    assert told in capsys.readouterr().err

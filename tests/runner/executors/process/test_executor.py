@@ -1,0 +1,293 @@
+"""Real processes: whatever a workload does, the next one runs, and nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import MEASURED, CellResult, Record, Status
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.process.fork_servers import ProcessServer
+from keras_matrix.runner.executors.supervise.environment import MARK
+from keras_matrix.runner.host.process_tree import end_leftovers
+from keras_matrix.runner.measure.judge import ResultRefused, accept, judge
+from keras_matrix.runner.measure.record_builder import build_record
+from keras_matrix.runner.measure.scheduler import utc_now
+from tests.conftest import MACHINE, make_settings
+
+pytestmark = pytest.mark.process
+ROOT = str(Path(__file__).parents[4])
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[dict[str, ProcessExecutor]]:
+    """One executor for each way to start: whatever a cell did, the same server starts the next test's."""
+    made = {start: ProcessExecutor(start=start, mark=uuid.uuid4().hex) for start in ("fork", "fresh")}
+    yield made
+    for executor in made.values():
+        executor.close()
+
+
+@pytest.fixture(params=["fork", "fresh"])
+def executor(request: pytest.FixtureRequest, shared: dict[str, ProcessExecutor]) -> ProcessExecutor:
+    found: ProcessExecutor = shared[request.param]
+    return found
+
+
+@pytest.fixture
+def forking(shared: dict[str, ProcessExecutor]) -> ProcessExecutor:
+    return shared["fork"]
+
+
+@pytest.fixture
+def own() -> Iterator[ProcessExecutor]:
+    """A forking executor whose servers this test may start, kill and replace."""
+    made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
+    yield made
+    made.close()
+
+
+def make_job(tmp_path: Path, workload: str, **changes: Any) -> Job:
+    changes = {"samples": 8, "batch_size": 4, "steps_per_epoch": 2} | changes
+    settings = make_settings(workload=f"tests.workloads.misbehaving:{workload}", **changes)
+    folder = tmp_path / uuid.uuid4().hex
+    folder.mkdir()
+    return Job(uuid.uuid4().hex, cell_id(settings), 0, 0, settings, 2, str(folder), [ROOT], None, None)
+
+
+def run(executor: ProcessExecutor, job: Job, timeout_s: float = 120.0) -> Record:
+    outcome = executor.start(job, timeout_s).finish()
+    result, problem = read(job)
+    verdict = judge(job, outcome, result, problem)
+    return build_record(job, outcome, (result, problem, verdict), ("20260101T000000Z-abcdef", MACHINE, utc_now()))
+
+
+def read(job: Job) -> tuple[CellResult | None, str | None]:
+    from keras_matrix.runner.measure import record_builder
+
+    return record_builder.read_result(job)
+
+
+def processes_with(text: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if text.encode() in (folder / "cmdline").read_bytes():
+                    found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("workload", "params", "status", "reason"),
+    [
+        ("well", {}, Status.OK, None),
+        ("raising", {}, Status.ERROR, "RuntimeError: the workload says no"),
+        ("segfaulting", {}, Status.CRASH, "ended by signal 11"),
+        ("killed", {}, Status.CRASH, "ended by signal 9"),
+        ("exiting", {"code": 0}, Status.ERROR, "no_result: the process wrote none"),
+        ("exiting", {"code": 3}, Status.ERROR, "exit code 3: no_result: the process wrote none"),
+        ("diverging", {}, Status.DIVERGED, "the loss was not finite in epoch"),
+        ("linking", {}, Status.ERROR, "bad_result: Too many levels of symbolic links"),
+        ("piping", {}, Status.ERROR, "bad_result"),
+        ("empty", {}, Status.ERROR, "ValueError"),
+    ],
+)
+def test_each_way_to_end_has_its_status_and_the_next_cell_runs(
+    executor: ProcessExecutor, tmp_path: Path, workload: str, params: dict[str, Any], status: Status, reason: str | None
+) -> None:
+    record = run(executor, make_job(tmp_path, workload, params=params))
+    assert record.status is status or (record.status in MEASURED and status is Status.OK), record
+    assert (record.reason or "").startswith(reason or "")
+    if workload != "well":
+        assert run(executor, make_job(tmp_path, "well")).status in MEASURED
+
+
+def test_an_injected_slowdown_is_part_of_the_model_that_is_measured(forking: ProcessExecutor, tmp_path: Path) -> None:
+    settings = make_settings(workload="mnist_mlp", params={"image_size": 8}, samples=8, batch_size=4, steps_per_epoch=2)
+    flops = []
+    for fault in (None, "slower:1.0"):
+        job = replace(make_job(tmp_path, "well"), settings=settings, cell_id=cell_id(settings), fault=fault)
+        record = run(forking, job)
+        assert record.resolved is not None, record.reason
+        flops.append(record.resolved.forward_flops or 0)
+    assert 0 < flops[0] < flops[1]
+
+
+def test_a_hanging_cell_is_ended_at_its_limit_with_everything_below_it(
+    executor: ProcessExecutor, tmp_path: Path
+) -> None:
+    job = make_job(tmp_path, "hanging")
+    begun_s = time.perf_counter()
+    record = run(executor, job, timeout_s=6)
+    assert record.status is Status.TIMEOUT
+    assert time.perf_counter() - begun_s < 60
+    assert run(executor, make_job(tmp_path, "well")).status in MEASURED
+
+
+def test_a_grandchild_in_its_own_session_neither_holds_the_runner_nor_survives(
+    executor: ProcessExecutor, tmp_path: Path
+) -> None:
+    marker = uuid.uuid4().hex
+    record = run(executor, make_job(tmp_path, "orphaning", params={"marker": marker}))
+    assert record.status in MEASURED
+    assert processes_with(marker) == []
+
+
+def test_a_gigabyte_of_output_is_capped_and_does_not_grow_the_runner(forking: ProcessExecutor, tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    job = make_job(tmp_path, "flooding")
+    outcome = forking.start(job, 120).finish()
+    assert outcome.exit_code == 0
+    assert len(outcome.output_tail) < 40_000
+    assert "bytes left out" in outcome.output_tail
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_what_is_printed_is_kept_readable(forking: ProcessExecutor, tmp_path: Path) -> None:
+    record = run(forking, make_job(tmp_path, "garbage"))
+    assert "red done" in record.evidence.output_tail
+    assert "\x1b" not in record.evidence.output_tail
+    assert "\x00" not in record.evidence.output_tail
+
+
+@pytest.mark.parametrize("start", ["fork", "fresh"])
+def test_a_cell_sees_the_allowlist_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "PYTHONPATH", "KERAS_HOME"):
+        monkeypatch.setenv(name, "canary-value")
+    with contextlib.closing(ProcessExecutor(start=start, mark=uuid.uuid4().hex)) as begun_with_them:
+        record = run(begun_with_them, make_job(tmp_path, "telling"))
+    assert "the environment was told" in (record.reason or "")
+    assert "KERAS_BACKEND" in record.evidence.output_tail
+    assert "canary-value" not in record.evidence.output_tail
+
+
+def test_a_gpu_that_is_not_there_is_a_device_mismatch_on_every_backend(tmp_path: Path) -> None:
+    if Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has the GPU whose absence is tested")
+    executor = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
+    try:
+        for backend in ("tensorflow", "jax", "torch"):
+            record = run(executor, make_job(tmp_path, "well", backend=backend, device="gpu"))
+            assert record.status is Status.DEVICE_MISMATCH, (backend, record.reason, record.evidence.output_tail)
+            assert record.times.epoch_times_s == []
+    finally:
+        executor.close()
+
+
+def test_a_backend_that_is_not_installed_is_told_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else real(name, *rest))
+    executor = ProcessExecutor()
+    assert "torch cannot be found" in (executor.missing("torch") or "")
+    assert "pip install" in (executor.missing("torch") or "")
+    assert executor.missing("jax") is None
+
+
+def test_a_server_that_dies_under_a_cell_is_infrastructure_and_the_next_cell_runs(
+    own: ProcessExecutor, tmp_path: Path
+) -> None:
+    job = make_job(tmp_path, "well")
+    assert run(own, job).status in MEASURED
+    server = next(iter(own._servers._servers.values()))
+    assert isinstance(server, ProcessServer)
+    server.process.kill()
+    assert run(own, make_job(tmp_path, "well")).status is Status.INFRA
+    assert run(own, make_job(tmp_path, "well")).status in MEASURED
+
+
+def test_a_new_block_has_new_servers(own: ProcessExecutor, tmp_path: Path) -> None:
+    run(own, make_job(tmp_path, "well"))
+    first = next(iter(own._servers._servers.values()))
+    own.begin_block([])
+    own.await_block()
+    run(own, make_job(tmp_path, "well"))
+    second = next(iter(own._servers._servers.values()))
+    assert isinstance(first, ProcessServer)
+    assert isinstance(second, ProcessServer)
+    assert first.process.pid != second.process.pid
+    assert first.process.returncode is not None
+
+
+def test_calibrated_processes_wait_idle_and_are_measured_with_the_steps_they_are_told(
+    executor: ProcessExecutor, tmp_path: Path
+) -> None:
+    jobs = [
+        replace(make_job(tmp_path, "well", backend=b, steps_per_epoch="auto"), steps=None) for b in ("jax", "torch")
+    ]
+    running = [executor.start(job, 120) for job in jobs]
+    assert all((process.calibrated() or 0) > 0 for process in running)
+    before = [cpu_ticks(process) for process in running]
+    time.sleep(0.3)
+    assert [cpu_ticks(process) for process in running] == before
+    for job, process in zip(jobs, running, strict=True):
+        process.resume(7)
+        assert process.turn()
+        outcome = process.finish()
+        assert outcome.exit_code == 0, outcome.output_tail
+        result = accept(job.result_path.read_bytes(), job)
+        assert result.resolved is not None
+        assert result.resolved.steps_per_epoch == 7
+        assert (result.times.calibration_time_s or 0) > 0
+
+
+def test_processes_take_turns_and_rest_idle_in_between(forking: ProcessExecutor, tmp_path: Path) -> None:
+    jobs = [make_job(tmp_path, "well", backend=backend, epochs=4) for backend in ("jax", "torch")]
+    first, second = [forking.start(job, 120) for job in jobs]
+    assert first.turn()
+    assert second.turn()
+    for _ in range(3):
+        before = cpu_ticks(second)
+        assert first.turn()
+        assert before == cpu_ticks(second)
+        assert second.turn()
+    for job, process in zip(jobs, (first, second), strict=True):
+        outcome = process.finish()
+        assert outcome.exit_code == 0, outcome.output_tail
+        assert len(accept(job.result_path.read_bytes(), job).times.epoch_times_s) == 3
+
+
+def cpu_ticks(process: Any) -> list[str]:
+    fields = Path(f"/proc/{process._pid}/stat").read_text().rpartition(")")[2].split()
+    return fields[11:13]
+
+
+def test_an_abandoned_process_is_gone_and_its_server_takes_the_next(executor: ProcessExecutor, tmp_path: Path) -> None:
+    process = executor.start(replace(make_job(tmp_path, "well", steps_per_epoch="auto"), steps=None), 120)
+    assert process.calibrated() is not None
+    process.abandon()
+    assert run(executor, make_job(tmp_path, "well")).status in MEASURED
+
+
+def test_leftovers_of_a_killed_runner_are_found_by_their_mark() -> None:
+    import subprocess
+    import sys
+
+    mark = uuid.uuid4().hex
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={MARK: mark})
+    while end_leftovers(mark) == 0:
+        pass  # the child has not replaced its environment yet
+    assert left.wait() == -9
+    assert end_leftovers(mark) == 0
+
+
+def test_a_kill_without_an_oom_of_ours_is_no_oom() -> None:
+    with pytest.raises(ResultRefused):
+        accept(None, Job("", "", 0, 0, make_settings(), 1, "", [], None, None))
+    assert Outcome().oom_kills == 0

@@ -1,0 +1,229 @@
+"""The rules of a matrix file, the workloads' own rules, and the JSON Schema made of both."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.errors import InfrastructureError
+from keras_matrix.runner.matrix import catalog, json_schema
+from keras_matrix.runner.matrix.grammar import DEFAULTS, NAME, SETTINGS, Rule, near, user_workload_fault
+
+ROOT = Path(__file__).parents[3]
+FIXTURE = catalog.load(Path(__file__).parents[1] / "catalog.json")
+HOSTILE_NAMES = [
+    "../etc",
+    "a/b",
+    "a\0b",
+    "a\n",
+    "a'b",
+    'a"; drop table x; --',
+    "$(ls)",
+    "раypal",
+    "ﬁt",
+    "a" * 300,
+    "CON",
+    "1a",
+    "",
+    "a b",
+    "a-b",
+]
+
+
+def test_every_field_of_the_settings_has_a_rule_and_a_meaning() -> None:
+    assert {f.name for f in fields(Settings)} == {*SETTINGS, "backend", "workload", "params", "set_by_matrix"}
+    assert all(rule.meaning for rule in DEFAULTS.values())
+
+
+def test_every_default_obeys_its_own_rule() -> None:
+    assert [key for key, rule in DEFAULTS.items() if rule.default is not None and not rule.accepts(rule.default)] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("batch_size", 0, "largest or a whole number from 1 to 1000000"),
+        ("batch_size", -4, "largest or a whole number from 1 to 1000000"),
+        ("batch_size", True, "largest or a whole number from 1 to 1000000"),
+        ("batch_size", 32.0, "largest or a whole number from 1 to 1000000"),
+        ("batch_size", "32", "largest or a whole number from 1 to 1000000"),
+        ("batch_size", 1_000_001, "largest or a whole number from 1 to 1000000"),
+        ("epochs", 10_001, "a whole number from 1 to 10000"),
+        ("discard", -1, "a whole number from 0 to 9999"),
+        ("steps_per_epoch", "full", "auto, seed or a whole number from 1 to 1000000"),
+        ("steps_per_epoch", True, "auto, seed or a whole number from 1 to 1000000"),
+        ("repeats", 1001, "auto or a whole number from 1 to 1000"),
+        ("timeout_s", 0.5, "a number from 1 to 86400"),
+        ("timeout_s", True, "a number from 1 to 86400"),
+        ("seed", 2**31, "a whole number from 0 to 2147483647"),
+        ("threads", 0, "all or a whole number from 1 to 1024"),
+        ("cpus", 0, "all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024"),
+        ("cpus", "1-0", "all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024"),
+        ("cpus", "0,", "all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024"),
+        ("cpus", True, "all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024"),
+        ("cpus", "", "all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024"),
+        ("jit", "yes", "auto, true or false"),
+        ("jit", 1, "auto, true or false"),
+        ("eager", "no", "true or false"),
+        ("eager", 0, "true or false"),
+        ("phase", "train", "fit or predict"),
+        ("device", None, "cpu, gpu or tpu"),
+    ],
+)
+def test_a_value_outside_a_rule_is_refused_with_the_rule(key: str, value: Any, rule: str) -> None:
+    fault = DEFAULTS[key].fault(value)
+
+    assert fault is not None
+    assert fault.startswith(f"must be {rule}, got ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("steps_per_epoch", "seed"), ("steps_per_epoch", 1), ("jit", False), ("threads", 1024), ("timeout_s", 86_400)],
+)
+def test_a_value_within_a_rule_is_accepted(key: str, value: Any) -> None:
+    assert DEFAULTS[key].fault(value) is None
+
+
+def test_a_whole_number_for_a_float_becomes_the_float_it_equals() -> None:
+    rule = Rule("float", -1, 1)
+
+    assert [repr(rule.normal(value)) for value in (1, 0, -0.0)] == ["1.0", "0.0", "0.0"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1,0", "0-1"), ("0-1", "0-1"), ("3", "3-3"), (3, 3), ("all", "all"), ("4,0-1,1", "0-1,4")]
+)
+def test_a_list_of_cpus_has_one_spelling_and_is_no_count(value: Any, expected: Any) -> None:
+    assert SETTINGS["cpus"].accepts(value)
+    assert SETTINGS["cpus"].normal(value) == expected
+
+
+def test_text_must_be_printable_and_short() -> None:
+    rule = Rule("str")
+
+    assert [rule.accepts(text) for text in ("a" * 200, "a" * 201, "a\x1b")] == [True, False, False]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_name_that_could_leave_its_place_is_no_name(name: str) -> None:
+    assert NAME.fullmatch(name) is None
+
+
+@pytest.mark.parametrize("name", [*(f"{name}:build" for name in HOSTILE_NAMES if name != "CON"), "a.b", "a:b:c", "a:"])
+def test_a_users_workload_must_be_a_dotted_name_and_a_function(name: str) -> None:
+    fault = user_workload_fault(name)
+
+    assert fault is not None
+    assert fault.startswith("must be a workload of the catalog or package.module:function, got ")
+
+
+def test_a_users_workload_must_not_live_in_a_package_of_ours() -> None:
+    assert user_workload_fault("my_models.net:Build") is None
+    assert (
+        user_workload_fault("models.net:build")
+        == "must not live in a package called models, which is this program's own, got 'models.net:build'"
+    )
+
+
+def test_a_near_name_is_offered_and_a_far_one_is_not() -> None:
+    assert near("batchsize", SETTINGS) == "; did you mean batch_size?"
+    assert near("zzz", SETTINGS) == ""
+    assert near("batch_size" * 30, SETTINGS) == ""
+
+
+# The catalog.
+
+
+def test_a_missing_catalog_is_a_fault_of_the_installation(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="install the program again"):
+        catalog.load(tmp_path / "catalog.json")
+
+
+@pytest.mark.parametrize("data", [{}, {"version": 2, "workloads": {}}, {"version": 1, "workloads": {"A": {}}}, []])
+def test_a_broken_catalog_is_a_fault_of_the_installation(data: object, tmp_path: Path) -> None:
+    (tmp_path / "catalog.json").write_text(json.dumps(data))
+
+    with pytest.raises(InfrastructureError, match="not a catalog"):
+        catalog.load(tmp_path / "catalog.json")
+
+
+def test_a_parameter_cannot_have_the_name_of_a_setting() -> None:
+    workloads = json.loads((Path(__file__).parents[1] / "catalog.json").read_text())
+    workloads["workloads"]["bert"]["params"]["seed"] = {"type": "int", "default": 0}
+
+    with pytest.raises(ValueError, match="bert: parameter 'seed' has the name of a setting"):
+        catalog.parse(workloads)
+
+
+def test_the_shipped_catalog_can_be_read() -> None:
+    assert "mnist_mlp" in catalog.load().workloads
+
+
+# The schema for editors.
+
+
+def accepted(matrix: object) -> bool:
+    return bool(jsonschema.Draft7Validator(json_schema.json_schema(FIXTURE)).is_valid(matrix))
+
+
+def cell(**keys: object) -> dict[str, object]:
+    return {"version": 1, "backends": ["jax"], "cells": [{"workload": "mobilenet_v3_small", **keys}]}
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft7Validator.check_schema(json_schema.json_schema(FIXTURE))
+
+
+def test_the_checked_in_schema_is_current() -> None:
+    """Renew it with `python -m keras_matrix.runner.matrix.json_schema > matrix.schema.json`."""
+    assert json_schema.text(catalog.load()) == (ROOT / "matrix.schema.json").read_text()
+
+
+@pytest.mark.parametrize("path", [ROOT / "matrix.yaml", *sorted((ROOT / "matrices").glob("*.yaml"))], ids=str)
+def test_the_shipped_matrices_obey_the_checked_in_schema(path: Path) -> None:
+    schema = json.loads((ROOT / "matrix.schema.json").read_text())
+
+    jsonschema.Draft7Validator(schema).validate(yaml.safe_load(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"batch_size": [1, 2], "image_size": 64},
+        {"params": {"image_size": [64, 96]}},
+        {"include": [{"image_size": 32, "batch_size": 1}], "exclude": [{"backend": "jax", "image_size": 64}]},
+        {"workload": "my_package.net:build", "params": {"width": 3}, "exclude": [{"width": 3}]},
+        {"steps_per_epoch": ["seed", 5], "jit": [True, "auto"], "timeout_s": 5.5},
+    ],
+)
+def test_the_schema_accepts_what_the_reader_accepts(keys: dict[str, object]) -> None:
+    assert accepted(cell(**keys))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"batch_size": 0},
+        {"batch_size": []},
+        {"batch_size": "32"},
+        {"size": "tiny"},
+        {"workload": "mobilenet"},
+        {"workload": "my_package.net:build", "width": 3},
+        {"workload": "my_package.net:build", "params": {"Width": 3}},
+        {"repeats": [1, 2]},
+        {"include": []},
+        {"exclude": [{}]},
+        {"exclude": [{"sequence_length": 3}]},
+        {"data": "digits"},
+    ],
+)
+def test_the_schema_refuses_what_the_reader_refuses(keys: dict[str, object]) -> None:
+    assert not accepted(cell(**keys))

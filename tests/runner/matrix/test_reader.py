@@ -1,0 +1,638 @@
+"""Matrix files: every mistake is named with its line, and every point becomes the right cell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from keras_matrix.records.identity import cell_id
+from keras_matrix.runner.errors import MatrixError, UsageError
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
+from keras_matrix.runner.matrix.reader import Cell, expand, load
+
+CATALOG = catalog.load(Path(__file__).parents[1] / "catalog.json")
+ROOT = Path(__file__).parents[3]
+HEAD = "version: 1\nbackends: [tensorflow, jax, torch]\ncells:\n  - workload: mnist_mlp\n"
+
+Expand = Callable[..., list[Cell]]
+
+
+@pytest.fixture
+def cells_of(tmp_path: Path) -> Expand:
+    def make(text: str, limit: int = 100_000, **overrides: Any) -> list[Cell]:
+        path = tmp_path / "matrix.yaml"
+        path.write_bytes(text.encode())
+        return expand(load(path, CATALOG), Overrides(**overrides), limit)
+
+    return make
+
+
+@pytest.fixture
+def problems_of(cells_of: Expand) -> Callable[..., list[str]]:
+    def make(text: str, **keys: Any) -> list[str]:
+        with pytest.raises(MatrixError) as caught:
+            cells_of(text, **keys)
+        return [re.sub(r"^\S*matrix\.yaml:", "", problem) for problem in caught.value.problems]
+
+    return make
+
+
+def entry(*lines: str) -> str:
+    """Return a matrix of one mnist_mlp entry with these lines, the first of which is line 5."""
+    return HEAD + "".join(f"    {line}\n" for line in lines)
+
+
+def of(workload: str, *lines: str) -> str:
+    return entry(*lines).replace("mnist_mlp", workload)
+
+
+# What a file makes.
+
+
+def test_the_smallest_matrix_makes_one_cell_a_backend_with_every_default(cells_of: Expand) -> None:
+    found = cells_of(HEAD)
+
+    assert [cell.settings.backend for cell in found] == ["tensorflow", "jax", "torch"]
+    cell = found[0]
+    assert (cell.repeats, cell.timeout_s, cell.line) == (5, 300.0, 4)
+    assert (
+        cell.settings.batch_size,
+        cell.settings.samples,
+        cell.settings.phase,
+        cell.settings.epochs,
+        cell.settings.discard,
+        cell.settings.steps_per_epoch,
+    ) == (32, 1000, "fit", 4, 1, "auto")
+
+
+def test_lists_are_axes_and_the_backend_changes_fastest(cells_of: Expand) -> None:
+    found = cells_of(entry("batch_size: [1, 2]", "backends: [torch, jax]"))
+
+    assert [(cell.settings.batch_size, cell.settings.backend) for cell in found] == [
+        (1, "torch"),
+        (1, "jax"),
+        (2, "torch"),
+        (2, "jax"),
+    ]
+
+
+def test_the_entry_goes_before_the_defaults_and_those_before_the_catalog(cells_of: Expand) -> None:
+    text = (
+        "version: 1\ndefaults: {batch_size: 7, seed: 3, repeats: 5}\nbackends: [jax]\ncells:\n"
+        "  - {workload: lstm}\n  - {workload: lstm, batch_size: 9, repeats: 6}\n"
+    )
+
+    assert [(c.settings.batch_size, c.settings.seed, c.repeats) for c in cells_of(text)] == [(7, 3, 5), (9, 3, 6)]
+    assert [c.settings.batch_size for c in cells_of(of("lstm"), backends=("jax",))] == [128]
+
+
+@pytest.mark.parametrize("lines", [("image_size: [32, 64]",), ("params: {image_size: [32, 64]}",)])
+def test_a_parameter_stands_in_the_entry_or_under_params(cells_of: Expand, lines: tuple[str, ...]) -> None:
+    found = cells_of(of("mobilenet_v3_small", *lines), backends=("jax",))
+
+    assert [c.settings.params for c in found] == [{"alpha": 1.0, "image_size": 32}, {"alpha": 1.0, "image_size": 64}]
+
+
+def test_a_users_workload_takes_any_parameters_and_has_defaults_of_its_own(cells_of: Expand) -> None:
+    found = cells_of(of("my_package.net:Build", "params: {width: [1, 2.5, true, x]}"), backends=("jax",))
+
+    assert [cell.settings.params["width"] for cell in found] == [1, 2.5, True, "x"]
+    assert (found[0].settings.batch_size, found[0].settings.samples) == (32, 1000)
+
+
+def test_what_the_matrix_sets_of_a_users_options_is_part_of_a_cells_name(cells_of: Expand) -> None:
+    left, chosen, default = (
+        cells_of(text, backends=("jax",))[0]
+        for text in (
+            of("my_package.net:Build"),
+            of("my_package.net:Build", "eager: [false]", "samples: 1000"),
+            "defaults: {eager: false}\n" + of("my_package.net:Build"),
+        )
+    )
+
+    assert [cell.settings.set_by_matrix for cell in (left, chosen, default)] == ["", "eager,samples", "eager"]
+    assert len({left.cell_id, chosen.cell_id, default.cell_id}) == 3
+    assert (left.settings.leaves("eager"), chosen.settings.leaves("eager")) == (True, False)
+    assert replace(left.settings, set_by_matrix="eager,samples") == chosen.settings
+
+
+def test_the_command_line_sets_a_users_option_as_the_matrix_does(cells_of: Expand) -> None:
+    (cell,) = cells_of(of("a.b:c", "samples: 9"), backends=("jax",), assignments={"eager": False})
+
+    assert cell.settings.set_by_matrix == "eager,samples"
+
+
+def test_a_workload_of_ours_leaves_nothing_to_itself(cells_of: Expand) -> None:
+    (cell,) = cells_of(of("mnist_mlp", "eager: false"), backends=("jax",))
+
+    assert (cell.settings.set_by_matrix, cell.settings.leaves("samples")) == ("", False)
+
+
+def test_a_whole_number_and_the_float_it_equals_are_one_cell(cells_of: Expand) -> None:
+    one, other = (cells_of(of("mobilenet_v3_small", f"alpha: {text}")) for text in ("1", "1.0"))
+
+    assert [cell.cell_id for cell in one] == [cell.cell_id for cell in other]
+
+
+def test_the_identity_of_each_cell_is_that_of_its_settings(cells_of: Expand) -> None:
+    found = cells_of(
+        of("mobilenet_v3_small", "image_size: [32, 64]", "alpha: [0.5, 1e-1]", "jit: [auto, true, false]", "phase: fit")
+        + "  - workload: a.b:c\n    params: {z: ['%s', 'é\"', {}], a: [1, 1.0, true]}\n".replace("{}", "'{0}'")
+        + "  - workload: bert\n    threads: [all, 1]\n    freed_memory: [returned, kept]\n"
+        + "  - workload: bert\n    batch_size: 9\n    freed_memory: kept\n"
+    )
+
+    assert len(found) == 3 * (12 + 9 + 4 + 1)
+    assert [cell_id(cell.settings) for cell in found] == [cell.cell_id for cell in found]
+
+
+def test_exclude_leaves_out_the_points_that_have_all_it_names(cells_of: Expand) -> None:
+    lines = ("batch_size: [1, 2]", "exclude:", "  - {backend: [jax, torch], batch_size: 2}")
+    found = cells_of(entry(*lines))
+
+    assert [(c.settings.backend, c.settings.batch_size) for c in found] == [
+        ("tensorflow", 1),
+        ("jax", 1),
+        ("torch", 1),
+        ("tensorflow", 2),
+    ]
+
+
+def test_exclude_may_name_a_parameter(cells_of: Expand) -> None:
+    lines = ("image_size: [32, 64]", "alpha: [0.5, 1]", "exclude: [{alpha: 1, image_size: 64}]")
+    found = cells_of(of("mobilenet_v3_small", *lines), backends=("jax",))
+
+    assert [
+        (c.settings.params["image_size"], c.settings.params["alpha"])
+        for c in sorted(found, key=lambda c: (c.settings.params["alpha"], c.settings.params["image_size"]))
+    ] == [(32, 0.5), (64, 0.5), (32, 1.0)]
+
+
+def test_include_adds_the_entry_again_with_some_keys_replaced(cells_of: Expand) -> None:
+    lines = ("batch_size: [1, 2]", "jit: [true, false]", "include: [{batch_size: 8, backends: [jax], repeats: 9}]")
+    found = [cell for cell in cells_of(entry(*lines)) if cell.settings.batch_size == 8]
+
+    assert [(c.settings.backend, c.settings.jit, c.repeats) for c in found] == [("jax", True, 9), ("jax", False, 9)]
+
+
+def test_include_adds_after_exclude_has_left_out(cells_of: Expand) -> None:
+    lines = ("batch_size: [1, 2]", "exclude: [{batch_size: 2}]", "include: [{batch_size: 2, seed: 1}]")
+
+    assert [(c.settings.batch_size, c.settings.seed) for c in cells_of(entry(*lines), backends=("jax",))] == [
+        (1, 0),
+        (2, 1),
+    ]
+
+
+# What a file is refused for: lines of the one entry, and the whole report.
+
+REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
+    "batch 0": (
+        ("batch_size: 0",),
+        ["5: cells[0].batch_size: must be largest or a whole number from 1 to 1000000, got 0"],
+    ),
+    "a bad value in an axis": (
+        ("batch_size:", "  - 1", "  - -4", "  - true"),
+        [
+            "7: cells[0].batch_size[1]: must be largest or a whole number from 1 to 1000000, got -4",
+            "8: cells[0].batch_size[2]: must be largest or a whole number from 1 to 1000000, got true",
+        ],
+    ),
+    "octal": (
+        ("batch_size: 012",),
+        ["5: cells[0].batch_size: must be largest or a whole number from 1 to 1000000, got '012'"],
+    ),
+    "sexagesimal": (("timeout_s: 16:30",), ["5: cells[0].timeout_s: must be a number from 1 to 86400, got '16:30'"]),
+    "no": (("eager: no",), ["5: cells[0].eager: must be true or false, got 'no'"]),
+    "nothing": (("seed:",), ["5: cells[0].seed: must be a whole number from 0 to 2147483647, got nothing"]),
+    "empty axis": (("seed: []",), ["5: cells[0].seed: must be a list of at least one item, got an empty list"]),
+    "value twice": (("seed: [1, 2, 1]",), ["5: cells[0].seed[2]: must not repeat, got 1 twice"]),
+    "nested axis": (
+        ("seed: [[1]]",),
+        ["5: cells[0].seed[0]: must be a whole number from 0 to 2147483647, got a list of 1"],
+    ),
+    "near key": (("batchsize: 3",), ["5: cells[0].batchsize: unknown key, got 'batchsize'; did you mean batch_size?"]),
+    "far key": (("zzz: 3",), ["5: cells[0].zzz: unknown key, got 'zzz'"]),
+    "hostile key": (('"a\\e[31m": 1',), ["5: cells[0].a\\x1b[31m: unknown key, got 'a\\x1b[31m'"]),
+    "near choice": (
+        ("feed: host_fd",),
+        ["5: cells[0].feed: must be device_resident or host_fed, got 'host_fd'; did you mean host_fed?"],
+    ),
+    "axis of repeats": (
+        ("repeats: [1, 2]",),
+        ["5: cells[0].repeats: must be auto or a whole number from 1 to 1000, got a list of 2"],
+    ),
+    "backends not a list": (
+        ("backends: jax",),
+        ["5: cells[0].backends: must be a list of at least one item, got 'jax'"],
+    ),
+    "all epochs discarded": (
+        ("epochs: [2, 4]", "discard: 2"),
+        ["6: cells[0].discard: must be less than epochs (2), got 2"],
+    ),
+    "the only epoch discarded": (("epochs: 1",), ["4: cells[0]: discard must be less than epochs (1), got 1"]),
+    "more steps a call than an epoch has": (
+        ("steps_per_epoch: 4", "steps_per_execution: 5"),
+        ["6: cells[0].steps_per_execution: must be at most steps_per_epoch (4), got 5"],
+    ),
+    "clocks of a CPU locked": (
+        ("clocks: [free, locked]",),
+        [
+            "5: cells[0].clocks: must be free on device cpu, got 'locked'; give GPU cells an entry of their own",
+        ],
+    ),
+    "autotune of a CPU switched off": (
+        ("device: [gpu, cpu]", "autotune: off"),
+        ["6: cells[0].autotune: must be fresh on device cpu, got 'off'; give GPU cells an entry of their own"],
+    ),
+    "a list of CPUs that is none": (
+        ("cpus: 0..3",),
+        ["5: cells[0].cpus: must be all or a list of CPUs such as 0-3,8 or a count of them from 1 to 1024, got '0..3'"],
+    ),
+    "the same CPUs twice": (
+        ('cpus: ["0,1", 0-1]',),
+        ["5: cells[0].cpus[1]: must not repeat, got '0-1' twice"],
+    ),
+    "data it does not have": (
+        ("data: keras:mnist",),
+        ["5: cells[0].data: must be synthetic or digits for mnist_mlp, got 'keras:mnist'"],
+    ),
+    "exclude of nothing": (("exclude: [{}]",), ["5: cells[0].exclude[0]: must name at least one setting, got none"]),
+    "exclude of a value not there": (
+        ("batch_size: [1, 2]", "exclude: [{batch_size: 3}]"),
+        ["6: cells[0].exclude[0].batch_size: must be one of the entry's values 1, 2, got 3"],
+    ),
+    "exclude of an unknown backend": (
+        ("exclude: [{backend: jaxx}]",),
+        ["5: cells[0].exclude[0].backend: must be tensorflow, jax or torch, got 'jaxx'; did you mean jax?"],
+    ),
+    "exclude of everything": (("exclude: [{batch_size: 32}]",), ["4: cells[0]: exclude leaves 0 cells"]),
+    "too many excludes": (
+        ("exclude: [" + "{seed: 0}, " * 101 + "]",),
+        ["5: cells[0].exclude: must hold at most 100 items (a value may be a list), got 101"],
+    ),
+    "include of another workload": (
+        ("include: [{workload: lstm}]",),
+        ["5: cells[0].include[0].workload: unknown key, got 'workload'"],
+    ),
+    "include of the same": (
+        ("include:", "  - {seed: 0}"),
+        ["6: cells[0].include[0]: must not make a cell twice, got mnist_mlp on tensorflow at batch 32 of line 4 again"],
+    ),
+    "a parameter it does not have": (
+        ("image_size: 3",),
+        ["5: cells[0].image_size: unknown key, got 'image_size'; mnist_mlp has no such parameter"],
+    ),
+    "alias": (
+        ("seed: &x 3", "epochs: *x"),
+        [
+            "5: cells[0].seed: anchors are not allowed, got &x",
+            "6: cells[0].epochs: aliases are not allowed, got *x",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_ENTRIES)
+def test_a_wrong_entry_is_refused_in_these_words(case: str, problems_of: Callable[..., list[str]]) -> None:
+    lines, expected = REFUSED_ENTRIES[case]
+
+    assert expected == problems_of(entry(*lines))
+
+
+REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
+    "empty": ("", ["1: the file is empty"]),
+    "a list": (
+        "- 1\n",
+        ["1: must be a mapping with version, defaults, backends, cells, tasks, budget, got a list of 1"],
+    ),
+    "missing keys": (
+        "{}",
+        [
+            "1: version is missing; write version: 1",
+            "1: backends is missing; write for example backends: [tensorflow, jax, torch]",
+            "1: cells is missing; write at least one entry, for example - workload: mnist_mlp",
+        ],
+    ),
+    "another version": (HEAD.replace("1", "2"), ["1: version: must be 1, got 2"]),
+    "a version of text": (HEAD.replace("1", "'1'"), ["1: version: must be 1, got '1'"]),
+    "a true version": (HEAD.replace("1", "true"), ["1: version: must be 1, got true"]),
+    "no entry": (
+        HEAD.partition("cells")[0] + "cells: []\n",
+        ["3: cells: must be a list of at least one item, got an empty list"],
+    ),
+    "an entry of text": (
+        HEAD.replace("workload: mnist_mlp", "mnist_mlp"),
+        ["4: cells[0]: must be a mapping with a workload, got 'mnist_mlp'"],
+    ),
+    "no workload": (HEAD.replace("workload: mnist_mlp", "seed: 3"), ["4: cells[0]: workload is missing"]),
+    "unknown backend": (
+        HEAD.replace("torch", "pytorch"),
+        ["2: backends[2]: must be one of tensorflow, jax, torch, got 'pytorch'; did you mean torch?"],
+    ),
+    "backend twice": (HEAD.replace("torch", "jax"), ["2: backends[2]: must not repeat, got 'jax' twice"]),
+    "a backend the matrix does not have": (
+        entry("backends: [torch]").replace(", torch]\n", "]\n", 1),
+        ["5: cells[0].backends[0]: must be one of tensorflow, jax, got 'torch'"],
+    ),
+    "an axis in the defaults": (
+        "defaults: {seed: [1, 2]}\n" + HEAD,
+        ["1: defaults.seed: must be one value (an axis belongs in cells), got a list of 2"],
+    ),
+    "defaults that contradict, told once": (
+        f"defaults: {{discard: 9}}\n{HEAD}  - workload: lstm\n",
+        ["1: defaults.discard: discard must be less than epochs (4), got 9"],
+    ),
+    "unknown workload": (
+        HEAD.replace("mnist_mlp", "mnist_mpl"),
+        [
+            "4: cells[0].workload: must be a workload of the catalog or package.module:function, "
+            "got 'mnist_mpl'; did you mean mnist_mlp?"
+        ],
+    ),
+    "a workload that is a path": (
+        HEAD.replace("mnist_mlp", "../../etc/passwd"),
+        ["4: cells[0].workload: must be a workload of the catalog or package.module:function, got '../../etc/passwd'"],
+    ),
+    "a parameter of a user's workload in the entry": (
+        of("a.b:c", "width: 3"),
+        ["5: cells[0].width: unknown key, got 'width'; a parameter of your own workload goes under params"],
+    ),
+    "hostile names of parameters": (
+        of("a.b:c", "params:", "  ../x: 1", "  lοng: 2", '  "a\\0": 3'),
+        [
+            "6: cells[0].params.../x: must be a lower-case name of at most 32 letters, digits and _",
+            "7: cells[0].params.lοng: must be a lower-case name of at most 32 letters, digits and _",
+            "8: cells[0].params.a\\x00: must be a lower-case name of at most 32 letters, digits and _",
+        ],
+    ),
+    "a parameter given twice": (
+        of("mobilenet_v3_small", "image_size: 64", "params: {image_size: 64}"),
+        ["6: cells[0].params.image_size: must be given once, got it beside params too"],
+    ),
+    "a parameter out of range": (
+        of("mobilenet_v3_small", "image_size: 16", "alpha: x"),
+        [
+            "5: cells[0].image_size: must be a whole number from 32 to 1024, got 16",
+            "6: cells[0].alpha: must be a number from 0.1 to 2, got 'x'",
+        ],
+    ),
+    "a parameter of another kind": (
+        of("bert", "size: huge", "pooled: 1"),
+        ["5: cells[0].size: must be tiny or base, got 'huge'", "6: cells[0].pooled: must be true or false, got 1"],
+    ),
+    "the same entry twice": (
+        HEAD + "  - {workload: mnist_mlp, seed: [0, 1]}\n",
+        ["5: cells[1]: must not make a cell twice, got mnist_mlp on tensorflow at batch 32 of line 4 again"],
+    ),
+    "everything at once": (
+        "version: 3\nbackends: [jax]\nextra: 1\ncells:\n  - {workload: lstm, seed: -1, seed: 2}\n  - 5\n",
+        [
+            "1: version: must be 1, got 3",
+            "3: extra: unknown key, got 'extra'",
+            "5: cells[0].seed: keys must not repeat, first seen on line 5",
+            "5: cells[0].seed: must be a whole number from 0 to 2147483647, got -1",
+            "6: cells[1]: must be a mapping with a workload, got 5",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_FILES)
+def test_a_wrong_file_is_refused_in_these_words(case: str, problems_of: Callable[..., list[str]]) -> None:
+    text, expected = REFUSED_FILES[case]
+
+    assert expected == problems_of(text)
+
+
+def test_a_report_stops_after_fifty_problems(problems_of: Callable[..., list[str]]) -> None:
+    found = problems_of(entry(*(f"key{n}: 1" for n in range(1000))))
+
+    assert len(found) == 51
+    assert found[-1] == "54: stopped after 50 problems; mend these first"
+
+
+def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match=r"none\.yaml: there is no such file; name one with --matrix"):
+        load(tmp_path / "none.yaml", CATALOG)
+    with pytest.raises(MatrixError, match="is not a regular file"):
+        load(tmp_path, CATALOG)
+
+
+def test_a_matrix_that_explodes_is_counted_before_it_is_made(problems_of: Callable[..., list[str]]) -> None:
+    seeds = f"seed: [{', '.join(map(str, range(2000)))}]"
+    sizes = f"batch_size: [{', '.join(map(str, range(1, 1001)))}]"
+
+    assert problems_of(entry(seeds, sizes)) == [
+        "4: cells[0]: must make at most 100000 cells in all, got 6000000 of 6000000 here; "
+        "its longest axis is seed with 2000 values"
+    ]
+
+
+def test_a_count_beyond_reading_is_not_written_out(problems_of: Callable[..., list[str]]) -> None:
+    (problem,) = problems_of(of("a:b", f"params: {{{', '.join(f'p{n}: [1, 2]' for n in range(3000))}}}"))
+
+    assert "got more than 10^15 of more than 10^15 here" in problem
+
+
+def test_the_limit_is_a_limit(cells_of: Expand, problems_of: Callable[..., list[str]]) -> None:
+    assert len(cells_of(entry("seed: [1, 2]"), limit=6)) == 6
+    assert "must make at most 5 cells" in problems_of(entry("seed: [1, 2]"), limit=5)[0]
+
+
+def test_too_many_repeats_are_refused_too(problems_of: Callable[..., list[str]]) -> None:
+    assert problems_of(entry("repeats: 1000", f"seed: [{', '.join(map(str, range(500)))}]")) == [
+        "4: cells[0]: must make at most 1000000 repeats in all, got 1500000 of 1500000 here; "
+        "lower repeats or shorten an axis"
+    ]
+
+
+# The command line.
+
+
+def test_backends_and_filters_keep_what_they_name(cells_of: Expand) -> None:
+    text = entry("batch_size: [1, 16, 128]", "jit: [auto, true]") + "  - workload: mobilenet_v3_small\n"
+
+    def kept(**overrides: Any) -> set[tuple[object, ...]]:
+        found = cells_of(text, **overrides)
+        return {(c.settings.workload, c.settings.backend, c.settings.batch_size, c.settings.jit) for c in found}
+
+    assert {("mobilenet_v3_small", "jax", 16, "auto")} == kept(backends=("jax",), filters=("mobile",))
+    assert {("mnist_mlp", "torch", 1, True)} == kept(filters=("backend=tor*", "batch_size=1", "jit=true"))
+    assert len(kept(filters=("batch_size=1*", "mnist*", "jit=auto"), backends=("jax", "torch"))) == 6
+    assert {16} == {point[2] for point in kept(filters=("image_size=224",))}
+
+
+def test_set_replaces_defaults_entries_axes_and_parameters_where_they_apply(cells_of: Expand) -> None:
+    text = entry("seed: [1, 2]", "include: [{batch_size: 64, seed: 1}]") + "  - workload: mobilenet_v3_small\n"
+    found = cells_of(text, backends=("jax",), assignments={"seed": 9, "image_size": 32, "repeats": 7, "timeout_s": 5})
+
+    assert [(c.settings.workload, c.settings.batch_size, c.settings.seed) for c in found] == [
+        ("mnist_mlp", 32, 9),
+        ("mnist_mlp", 64, 9),
+        ("mobilenet_v3_small", 16, 9),
+    ]
+    assert found[-1].settings.params["image_size"] == 32
+    assert {(7, 5.0)} == {(c.repeats, c.timeout_s) for c in found}
+    assert [cell_id(c.settings) for c in found] == [c.cell_id for c in found]
+
+
+def test_repeats_of_the_command_line_go_first(cells_of: Expand) -> None:
+    assert {2} == {c.repeats for c in cells_of(entry("repeats: 9"), repeats=2, assignments={"repeats": 5})}
+
+
+def test_exclude_looks_at_what_set_has_made(cells_of: Expand) -> None:
+    text = entry("batch_size: [1, 2]", "exclude: [{backend: jax, batch_size: 2}]")
+
+    assert [c.settings.backend for c in cells_of(text, assignments={"batch_size": 2})] == ["tensorflow", "torch"]
+    assert len(cells_of(text, assignments={"batch_size": 1})) == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"backends": ("jx",)},
+            "--backend jx: must be one the matrix has (tensorflow, jax, torch), got 'jx'; did you mean jax?",
+        ),
+        ({"filters": ("mnst*",)}, "--filter mnst*: matches no cell; workload is one of mnist_mlp"),
+        ({"filters": ("batch_size=7",)}, "--filter batch_size=7: matches no cell; batch_size is one of 1, 32"),
+        (
+            {"filters": ("batchsize=1",)},
+            "--filter batchsize=1: must begin with a setting or a parameter of a workload of the matrix, "
+            "got 'batchsize'; did you mean batch_size?",
+        ),
+        (
+            {"filters": ("batch_size=1", "batch_size=32")},
+            "--filter batch_size=1 --filter batch_size=32: no cell matches all of them; use fewer",
+        ),
+        ({"filters": ("\x1b[31m\udcff",)}, "--filter \\x1b[31m\\udcff: matches no cell; workload is one of mnist_mlp"),
+        (
+            {"assignments": {"batchsize": 3}},
+            "--set batchsize=3: must be a setting or a parameter of a workload of the matrix, "
+            "got 'batchsize'; did you mean batch_size?",
+        ),
+        (
+            {"assignments": {"batch_size": 0}},
+            "--set batch_size=0: must be largest or a whole number from 1 to 1000000, got 0",
+        ),
+        ({"assignments": {"epochs": 1}}, "--set epochs=1: cells[0]: discard must be less than epochs (1), got 1"),
+        (
+            {"assignments": {"data": "keras:mnist"}},
+            "--set data=keras:mnist: cells[0]: data must be synthetic or digits for mnist_mlp, got 'keras:mnist'",
+        ),
+        ({"assignments": {"backend": "jax"}}, "--set backend=jax: use --backend to choose a backend"),
+        ({"repeats": 0}, "--repeats: must be auto or a whole number from 1 to 1000, got 0"),
+    ],
+)
+def test_a_wrong_flag_is_named_with_what_there_is(overrides: dict[str, Any], message: str, cells_of: Expand) -> None:
+    with pytest.raises(UsageError) as caught:
+        cells_of(entry("batch_size: [1, 32]"), **overrides)
+
+    assert message == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("batch_size=64", ("batch_size", 64)),
+        ("jit=true", ("jit", True)),
+        ("alpha=1e-3", ("alpha", 0.001)),
+        ("name='12'", ("name", "12")),
+        ("name=a=b", ("name", "a=b")),
+        ("seed=012", ("seed", "012")),
+    ],
+)
+def test_an_assignment_follows_the_rules_of_the_file(text: str, expected: tuple[str, object]) -> None:
+    assert expected == parse_assignment(text)
+
+
+@pytest.mark.parametrize("text", ["batch_size", "=3", "a=", "a=null", ""])
+def test_an_assignment_needs_a_key_and_a_value(text: str) -> None:
+    with pytest.raises(UsageError, match="must be key=value, for example --set batch_size=64"):
+        parse_assignment(text)
+
+
+# Anything at all.
+
+SCALARS = st.none() | st.booleans() | st.integers(-3, 200) | st.floats() | st.text(max_size=6)
+WORDS = st.sampled_from(
+    [
+        *("version", "defaults", "backends", "cells", "workload", "params", "include", "exclude", "batch_size", "jit"),
+        *("epochs", "seed", "repeats", "data", "jax", "torch", "mnist_mlp", "bert", "a.b:c", "size", "width", "auto"),
+        *("image_size", "1", "0", "true"),
+    ]
+)
+TREES: st.SearchStrategy[object] = st.recursive(
+    SCALARS | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=12,
+)
+ENTRIES = st.lists(st.dictionaries(WORDS, TREES, max_size=5).map(lambda keys: {"workload": "bert"} | keys), max_size=3)
+
+
+def only_matrix_or_matrix_error(path: Path, text: str) -> None:
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    cells: list[Cell] = []
+    problems: list[str] = []
+    try:
+        cells = expand(load(path, CATALOG))
+    except MatrixError as error:
+        problems = error.problems
+    assert cells or problems
+    assert all(re.match(r"\S+matrix\.yaml:\d+: ", problem) and problem.isprintable() for problem in problems)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(text=st.text(max_size=200) | TREES.map(repr))
+@example(text="")
+def test_any_text_gives_a_matrix_or_a_matrix_error(tmp_path: Path, text: str) -> None:
+    only_matrix_or_matrix_error(tmp_path / "matrix.yaml", text)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(entries=ENTRIES, extra=st.dictionaries(WORDS, TREES, max_size=2))
+def test_any_entries_give_a_matrix_or_a_matrix_error(tmp_path: Path, entries: object, extra: dict[str, object]) -> None:
+    import yaml
+
+    text = yaml.safe_dump({"version": 1, "backends": ["jax"], "cells": entries} | extra, allow_unicode=True)
+
+    only_matrix_or_matrix_error(tmp_path / "matrix.yaml", text)
+
+
+# What is shipped.
+
+
+@pytest.mark.parametrize("path", [ROOT / "matrix.yaml", *sorted((ROOT / "matrices").glob("*.yaml"))], ids=str)
+def test_the_shipped_matrices_can_be_expanded(path: Path) -> None:
+    assert expand(load(path))
+
+
+def test_cpus_are_an_axis_of_counts_and_lists(cells_of: Expand) -> None:
+    found = cells_of(entry('cpus: [1, "1,0", 3-3]'), backends=("jax",))
+    assert [cell.settings.cpus for cell in found] == [1, "0-1", "3-3"]
+    assert len({cell.cell_id for cell in found}) == 3
+
+
+@pytest.mark.parametrize(("text", "expected"), [("cpus=2", 2), ("cpus=1,0", "0-1"), ("cpus='3'", "3-3")])
+def test_cpus_are_set_on_the_command_line(cells_of: Expand, text: str, expected: int | str) -> None:
+    found = cells_of(entry("cpus: all"), assignments=dict([parse_assignment(text)]))
+    assert {cell.settings.cpus for cell in found} == {expected}
+
+
+def test_a_gpu_cell_may_lock_its_clocks_and_pin_its_tuning(cells_of: Expand) -> None:
+    found = cells_of(entry("device: gpu", "clocks: [free, locked]", "autotune: [fresh, pinned, off]"))
+    assert len({(cell.settings.clocks, cell.settings.autotune) for cell in found}) == 6
+
+
+def test_locked_clocks_are_not_set_on_cpu_cells(cells_of: Expand) -> None:
+    with pytest.raises(UsageError, match=r"--set clocks=locked: cells\[0\]: clocks must be free on device cpu"):
+        cells_of(entry("batch_size: 1"), assignments={"clocks": "locked"})

@@ -1,0 +1,94 @@
+"""What may be asked of a trace: in a matrix file, and what it does to cells and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.traces.request import Trace
+from keras_matrix.runner.errors import MatrixError
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.reader import Cell, expand, load
+from keras_matrix.runner.plan.plan import plan_id
+
+CATALOG = catalog.load(Path(__file__).parents[1] / "catalog.json")
+HEAD = "version: 1\nbackends: [jax]\n"
+
+Cells = Callable[[str], list[Cell]]
+
+
+@pytest.fixture
+def cells_of(tmp_path: Path) -> Cells:
+    def make(text: str) -> list[Cell]:
+        path = tmp_path / "matrix.yaml"
+        path.write_text(HEAD + text)
+        return expand(load(path, CATALOG))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ("{}", Trace([2], 5)),
+        ("{epochs: [2], steps: 5}", Trace([2], 5)),
+        ("{epochs: [3, 1], steps: 1}", Trace([1, 3], 1)),
+        ("{steps: 7}", Trace([2], 7)),
+    ],
+)
+def test_a_cell_asks_for_a_trace_of_epochs_and_steps(cells_of: Cells, asked: str, wanted: Trace) -> None:
+    (cell,) = cells_of(f"cells:\n  - workload: mnist_mlp\n    trace: {asked}\n")
+    assert cell.trace == wanted
+
+
+def test_a_trace_is_no_part_of_what_a_cell_is_but_of_what_a_plan_is(cells_of: Cells) -> None:
+    (plain,) = cells_of("cells:\n  - workload: mnist_mlp\n")
+    (traced,) = cells_of("cells:\n  - workload: mnist_mlp\n    trace: {}\n")
+    assert (traced.cell_id, traced.settings) == (plain.cell_id, plain.settings)
+    assert plan_id([traced]) != plan_id([plain])
+    assert plan_id([replace(traced, trace=None, line=plain.line)]) == plan_id([plain])
+
+
+def test_defaults_hold_for_every_entry_and_an_include_replaces_its_entrys(cells_of: Cells) -> None:
+    text = (
+        "defaults: {trace: {steps: 3}}\n"
+        "cells:\n"
+        "  - workload: mnist_mlp\n"
+        "  - workload: lstm\n"
+        "    trace: {steps: 4}\n"
+        "    include: [{batch_size: 65}, {batch_size: 66, trace: {steps: 9}}]\n"
+    )
+    assert [cell.trace and cell.trace.steps for cell in cells_of(text)] == [3, 4, 4, 9]
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ("{steps: 0}", "cells[0].trace.steps: must be a whole number from 1 to 10000, got 0"),
+        ("{steps: 1.5}", "cells[0].trace.steps: must be a whole number from 1 to 10000, got 1.5"),
+        ("{epochs: []}", "cells[0].trace.epochs: must be a list of at least one item, got an empty list"),
+        ("{epochs: 2}", "cells[0].trace.epochs: must be a list of at least one item, got 2"),
+        (
+            "{epochs: [0]}",
+            "cells[0].trace.epochs[0]: must be a whole number from 1 to 100, got 0; epochs are counted from the first "
+            "after the measured ones, which no trace may touch",
+        ),
+        ("{epochs: [2, 2]}", "cells[0].trace.epochs[1]: must not repeat, got 2 twice"),
+        ("{epochs: [true]}", "cells[0].trace.epochs[0]: must be a whole number from 1 to 100, got true"),
+        ("{step: 5}", "cells[0].trace.step: unknown key, got 'step'; did you mean steps?"),
+        ("5", "cells[0].trace: must be a mapping, got 5"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused_at_its_line(cells_of: Cells, asked: str, problem: str) -> None:
+    with pytest.raises(MatrixError) as caught:
+        cells_of(f"cells:\n  - workload: mnist_mlp\n    trace: {asked}\n")
+    (told,) = caught.value.problems
+    assert told.endswith(f"matrix.yaml:5: {problem}")
+
+
+def test_an_external_command_has_no_trace_of_ours(cells_of: Cells) -> None:
+    with pytest.raises(MatrixError, match="tasks\\[0\\]\\.trace: unknown key"):
+        cells_of("tasks:\n  - task: mine\n    command: [true]\n    metrics: {a: 'a (.)'}\n    trace: {}\n")

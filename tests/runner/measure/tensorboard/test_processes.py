@@ -1,0 +1,99 @@
+"""Real backends: each leaves its graph and a profile after everything measured, and TensorBoard's own readers agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.runner.cell.tracing.tensorboard import ENDED
+from keras_matrix.runner.cli.main import main
+from tests.sessions import counted_records
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("tensorboard")]
+ROOT = Path(__file__).parents[4]
+MATRIX = """\
+version: 1
+defaults: {repeats: 1, epochs: 2, steps_per_epoch: 4}
+backends: [tensorflow, jax, torch]
+cells:
+  - workload: mnist_mlp
+  - workload: mnist_mlp
+    phase: predict
+"""
+
+DYING = """\
+version: 1
+defaults: {repeats: 1, epochs: 2, steps_per_epoch: 2}
+backends: [torch]
+cells:
+  - {workload: "tests.workloads.traced:dying", batch_size: 32, samples: 64}
+"""
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "matrix.yaml").write_text(MATRIX)
+    places = ["--matrix", str(folder / "matrix.yaml"), "--results", str(folder / "results")]
+    assert main([*places, "--log-dir", str(folder / "logs"), "--json"]) == 0
+    return folder
+
+
+def of(logs: Path, backend: str, phase: str = "fit") -> tuple[Record, Path]:
+    (record,) = (r for r in counted_records(logs) if (r.settings.backend, r.settings.phase) == (backend, phase))
+    assert record.tensorboard is not None
+    return record, logs / "logs" / record.tensorboard.log_dir
+
+
+@pytest.mark.parametrize("phase", ["fit", "predict"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_scalars_graph_and_profile_are_written_of_every_backend(logs: Path, backend: str, phase: str) -> None:
+    record, _ = of(logs, backend, phase)
+    assert record.status in MEASURED
+    assert record.tensorboard is not None
+    assert (record.tensorboard.written, record.tensorboard.problem) == (["scalars", "graph", "profile"], None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tensorboard_s_own_reader_finds_scalars_and_graph(logs: Path, backend: str) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard")
+    record, folder = of(logs, backend)
+    found = reading.EventAccumulator(str(folder))
+    found.Reload()
+    assert [one.value for one in found.Scalars("epoch/loss")] == pytest.approx(record.learning.loss)
+    names = {node.name for node in reading.graph_pb2.GraphDef.FromString(found._graph).node}
+    assert any("dense" in name for name in names)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_profile_plugin_s_own_reader_opens_the_profile(logs: Path, backend: str) -> None:
+    converting = pytest.importorskip("xprof.convert.raw_to_tool_data", reason="no xprof")
+    _, folder = of(logs, backend)
+    (profile,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    told, _ = converting.xspace_to_tool_data([str(profile)], "trace_viewer", {})
+    assert told is not None
+    assert '"ph":"X"' in told.replace(" ", "")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_profile_holds_operations(logs: Path, backend: str) -> None:
+    words = {"tensorflow": b"MatMul", "jax": b"dot", "torch": b"aten::"}
+    _, folder = of(logs, backend)
+    (profile,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    assert words[backend] in profile.read_bytes()
+
+
+def test_a_process_that_dies_while_it_leaves_its_profile_keeps_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)  # where the workload is found
+    (tmp_path / "matrix.yaml").write_text(DYING)
+    places = ["--matrix", str(tmp_path / "matrix.yaml"), "--results", str(tmp_path / "results")]
+    assert main([*places, "--log-dir", str(tmp_path / "logs"), "--json"]) == 0
+    (record,) = counted_records(tmp_path)
+    assert (record.status in MEASURED, record.evidence.signal) == (True, 11)
+    assert record.tensorboard is not None
+    assert (record.tensorboard.written, record.tensorboard.problem) == (["scalars", "graph"], f"profile: {ENDED}")

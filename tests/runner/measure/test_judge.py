@@ -1,0 +1,485 @@
+"""A status follows from evidence alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_matrix.analysis.surroundings import disturbance
+from keras_matrix.records.codec import dumps, to_json
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import (
+    SCHEMA_VERSION,
+    CellResult,
+    Container,
+    DeviceProof,
+    GpuEpochs,
+    Learning,
+    Status,
+    Surroundings,
+)
+from keras_matrix.records.traces.request import Trace
+from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.judge import ResultRefused, accept, judge
+from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor
+
+SETTINGS = make_settings()
+JOB = Job("nonce", cell_id(SETTINGS), 0, 0, SETTINGS, 10, "/nowhere", [], None, None)
+GOOD = FakeExecutor().result(JOB)
+ENDED_WELL = Outcome(exit_code=0)
+
+
+def kept(*times_s: float) -> CellResult:
+    return replace(GOOD, times=replace(GOOD.times, epoch_times_s=list(times_s), epoch_time_median_s=sorted(times_s)[1]))
+
+
+def raised(kind: str, message: str = "what happened") -> CellResult:
+    return CellResult(1, "nonce", JOB.cell_id, 0, 0, exception=kind, message=message)
+
+
+def test_a_valid_result_and_a_clean_end_are_ok() -> None:
+    assert judge(JOB, ENDED_WELL, accept(dumps(GOOD).encode(), JOB), None).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (Outcome(signal=11), Status.CRASH),
+        (Outcome(signal=9), Status.CRASH),
+        (Outcome(signal=9, oom_kills=1), Status.OOM_HOST),
+        (Outcome(signal=11, oom_kills=1), Status.CRASH),
+        (Outcome(signal=9, deadline_exceeded=True), Status.TIMEOUT),
+        (Outcome(exit_code=0, deadline_exceeded=True), Status.TIMEOUT),
+        (Outcome(exit_code=3), Status.ERROR),
+        (Outcome(infrastructure="server: gone"), Status.INFRA),
+    ],
+)
+def test_a_good_result_never_outweighs_how_the_process_ended(outcome: Outcome, status: Status) -> None:
+    assert judge(JOB, outcome, GOOD, None).status is status
+
+
+@pytest.mark.parametrize("going_on", [{"board": True}, {"trace": Trace()}, {"board": True, "trace": Trace()}])
+def test_figures_that_were_complete_before_a_profile_or_a_trace_stay_however_the_process_ended(
+    going_on: dict[str, Any],
+) -> None:
+    job = replace(JOB, **going_on)
+    for outcome in (Outcome(signal=11), Outcome(signal=9, deadline_exceeded=True), Outcome(exit_code=1)):
+        assert judge(job, outcome, GOOD, None).status is Status.OK
+        assert judge(job, outcome, None, "no_result").status is not Status.OK
+    ended = Outcome(signal=9, deadline_exceeded=True)
+    assert judge(job, ended, raised("builtins.ValueError"), None).status is Status.TIMEOUT
+
+
+def test_a_clean_end_without_a_result_is_an_error() -> None:
+    verdict = judge(JOB, ENDED_WELL, None, "no_result: the process wrote none")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "no_result: the process wrote none")
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (None, "no_result"),
+        (b"", "bad_result: not strict JSON"),
+        (b"{" + b" " * RESULT_LIMIT_BYTES, "bad_result: larger than"),
+        (dumps(replace(GOOD, nonce="other")).encode(), "another attempt"),
+        (dumps(replace(GOOD, cell_id="f" * 16)).encode(), "another attempt"),
+        (dumps(replace(GOOD, attempt=1)).encode(), "another attempt"),
+        (dumps(replace(GOOD, repeat=1)).encode(), "another attempt"),
+        (dumps(replace(GOOD, schema_version=SCHEMA_VERSION + 1)).encode(), "another attempt"),
+        (dumps(GOOD).replace('"repeat": 0', '"repeat": 1e999').encode(), "bad_result"),
+        (dumps(GOOD).replace('"import_time_s": 1.0', '"import_time_s": 1' + "0" * 400).encode(), "bad_result"),
+        (dumps(replace(GOOD, device=None)).encode(), "proves no device"),
+        (dumps(replace(GOOD, device=DeviceProof("gpu", "x", 1))).encode(), "measured on gpu, not on cpu"),
+        (dumps(replace(GOOD, resolved=None)).encode(), "what the settings became"),
+        (dumps(kept(0.1, 0.2, 0.0)).encode(), "an epoch took no time"),
+        (dumps(kept(0.1, -0.2, 0.1)).encode(), "an epoch took no time"),
+        (dumps(kept(0.1, 0.2)).encode(), "holds 2 kept epochs, not 3"),
+    ],
+)
+def test_a_result_that_is_not_this_jobs_is_refused(raw: bytes | None, reason: str) -> None:
+    with pytest.raises(ResultRefused, match=reason):
+        accept(raw, JOB)
+
+
+@given(length=st.integers(0, 2000))
+def test_a_truncated_result_is_refused(length: int) -> None:
+    data = dumps(GOOD).encode().rstrip()
+    if length < len(data):
+        with pytest.raises(ResultRefused, match="bad_result"):
+            accept(data[:length], JOB)
+
+
+def test_a_loss_that_is_not_finite_is_diverged_in_its_epoch() -> None:
+    verdict = judge(JOB, ENDED_WELL, replace(GOOD, learning=Learning(loss=[1.0, None, None, None])), None)
+    assert (verdict.status, verdict.reason) == (Status.DIVERGED, "the loss was not finite in epoch 2")
+
+
+def test_a_slow_second_epoch_is_unstable_with_advice() -> None:
+    verdict = judge(JOB, ENDED_WELL, kept(1.3, 1.0, 1.0), None)
+    assert verdict.status is Status.UNSTABLE
+    assert "1.30 times the median" in (verdict.reason or "")
+    assert "discard" in (verdict.reason or "")
+
+
+def test_a_second_epoch_at_the_limit_is_ok() -> None:
+    assert judge(JOB, ENDED_WELL, kept(1.2, 1.0, 1.0), None).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "status"),
+    [
+        ("keras_matrix.runner.cell.backends.Unsupported", "no", Status.UNSUPPORTED),
+        ("keras_matrix.models.workload.UnsupportedWorkload", "no", Status.UNSUPPORTED),
+        ("keras_matrix.runner.cell.measure.DeviceMismatch", "gpu asked", Status.DEVICE_MISMATCH),
+        ("builtins.MemoryError", "", Status.ERROR),
+        ("builtins.ValueError", "RESOURCE_EXHAUSTED: out of memory", Status.ERROR),
+    ],
+)
+def test_an_exception_becomes_its_status_on_a_cpu(kind: str, message: str, status: Status) -> None:
+    assert judge(JOB, Outcome(exit_code=1), raised(kind, message), None).status is status
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("tensorflow.python.framework.errors_impl.ResourceExhaustedError", "OOM when allocating tensor"),
+        ("jaxlib._jax.XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."),
+        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 8.00 GiB."),
+        ("torch.AcceleratorError", "CUDA error: out of memory\nCUDA kernel errors might be reported later."),
+        ("builtins.RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        ("builtins.RuntimeError", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        ("jaxlib._jax.XlaRuntimeError", "INTERNAL: failed to allocate 2.0GiB: CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+    ],
+)
+def test_each_backends_word_for_no_device_memory_is_oom_device_on_a_gpu(kind: str, message: str) -> None:
+    job = replace(JOB, settings=make_settings(device="gpu"))
+    assert judge(job, Outcome(exit_code=1), raised(kind, message), None).status is Status.OOM_DEVICE
+
+
+@pytest.mark.parametrize(
+    ("surroundings", "rule"),
+    [(Surroundings(steal_share=0.05), "steal"), (Surroundings(other_cpu_share=0.3), "busy")],
+)
+def test_a_disturbed_machine_is_a_warning(surroundings: Surroundings, rule: str) -> None:
+    verdict = judge(JOB, replace(ENDED_WELL, surroundings=surroundings), kept(1.0, 1.0, 1.0), None)
+    assert verdict.status is Status.OK
+    assert [warning.partition(":")[0] for warning in verdict.warnings] == [rule]
+
+
+def test_busy_machine_warning_names_the_busiest_process() -> None:
+    around = Surroundings(other_cpu_share=0.3, busiest_process="stress (process 123, 0.60 CPUs)")
+    (warning,) = judge(JOB, replace(ENDED_WELL, surroundings=around), kept(1.0, 1.0, 1.0), None).warnings
+    busiest = "(busiest: stress (process 123, 0.60 CPUs))"
+    assert warning == f"busy: processes outside the run used 30.0 % of the CPUs {busiest}; stop them"
+
+
+def test_cell_slowed_down_by_a_waiting_cell_is_ok_with_a_warning_that_names_it() -> None:
+    around = Surroundings(busy_neighbours=["jax:my_plugin:build (48.5 % of the CPUs)"])
+    verdict = judge(JOB, replace(ENDED_WELL, surroundings=around), kept(1.0, 1.0, 1.0), None)
+    (warning,) = verdict.warnings
+    assert verdict.status is Status.OK
+    assert warning.startswith("busy_neighbour: jax:my_plugin:build (48.5 % of the CPUs) computed while waiting")
+
+
+@pytest.mark.parametrize(("share", "warned"), [(None, False), (0.0, False), (0.029, False), (0.031, True)])
+def test_cell_that_computes_while_it_waits_is_warned_beyond_the_limit(share: float | None, warned: bool) -> None:
+    outcome = replace(ENDED_WELL, surroundings=Surroundings(waiting_cpu_share=share))
+    warnings = judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings
+    assert [warning.partition(":")[0] for warning in warnings] == ["busy_while_waiting"] * warned
+
+
+@pytest.mark.parametrize(
+    ("recompiles", "graph_breaks", "expected"),
+    [
+        (None, None, []),
+        (0, 0, []),
+        (1, None, ["recompiled: 1 program was traced or compiled during the measured epochs"]),
+        (8, None, ["recompiled: 8 programs were traced or compiled during the measured epochs"]),
+        (0, 3, ["graph_breaks: torch.compile cut programs in 3 places during the measured epochs"]),
+    ],
+)
+def test_programs_made_during_measured_epochs_are_a_warning_with_advice(
+    recompiles: int | None, graph_breaks: int | None, expected: list[str]
+) -> None:
+    assert GOOD.resolved is not None
+    resolved = replace(GOOD.resolved, recompiles_timed=recompiles, graph_breaks_timed=graph_breaks)
+    verdict = judge(JOB, ENDED_WELL, replace(kept(1.0, 1.0, 1.0), resolved=resolved), None)
+    assert verdict.status is Status.OK
+    parts = [warning.partition("; ")[0].partition(", whose")[0] for warning in verdict.warnings]
+    assert parts == expected
+    assert all(
+        warning.partition("; ")[2].startswith(("keep the shapes", "remove what")) for warning in verdict.warnings
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "limit"), [("steal_share", disturbance.STEAL_LIMIT), ("other_cpu_share", disturbance.OTHER_CPU_LIMIT)]
+)
+@pytest.mark.parametrize(("times", "warned"), [(0.99, False), (1.01, True)])
+def test_a_repeat_is_warned_of_from_where_a_block_is_replaced(
+    field: str, limit: float, times: float, warned: bool
+) -> None:
+    outcome = replace(ENDED_WELL, surroundings=Surroundings(**{field: limit * times}))
+    assert bool(judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings) is warned
+
+
+@pytest.mark.parametrize(
+    ("asked", "affinity", "believed"),
+    [
+        ("all", None, True),
+        ("all", "0-7", True),
+        ("0-1", "0-1", True),
+        ("0-1", "0-3", False),
+        ("0-1", None, False),
+        (2, "4,6", True),
+        (2, "0-3", False),
+        (2, None, False),
+    ],
+)
+def test_a_cell_that_ran_on_other_cpus_than_asked_for_is_not_believed(
+    asked: int | str, affinity: str | None, believed: bool
+) -> None:
+    job = replace(JOB, settings=make_settings(cpus=asked))
+    result = replace(GOOD, resolved=replace(GOOD.resolved, affinity=affinity))
+    if believed:
+        assert accept(dumps(result).encode(), job) == result
+    else:
+        with pytest.raises(ResultRefused, match=f"it ran on CPUs {affinity}, though cpus is {asked}"):
+            accept(dumps(result).encode(), job)
+
+
+def test_what_this_machine_does_not_do_is_unsupported_with_its_reason() -> None:
+    verdict = judge(JOB, Outcome(refused="clocks: locked: not here"), None, "no_result")
+    assert (verdict.status, verdict.reason) == (Status.UNSUPPORTED, "clocks: locked: not here")
+
+
+@pytest.mark.parametrize(
+    ("thermal_s", "power_s", "warned"),
+    [
+        ([0.0, 0.0, 0.2], [None, 0.0, 0.0], ["gpu_throttled"]),
+        ([None, None, None], [0.05, 0.05, 0.05], ["gpu_throttled"]),
+        ([0.01, 0.0, 0.0], [0.02, 0.02, 0.02], []),
+        ([None, None, None], [None, None, None], []),
+    ],
+)
+def test_a_gpu_that_was_held_back_is_a_warning(
+    thermal_s: list[float | None], power_s: list[float | None], warned: list[str]
+) -> None:
+    gpu = GpuEpochs([], [], [], [], [], [], thermal_s, power_s)
+    outcome = replace(ENDED_WELL, surroundings=Surroundings(gpu=gpu))
+    found = judge(JOB, outcome, kept(1.0, 1.0, 1.0), None)
+    assert [warning.partition(":")[0] for warning in found.warnings] == warned
+
+
+def test_the_gpu_that_was_held_back_longest_counts() -> None:
+    first, second = (GpuEpochs([], [], [], [], [], [], [], [seconds]) for seconds in (0.0, 0.5))
+    outcome = replace(ENDED_WELL, surroundings=Surroundings(gpu=first, further_gpus=[second]))
+    (found,) = judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings
+    assert found.startswith("gpu_throttled: heat or power held the GPU's clock back 16.7% of the time")
+
+
+GPU_JOB = replace(JOB, settings=make_settings(device="gpu"))
+assert GOOD.work is not None
+GPU_GOOD = replace(GOOD, device=DeviceProof("gpu", "cuda:0", 1), work=replace(GOOD.work, weight_platforms=["gpu"]))
+
+
+def test_figures_that_nvml_did_not_give_are_a_warning() -> None:
+    around = Surroundings(gpu_unread="GPU 0: nvidia-ml-py is not installed")
+    found, *_ = judge(GPU_JOB, replace(ENDED_WELL, surroundings=around), GPU_GOOD, None).warnings
+    missing = "power, memory or throttling is missing: GPU 0: nvidia-ml-py is not installed"
+    assert found.startswith(f"gpu_unread: {missing}; run as a user who may read NVML")
+
+
+def test_a_mig_device_is_a_warning() -> None:
+    around = Surroundings(gpu=GpuEpochs([], [], [], [], [], [], [], [], mig=True))
+    found, *_ = judge(GPU_JOB, replace(ENDED_WELL, surroundings=around), GPU_GOOD, None).warnings
+    assert found.startswith("gpu_mig: the cell ran on a MIG device: power, energy, clocks and temperature are the ")
+
+
+@pytest.mark.parametrize(
+    ("preflight", "unread", "expected"),
+    [
+        ("nvml_unavailable: nothing is recorded: NVML: Unknown Error; install it", "GPU 0: NVML: Unknown Error", []),
+        ("nvml_unavailable: GPU 0 cannot be checked: NVML: Unknown Error; ask", "GPU 0: NVML: Unknown Error", []),
+        (
+            "nvml_unavailable: GPU 0 cannot be checked: NVML: Unknown Error; ask",
+            "GPU 0: NVML: Unknown Error; GPU 1: NVML: Insufficient Permissions: nvmlDeviceGetPowerUsage",
+            [
+                "gpu_unread: power, memory or throttling is missing: GPU 1: NVML: Insufficient Permissions: "
+                "nvmlDeviceGetPowerUsage"
+            ],
+        ),
+        (
+            "gpu_persistence: off; a",
+            "GPU 0: NVML: x",
+            ["gpu_unread: power, memory or throttling is missing: GPU 0: NVML: x"],
+        ),
+    ],
+)
+def test_what_the_preflight_warned_of_is_not_a_second_warning_of_the_readings(
+    preflight: str, unread: str, expected: list[str]
+) -> None:
+    outcome = replace(ENDED_WELL, warnings=(preflight,), surroundings=Surroundings(gpu_unread=unread))
+    warnings = judge(GPU_JOB, outcome, GPU_GOOD, None).warnings
+    assert [one.partition("; run as")[0] for one in warnings if one.startswith("gpu_")] == expected
+
+
+def test_a_mig_device_that_the_preflight_named_is_one_warning() -> None:
+    around = Surroundings(gpu=GpuEpochs([], [], [], [], [], [], [], [], mig=True))
+    outcome = replace(ENDED_WELL, warnings=("gpu_mig: GPU 0 is divided",), surroundings=around)
+    warnings = judge(GPU_JOB, outcome, GPU_GOOD, None).warnings
+    assert [one for one in warnings if one.startswith(("gpu_mig", "mig_slice"))] == []
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome(exit_code=0, gpu_lost="GPU 0: GPU is lost"),
+        Outcome(exit_code=1, gpu_lost="GPU 0: GPU is lost"),
+        Outcome(signal=9, deadline_exceeded=True, gpu_lost="GPU 0: GPU is lost"),
+    ],
+)
+def test_a_gpu_that_nvml_reports_lost_is_infra_however_the_process_ended(outcome: Outcome) -> None:
+    found = judge(GPU_JOB, outcome, GPU_GOOD, None)
+    assert found.status is Status.INFRA
+    assert found.reason == (
+        "GPU lost: NVML says GPU 0: GPU is lost; look for Xid in the kernel's log (dmesg), reset the GPU "
+        "(nvidia-smi --gpu-reset) or restart the machine"
+    )
+
+
+LOST_MESSAGES = [
+    "INTERNAL: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered",
+    "torch.AcceleratorError: device lost",
+    "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+]
+
+
+@pytest.mark.parametrize("message", LOST_MESSAGES)
+def test_a_failed_cell_whose_output_names_a_lost_gpu_is_infra(message: str) -> None:
+    printed = judge(GPU_JOB, Outcome(signal=6, output_tail=f"first\n{message}\nlast"), None, "no_result")
+    told = judge(GPU_JOB, Outcome(exit_code=0), raised("builtins.RuntimeError", message), None)
+    assert [one.status for one in (printed, told)] == [Status.INFRA] * 2
+    assert (printed.reason or "").startswith('GPU lost: the cell failed and its output says "')
+
+
+@pytest.mark.parametrize("message", LOST_MESSAGES)
+def test_such_output_changes_neither_a_good_cell_nor_one_on_a_cpu(message: str) -> None:
+    assert judge(GPU_JOB, Outcome(exit_code=0, output_tail=message), GPU_GOOD, None).status is Status.OK
+    assert judge(JOB, Outcome(exit_code=1, output_tail=message), None, "no_result").status is Status.ERROR
+
+
+BUSY_MESSAGES = [
+    "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    "INTERNAL: failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE: CUDA-capable device(s) is/are",
+]
+
+
+@pytest.mark.parametrize("message", BUSY_MESSAGES)
+def test_a_failed_cell_whose_gpu_another_process_uses_exclusively_is_infra_and_no_lost_gpu(message: str) -> None:
+    printed = judge(GPU_JOB, Outcome(signal=6, output_tail=f"first\n{message}\nlast"), None, "no_result")
+    in_result = judge(GPU_JOB, Outcome(exit_code=0), raised("builtins.RuntimeError", message), None)
+    assert [one.status for one in (printed, in_result)] == [Status.INFRA] * 2
+    assert (printed.reason or "").startswith("GPU busy: another process holds it exclusively (the output says ")
+    assert (printed.reason or "").endswith("; stop it, or end the exclusive mode: nvidia-smi -c DEFAULT")
+
+
+def test_a_busy_gpu_in_the_output_of_a_cell_that_worked_or_ran_on_a_cpu_changes_nothing() -> None:
+    (message, _) = BUSY_MESSAGES
+    assert judge(GPU_JOB, Outcome(exit_code=0, output_tail=message), GPU_GOOD, None).status is Status.OK
+    assert judge(JOB, Outcome(exit_code=1, output_tail=message), None, "no_result").status is Status.ERROR
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: CUDA error: unspecified launch failure",
+        "E0000 could not synchronize: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+    ],
+)
+def test_a_launch_failure_is_a_fault_of_a_kernel_unless_nvml_reports_the_gpu_lost(message: str) -> None:
+    aborted = Outcome(signal=6, output_tail=message)
+    assert judge(GPU_JOB, aborted, None, "no_result").status is Status.CRASH
+    result = raised("builtins.RuntimeError", message)
+    assert judge(GPU_JOB, Outcome(exit_code=0), result, None).status is Status.ERROR
+    assert judge(GPU_JOB, replace(aborted, gpu_lost="GPU 0: x"), None, "no_result").status is Status.INFRA
+
+
+def test_a_model_that_tells_no_loss_has_not_diverged() -> None:
+    assert judge(JOB, ENDED_WELL, replace(GOOD, learning=Learning()), None).status is Status.OK
+
+
+def test_a_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:
+    automatic = judge(JOB, ENDED_WELL, kept(0.1, 0.1, 0.1), None)
+    chosen = judge(replace(JOB, settings=make_settings(steps_per_epoch=10)), ENDED_WELL, kept(0.1, 0.1, 0.1), None)
+    assert ([w.partition(":")[0] for w in automatic.warnings], chosen.warnings) == (["short_epoch"], ())
+
+
+@pytest.mark.parametrize(
+    ("container", "advice"),
+    [
+        (
+            None,
+            "put it in /here or /matrices, or install it for the cells' Python; PYTHONPATH does not reach it (mount it "
+            "there where the runner itself is in a container)",
+        ),
+        (
+            Container("image", "sha256:0", 1, 1),
+            "put it in /here or /matrices, which its container can read; PYTHONPATH and the host's packages do not "
+            "reach it",
+        ),
+    ],
+)
+def test_the_advice_on_a_module_that_was_not_found_names_the_folders_searched(
+    container: Container | None, advice: str
+) -> None:
+    job = replace(JOB, import_roots=["/here", "/matrices", "/here"])
+    verdict = judge(
+        job,
+        Outcome(exit_code=1, container=container),
+        raised("keras_matrix.models.user_workload.WorkloadNotFound", "a:b: no"),
+        None,
+    )
+    assert (verdict.status, verdict.reason) == (Status.ERROR, f"WorkloadNotFound: a:b: no; {advice}")
+
+
+def test_results_are_plain_json() -> None:
+    assert to_json(GOOD)["device"]["platform"] == "cpu"
+
+
+def watched(*wall_times_s: float) -> Outcome:
+    unused = disturbance.OwnUse()
+    return replace(ENDED_WELL, watched=tuple(disturbance.Watched(disturbance.Stretch(s), unused) for s in wall_times_s))
+
+
+@pytest.mark.parametrize(
+    ("seen_s", "reason"),
+    [
+        ((1.0, 1.1, 1.0), None),
+        ((2.9, 3.9, 9.0), None),  # a busy machine; after the last epoch fit has more to do
+        ((0.0, 0.0, 0.0), None),
+        ((1.0, 4.1, 1.0), "bad_result: kept epoch 2 took 1 s by its own clock and 4.1 s by the runner's"),
+        ((1.0, 1.0), "bad_result: it reports 3 kept epochs, of which the runner saw 2"),
+        ((), "bad_result: it reports 3 kept epochs, of which the runner saw 0"),
+    ],
+)
+def test_epochs_that_the_runner_saw_otherwise_are_not_believed(seen_s: tuple[float, ...], reason: str | None) -> None:
+    verdict = judge(JOB, watched(*seen_s), kept(1.0, 1.0, 1.0), None)
+    assert (verdict.status, verdict.reason) == (Status.ERROR if reason else Status.OK, reason)
+
+
+def test_a_result_that_counts_no_work_is_not_believed() -> None:
+    with pytest.raises(ResultRefused, match="bad_result: it does not say what work was done"):
+        accept(dumps(replace(GOOD, work=None)).encode(), JOB)
+
+
+def test_a_fit_that_ran_too_few_epochs_is_a_work_mismatch() -> None:
+    message = "fit was asked for 4 epochs and ended 0"
+    verdict = judge(JOB, ENDED_WELL, raised("keras_matrix.runner.cell.phases.WorkMismatch", message), None)
+    assert (verdict.status, verdict.reason) == (Status.WORK_MISMATCH, message)

@@ -1,0 +1,252 @@
+"""From what a process counted to its status: pure, so that every case is a value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.instruments.work_done import WorkDone
+from keras_matrix.records.schema import CellResult, DeviceProof, Resolved, Status
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.judge import judge
+from keras_matrix.runner.measure.work_judge import caveats, counted_in_bfloat16, mismatch, misplaced, option_caveats
+from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor, work_as_asked
+
+STEPS = 10
+SETTINGS = make_settings()
+JOB = Job("nonce", cell_id(SETTINGS), 0, 0, SETTINGS, STEPS, "/nowhere", [], None, None)
+
+
+def result_of(work: WorkDone | None, settings: Settings = SETTINGS) -> CellResult:
+    return replace(FakeExecutor().result(replace(JOB, settings=settings)), work=work)
+
+
+def counted(**changes: Any) -> WorkDone:
+    """Work as asked, with changes to its one stretch or to the whole."""
+    work = work_as_asked(SETTINGS, STEPS)
+    stretch = replace(work.stretches[0], **{k: v for k, v in changes.items() if hasattr(work.stretches[0], k)})
+    made = sum(u or 0 for u in [*stretch.updates, *stretch.skipped_updates])
+    updates = None if None in stretch.updates else made / (STEPS * len(stretch.updates))
+    whole = {key: value for key, value in changes.items() if hasattr(work, key) and not hasattr(stretch, key)}
+    skipped = sum(stretch.skipped_updates)
+    return replace(work, **{"stretches": [stretch], "updates_per_step": updates, "skipped_updates": skipped} | whole)
+
+
+def found(work: WorkDone) -> str | None:
+    return mismatch(result_of(work), SETTINGS)
+
+
+def warned(work: WorkDone) -> list[str]:
+    return [caveat.partition(":")[0] for caveat in caveats(result_of(work), SETTINGS)]
+
+
+def test_work_done_as_asked_has_no_caveat() -> None:
+    assert (found(counted()), warned(counted())) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (counted(updates=[10, 10, 9, 10]), "the epochs: the optimizer counted 9 of 10 updates in epoch 3"),
+        (counted(updates=[40, 0, 0, 0]), "the epochs: the optimizer counted 0 of 10 updates in epoch 2"),
+        (counted(updates=[15, 15, 15, 15]), "the epochs: the optimizer counted 15 of 10 updates in epoch 1"),
+        (
+            counted(samples=[320, 320, 80, 320]),
+            "the epochs: the loss was taken over 80 samples in epoch 3, not over 320 (10 steps of 32)",
+        ),
+        (counted(batches_drawn=39), "the epochs: 39 of 40 batches were drawn from the feed"),
+        (counted(batches_drawn=45), "the epochs: 45 batches were drawn from the feed, not 40"),
+        (counted(changed_variables=0, optimizer_state_changed=False), "none of 2 trainable weights changed"),
+        (
+            counted(changed_variables=0, optimizer_state_changed=False, changed_at_high_rate=False),
+            "none of 2 trainable weights changed",
+        ),
+        (counted(trainable_variables=0, changed_variables=0), "the model has no trainable weight"),
+        (
+            counted(updates=[0] * 4, updates_outside=40),
+            "the epochs: the optimizer counted 0 of 10 updates in epoch 1, and 40 outside the epochs' clock",
+        ),
+        (counted(optimizer_replaced=True), "the model has another optimizer after fit than before"),
+        (counted(updates=[0] * 4, changed_variables=0), "none of 2 trainable weights changed"),
+        (counted(updates=[None] * 4, changed_variables=0), "none of 2 trainable weights changed"),
+    ],
+)
+def test_work_that_differs_from_what_was_asked_is_a_mismatch(work: WorkDone, expected: str) -> None:
+    assert (found(work) or "")[: len(expected)] == expected
+    verdict = judge(JOB, Outcome(exit_code=0), result_of(work), None)
+    assert verdict.status is Status.WORK_MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("work", "rules"),
+    [
+        (counted(batches_drawn=44), []),  # within what Keras looks ahead
+        (counted(batches_drawn=100, lookahead=None), []),  # a prefetching thread decides
+        (counted(batches_drawn=None), []),
+        (counted(updates_outside=3), []),  # what is trained before the epochs is not of them
+        (counted(updates=[20] * 4), ["updates_per_step"]),
+        (counted(samples=[640] * 4, updates=[20] * 4), ["updates_per_step"]),
+        (counted(updates=[10, 8, 10, 10], skipped_updates=[0, 2, 0, 0]), ["loss_scaling"]),
+        (counted(updates=[0] * 4, skipped_updates=[10] * 4, changed_variables=0), ["loss_scaling"]),
+        (counted(updates=[None] * 4, own_methods=["train_step"]), ["work_not_counted"]),
+        (counted(updates=[0] * 4, own_methods=["train_step"]), ["work_not_counted"]),
+        (counted(samples=[0] * 4, own_methods=["train_step"]), ["work_not_counted"]),
+        (counted(samples=[10] * 4, samples_per_step=1.0, own_methods=["train_step"]), ["work_not_counted"]),
+        (counted(changed_variables=1), ["weights_unchanged"]),
+        (counted(changed_variables=0), ["weights_unchanged"]),
+        (
+            counted(changed_variables=0, optimizer_state_changed=False, changed_at_high_rate=True),
+            ["weights_unchanged"],
+        ),
+    ],
+)
+def test_what_could_not_be_counted_is_a_caveat(work: WorkDone, rules: list[str]) -> None:
+    assert (found(work), warned(work)) == (None, rules)
+
+
+def test_samples_that_a_metric_counts_once_a_step_are_believed_only_of_a_step_of_the_models_own() -> None:
+    assert found(counted(samples=[10] * 4)) is not None
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "steps", "expected"),
+    [(1, 256, 256), (1, 257, 256), (8, 256, 2048), (8, 300, 2048), (12, 300, 4096), (300, 2, 600), (257, 1, 256)],
+)
+def test_a_sum_in_bfloat16_stops_growing(batch_size: int, steps: int, expected: int) -> None:
+    assert counted_in_bfloat16(batch_size, steps) == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "samples", "fits"),
+    [
+        ("bfloat16", 8192, True),  # where 32 added often enough ends in bfloat16
+        ("bfloat16", 9600, True),
+        ("bfloat16", 8191, False),
+        ("bfloat16", 2048, False),  # a quarter of each batch
+        ("float32", 8192, False),
+        ("float32", 9600, True),
+    ],
+)
+def test_samples_counted_in_bfloat16_may_be_as_few_as_its_rounding_makes_them(
+    precision: str, samples: int, fits: bool
+) -> None:
+    settings = make_settings(precision=precision)
+    work = work_as_asked(settings, 300)
+    work = replace(work, stretches=[replace(work.stretches[0], samples=[samples] * 4)])
+    assert (mismatch(result_of(work, settings), settings) is None) is fits
+
+
+def test_samples_of_a_part_of_the_steps_are_a_mismatch_though_more_than_asked() -> None:
+    expected = "the epochs: the loss was taken over 480 samples in epoch 1, not over 320 (10 steps of 32)"
+    assert (found(counted(samples=[480] * 4)), found(counted(samples=[640] * 4))) == (expected, None)
+
+
+def test_samples_without_a_count_are_a_caveat() -> None:
+    work = counted(samples=[None] * 4, samples_per_step=None)
+    assert (found(work), warned(work)) == (None, ["work_not_counted"])
+    assert found(replace(work, own_methods=["train_step"])) is None
+
+
+def test_exact_samples_fit_where_bfloat16_would_have_rounded_them_up() -> None:
+    settings = make_settings(precision="bfloat16", batch_size=12)
+    work = work_as_asked(settings, 300)  # 3,600 samples, of which bfloat16 makes 4,096
+    assert mismatch(result_of(work, settings), settings) is None
+
+
+def test_weights_that_were_not_compared_are_no_mismatch() -> None:
+    assert found(counted(changed_variables=None, optimizer_state_changed=None)) is None
+
+
+def test_one_sample_a_step_is_uncounted_only_of_methods_of_the_models_own() -> None:
+    assert warned(counted(samples_per_step=1.0)) == []
+    assert warned(counted(samples_per_step=1.0, own_methods=["train_step"])) == ["work_not_counted"]
+
+
+def test_caveats_are_of_the_epochs_alone() -> None:
+    work = counted(samples=[None] * 4, updates=[8] * 4, skipped_updates=[2] * 4)
+    before = replace(work.stretches[0], name="first_step", steps=1, epochs=1, samples=[32])
+    found = caveats(result_of(replace(work, stretches=[before, *work.stretches])), SETTINGS)
+    assert [caveat.partition(" had")[0].partition(" a step")[0] for caveat in found] == [
+        "work_not_counted: the samples of",
+        "loss_scaling: 8 of 40 steps",
+    ]
+
+
+def test_batches_of_one_sample_are_counted() -> None:
+    settings = make_settings(batch_size=1)
+    work = replace(work_as_asked(settings, STEPS), own_methods=["fit"])
+    assert caveats(result_of(work, settings), settings) == []
+
+
+def test_several_rows_a_sample_are_all_predictions() -> None:
+    settings = make_settings(phase="predict")
+    work = work_as_asked(settings, STEPS)
+    for rows, fits in ((1600, True), (320, True), (160, False), (480, False), (0, False)):
+        found = replace(work, stretches=[replace(work.stretches[0], samples=[rows] * 4)])
+        assert (mismatch(result_of(found, settings), settings) is None) is fits, rows
+
+
+def test_predict_calls_are_counted_by_the_rows_they_return() -> None:
+    settings = make_settings(phase="predict")
+    work = work_as_asked(settings, STEPS)
+    assert mismatch(result_of(work), settings) is None
+    few = replace(work, stretches=[replace(work.stretches[0], samples=[320, 320, 319, 320])])
+    expected = "the epochs: 10 predict calls on 32 samples each returned 319 rows in epoch 3, not 320"
+    assert mismatch(result_of(few), settings) == expected
+    own = replace(work, own_methods=["predict_on_batch"])
+    assert caveats(result_of(own), settings) == [
+        "work_not_counted: the model has its own predict_on_batch: what a call computes is not known"
+    ]
+
+
+@pytest.mark.parametrize("field", ["weight_platforms", "output_platforms"])
+def test_weights_or_output_on_another_platform_are_a_device_mismatch(field: str) -> None:
+    settings = make_settings(device="gpu")
+    job = replace(JOB, settings=settings, cell_id=cell_id(settings))
+    result = result_of(replace(work_as_asked(settings, STEPS), **{field: ["cpu", "gpu"]}), settings)
+    result = replace(result, device=DeviceProof("gpu", "gpu:0", 1))
+    what = field.partition("_")[0]
+    assert what[:6] in (misplaced(result, "gpu") or "")
+    assert judge(job, Outcome(exit_code=0), result, None).status is Status.DEVICE_MISMATCH
+
+
+def test_options_that_a_workload_set_itself_are_a_caveat_that_names_the_keys_of_the_matrix() -> None:
+    resolved = Resolved(10, 10, "fork", "float32", own_compile_options=["run_eagerly=True", "jit_compile=True"])
+    assert option_caveats(resolved, SETTINGS) == [
+        "own_options: the workload compiled its model with run_eagerly=True, jit_compile=True, and so it ran; set "
+        "eager, jit in the matrix to decide it there"
+    ]
+
+
+def test_options_that_a_workload_changes_while_it_trains_are_a_caveat() -> None:
+    asked = make_settings(workload="mine:build", set_by_matrix="eager")
+    resolved = Resolved(10, 10, "fork", "float32", eager=True, steps_per_execution=1)
+    expected = (
+        "own_options: eager was False before training and True after it: the workload's code sets run_eagerly while it "
+        "trains; remove that"
+    )
+    assert option_caveats(resolved, asked) == [expected]
+    assert len(option_caveats(replace(resolved, steps_per_execution=4), asked)) == 2
+    assert option_caveats(replace(resolved, eager=False), asked) == []
+    assert option_caveats(replace(resolved, eager=None, steps_per_execution=None), asked) == []
+    own = replace(resolved, own_compile_options=["run_eagerly=True"])
+    assert [caveat.partition(" in the")[0] for caveat in option_caveats(own, SETTINGS)] == [
+        "own_options: the workload compiled its model with run_eagerly=True, and so it ran; set eager"
+    ]
+
+
+def test_samples_that_had_to_be_repeated_are_a_caveat_only_where_the_matrix_asked_for_them() -> None:
+    resolved = Resolved(10, 10, "fork", "float32", available_samples=300)
+    own = make_settings(workload="mine:build", samples=1000)
+    assert option_caveats(resolved, own) == []
+    asked = replace(own, set_by_matrix="samples")
+    assert option_caveats(replace(resolved, available_samples=1000), asked) == []
+    assert option_caveats(resolved, asked) == [
+        "samples_repeated: samples is 1000, the workload brought 300: they were repeated"
+    ]

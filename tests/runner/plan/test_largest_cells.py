@@ -1,0 +1,226 @@
+"""`batch_size: largest` in a matrix, from end to end with pretended cells, and the numbers that `run.json` keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.store import Results
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.errors import Interrupted, MatrixError
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.matrix.reader import Cell, expand, parse
+from keras_matrix.runner.plan.largest_cells import WHOLE_PASS, Found, about, kept
+from tests.fakes.executor import FakeExecutor
+from tests.runner.cli.measure.test_fit_batch import device_of
+
+MATRIX = """\
+version: 1
+defaults: {device: gpu, repeats: 1, steps_per_epoch: 20, epochs: 3}
+backends: [jax, torch]
+cells:
+  - workload: mnist_mlp
+    batch_size: [2, largest]
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def fake(**limits: int) -> FakeExecutor:
+    return FakeExecutor(behaviours={"mnist_mlp": device_of(limits)} if limits else {})
+
+
+def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
+    return main(list(arguments), Seams(executor=executor or fake(jax=5, torch=6)))
+
+
+def newest(folder: Path) -> list[Record]:
+    run = Results(folder / "results").latest()
+    assert run is not None
+    return run.load()[0]
+
+
+def sizes(folder: Path) -> set[tuple[str, int]]:
+    return {(record.settings.backend, record.settings.batch_size) for record in newest(folder)}
+
+
+def cells_of(text: str) -> list[Cell]:
+    return expand(parse(Path("m.yaml"), text.encode()))
+
+
+def test_each_backend_is_measured_with_its_own_largest_batch(folder: Path) -> None:
+    assert runner() == 0
+    assert {("jax", 2), ("jax", 5), ("torch", 2), ("torch", 6)} == sizes(folder)
+
+
+def test_a_record_has_the_number_and_the_cell_id_of_the_number(folder: Path) -> None:
+    runner()
+    assert [cell_id(record.settings) for record in newest(folder)] == [record.cell_id for record in newest(folder)]
+
+
+def test_the_tries_are_no_runs_of_the_results_folder(folder: Path) -> None:
+    runner()
+    assert len(Results(folder / "results").runs()) == 1
+    assert len(Results(folder / "results" / "fit-batch").runs()) == 12
+
+
+def test_the_run_prints_and_keeps_what_was_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner()
+    printed = capsys.readouterr()
+    assert "jax         mnist_mlp batch_size=largest" in printed.out
+    assert "fits 5  too large 6  peak memory -  tries 6" in printed.out
+    assert "trying jax mnist_mlp batch 8: oom_device" in printed.err
+    run = Results(folder / "results").latest()
+    assert run is not None
+    found = run.about()["largest_batch"]["cells"]
+    assert [one["largest"] for one in found] == [5, 6]
+
+
+def test_a_continued_run_uses_the_numbers_that_it_began_with(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Stopping(FakeExecutor):
+        def end(self, job: Job) -> Outcome:
+            if "fit-batch" not in job.folder and job.settings.backend == "torch":
+                raise Interrupted("stopped")
+            return super().end(job)
+
+    assert runner(executor=Stopping(behaviours=fake(jax=5, torch=6).behaviours)) == 130
+    again = fake(jax=3, torch=3)
+    again.behaviours = {}
+    assert runner(executor=again) == 0
+    assert {("jax", 2), ("jax", 5), ("torch", 2), ("torch", 6)} == sizes(folder)
+    assert not [job for job in again.jobs if "fit-batch" in job.folder]
+    assert "as the run found that is continued" in capsys.readouterr().out
+
+
+def test_a_finished_run_is_followed_by_a_new_search(folder: Path) -> None:
+    runner()
+    assert runner(executor=fake(jax=3, torch=3)) == 0
+    assert {("jax", 2), ("jax", 3), ("torch", 2), ("torch", 3)} == sizes(folder)
+
+
+def test_a_cell_of_which_no_batch_fits_is_out_of_memory_at_batch_1_and_the_others_are_measured(folder: Path) -> None:
+    assert runner("--filter", "batch_size=largest", executor=fake(jax=0, torch=3)) == 1
+    found = {(r.settings.backend, r.settings.batch_size, r.status) for r in newest(folder)}
+    assert {("jax", 1, Status.OOM_DEVICE), ("torch", 3, Status.OK)} == found
+
+
+def test_a_cell_whose_search_stopped_has_a_record_with_the_reason(folder: Path) -> None:
+    executor = FakeExecutor(behaviours={"mnist_mlp": lambda job: Outcome(refused="too few GPUs")})
+    assert runner("--set", "batch_size=largest", "--backend", "jax", executor=executor) == 0
+    assert [(record.settings.batch_size, record.reason) for record in newest(folder)] == [(1, "too few GPUs")]
+
+
+def test_a_number_that_the_matrix_has_too_is_measured_once(folder: Path) -> None:
+    assert runner("--backend", "jax", executor=fake(jax=2)) == 0
+    assert [record.settings.batch_size for record in newest(folder)] == [2]
+
+
+def test_a_row_of_the_report_compares_only_backends_with_the_same_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--filter", "batch_size=largest", "--json")
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert sorted(list(row["cells"]) for row in rows) == [["jax"], ["torch"]]
+
+
+@pytest.mark.parametrize(("asked", "held"), [("auto", WHOLE_PASS), ("seed", WHOLE_PASS), ("20", 20)])
+def test_a_try_holds_as_many_batches_as_a_measured_cell(asked: str, held: int) -> None:
+    executor = FakeExecutor()
+    runner(
+        "fit-batch", "jax:mnist_mlp", "--set", f"steps_per_epoch={asked}", "--set", "batch_size=8", executor=executor
+    )
+    assert {held} == {job.steps_held for job in executor.jobs}
+    assert {2} == {job.steps for job in executor.jobs}
+
+
+def test_a_measured_cell_holds_what_its_epochs_use() -> None:
+    executor = fake(jax=3, torch=3)
+    runner(executor=executor)
+    assert {0} == {job.steps_held for job in executor.jobs if "fit-batch" not in job.folder}
+
+
+def test_tries_leave_nothing_for_tensorboard(folder: Path) -> None:
+    executor = fake(jax=3, torch=3)
+    runner("--log-dir", str(folder / "logs"), executor=executor)
+    assert not [job for job in executor.jobs if "fit-batch" in job.folder and job.board]
+
+
+def test_the_plan_searches_nothing_and_says_when_the_number_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    executor = fake(jax=5, torch=6)
+    assert runner("plan", "--set", "steps_per_epoch=seed", executor=executor) == 0
+    printed = capsys.readouterr().out
+    assert "2 cells have batch_size largest: found when the run begins" in printed
+    assert "mnist_mlp batch_size=largest" in printed
+    assert executor.jobs == []
+
+
+def test_the_plan_as_json_has_the_word(capsys: pytest.CaptureFixture[str]) -> None:
+    runner("plan", "--json", "--filter", "batch_size=largest")
+    assert [cell["settings"]["batch_size"] for cell in json.loads(capsys.readouterr().out)["cells"]] == ["largest"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--set", "device=cpu"), "batch_size: largest: on a CPU the search needs a limit, got none; add --executor"),
+        (("selftest",), "batch_size: must be a whole number for this command, got largest"),
+        (("gate", "--plant", "slower:0.2"), "batch_size: must be a whole number for this command, got largest"),
+        (("--set", "batch_size=larges"), "--set batch_size=larges: must be largest or a whole number from 1 to"),
+    ],
+)
+def test_bad_input_is_one_error_and_nothing_runs(
+    arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor()
+    assert runner(*arguments, executor=executor) == 2
+    assert expected in capsys.readouterr().err
+    assert executor.jobs == []
+
+
+def test_the_largest_batch_can_be_excluded_for_one_backend() -> None:
+    text = f"{MATRIX}    exclude: [{{backend: torch, batch_size: largest}}]\n"
+    assert sorted(
+        ((cell.settings.backend, cell.asks_largest) for cell in cells_of(text)), key=lambda one: (one[0], not one[1])
+    ) == [("jax", True), ("jax", False), ("torch", False)]
+
+
+def test_the_fc_network_needs_a_number() -> None:
+    with pytest.raises(MatrixError, match=r"batch_size: must be a whole number for fc, got 'largest'"):
+        cells_of(MATRIX.replace("mnist_mlp", "fc"))
+
+
+def found(planned: str, **other: Any) -> Found:
+    return Found(planned=planned, **{**dict.fromkeys(("largest", "batch_size", "tries"), 8), **other})
+
+
+def run_json(*found: Found, memory_bytes: int | None = None) -> dict[str, Any]:
+    from keras_matrix.records.codec import loads
+
+    document = loads(json.dumps({"largest_batch": about(found, memory_bytes)}).encode())
+    assert isinstance(document, dict)
+    return document
+
+
+def test_kept_numbers_stand_for_a_search_of_the_same_cells_only() -> None:
+    (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.asks_largest]
+    own = found(cell.cell_id, smallest_too_large=9, peak_memory_bytes=None)
+    assert kept(run_json(own), [cell], None) == [own]
+    assert kept(run_json(own, memory_bytes=1 << 30), [cell], None) is None
+    assert kept(run_json(own, found("0" * 16, smallest_too_large=9, peak_memory_bytes=1)), [cell], None) is None
+    assert kept({"largest_batch": {"memory_bytes": None, "cells": [{"planned": 3}]}}, [cell], None) is None
+    assert kept({}, [cell], None) is None
+
+
+def test_numbers_of_a_search_that_infrastructure_stopped_are_not_used_again() -> None:
+    (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.asks_largest]
+    spoiled = found(cell.cell_id, smallest_too_large=None, peak_memory_bytes=None, stopped="infra: GPU lost")
+    assert kept(run_json(spoiled), [cell], None) is None

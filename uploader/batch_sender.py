@@ -1,0 +1,157 @@
+"""Sends the batches of an outbox. Rows that a warehouse refuses are found by bisection and set aside.
+
+If every row is refused, the cause is not a row: before a batch is split, `SAMPLES` of its rows are sent individually. A
+batch whose samples are all refused waits until another row of its table arrives. If no row does, nothing is set aside
+and the push fails with the reason; likewise if `SAMPLES` batches of one row are all refused. A batch that waits, also
+for a damaged file of the warehouse, does not block the batches of other tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from keras_matrix.uploader import rows
+from keras_matrix.uploader.errors import AllRowsRefused, FileDamaged, RowsRefused, WarehouseFailure
+from keras_matrix.uploader.outbox import Batch, Outbox
+from keras_matrix.uploader.schema import Table
+from keras_matrix.uploader.warehouse import Warehouse
+
+SAMPLES = 5
+MOST_SAMPLED = 3  # batches of a table, each of whose samples was refused, before the table's other batches wait too
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class PushSummary:
+    """Summary of a push. `left_out` are runs and files that cannot be read, with the reason.
+
+    `without_findings` are runs without a findings file; `expired` are runs that are older than the warehouse's
+    retention and are not sent.
+    """
+
+    sealed: int = 0
+    arrived: dict[str, int] = field(default_factory=dict)
+    known: int = 0
+    dead: int = 0
+    left_out: list[str] = field(default_factory=list)
+    without_findings: list[str] = field(default_factory=list)
+    expired: list[str] = field(default_factory=list)
+
+    @property
+    def new(self) -> int:
+        """Number of rows that the warehouse did not have."""
+        return sum(self.arrived.values())
+
+
+def send(warehouse: Warehouse, outbox: Outbox, done: PushSummary, say: Say) -> None:
+    """Send every pending batch. Raises `UploadError`; unsent batches stay pending."""
+    sender = _Sender(warehouse, outbox, done, say)
+    while batches := sender.waiting():
+        for batch in batches:
+            sender.send(batch)
+    sender.end()
+
+
+@dataclass(slots=True)
+class _Sender:
+    """One pass over an outbox.
+
+    `suspects` are, by table, batches of one row or with every sample refused, with the reason. `stopped` are tables
+    whose batches wait for the next push, with the reason.
+    """
+
+    warehouse: Warehouse
+    outbox: Outbox
+    done: PushSummary
+    say: Say
+    suspects: dict[str, dict[Batch, str]] = field(default_factory=dict)
+    stopped: dict[str, WarehouseFailure] = field(default_factory=dict)
+
+    def waiting(self) -> list[Batch]:
+        """Return the pending batches that can be sent now."""
+        return [batch for batch in self.outbox.pending() if self._can_be_sent(batch)]
+
+    def send(self, batch: Batch) -> None:
+        """Send a batch; split it if it is refused. Raises `WarehouseFailure` for an error that ends the push."""
+        if batch.table.name in self.stopped:
+            return
+        self.suspects.get(batch.table.name, {}).pop(batch, None)
+        try:
+            refused = self._merge(batch)
+            if refused is None:
+                self.outbox.mark_done(batch)
+            elif batch.contents().rows > 1 and (self._has_arrived(batch.table) or self._sample_arrives(batch)):
+                self.outbox.split(batch)
+            else:
+                self._suspect(batch, refused)
+        except FileDamaged as error:
+            self.stopped[batch.table.name] = error
+
+    def end(self) -> None:
+        """Set aside the rows that were refused individually. Raises the failure of a stopped table."""
+        for name, found in self.suspects.items():
+            if name not in self.stopped:
+                self._judge(name, found)
+        failures = list(self.stopped.values())
+        for failure in failures[1:]:
+            self.say(str(failure))
+        if failures:
+            raise failures[0]
+
+    def _can_be_sent(self, batch: Batch) -> bool:
+        if batch in self.suspects.get(batch.table.name, {}):
+            return batch.contents().rows > 1 and self._has_arrived(batch.table)
+        return batch.table.name not in self.stopped
+
+    def _suspect(self, batch: Batch, reason: str) -> None:
+        found = self.suspects.setdefault(batch.table.name, {})
+        found[batch] = reason
+        if sum(one.contents().rows > 1 for one in found) >= MOST_SAMPLED:
+            self.stopped[batch.table.name] = self._all_refused(found)
+
+    def _judge(self, name: str, found: dict[Batch, str]) -> None:
+        """Set rows aside, unless at least `SAMPLES` rows of the table were tried and no row of it arrived."""
+        if name not in self.done.arrived and _tried(found) >= SAMPLES:
+            self.stopped[name] = self._all_refused(found)
+            return
+        for batch, reason in found.items():
+            item = rows.item_of(batch.table, next(batch.values()))
+            self.outbox.add_dead_letter(batch.table, item, batch.lines()[0], reason)
+            self.outbox.mark_done(batch)
+
+    def _sample_arrives(self, batch: Batch) -> bool:
+        """Send single rows of a batch until one arrives; return whether one does or the batch has few rows."""
+        lines = batch.lines()
+        last = len(lines) - 1
+        for number in range(SAMPLES if len(lines) >= SAMPLES else 0):
+            with self.outbox.sample(batch.table, lines[number * last // (SAMPLES - 1)]) as sample:
+                if self._merge(sample) is None:
+                    return True
+        return len(lines) < SAMPLES
+
+    def _has_arrived(self, table: Table) -> bool:
+        return table.name in self.done.arrived
+
+    def _merge(self, batch: Batch) -> str | None:
+        """Merge a batch into the warehouse; return the reason of a refused row, None once every row arrived."""
+        name, count = batch.table.name, batch.contents().rows
+        try:
+            new = self.warehouse.merge(batch)
+        except RowsRefused as error:
+            return str(error)
+        self.done.arrived[name] = self.done.arrived.get(name, 0) + new
+        self.done.known += count - new
+        self.say(f"{name}: {new:,} new of {count:,} rows")
+        return None
+
+    def _all_refused(self, found: Mapping[Batch, str]) -> AllRowsRefused:
+        batch, reason = next(iter(found.items()))
+        refuses = f"refuses every row of {batch.table.name} that was tried ({_tried(found)})"
+        advice = "no row is set aside, all stay pending: correct the cause, then push again"
+        return AllRowsRefused(f"{self.warehouse.address}: {refuses}: {reason}; {advice}")
+
+
+def _tried(found: Iterable[Batch]) -> int:
+    return sum(1 if batch.contents().rows == 1 else SAMPLES for batch in found)

@@ -1,0 +1,133 @@
+"""The tables as BigQuery DDL and as a page of documentation, generated from `uploader.schema`."""
+
+from __future__ import annotations
+
+from keras_matrix.uploader import schema
+from keras_matrix.uploader.bigquery.partition_pruning import push_down_day_filters
+from keras_matrix.uploader.schema import TABLES, TABLES_VERSION, Column, Mode, Table
+from keras_matrix.uploader.sql import meaning_of_view, qualified, since, views
+from keras_matrix.uploader.warehouse import MOST_DAYS
+
+APPENDED = schema.APPENDED
+LEASE = "lease"
+
+
+def statements(dataset: str) -> list[str]:
+    """Return the statements that create all tables and views in a dataset (`PROJECT.DATASET`)."""
+    return [*(create_table(dataset, table) for table in TABLES), *create_views(dataset).values()]
+
+
+def create_table(dataset: str, table: Table, suffix: str = "") -> str:
+    """Return the DDL of a table: partitioned by day, clustered, each column with a description."""
+    columns = ",\n".join(f"  {_column(column)}" for column in table.columns)
+    name = quoted(dataset, table.name + suffix)
+    return (
+        f"CREATE TABLE IF NOT EXISTS {name} (\n{columns}\n)\nPARTITION BY day\n"
+        f"CLUSTER BY {', '.join(table.clustered)}\n"
+        f"OPTIONS (description = {text(f'{table.meaning} Version {TABLES_VERSION}.')})"
+    )
+
+
+def create_lease(dataset: str) -> str:
+    """Return the DDL of the table whose single row every transaction updates first
+    (`uploader.bigquery.insert_statements`).
+    """
+    return (
+        f"CREATE TABLE IF NOT EXISTS {quoted(dataset, LEASE)}\n"
+        'OPTIONS (description = "One row. Each inserting transaction updates it first, so that concurrent ones '
+        'conflict.")\n'
+        "AS SELECT CAST(NULL AS STRING) AS holder, CURRENT_TIMESTAMP() AS taken_at"
+    )
+
+
+def count_lease(dataset: str) -> str:
+    """Return the query for the number of rows of `lease`, which reads no column and is free."""
+    return f"SELECT COUNT(*) AS n FROM {quoted(dataset, LEASE)}"
+
+
+def insert_lease_row(dataset: str) -> str:
+    """Return the statement that inserts the row of `lease` if it is missing."""
+    lease = quoted(dataset, LEASE)
+    return (
+        f"INSERT INTO {lease} (holder, taken_at)\nSELECT CAST(NULL AS STRING), CURRENT_TIMESTAMP() FROM (SELECT 1) "
+        f"WHERE NOT EXISTS (SELECT 1 FROM {lease})"
+    )
+
+
+def create_views(dataset: str, first_day: str | None = None, *, append_only: bool = False) -> dict[str, str]:
+    """Return the DDL of each view by name, in an order in which they can be created.
+
+    They read the days from `first_day` on (such as 2026-01-31), by default the last `MOST_DAYS`.
+    """
+    return {name: create_view(dataset, name, first_day, append_only=append_only) for name in views()}
+
+
+def create_view(dataset: str, name: str, first_day: str | None = None, *, append_only: bool = False) -> str:
+    """Return the DDL of a view."""
+    bound = f"DATE_SUB(CURRENT_DATE(), INTERVAL {MOST_DAYS} DAY)" if first_day is None else f"DATE '{first_day}'"
+    sql = views()[name]
+    names = [one.name + suffix for one in TABLES for suffix in ("", APPENDED)] + list(views())
+    body = qualified(push_down_day_filters(sql) if append_only else sql, dataset, names)
+    meaning = f"{meaning_of_view(sql)} Reads {days_read(first_day)}."
+    head = f"CREATE OR REPLACE VIEW {quoted(dataset, name)}\nOPTIONS (description = {text(meaning)})"
+    return f"{head}\nAS {since(body, bound)}"
+
+
+def days_read(first_day: str | None) -> str:
+    """Return which days the views of a dataset read, in words."""
+    return f"the last {MOST_DAYS} days" if first_day is None else f"the days from {first_day} on"
+
+
+def deduplicating_view(dataset: str, table: Table) -> str:
+    """Return the DDL of the view with one row per key of an append-only table.
+
+    `day` is a column of PARTITION BY, so that a filter on it may be applied before the window
+    (`uploader.bigquery.partition_pruning`).
+    """
+    keys = ", ".join(("day", *table.key))
+    columns = ", ".join(column.name for column in table.columns)
+    return (
+        f"CREATE OR REPLACE VIEW {quoted(dataset, table.name)}\n"
+        f"OPTIONS (description = {text(table.meaning)})\nAS SELECT {columns} FROM (\n"
+        f"  SELECT *, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY row_hash) AS place\n"
+        f"  FROM {quoted(dataset, table.name + APPENDED)}\n) AS numbered\nWHERE place = 1"
+    )
+
+
+def page() -> str:
+    """Return docs/schema.md."""
+    head = (
+        "# The warehouse's tables\n\n"
+        f"Generated from `records/schema.py` by `uploader schema --markdown`; version {TABLES_VERSION}. BigQuery and\n"
+        "`results/warehouse` have the same tables. How rows are uploaded: [bigquery.md](bigquery.md).\n"
+    )
+    parts = [head, *(_table(table) for table in TABLES)]
+    for name, sql in views().items():
+        parts.append(f"## {name} (view)\n\n{meaning_of_view(sql)}\n")
+    return "\n".join(parts)
+
+
+def quoted(dataset: str, name: str) -> str:
+    """Return the quoted identifier of a table."""
+    return "`" + f"{dataset}.{name}".replace("`", "") + "`"
+
+
+def text(value: str) -> str:
+    """Return a string literal of BigQuery's SQL."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") + '"'
+
+
+def _column(column: Column) -> str:
+    kind = f"ARRAY<{column.type}>" if column.mode is Mode.REPEATED else str(column.type)
+    required = " NOT NULL" if column.mode is Mode.REQUIRED else ""
+    return f"{column.name} {kind}{required} OPTIONS (description = {text(column.meaning)})"
+
+
+def _table(table: Table) -> str:
+    rows = "\n".join(f"| `{one.name}` | {one.type} | {one.mode.lower()} | {one.meaning} |" for one in table.columns)
+    heads = "| column | type | mode | meaning |\n|---|---|---|---|"
+    return (
+        f"## {table.name}\n\n{table.meaning} Partitioned by `day`, clustered by "
+        f"{' and '.join(f'`{name}`' for name in table.clustered)}; one row for each "
+        f"{', '.join(f'`{name}`' for name in table.key)}.\n\n{heads}\n{rows}\n"
+    )

@@ -1,0 +1,118 @@
+"""Runs BigQuery jobs to completion, also if responses are lost.
+
+Each job has a random ID, which does not decide whether its rows are in a table. A jobs.insert request whose response
+was lost is repeated with the same ID; if BigQuery rejects it because the job exists (409), the job is read from the
+dataset's location. A job that failed with a retryable error is followed by a job with a new ID.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from keras_matrix.uploader.bigquery import error_mapping
+from keras_matrix.uploader.bigquery.retry import Deadline, RetryPolicy
+from keras_matrix.uploader.errors import Contended, RowsRefused, Unreachable, WarehouseFailure
+
+if TYPE_CHECKING:
+    from google.cloud import bigquery
+
+REQUEST_S = 60.0
+UPLOAD_S = 300.0
+JOB_S = 1800.0  # of one job, if the push has no deadline
+FIRST_POLL_S = 0.1
+MOST_POLL_S = 2.0
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Jobs:
+    """Sends requests and jobs of a client, with one retry policy and one deadline for all of them."""
+
+    client: bigquery.Client
+    policy: RetryPolicy
+    deadline: Deadline
+    check: Callable[[], None] | None = None
+
+    def call(self) -> dict[str, Any]:
+        """Return the keyword arguments of every client call: no retries by the library, and a timeout."""
+        return {"retry": None, "timeout": self.deadline.left_s(REQUEST_S)}
+
+    def request(self, action: str, send: Callable[[], T]) -> T:
+        """Send a request, retried after retryable errors. Raises `WarehouseFailure`."""
+        if self.check is not None:
+            self.check()
+            self.check = None
+
+        def once() -> T:
+            try:
+                return send()
+            except WarehouseFailure:
+                raise
+            except error_mapping.client_errors() as error:
+                # `from None`: the client's traceback shows requests with their headers.
+                raise error_mapping.to_upload_error(action, error) from None
+
+        return self.policy.retry(once, self.deadline)
+
+    def run(self, name: str, start: Callable[[str], Any], location: str | None) -> Any:
+        """Start a job and return it when it has succeeded. Raises `WarehouseFailure` with the job's error."""
+        for left, wait_s in zip(reversed(range(self.policy.tries)), self.policy.waits_s(), strict=False):
+            result = self._attempt(name, start, location)
+            if not isinstance(result, WarehouseFailure):
+                return result
+            if not left or not isinstance(result, Unreachable) or isinstance(result, Contended):
+                raise result
+            self.policy.pause(wait_s, self.deadline)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _attempt(self, name: str, start: Callable[[str], Any], location: str | None) -> Any:
+        """Return a job that succeeded, or its failure. Raises `WarehouseFailure` if BigQuery does not respond."""
+        job_id = f"bench-{name}-{uuid.uuid4().hex}"
+        job = self.request(name, lambda: self._started(job_id, start, location))
+        if job is None:
+            return Unreachable(f"{name}: job {job_id} was accepted, but may not be read by its owner; push again later")
+        job = self._ended(name, job, location)
+        return _failure(name, job) if job.error_result else job
+
+    def _started(self, job_id: str, start: Callable[[str], Any], location: str | None) -> Any:
+        """Return a job started by this request or by one whose response was lost; None if it may not be read."""
+        from google.api_core.exceptions import Conflict, Forbidden, NotFound
+
+        try:
+            return start(job_id)
+        except Conflict:
+            try:
+                return self.client.get_job(job_id, location=location, **self.call())
+            except Forbidden:
+                return None
+            except NotFound:  # an accepted job may not be readable immediately
+                raise Unreachable(f"job {job_id}: was accepted, but cannot be found yet; push again later") from None
+
+    def _ended(self, name: str, job: Any, location: str | None) -> Any:
+        """Return a job once its state is DONE."""
+        deadline = Deadline(JOB_S) if self.deadline.limit_s is None else self.deadline
+        wait_s = FIRST_POLL_S
+        while job.state != "DONE":
+            self.policy.pause(wait_s, deadline)
+            wait_s = min(MOST_POLL_S, 2 * wait_s)
+            job = self.request(name, partial(self._read, job.job_id, job.location or location))
+        return job
+
+    def _read(self, job_id: str, location: str | None) -> Any:
+        return self.client.get_job(job_id, location=location, **self.call())
+
+
+def _failure(name: str, job: Any) -> WarehouseFailure:
+    """Return the exception for a failed job, whose error is reported in the job's status."""
+    result = job.error_result
+    failure = error_mapping.by_reason(name, [result], None, str(result.get("message", "")))
+    if type(failure) is not RowsRefused:
+        return failure
+    messages = [str(one.get("message", "")) for one in (job.errors or []) if isinstance(one, Mapping)]
+    text = "; ".join(dict.fromkeys(" ".join(one.split()) for one in messages[:3] if one))
+    return RowsRefused(text or str(failure))

@@ -1,0 +1,393 @@
+"""The BigQuery warehouse: inserts the rows of a batch whose keys are missing in the table.
+
+A dataset is created in one of two modes, which every command detects:
+
+    with DML (the default)   a load job fills a staging table for the batch, one transaction inserts the rows whose keys
+                             are missing in the table (`uploader.bigquery.insert_statements`), the staging table is
+                             dropped
+    append-only              for projects without DML (the sandbox): the existing keys of `<table>_appended` are read, a
+                             load job appends the other lines, and `<table>` is a view with one row per key
+
+Staging tables are in a second dataset, `<dataset>_staging`, and expire within a day. Credentials are Application
+Default Credentials, workload identity or impersonation. Google's libraries are imported only when a warehouse is
+opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from keras_matrix.uploader.bigquery import ddl, error_mapping, insert_statements
+from keras_matrix.uploader.bigquery.jobs import REQUEST_S, UPLOAD_S, Jobs
+from keras_matrix.uploader.bigquery.partition_pruning import push_down_day_filters
+from keras_matrix.uploader.errors import BadInput, RowsRefused, SchemaMismatch, Unreachable, WarehouseFailure
+from keras_matrix.uploader.outbox import Batch
+from keras_matrix.uploader.schema import TABLES, Column, Mode, Table
+from keras_matrix.uploader.sql import checked, views
+from keras_matrix.uploader.warehouse import Actual, Answer, Options, Scalar
+
+if TYPE_CHECKING:
+    from google.cloud import bigquery
+
+DROP_S = 10.0
+DAY_MS = 24 * 3600 * 1000
+PARAMETER_TYPES = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
+LABELS = {"program": "keras-benchmark-matrix"}
+
+T = TypeVar("T")
+
+
+class BigQueryWarehouse:
+    """A dataset and its dataset for staging tables."""
+
+    def __init__(self, jobs: Jobs, dataset: str, options: Options) -> None:
+        """Use the client of `jobs`, which belongs to one project."""
+        self._jobs, self._client = jobs, jobs.client
+        self._dataset = f"{self._client.project}.{dataset}"
+        self._staging = f"{self._dataset}_staging"
+        self._options = options
+        self._compared: dict[str, Any] = {}  # tables by name as returned by `actual`, until a batch is added
+
+    @property
+    def address(self) -> str:
+        """The address, bigquery://PROJECT.DATASET."""
+        return f"bigquery://{self._dataset}"
+
+    @property
+    def append_only(self) -> bool:
+        """Whether the dataset is, or will be created, without DML."""
+        return self._append_only
+
+    def create(self) -> list[str]:
+        """Create missing datasets and tables, and create or replace the views."""
+        made = self._create_datasets()
+        for table in TABLES:
+            if self.actual(table) is None:
+                self._run(f"create {table.name}", ddl.create_table(self._dataset, table, self._suffix))
+                made.append(f"table {table.name}{self._suffix}")
+        if self._append_only:
+            for table in TABLES:
+                self._replace_view(table.name, ddl.deduplicating_view(self._dataset, table))
+        else:
+            made += self._create_lease()
+        for name in views():
+            first_day, append_only = self._options.first_day, self._append_only
+            self._replace_view(name, ddl.create_view(self._dataset, name, first_day, append_only=append_only))
+            made.append(f"view {name}")
+        return made
+
+    def actual(self, table: Table) -> Actual | None:
+        """Return the type and mode of each column of a table; None if it is missing."""
+        found = self._compared[table.name] = self._find(self._id(table))
+        return None if found is None else {one.name: (one.field_type, one.mode) for one in found.schema}
+
+    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+        """Add columns, as NULLABLE or REPEATED."""
+        found = self._find(self._id(table))
+        if found is None:
+            raise SchemaMismatch(f"{self._id(table)}: is missing; create it with: uploader init --to {self.address}")
+        found.schema = [*found.schema, *(_field(column) for column in columns)]
+        self._jobs.request(
+            f"add columns to {table.name}",
+            lambda: self._client.update_table(found, ["schema"], **self._jobs.call()),
+        )
+
+    def merge(self, batch: Batch) -> int:
+        """Add the rows of a batch that are missing in the table; return how many."""
+        self._compared.clear()  # the row counts in it become outdated
+        add = self._append if self._append_only else self._insert
+        return add(batch)
+
+    def retained_from(self) -> str | None:
+        """Return the first day whose partitions have not expired, such as 2026-01-31; None if partitions never do."""
+        return self._retained_from
+
+    def is_empty(self) -> bool:
+        """Return whether no table has a row, from the tables' metadata, which is free to read."""
+        return not any(one.num_rows for one in self._existing())
+
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+        """Run a SELECT and return its result."""
+        try:
+            return self._select("query", self._pruned(sql), _scalars(parameters))
+        except RowsRefused as error:
+            raise WarehouseFailure(str(error)) from error
+
+    def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
+        """Return how many bytes a query would read, from a dry run, which is free."""
+        config = self._config(_scalars(parameters))
+        config.dry_run, config.use_query_cache = True, False
+        sql = self._pruned(sql)
+        try:
+            job = self._jobs.request("dry run", lambda: self._start_query(sql, config, None))
+        except RowsRefused as error:
+            raise WarehouseFailure(str(error)) from error
+        return int(job.total_bytes_processed or 0)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    @cached_property
+    def _location(self) -> str | None:
+        """The location of the dataset, or the one to create it in. Raises `BadInput` if --location differs from it."""
+        requested = self._options.location
+        found = self._find_dataset(self._dataset)
+        if found is None:
+            return requested
+        if requested is not None and requested.casefold() != str(found.location).casefold():
+            raise BadInput(f"--location: {self._dataset} is in {found.location}, got {requested!r}; omit the flag")
+        return str(found.location)
+
+    def _pruned(self, sql: str) -> str:
+        """Return a query, for an append-only dataset with its day filters pushed down. Raises `BadInput`."""
+        sql = checked(sql)
+        return push_down_day_filters(sql) if "@since" in sql and self._append_only else sql
+
+    @cached_property
+    def _append_only(self) -> bool:
+        """Whether the tables' names are views, as in a dataset without DML. Raises `BadInput` for a wrong flag."""
+        requested = self._options.append_only
+        table = TABLES[0].name
+        found = self._find(f"{self._dataset}.{table}")
+        if found is None:
+            return requested or self._find(f"{self._dataset}.{table}{ddl.APPENDED}") is not None
+        if found.table_type == "VIEW":
+            return True
+        if requested:
+            raise BadInput(
+                f"--append-only: {self._dataset} was created without it and uses DML; omit the flag, or name another "
+                "dataset"
+            )
+        return False
+
+    @cached_property
+    def _retained_from(self) -> str | None:
+        """The first day whose partitions have expired in no table."""
+        partitionings = [one.time_partitioning for one in self._existing()]
+        limits_ms = [int(one.expiration_ms) for one in partitionings if one is not None and one.expiration_ms]
+        if not limits_ms:
+            return None
+        [[day]] = self._select("read-last-day-expired", insert_statements.last_day_expired(min(limits_ms))).rows
+        retained: date = day + timedelta(days=1)
+        return retained.isoformat()
+
+    @cached_property
+    def _ready(self) -> str:
+        """The dataset for staging tables. Raises `SchemaMismatch` if no batch can be inserted."""
+        advice = f"create it with: uploader init --to {self.address}"
+        if self._find(f"{self._dataset}.{ddl.LEASE}") is None:
+            raise SchemaMismatch(f"{self._dataset}.{ddl.LEASE}: is missing; {advice}")
+        staging = self._find_dataset(self._staging)
+        if staging is None:
+            raise SchemaMismatch(f"{self._staging}: is missing; {advice}")
+        if str(staging.location).casefold() != str(self._location).casefold():
+            raise SchemaMismatch(
+                f"{self._staging}: is in {staging.location}, {self._dataset} in {self._location}, and no statement "
+                f"can read from two locations; remove {self._staging}, which has only temporary tables, and {advice}"
+            )
+        return self._staging
+
+    @property
+    def _suffix(self) -> str:
+        return ddl.APPENDED if self._append_only else ""
+
+    def _id(self, table: Table) -> str:
+        return f"{self._dataset}.{table.name}{self._suffix}"
+
+    def _existing(self) -> list[Any]:
+        """Return the existing tables, from the cache of `actual` if no batch was added since."""
+        found = [self._compared.get(table.name) or self._find(self._id(table)) for table in TABLES]
+        return [one for one in found if one is not None]
+
+    def _create_datasets(self) -> list[str]:
+        from google.cloud import bigquery
+
+        location, made = self._location, []
+        datasets = [(self._dataset, None)] if self._append_only else [(self._dataset, None), (self._staging, DAY_MS)]
+        for name, expires_ms in datasets:
+            if self._find_dataset(name) is not None:
+                continue
+            wanted = bigquery.Dataset(name)
+            wanted.location = location or self._location
+            wanted.default_table_expiration_ms = expires_ms
+            self._jobs.request(
+                f"create {name}",
+                lambda wanted=wanted: self._client.create_dataset(wanted, exists_ok=True, **self._jobs.call()),  # type: ignore[misc]
+            )
+            self.__dict__.pop("_location", None)  # the service has chosen it by now
+            made.append(f"dataset {name}")
+        return made
+
+    def _create_lease(self) -> list[str]:
+        """Create the table `lease`, or its row, if it is missing."""
+        if self._find(f"{self._dataset}.{ddl.LEASE}") is None:
+            self._run(f"create {ddl.LEASE}", ddl.create_lease(self._dataset))
+            return [f"table {ddl.LEASE}"]
+        if self._select("count-lease", ddl.count_lease(self._dataset)).rows == [(0,)]:
+            self._run(f"fill {ddl.LEASE}", ddl.insert_lease_row(self._dataset))
+            return [f"row of table {ddl.LEASE}"]
+        return []
+
+    def _insert(self, batch: Batch) -> int:
+        """Insert a batch's missing rows in one transaction, retried while it conflicts with other uploaders."""
+        staging = f"{self._ready}.{batch.table.name}_{batch.sha[:16]}_{uuid.uuid4().hex[:16]}"
+        self._load(f"load-{batch.name[:40]}", batch.path.read_bytes(), batch.table, staging)
+        try:
+            script = insert_statements.insert_missing(self._dataset, batch, staging, self._retained_from)
+            return self._jobs.policy.retry_contended(lambda: self._inserted(batch, script), self._jobs.deadline)
+        finally:
+            self._drop(staging)
+
+    def _inserted(self, batch: Batch, script: str) -> int:
+        try:
+            [(added, missing, leased)] = self._select(f"insert-{batch.name[:40]}", script).rows
+        except RowsRefused as error:  # the load job has accepted the rows, so the cause is not a row
+            raise WarehouseFailure(f"{error}; the batch stays pending: push again") from error
+        if not leased:
+            raise SchemaMismatch(
+                f"{self._dataset}.{ddl.LEASE}: has no row, so that concurrent uploaders could insert duplicates; "
+                f"nothing was inserted; create the row with: uploader init --to {self.address}"
+            )
+        if missing:
+            raise Unreachable(
+                f"{self._id(batch.table)}: {missing:,} of {batch.contents().rows:,} rows are missing after the insert; "
+                "another client may have deleted them; the batch stays pending: push again"
+            )
+        return int(added)
+
+    def _append(self, batch: Batch) -> int:
+        """Append a batch's missing lines by a load job; the view hides duplicates that concurrent uploaders append."""
+        from google.cloud import bigquery
+
+        runs = sorted({str(values["run_id"]) for values in batch.values()})
+        given = [bigquery.ArrayQueryParameter("runs", "STRING", runs)]
+
+        def once() -> int:
+            existing = self._select(
+                f"read-{batch.name[:40]}", insert_statements.existing_keys(self._dataset, batch), given
+            )
+            lines = insert_statements.missing_lines(batch, set(existing.rows))
+            if lines:
+                text = "\n".join(lines) + "\n"
+                self._load(f"append-{batch.name[:40]}", text.encode(), batch.table, self._id(batch.table))
+            return len(lines)
+
+        return self._jobs.policy.retry_contended(once, self._jobs.deadline)
+
+    def _load(self, name: str, lines: bytes, table: Table, target: str) -> None:
+        from google.cloud import bigquery
+
+        staged = target.startswith(f"{self._staging}.")
+        config = bigquery.LoadJobConfig(
+            source_format="NEWLINE_DELIMITED_JSON",
+            schema=[_field(column, exactly=True) for column in table.columns],
+            write_disposition="WRITE_TRUNCATE" if staged else "WRITE_APPEND",
+            create_disposition="CREATE_IF_NEEDED" if staged else "CREATE_NEVER",
+            labels=LABELS,
+        )
+
+        def start(job_id: str) -> Any:
+            return self._client.load_table_from_file(
+                io.BytesIO(lines),
+                target,
+                size=len(lines),
+                job_id=job_id,
+                location=self._location,
+                job_config=config,
+                num_retries=0,
+                timeout=self._jobs.deadline.left_s(UPLOAD_S),
+            )
+
+        self._jobs.run(name, start, self._location)
+
+    def _drop(self, staging: str) -> None:
+        """Drop a staging table. Errors are ignored: it expires within a day."""
+        with contextlib.suppress(WarehouseFailure, *error_mapping.client_errors()):
+            self._client.delete_table(staging, retry=None, timeout=DROP_S, not_found_ok=True)
+
+    def _replace_view(self, name: str, sql: str) -> None:
+        """Create or replace a view. Raises `SchemaMismatch` if a column that it reads is missing."""
+        try:
+            self._run(f"create the view {name}", sql)
+        except RowsRefused as error:
+            advice = f"add missing columns with: uploader migrate --to {self.address}"
+            raise SchemaMismatch(f"{error}; {advice}") from error
+
+    def _run(self, action: str, sql: str) -> None:
+        """Run one DDL statement, which must be idempotent."""
+        self._jobs.run(action.replace(" ", "-"), lambda job_id: self._start_query(sql, None, job_id), self._location)
+
+    def _select(self, name: str, sql: str, given: Sequence[Any] = ()) -> Answer:
+        config = self._config(given)
+        job = self._jobs.run(name, lambda job_id: self._start_query(sql, config, job_id), self._location)
+
+        def read() -> Answer:
+            rows = job.result(retry=None, job_retry=None, timeout=self._jobs.deadline.left_s(REQUEST_S))
+            return Answer(tuple(field.name for field in rows.schema), [tuple(row.values()) for row in rows])
+
+        return self._jobs.request(name, read)
+
+    def _config(self, given: Sequence[Any]) -> bigquery.QueryJobConfig:
+        from google.cloud import bigquery
+
+        return bigquery.QueryJobConfig(
+            default_dataset=self._dataset,
+            labels=LABELS,
+            maximum_bytes_billed=self._options.most_bytes_billed,
+            query_parameters=list(given),
+        )
+
+    def _start_query(self, sql: str, config: bigquery.QueryJobConfig | None, job_id: str | None) -> Any:
+        return self._client.query(
+            sql,
+            job_config=config,
+            job_id=job_id,
+            location=self._location,
+            retry=None,
+            job_retry=None,
+            timeout=self._jobs.deadline.left_s(REQUEST_S),
+        )
+
+    def _find(self, table_id: str) -> Any:
+        return self._jobs.request(
+            f"read {table_id}", lambda: _unless_missing(lambda: self._client.get_table(table_id, **self._jobs.call()))
+        )
+
+    def _find_dataset(self, name: str) -> Any:
+        return self._jobs.request(
+            f"read {name}", lambda: _unless_missing(lambda: self._client.get_dataset(name, **self._jobs.call()))
+        )
+
+
+def _scalars(parameters: Mapping[str, Scalar] | None) -> list[Any]:
+    """Return query parameters as objects of the client library."""
+    from google.cloud import bigquery
+
+    return [
+        bigquery.ScalarQueryParameter(name, PARAMETER_TYPES[type(value)], value)
+        for name, value in (parameters or {}).items()
+    ]
+
+
+def _unless_missing(read: Callable[[], T]) -> T | None:
+    from google.api_core.exceptions import NotFound
+
+    try:
+        return read()
+    except NotFound:
+        return None
+
+
+def _field(column: Column, *, exactly: bool = False) -> Any:
+    """Return a column as an object of the client library; without `exactly`, as NULLABLE unless it is REPEATED."""
+    from google.cloud import bigquery
+
+    mode = column.mode if exactly or column.mode is Mode.REPEATED else Mode.NULLABLE
+    return bigquery.SchemaField(column.name, str(column.type), mode=str(mode), description=column.meaning)

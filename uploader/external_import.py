@@ -1,0 +1,234 @@
+"""Imports external results through a mapping of columns, into separate runs that are marked with their source.
+
+An external row becomes one attempt with one measurement. Its run is identified by its day and source; its cell by the
+hash of all mapped columns except value and time, so that equal configurations compare; its repeat by the hash of value
+and time, independent of the row's position. Importing a row again adds nothing, and no row overwrites another, also
+if the table has grown, returns its rows in another order, or is imported as several files.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.schema import SCHEMA_VERSION
+from keras_matrix.uploader.errors import BadInput
+from keras_matrix.uploader.rows import Row, day_of, line
+from keras_matrix.uploader.schema import CELLS, MEASUREMENTS, RUNS, Column, Mode, Type, metrics, unit_of
+
+if TYPE_CHECKING:
+    from keras_matrix.uploader.warehouse import Options
+
+NEEDED = ("workload", "backend", "value", "started_at")
+COMPUTED = frozenset(
+    {"day", "run_id", "cell_id", "repeat", "attempt", "row_hash", "source", "schema_version", "status"}
+)
+MOST_SOURCE = 60
+REPEAT_BYTES = 5
+BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSpec:
+    """An import: external column names by ours, the metric of the values, and their source."""
+
+    mapping: Mapping[str, str]
+    metric: str
+    source: str
+
+
+@dataclass(slots=True)
+class ImportedRows:
+    """Converted rows, and one line per external row that could not be converted."""
+
+    rows: list[Row] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def mapping(assignments: Sequence[str]) -> dict[str, str]:
+    """Parse a mapping. Raises `BadInput`, which names an invalid assignment or a missing column."""
+    columns = {column.name for column in CELLS.columns} - COMPUTED | {"value"}
+    found: dict[str, str] = {}
+    for text in assignments:
+        ours, sign, theirs = text.partition("=")
+        if not sign or not theirs or ours not in columns:
+            raise BadInput(f"--map: must be COLUMN=NAME with a column of cells (docs/schema.md) or value, got {text!r}")
+        if ours in found:
+            raise BadInput(f"--map: {ours} must be mapped once, got {found[ours]!r} and {theirs!r}")
+        found[ours] = theirs
+    if missing := [name for name in NEEDED if name not in found]:
+        raise BadInput(f"--map: {', '.join(missing)} must be mapped too: --map {missing[0]}=NAME")
+    return found
+
+
+def source(text: str) -> str:
+    """Validate the name of a source. Raises `BadInput`."""
+    if not text.strip() or len(text) > MOST_SOURCE or not text.isprintable():
+        raise BadInput(f"--source: must be 1 to {MOST_SOURCE} printable characters, got {text[:70]!r}")
+    return text.strip()
+
+
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a CSV file. Raises `BadInput`."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file, strict=True)
+            names, found = rows.fieldnames or (), list(rows)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path}: cannot be read as CSV in UTF-8: {error}") from error
+    if not names:
+        raise BadInput(f"{path}: must begin with a line of column names, got an empty file")
+    if doubled := sorted({name for name in names if name and names.count(name) > 1}):
+        raise BadInput(f"{path}: columns must have different names, got more than one {doubled[0]!r}")
+    return found
+
+
+def read_table(address: str, results: Path, options: Options) -> list[dict[str, Any]]:
+    """Return the rows of a BigQuery table. Raises `UploadError`."""
+    from keras_matrix.uploader.opening import open_warehouse
+
+    dataset, _, table = address.rpartition(".")
+    if not table.isidentifier():
+        raise BadInput(f"FILE: must be bigquery://PROJECT.DATASET.TABLE, got {address!r}")
+    theirs = open_warehouse(dataset, results, options)
+    try:
+        return theirs.query(f"SELECT * FROM {table}").dicts()
+    finally:
+        theirs.close()
+
+
+def rows_of(theirs: Iterable[Mapping[str, Any]], spec: ImportSpec) -> ImportedRows:
+    """Convert external rows. A row that is invalid is skipped and reported. Raises `BadInput` for an unknown metric."""
+    known = {".".join(leaf.path) for leaf in metrics()}
+    if spec.metric not in known:
+        raise BadInput(f"--metric: must be a metric of measurements (such as times.step_time_s), got {spec.metric!r}")
+    found, runs, seen = ImportedRows(), set(), Counter[tuple[object, ...]]()
+    for number, one in enumerate(theirs, 1):
+        try:
+            values, began, value = _cell(one, spec)
+        except (ValueError, TypeError, OverflowError) as error:  # such as "fast", a struct, or 1e400 for an integer
+            found.problems.append(f"row {number}: {error}")
+            continue
+        run_id = values["run_id"]
+        if run_id not in runs:
+            runs.add(run_id)
+            run = {"day": values["day"], "run_id": run_id, "started_at": values["started_at"], "arm": spec.source}
+            found.rows.append(Row(RUNS, run_id, line(RUNS, run)))
+        equal = (run_id, values["cell_id"], began, value)
+        values["repeat"] = _repeat(began, value, seen[equal])
+        seen[equal] += 1
+        _add(found, values, value, spec.metric)
+    return found
+
+
+def _repeat(began: datetime, value: float, before: int) -> int:
+    """Return the repeat number of a row from its content; `before` is the number of equal rows before it."""
+    digest = hashlib.sha256(canonical([began.isoformat(), value, before]).encode()).digest()
+    return int.from_bytes(digest[:REPEAT_BYTES])
+
+
+def _add(found: ImportedRows, values: dict[str, Any], value: float, metric: str) -> None:
+    item = "{run_id}/{cell_id}.{repeat}.{attempt}".format(**values)
+    found.rows.append(Row(CELLS, item, line(CELLS, values)))
+    measurement = {**values, "metric": metric, "value": value, "unit": unit_of(metric)}
+    found.rows.append(Row(MEASUREMENTS, item, line(MEASUREMENTS, measurement)))
+
+
+def _cell(one: Mapping[str, Any], spec: ImportSpec) -> tuple[dict[str, Any], datetime, float]:
+    """Return the columns of an external attempt, its time and its value. Raises `ValueError`."""
+    if None in one:  # `csv` puts surplus fields there, such as those after an unquoted comma
+        raise ValueError("has more fields than there are columns")
+    given = {ours: _picked(one, theirs) for ours, theirs in spec.mapping.items()}
+    for name in NEEDED:
+        if given[name] in (None, ""):
+            raise ValueError(f"{spec.mapping[name]} is empty")
+    value = _number(spec.mapping["value"], given.pop("value"))
+    began = _time(spec.mapping["started_at"], given.pop("started_at"))
+    columns = {name: _typed(CELLS.column(name), v) for name, v in given.items() if v not in (None, "")}
+    digest = hashlib.sha256(spec.source.encode()).hexdigest()[:6]
+    run_id = f"{began.year:04}{began:%m%dT000000Z}-{digest}"
+    identity = canonical([spec.source, json.loads(json.dumps(columns, default=str))])
+    made = {
+        **columns,
+        "day": day_of(run_id),
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run_id,
+        "cell_id": hashlib.sha256(identity.encode()).hexdigest()[:16],
+        "attempt": 0,
+        "status": "ok",
+        "started_at": began.isoformat(timespec="seconds"),
+        "source": spec.source,
+    }
+    return made, began, value
+
+
+def _picked(one: Mapping[str, Any], path: str) -> Any:
+    """Return the value of a column, or of a path into a struct. Raises `ValueError`."""
+    if path in one:
+        return one[path]
+    found: Any = one
+    for name in path.split("."):
+        if not isinstance(found, Mapping) or name not in found:
+            raise ValueError(f"has no column {path!r}; it has {', '.join(map(str, one))}")
+        found = found[name]
+    return found
+
+
+def _time(name: str, value: Any) -> datetime:
+    """Return a time in UTC. Raises `ValueError`."""
+    try:
+        when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).removesuffix(" UTC"))
+    except ValueError:
+        raise ValueError(f"{name}: must be a time such as 2017-06-01T12:00:00Z, got {value!r}") from None
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+
+
+def _typed(column: Column, value: Any) -> Any:
+    """Convert a value to a column's type. Raises `ValueError`."""
+    if column.mode is Mode.REPEATED:
+        return [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    if column.type is Type.INT64:
+        return _integer(column.name, value)
+    if column.type is Type.FLOAT64:
+        return _number(column.name, value)
+    if column.type is Type.BOOL:
+        if (found := BOOLEANS.get(str(value).lower())) is None:
+            raise ValueError(f"{column.name}: must be true or false, got {value!r}")
+        return found
+    if column.type is Type.JSON:
+        found = json.loads(value) if isinstance(value, str) else value
+        if not isinstance(found, dict):
+            raise ValueError(f"{column.name}: must be a JSON object, got {value!r}")
+        return found
+    return str(value)
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a finite number. Raises `ValueError`."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: must be a number, got {value!r}") from None
+    if not math.isfinite(found):
+        raise ValueError(f"{name} is not finite")
+    return found
+
+
+def _integer(name: str, value: Any) -> int:
+    """Return an integer, also from 32.0. Raises `ValueError` or `TypeError`."""
+    try:
+        return int(value) if isinstance(value, str | int) else int(str(value))
+    except ValueError:
+        number = _number(name, value)
+    if number != int(number):
+        raise ValueError(f"{name}: must be an integer, got {value!r}")
+    return int(number)

@@ -1,0 +1,1 @@
+"""The local warehouse: Parquet files and DuckDB."""

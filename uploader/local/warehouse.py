@@ -1,0 +1,275 @@
+"""The local warehouse: Parquet files next to the results, queried with in-memory DuckDB; there is no server.
+
+    results/warehouse/
+      .lock                      locked (flock) while rows are added or files compacted
+      manifest.json              the current files of each table (`uploader.local.manifest`)
+      <table>/<name>.parquet     immutable once the manifest names it
+      damaged/                   files that were set aside (`uploader.local.file_repair`)
+
+One row per key is stored, also if batches overlap or are sent twice. After a crash at any point the manifest names the
+files from before or after the change, and the next merge removes files that it does not name. Readers take no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keras_matrix.records.files import replacing
+from keras_matrix.uploader.errors import RowsRefused, WarehouseFailure
+from keras_matrix.uploader.local import damaged_files, file_repair, manifest, parquet
+from keras_matrix.uploader.local.manifest import Files
+from keras_matrix.uploader.outbox import Batch
+from keras_matrix.uploader.process import not_writable
+from keras_matrix.uploader.schema import TABLES, Column, Table
+from keras_matrix.uploader.sql import to_duckdb, translated_views
+from keras_matrix.uploader.warehouse import Actual, Answer, Scalar
+
+if TYPE_CHECKING:
+    import duckdb
+
+MOST_FILES = 24  # of a table; above it, small files are compacted
+TRIES = 5
+
+
+def _free_name(stem: str, names: Sequence[str]) -> str:
+    """Return an unused file name: a batch that is sent again may add rows that its first file did not have."""
+    name, number = f"{stem}.parquet", 0
+    while name in names:
+        number += 1
+        name = f"{stem}-{number}.parquet"
+    return name
+
+
+def _answer(described: list[tuple[Any, ...]], rows: list[tuple[Any, ...]]) -> Answer:
+    """Return a query's result with JSON columns parsed, as BigQuery's client returns them; DuckDB returns text."""
+    parsed = {index for index, one in enumerate(described) if str(one[1]) == "JSON"}
+    if parsed:
+        rows = [
+            tuple(json.loads(v) if index in parsed and v is not None else v for index, v in enumerate(row))
+            for row in rows
+        ]
+    return Answer(tuple(str(one[0]) for one in described), rows)
+
+
+class LocalWarehouse:
+    """A warehouse of Parquet files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._shown: Files | None = None
+        self._file_access_restricted = False
+
+    @property
+    def address(self) -> str:
+        """The address, local:FOLDER."""
+        return f"local:{self.folder}"
+
+    def create(self) -> list[str]:
+        """Create the folder and an empty manifest if they are missing. Raises `ManifestDamaged`."""
+        with self._locked():
+            made = [] if manifest.read(self.folder) is not None else [str(self.folder)]
+            if made:
+                manifest.write(self.folder, manifest.empty())
+        return made
+
+    def actual(self, table: Table) -> Actual | None:
+        """Return the columns of a table's definition: a column that a file lacks reads as NULL."""
+        if manifest.read(self.folder) is None:
+            return None
+        return {column.name: (str(column.type), str(column.mode)) for column in table.columns}
+
+    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+        """Do nothing: no column can be missing."""
+
+    def merge(self, batch: Batch) -> int:
+        """Write the rows of a batch whose keys do not exist yet to one new file; return how many.
+
+        Raises `RowsRefused` only for an error in the batch, and `FileDamaged` if a file of its table cannot be read:
+        the keys in that file are unknown, so no row can be added to the table.
+        """
+        with self._locked():
+            files = self._files()
+            self._sweep(files)
+            self._load(batch)
+            name = _free_name(batch.sha, files[batch.table.name])
+            with self._written(batch.table, name) as temporary:
+                paths = self._paths(batch.table, files[batch.table.name])
+                new = parquet.write_new(self._engine(), batch.table, paths, str(temporary))
+            if new:
+                files[batch.table.name].append(name)
+                manifest.write(self.folder, files)
+            self._compact(batch.table, files)
+        return new
+
+    def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
+        """Run a SELECT, again if a compaction has replaced its files in the meantime.
+
+        Raises `FileDamaged` if a file cannot be read: a result from the other files would be silently incomplete.
+        """
+        import duckdb
+
+        translated = to_duckdb(sql)
+        for left in reversed(range(TRIES)):
+            try:
+                cursor = self._opened().execute(translated, dict(parameters or {}))
+                return _answer(cursor.description or [], cursor.fetchall())
+            except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
+                raise WarehouseFailure(f"the query failed: {str(error).splitlines()[0]}") from error
+            except duckdb.Error as error:
+                self._shown = None
+                if left and isinstance(error, duckdb.IOException):
+                    continue
+                raise self._explained(TABLES, error, f"the query failed: {str(error).splitlines()[0]}") from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def bytes_read(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> int | None:
+        """Return None: reading is free. Raises `BadInput` unless the query is a single SELECT."""
+        to_duckdb(sql)
+        return None
+
+    def close(self) -> None:
+        """Close the engine."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection, self._shown = None, None
+
+    def repair(self) -> list[str]:
+        """Set damaged files aside and rebuild a damaged manifest; return a line for each repair."""
+        import duckdb
+
+        with self._locked():
+            try:
+                lines = file_repair.repair(self.folder)
+            except (duckdb.Error, OSError) as error:
+                text = f"{self.folder}: cannot be repaired: {error}; run the same command again"
+                raise WarehouseFailure(text) from error
+            self._sweep(self._files())
+        self._shown = None
+        return lines
+
+    def check_files(self) -> None:
+        """Raise `FileDamaged` if a file is missing or truncated. Contents are not read."""
+        with self._locked():
+            if found := damaged_files.find_truncated(self.folder):
+                raise damaged_files.damaged_error(found)
+
+    def retained_from(self) -> str | None:
+        """Return None: rows never expire."""
+        return None
+
+    def is_empty(self) -> bool:
+        """Return whether the manifest names no file."""
+        return not any((manifest.read(self.folder) or {}).values())
+
+    def _files(self) -> Files:
+        return manifest.read(self.folder) or manifest.empty()
+
+    def _paths(self, table: Table, files: Sequence[str]) -> list[str]:
+        return [str(self.folder / table.name / name) for name in files]
+
+    def _load(self, batch: Batch) -> None:
+        """Load a batch separately from the merge, so that errors can be attributed to it. Raises `RowsRefused`."""
+        import duckdb
+
+        try:
+            parquet.load_lines(self._engine(), batch.table, str(batch.path))
+        except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.ConstraintException) as error:
+            raise RowsRefused(f"{batch.name}: {str(error).splitlines()[0]}") from error
+        except duckdb.Error as error:
+            text = f"{batch.path}: cannot be read: {str(error).splitlines()[0]}; push again"
+            raise self._explained([], error, text) from error
+
+    def _compact(self, table: Table, files: dict[str, list[str]]) -> None:
+        """Merge a table's small files into one if there are many: each file slows queries down."""
+        if len(files[table.name]) <= MOST_FILES:
+            return
+        small = [name for name in files[table.name] if self._size(table, name) < parquet.LARGE_BYTES]
+        if len(small) < 2:
+            return
+        name = hashlib.sha256("\n".join(small).encode()).hexdigest() + ".parquet"
+        with self._written(table, name) as temporary:
+            parquet.write_merged(self._engine(), table, self._paths(table, small), str(temporary))
+        files[table.name] = [*(one for one in files[table.name] if one not in small), name]
+        manifest.write(self.folder, files)
+        self._sweep(files)
+
+    def _size(self, table: Table, name: str) -> int:
+        return (self.folder / table.name / name).stat().st_size
+
+    def _sweep(self, files: Mapping[str, list[str]]) -> None:
+        """Remove the files that the manifest does not name: those of a killed merge, and compacted ones."""
+        manifest.sweep(self.folder)
+        for name, current in files.items():
+            for path in (self.folder / name).glob("*"):
+                if path.name not in current:
+                    path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _written(self, table: Table, name: str) -> Iterator[Path]:
+        """Yield a temporary path for a new file of a table. Raises `WarehouseFailure`."""
+        import duckdb
+
+        target = self.folder / table.name / name
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as temporary:
+                yield temporary
+        except (duckdb.Error, OSError) as error:
+            text = f"{target}: cannot be written: {error}; nothing is lost, push again"
+            raise self._explained([table], error, text) from error
+
+    def _explained(self, tables: Sequence[Table], error: Exception, text: str) -> WarehouseFailure:
+        """Return the failure for damaged files of these tables; if no file is damaged, one with `text`."""
+        import duckdb
+
+        if isinstance(error, duckdb.FatalException | duckdb.InternalException):
+            self.close()  # the connection is unusable after such an error
+        if isinstance(error, duckdb.Error) and (found := damaged_files.find_damaged(self.folder, tables)):
+            return damaged_files.damaged_error(found)
+        return WarehouseFailure(text)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = (self.folder / ".lock").open("a")
+        except OSError as error:
+            raise WarehouseFailure(f"{self.folder}: cannot be written: {not_writable(self.folder, error)}") from error
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def _engine(self) -> duckdb.DuckDBPyConnection:
+        if self._connection is None:
+            self._connection = parquet.engine()
+            if self._file_access_restricted:
+                self.restrict_file_access()
+        return self._connection
+
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        """Return the connection with views over the current files."""
+        files = self._files()
+        engine = self._engine()
+        if files != self._shown:
+            for table in TABLES:
+                parquet.create_view(engine, table, self._paths(table, files[table.name]))
+            for name, sql in translated_views().items():
+                engine.execute(f'CREATE OR REPLACE VIEW "{name}" AS {sql}')
+            self._shown = files
+        return engine
+
+    def restrict_file_access(self) -> None:
+        """Prevent all later queries from accessing files outside of the warehouse."""
+        self._file_access_restricted = False
+        engine = self._engine()
+        self._file_access_restricted = True
+        engine.execute(f"SET allowed_directories = [{parquet.text(str(self.folder) + '/')}]")
+        engine.execute("SET enable_external_access = false")
+        engine.execute("SET lock_configuration = true")

@@ -1,0 +1,90 @@
+"""Compares the tables of a warehouse with their definitions.
+
+Only one difference is corrected automatically: `uploader migrate` adds missing NULLABLE columns. Any other difference
+is reported before a row is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keras_matrix.uploader.errors import SchemaMismatch
+from keras_matrix.uploader.schema import TABLES, Column, Mode, Table
+from keras_matrix.uploader.warehouse import Actual, Warehouse
+
+# Types in BigQuery's API, and their names in its SQL.
+ALIASES = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The differences of one table: whether it is absent, missing columns that can be added, and other problems."""
+
+    table: Table
+    absent: bool
+    missing: tuple[Column, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def any(self) -> bool:
+        """Whether the table differs."""
+        return self.absent or bool(self.missing) or bool(self.wrong)
+
+    def lines(self) -> list[str]:
+        """Return the difference as lines of text."""
+        if self.absent:
+            return [f"{self.table.name}: is missing"]
+        missing = [f"{self.table.name}.{one.name}: is missing ({one.type} {one.mode})" for one in self.missing]
+        return [*missing, *self.wrong]
+
+
+def difference(table: Table, actual: Actual | None) -> Difference:
+    """Compare a table with its definition. Unknown columns are ignored unless they are REQUIRED."""
+    if actual is None:
+        return Difference(table, absent=True)
+    wrong, missing = [], []
+    for column in table.columns:
+        found = actual.get(column.name)
+        if found is None:
+            if column.mode is Mode.REQUIRED:
+                wrong.append(f"{table.name}.{column.name}: is missing and cannot be added (REQUIRED)")
+            else:
+                missing.append(column)
+        elif problem := _problem(column, found):
+            wrong.append(f"{table.name}.{column.name}: {problem}")
+    known = {column.name for column in table.columns}
+    unknown = [name for name, (_, mode) in actual.items() if name not in known and mode == Mode.REQUIRED]
+    wrong += [f"{table.name}.{name}: is an unknown REQUIRED column: no row can be added" for name in unknown]
+    return Difference(table, absent=False, missing=tuple(missing), wrong=tuple(wrong))
+
+
+def _problem(column: Column, found: tuple[str, str]) -> str | None:
+    kind, mode = ALIASES.get(found[0], found[0]), found[1]
+    if kind != column.type:
+        return f"is {kind}, must be {column.type}"
+    if (mode == Mode.REPEATED) != (column.mode is Mode.REPEATED):
+        return f"is {mode}, must be {column.mode}"
+    if mode == Mode.REQUIRED and column.mode is Mode.NULLABLE:
+        return "is REQUIRED, must be NULLABLE"
+    return None
+
+
+def differences(warehouse: Warehouse) -> list[Difference]:
+    """Return the tables of a warehouse that differ from their definitions."""
+    found = [difference(table, warehouse.actual(table)) for table in TABLES]
+    return [one for one in found if one.any]
+
+
+def refuse(found: Sequence[Difference], address: str) -> None:
+    """Raise `SchemaMismatch` if there are differences; the message lists them and says what to do."""
+    if not found:
+        return
+    lines = "\n  ".join(line for one in found for line in one.lines())
+    if any(one.wrong for one in found):
+        advice = "correct the columns by hand, or name another dataset: uploader never changes or drops a column"
+    elif all(one.absent for one in found):
+        advice = f"create them with: uploader init --to {address}"
+    else:
+        advice = f"add the missing columns with: uploader migrate --to {address}"
+    raise SchemaMismatch(f"{address}: the tables differ from the schema of this version:\n  {lines}\n{advice}")
