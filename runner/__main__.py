@@ -1,4 +1,4 @@
-"""`python -m runner`: the command of the same name, where its script is not on the path."""
+"""`python -m keras_matrix.runner`: the command of the same name, where its script is not on the path."""
 
 import sys
 

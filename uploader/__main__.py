@@ -1,4 +1,4 @@
-"""`python -m uploader` runs the command `uploader`."""
+"""`python -m keras_matrix.uploader` runs the command `uploader`."""
 
 import sys
 

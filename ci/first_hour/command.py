@@ -172,7 +172,7 @@ def _write(report: Report, path: Path) -> None:
 
 def _about(there: Service, hour: Hour) -> dict[str, str]:
     """Return the environment for the report: service, dataset, options and versions."""
-    names = ("keras-benchmark-matrix", "google-cloud-bigquery", "google-api-core", "google-auth")
+    names = ("keras-matrix", "google-cloud-bigquery", "google-api-core", "google-auth")
     return {
         "service": f"emulator at {there.emulator}" if there.emulator else "Google's BigQuery",
         "date": f"{hour.folders.began:%Y-%m-%d %H:%M} UTC",

@@ -71,7 +71,7 @@ class Uploader:
     @contextmanager
     def started(self, command: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """Start a command; it is killed at the end of the block if it is still running."""
-        line = [sys.executable, "-m", "uploader", command, "--to", self.address, *self.options, *arguments]
+        line = [sys.executable, "-m", "keras_matrix.uploader", command, "--to", self.address, *self.options, *arguments]
         with subprocess.Popen(
             line, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:

@@ -55,9 +55,8 @@ def main() -> None:
     print("| table | rows a night | bytes a night | bytes a year |\n|---|---|---|---|")
     for table in TABLES:
         total = sum(size for (name, _), size in sizes.items() if name == table.name)
-        print(
-            f"| `{table.name}` | {counts[table.name]:,} | {query_cost.size(total)} | {query_cost.size(total * NIGHTS)} |"
-        )
+        a_night, a_year = query_cost.size(total), query_cost.size(total * NIGHTS)
+        print(f"| `{table.name}` | {counts[table.name]:,} | {a_night} | {a_year} |")
     larger = Sizes({column: size * LARGER for column, size in sizes.items()})
     print(
         f"\n| what | billed a year | list price | with {LARGER} times the cells | list price |\n|---|---|---|---|---|"

@@ -17,7 +17,7 @@ from typing import Protocol
 from keras_matrix.uploader.sql import with_views
 from keras_matrix.uploader.warehouse import Answer, Scalar
 
-QUERIES = Path(__file__).parent / "queries"
+QUERIES = Path(__file__).parents[1] / "queries"
 ORDER = (
     "matrix",
     "comparison",

@@ -19,12 +19,6 @@ from keras_matrix.records.schema import SCHEMA_VERSION, CellResult
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, make_home, read_job, write_result
 
-OURS = ("records", "models", "runner", "analysis", "uploader", "dashboards")
-
-
-class ImportClash(Exception):
-    """A user's module has the name of one of this project's packages."""
-
 
 def import_backend() -> float:
     """Import Keras with the backend that `KERAS_BACKEND` names; return the seconds it took. Initialises no device."""
@@ -44,7 +38,7 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
     tempfile.tempdir = None
     os.chdir(job.folder)
     try:
-        sys.path.extend(_import_roots(job))
+        _add_import_roots(job.import_roots)
         if import_time_s is None:
             import_time_s = import_backend()
         _work(job, import_time_s, start)
@@ -81,14 +75,11 @@ def leave(code: int) -> None:
     os._exit(code)
 
 
-def _import_roots(job: Job) -> list[str]:
-    module = job.settings.workload.partition(":")[0].partition(".")[0]
-    if ":" in job.settings.workload and module in OURS:
-        raise ImportClash(
-            f"workload: the module {job.settings.workload!r} has the name of one of this project's packages "
-            f"({', '.join(OURS)}); rename it"
-        )
-    return job.import_roots
+def _add_import_roots(roots: list[str]) -> None:
+    """Find the user's modules after the standard library, and before installed packages with a name such as `data`."""
+    installed = [place for place, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))]
+    place = min(installed, default=len(sys.path))
+    sys.path[place:place] = roots
 
 
 def _report(job: Job, error: Exception) -> None:

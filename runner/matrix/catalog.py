@@ -17,7 +17,7 @@ from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.matrix.grammar import DEFAULTS, ENTRY_KEYS, NAME, Rule
 
 CATALOG_VERSION = 1
-CATALOG_PATH = Path(__file__).parent.parent / "models" / "catalog.json"
+CATALOG_PATH = Path(__file__).parents[2] / "models" / "catalog.json"
 USER_BATCH_SIZE = 32
 USER_SAMPLES = 1000
 

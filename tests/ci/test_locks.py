@@ -18,7 +18,7 @@ from tests.scripts import script
 ROOT = Path(__file__).parents[2]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 GROUP: list[str] = PYPROJECT["dependency-groups"]["uploader"]
-OURS = {"records", "uploader"}
+OURS = {"keras_matrix"}
 # What the client libraries bring: they need it themselves, whatever their versions.
 WITH_GOOGLE = {"google", "requests"}
 # Readers of profiles, which no command of `uploader` imports.

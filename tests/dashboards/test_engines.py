@@ -179,6 +179,6 @@ def test_a_night_of_run_push_verify_and_site(
 
 
 def test_the_example_of_the_documentation_answers(emulated: str) -> None:
-    command = [sys.executable, "-m", "uploader", "init", "--to", emulated]
+    command = [sys.executable, "-m", "keras_matrix.uploader", "init", "--to", emulated]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

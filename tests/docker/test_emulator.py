@@ -42,7 +42,7 @@ def emulator(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def uploader(told: dict[str, str], *arguments: str) -> str:
     """Run the uploader against the emulator; it must end well."""
-    command = [sys.executable, "-m", "uploader", *arguments]
+    command = [sys.executable, "-m", "keras_matrix.uploader", *arguments]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **told}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

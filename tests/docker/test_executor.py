@@ -29,7 +29,8 @@ LIMIT_S = 900  # a machine that does other things measures disturbed blocks twic
 
 
 # As on a machine where none is installed: whoever imports one of them gets an `ImportError`.
-WITHOUT_BACKENDS = "import sys; sys.modules.update(dict.fromkeys(('keras', 'tensorflow', 'jax', 'torch'))); import keras_matrix.runner.__main__"
+WITHOUT_BACKENDS = "import sys; sys.modules.update(dict.fromkeys(('keras', 'tensorflow', 'jax', 'torch')));"
+WITHOUT_BACKENDS += " import keras_matrix.runner.__main__"
 
 
 def command(folder: Path, *arguments: str) -> list[str]:

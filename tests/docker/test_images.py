@@ -47,7 +47,7 @@ def test_an_image_is_no_roots_and_checks_no_health(service: str) -> None:
 def test_an_image_lists_what_it_holds(service: str) -> None:
     bill = json.loads(said(service, "cat", inspected(service)["Labels"]["keras-benchmark.sbom"]))
     names = {component["name"] for component in bill["components"]}
-    assert {"keras", "keras-benchmark-matrix", "libc6", "python3"} <= names
+    assert {"keras", "keras-matrix", "libc6", "python3"} <= names
 
 
 def test_an_images_python_is_the_documented_one(service: str) -> None:

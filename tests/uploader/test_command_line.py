@@ -492,7 +492,7 @@ def test_no_secret_from_the_environment_is_in_any_output_or_row(tmp_path: Path, 
     environment = {**os.environ, "SECRET_TOKEN": canary, "BIGQUERY_EMULATOR_HOST": "http://127.0.0.1:9"}
     for command in (["push"], ["status"], ["verify"]):
         done = subprocess.run(
-            [sys.executable, "-m", "uploader", *command, "--results", results],
+            [sys.executable, "-m", "keras_matrix.uploader", *command, "--results", results],
             env=environment,
             cwd=ROOT,
             capture_output=True,
@@ -506,7 +506,7 @@ def test_no_secret_from_the_environment_is_in_any_output_or_row(tmp_path: Path, 
 @pytest.mark.process
 def test_three_concurrent_pushes_into_one_folder_wait_for_each_other_and_add_each_row_once(tmp_path: Path) -> None:
     results = results_with(tmp_path / "results", runs=3)
-    command = [sys.executable, "-m", "uploader", "push", "--results", str(results.root)]
+    command = [sys.executable, "-m", "keras_matrix.uploader", "push", "--results", str(results.root)]
     started = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     output = [process.communicate()[0].splitlines()[-1] for process in started]
     assert [process.returncode for process in started] == [0, 0, 0]

@@ -51,7 +51,7 @@ def telling(**_: Any) -> Any:
         names = [
             name
             for name in sys.modules
-            if name.startswith(("keras_matrix.runner.cell.", "models.", "keras_matrix.records.traces"))
+            if name.startswith(("keras_matrix.runner.cell.", "keras_matrix.models.", "keras_matrix.records.traces"))
         ]
         Path("modules.json").write_text(json.dumps(sorted(names)))
         return int(count())

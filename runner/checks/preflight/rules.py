@@ -29,7 +29,7 @@ NO_TPU = (
     "neither /dev/accel* nor /dev/vfio has a TPU; use a Cloud TPU virtual machine and, in containers, the service "
     "jax-tpu"
 )
-NO_LIBTPU = "the package libtpu is not installed; install keras-benchmark-matrix[jax-tpu], or use the service jax-tpu"
+NO_LIBTPU = "the package libtpu is not installed; install keras-matrix[jax-tpu], or use the service jax-tpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def _conditions(gpu: Gpu) -> Iterator[Problem]:
 def _cpu_build(build: CpuBuild) -> Problem:
     message = (
         f"{build} is installed for the CPU only; use the service {build.service}, or install "
-        f"keras-benchmark-matrix[{build.service}] in an environment of its own"
+        f"keras-matrix[{build.service}] in an environment of its own"
     )
     return Problem("cpu_build", message, Status.DEVICE_MISMATCH)
 

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--listen: {error}") from error
     if importlib.util.find_spec("tensorboard") is None:
         raise InfrastructureError(
-            "tensorboard is not installed here: pip install 'keras-benchmark-matrix[tensorboard]'; what was written "
+            "tensorboard is not installed here: pip install 'keras-matrix[tensorboard]'; what was written "
             f"lies in {folder} and any TensorBoard opens it"
         )
     if importlib.util.find_spec("tensorboard_plugin_profile") is None:

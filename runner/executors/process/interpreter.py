@@ -24,7 +24,7 @@ from typing import Any
 
 from keras_matrix.runner.errors import UsageError
 
-NEEDED = ("records", "models", "runner")
+NEEDED = ("keras_matrix",)
 DISTRIBUTIONS = ("keras", "tensorflow", "tensorflow-cpu", "jax", "jaxlib", "torch", "numpy")
 ANSWER_LIMIT_S = 60.0
 

@@ -617,5 +617,7 @@ def test_a_path_that_cannot_be_is_one_error(
 
 
 def test_the_module_is_the_command() -> None:
-    told = subprocess.run([sys.executable, "-m", "runner", "--version"], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        [sys.executable, "-m", "keras_matrix.runner", "--version"], capture_output=True, text=True, check=True
+    )
     assert told.stdout.startswith("runner ")

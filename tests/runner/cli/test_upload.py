@@ -246,7 +246,7 @@ def test_a_port_that_is_taken_is_named(folder: Path) -> None:
     (folder / "results").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "runner", "dashboard", "--listen", place]
+        command = [sys.executable, "-m", "keras_matrix.runner", "dashboard", "--listen", place]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -257,7 +257,7 @@ def test_a_port_that_is_taken_is_named(folder: Path) -> None:
 def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
     pytest.importorskip("waitress", reason="waitress is not installed: extra `dashboard`")
     runner()
-    command = [sys.executable, "-m", "runner", "dashboard", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "keras_matrix.runner", "dashboard", "--listen", "127.0.0.1:0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     try:

@@ -206,7 +206,7 @@ def test_three_concurrent_uploaders_add_each_row_once(
     roots = [results.root.parent / f"machine-{number}" for number in range(3)]
     for root in roots:
         shutil.copytree(results.root, root, symlinks=True)
-    command = [sys.executable, "-m", "uploader", "push", "--to", shared, "--results"]
+    command = [sys.executable, "-m", "keras_matrix.uploader", "push", "--to", shared, "--results"]
     processes = [subprocess.Popen([*command, str(root)], stderr=subprocess.PIPE, text=True) for root in roots]
     for output, code in [(process.communicate()[1], process.returncode) for process in processes]:
         if code:  # an emulator may reject concurrent writers; the push can be repeated

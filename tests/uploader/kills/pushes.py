@@ -64,7 +64,9 @@ def push_to_service(arguments: Sequence[str], kill: Kill, url: str) -> Outcome:
     """Run `uploader push` to a service at `url`; its boundaries are before and after each request."""
     proxy = KillingProxy(url, kill.boundary)
     with proxy as address:
-        process = proxy.process = _started(["uploader", "push", *arguments], {"BIGQUERY_EMULATOR_HOST": address})
+        process = proxy.process = _started(
+            ["keras_matrix.uploader", "push", *arguments], {"BIGQUERY_EMULATOR_HOST": address}
+        )
         while process.poll() is None and not proxy.began.wait(0.05):
             pass
         began_s = time.monotonic()
@@ -76,7 +78,7 @@ def push_to_service(arguments: Sequence[str], kill: Kill, url: str) -> Outcome:
 def run(arguments: Sequence[str], url: str) -> None:
     """Run another command of `uploader` on a service."""
     with KillingProxy(url) as address:
-        process = _started(["uploader", *arguments], {"BIGQUERY_EMULATOR_HOST": address})
+        process = _started(["keras_matrix.uploader", *arguments], {"BIGQUERY_EMULATOR_HOST": address})
         output, message = _ended(process, None)
     if process.returncode:
         raise Unfinished(f"uploader {' '.join(arguments)}: exit code {process.returncode}: {message}{output}")

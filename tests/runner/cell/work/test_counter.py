@@ -15,7 +15,16 @@ from types import SimpleNamespace
 import keras, numpy as np
 from keras_matrix.runner.cell.backends import Feed
 from keras_matrix.runner.cell.loop import EpochClock, at_once
-from keras_matrix.runner.cell.work.counter import Counting, Ledger, Weights, _skipped, own_methods, platforms_of, predicted, rows_of
+from keras_matrix.runner.cell.work.counter import (
+    Counting,
+    Ledger,
+    Weights,
+    _skipped,
+    own_methods,
+    platforms_of,
+    predicted,
+    rows_of,
+)
 
 class Tracker:
     count = 0

@@ -284,7 +284,8 @@ def test_a_run_with_a_log_folder_writes_each_attempt_and_its_records_say_so(
 def imported(arguments: list[str], names: tuple[str, ...]) -> list[str]:
     """Return what a runner of its own has imported of these, and below them, after it measured."""
     script = (
-        "import sys; from keras_matrix.runner.cli.main import Seams, main; from tests.fakes.executor import FakeExecutor\n"
+        "import sys; from keras_matrix.runner.cli.main import Seams, main\n"
+        "from tests.fakes.executor import FakeExecutor\n"
         f"assert main(['--json', '--new', *{arguments}], Seams(executor=FakeExecutor())) == 0\n"
         f"print('imported', *[name for name in sys.modules if name.startswith({names})])\n"
     )
@@ -314,7 +315,7 @@ def test_without_a_log_folder_nothing_is_asked_of_a_cell_and_nothing_is_imported
 def test_what_is_written_takes_no_backend_into_the_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
-    assert imported(["--log-dir", "logs"], ("keras", "tensorflow", "jax", "torch")) == []
+    assert imported(["--log-dir", "logs"], ("keras.", "tensorflow", "jax", "torch")) == []
     assert list((tmp_path / "logs").rglob(writer.EVENTS)) != []
 
 
@@ -397,7 +398,7 @@ def test_tensorboard_that_is_not_installed_is_told_with_what_to_do(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["tensorboard", "--log-dir", str(tmp_path)]) == 3
-    assert "pip install 'keras-benchmark-matrix[tensorboard]'" in capsys.readouterr().err
+    assert "pip install 'keras-matrix[tensorboard]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
