@@ -141,7 +141,7 @@ def unused(sources: dict[str, str]) -> list[str]:
         tree = ast.parse(text)
         texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         words = re.findall(r"[\w.]+", " ".join(text for text in texts if isinstance(text, str)))
-        named[module] = {*imports(tree), *words}
+        named[module] = {*imports(tree), *(word.removeprefix("keras_matrix.") for word in words)}
     return [
         module
         for module in sources

@@ -84,11 +84,18 @@ def render(
         doubts=failures.doubts(rows, beside),
         caveats=sum(bool(row.doubts) for row in rows),
         peak_notes=beside.notes if rows and not beside.has_peaks else (),
-        machine_line=environment.machine_line(records),
-        run_facts=environment.run_facts(about),
-        machines=environment.machines(records),
-        grids=environment.grids(records),
+        **_environment(records, about),
     )
+
+
+def _environment(records: Sequence[Record], about: Mapping[str, object]) -> dict[str, object]:
+    """Return what the page shows of the machines, their surroundings and the run."""
+    return {
+        "machine_line": environment.machine_line(records),
+        "run_facts": environment.run_facts(about),
+        "machines": environment.machines(records),
+        "grids": environment.grids(records),
+    }
 
 
 def _heading(about: Mapping[str, object], beside: Beside) -> str:

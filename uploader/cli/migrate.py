@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare the tables, add missing columns, and replace the views by those of this version."""
     from keras_matrix.uploader.bigquery.ddl import days_read
-    from keras_matrix.uploader.schema_check import differences, refuse
+    from keras_matrix.uploader.bigquery.schema_check import differences, refuse
 
     with options.warehouse(options.target(args)) as warehouse:
         found = differences(warehouse)

@@ -77,7 +77,7 @@ def warehouse(target: Target) -> Iterator[Warehouse]:
 
 def prepare(warehouse: Warehouse, address: str) -> None:
     """Create a local warehouse if it is missing. Raises `SchemaMismatch` if a dataset's tables differ."""
-    from keras_matrix.uploader import schema_check
+    from keras_matrix.uploader.bigquery import schema_check
 
     if address.startswith("local"):
         warehouse.create()

@@ -22,6 +22,7 @@ from keras_matrix.records.store import Results
 from keras_matrix.uploader.bigquery import client as connecting
 from keras_matrix.uploader.bigquery import ddl
 from keras_matrix.uploader.bigquery.retry import RetryPolicy
+from keras_matrix.uploader.bigquery.schema_check import differences, refuse
 from keras_matrix.uploader.bigquery.warehouse import BigQueryWarehouse
 from keras_matrix.uploader.cli.main import main
 from keras_matrix.uploader.errors import NotAllowed, QuotaExceeded, SchemaMismatch, Unreachable, WarehouseFailure
@@ -29,7 +30,6 @@ from keras_matrix.uploader.outbox import Batch, Outbox
 from keras_matrix.uploader.push import PushSummary, push, send
 from keras_matrix.uploader.rows import Row, of_record
 from keras_matrix.uploader.schema import CELLS, MEASUREMENTS
-from keras_matrix.uploader.schema_check import differences, refuse
 from keras_matrix.uploader.verify import verify
 from keras_matrix.uploader.warehouse import BIGQUERY, Options
 from tests.conftest import make_settings

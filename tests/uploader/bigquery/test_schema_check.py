@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from keras_matrix.uploader.bigquery.schema_check import difference, differences, refuse
 from keras_matrix.uploader.errors import SchemaMismatch
 from keras_matrix.uploader.schema import CELLS, RUNS, TABLES, Mode, Table
-from keras_matrix.uploader.schema_check import difference, differences, refuse
 from tests.fakes.warehouse import FakeWarehouse
 
 
