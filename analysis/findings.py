@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from keras_matrix.analysis.comparison import primary_metric
-from keras_matrix.analysis.comparison.context import NOTHING, Beside, same_work
+from keras_matrix.analysis.comparison.context import NOTHING, RunContext, same_work
 from keras_matrix.analysis.comparison.table import CellSummary, Ratio, Row, work_key
 from keras_matrix.analysis.fc import parallel
 from keras_matrix.analysis.hardware.roofline import Share
@@ -65,13 +65,13 @@ MACHINE_FACTS = frozenset(
 
 
 def of_run(
-    rows: Sequence[Row], beside: Beside = NOTHING, assessed: Iterable[Assessment] = (), run_id: str = ""
+    rows: Sequence[Row], run_context: RunContext = NOTHING, assessed: Iterable[Assessment] = (), run_id: str = ""
 ) -> list[Finding]:
     """Return everything found in a run: its table, what stands beside it, and its histories up to this run."""
     told = [
-        *(found for row in rows for found in _row(row, beside)),
+        *(found for row in rows for found in _row(row, run_context)),
         *_suites(rows),
-        *_workers(rows, beside),
+        *_workers(rows, run_context),
         *(found for one in assessed if not _is_task(one) for found in _history(one, run_id)),
     ]
     return sorted(told, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
@@ -101,12 +101,12 @@ def _group(name: str) -> str:
     return next((b for b in BACKENDS if name.startswith(b[:3])), "who changed the settings or packages")
 
 
-def _row(row: Row, beside: Beside) -> Iterator[Finding]:
+def _row(row: Row, run_context: RunContext) -> Iterator[Finding]:
     for cell in row.cells.values():
         base = _of_cell(row, cell)
         yield from _figures(base, cell)
-        yield from _peak(base, beside.shares.get(cell.cell_id))
-    yield _verdict(row, beside)
+        yield from _peak(base, run_context.shares.get(cell.cell_id))
+    yield _verdict(row, run_context)
     yield from _ratios(row)
 
 
@@ -195,7 +195,7 @@ def _peak(base: Finding, share: Share | None) -> Iterator[Finding]:
             yield _made(base, Kind.PEAK, metric, method, estimate=value, unit=unit)
 
 
-def _verdict(row: Row, beside: Beside) -> Finding:
+def _verdict(row: Row, run_context: RunContext) -> Finding:
     first = next(iter(row.cells.values()))
     base = replace(_of_cell(row, first), cell_id=None, backend=row.fastest)
     word = "fastest" if row.fastest else "not comparable" if row.verdict.startswith("not comparable") else "open"
@@ -207,12 +207,12 @@ def _verdict(row: Row, beside: Beside) -> Finding:
         p_value=row.adjusted_p,
         verdict=word if len(row.cells) > 1 else "nothing to compare",
         said=row.verdict,
-        facts={"same work": same_work(beside.parity, row).text, **_caveats(row)},
+        facts={"same work": same_work(run_context.parity, row).text, **_caveats(row)},
     )
 
 
 def _caveats(row: Row) -> dict[str, str]:
-    return {"caveats": "; ".join(row.doubts)} if row.doubts else {}
+    return {"caveats": "; ".join(row.caveats)} if row.caveats else {}
 
 
 def _ratios(row: Row) -> Iterator[Finding]:
@@ -228,7 +228,7 @@ def _ratio(row: Row, ratio: Ratio) -> Finding:
         _metric(row.cells[ratio.backend]),
         "log ratio paired by block",
         **_interval(ratio.estimate),
-        against=row.quickest,
+        against=row.lowest,
         p_value=ratio.p_value,
         smallest_difference=ratio.smallest_difference,
         verdict="slower" if apart and row.fastest else "open",
@@ -253,9 +253,9 @@ def _suites(rows: Sequence[Row]) -> Iterator[Finding]:
             )
 
 
-def _workers(rows: Sequence[Row], beside: Beside) -> Iterator[Finding]:
+def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
     cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
-    for figure in parallel.figures((cell for _, cell in cells.values()), beside.shares):
+    for figure in parallel.figures((cell for _, cell in cells.values()), run_context.shares):
         row, cell = cells[figure.cell_id]
         facts = {"mode": figure.task.mode, "workers": str(figure.task.workers), "kind": str(figure.task.kind)}
         base = replace(_of_cell(row, cell), facts=facts)

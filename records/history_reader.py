@@ -96,7 +96,7 @@ class Past:
     settings: Mapping[str, Mapping[str, Any]]
     primaries: Mapping[str, Metric]
     problems: tuple[Problem, ...]
-    doubts: tuple[str, ...]
+    caveats: tuple[str, ...]
 
 
 def read(roots: Sequence[Path], wanted: Wanted | None = None) -> Past:
@@ -109,12 +109,12 @@ def read(roots: Sequence[Path], wanted: Wanted | None = None) -> Past:
     for root in roots:
         for run in Results(root).runs():
             if run.run_id in runs:
-                reader.doubts.append(f"{run.folder}: run {run.run_id} was read from {runs[run.run_id].root} already")
+                reader.caveats.append(f"{run.folder}: run {run.run_id} was read from {runs[run.run_id].root} already")
             elif (found := reader.run(run, root)) is not None:
                 runs[run.run_id] = found
     ordered = tuple(runs[name] for name in sorted(runs))
-    doubts = [*(d for root in roots for d in _latest_doubts(root)), *_clock_doubts(ordered), *reader.doubts]
-    return Past(ordered, reader.settings, reader.primaries, tuple(reader.problems), tuple(doubts))
+    caveats = [*(d for root in roots for d in _latest_doubts(root)), *_clock_doubts(ordered), *reader.caveats]
+    return Past(ordered, reader.settings, reader.primaries, tuple(reader.problems), tuple(caveats))
 
 
 class _Reader:
@@ -127,7 +127,7 @@ class _Reader:
         self.settings: dict[str, dict[str, Any]] = {}
         self.primaries: dict[str, Metric] = {}
         self.problems: list[Problem] = []
-        self.doubts: list[str] = []
+        self.caveats: list[str] = []
 
     def run(self, run: Run, root: Path) -> PastRun | None:
         """Return a run's attempts; None where its session is told by another run, or it cannot be read."""
@@ -138,7 +138,7 @@ class _Reader:
             self.problems.append(Problem(run.folder, str(error)))
             return None
         if reason := left_out(about):
-            self.doubts.append(f"run {run.run_id} is left out: {reason}")
+            self.caveats.append(f"run {run.run_id} is left out: {reason}")
             return None
         folder = str(run.folder / "records")
         found = [self._attempt(f"{folder}/{name}", name, run.run_id) for name in names if not _aside(name)]

@@ -33,7 +33,7 @@ from typing import IO, Any
 from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
 from keras_matrix.records.files import publish, write_synced
 from keras_matrix.records.identity import RUN_ID
-from keras_matrix.records.instruments.usage import COURSES, Course, course_name
+from keras_matrix.records.instruments.usage import COURSES, UsageSeries, usage_series_name
 from keras_matrix.records.schema import SCHEMA_VERSION, Record
 
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
@@ -158,21 +158,21 @@ class Run:
             publish(path, dumps(record))
         return path
 
-    def keep_course(self, record: Record, course: Course) -> None:
+    def store_usage_series(self, record: Record, course: UsageSeries) -> None:
         """Keep what an attempt used over time, before its record is published. Raises `StoreFailure`.
 
         One that a runner left which was killed before it published the record is replaced.
         """
-        path = self.folder / course_name(record.key)
+        path = self.folder / usage_series_name(record.key)
         with _explained(path, "cannot be kept"):
             path.parent.mkdir(exist_ok=True)
             path.unlink(missing_ok=True)
             publish(path, canonical(course) + "\n")
 
-    def course(self, record: Record) -> Course | None:
+    def course(self, record: Record) -> UsageSeries | None:
         """Return what an attempt used over time; None where that was not kept, or cannot be read."""
         try:
-            found = decode(Course, loads(_bounded(self.folder / course_name(record.key))), "course")
+            found = decode(UsageSeries, loads(_bounded(self.folder / usage_series_name(record.key))), "course")
         except (OSError, CodecError):
             return None  # a picture less
         return found if found.whole else None

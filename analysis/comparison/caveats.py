@@ -15,7 +15,7 @@ from keras_matrix.analysis.surroundings.neighbours import NEIGHBOUR_LIMIT
 from keras_matrix.records.schema import MEASURED, Record
 
 
-def doubts(records: Sequence[Record]) -> tuple[str, ...]:
+def measurement_caveats(records: Sequence[Record]) -> tuple[str, ...]:
     """Return what is doubtful about one cell, one line each, from its records (of each repeat one)."""
     measured = [record for record in records if record.status in MEASURED]
     epochs = [found for record in measured if (found := _epochs(record))]

@@ -17,7 +17,7 @@ from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.hardware.roofline import Share
 from keras_matrix.analysis.parity.deviations import Stored, stored
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
-from keras_matrix.records.instruments.usage import Course
+from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces.table import Table
 
@@ -66,7 +66,7 @@ class ShownTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class RunContext:
     """What is known beside a run's own records: twins compared, shares of the peak by cell_id, notes on the peaks.
 
     `traces` holds the newest trace of each cell by its id, `courses` what attempts used over time, by their key.
@@ -77,7 +77,7 @@ class Beside:
     shares: Mapping[str, Share] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     traces: Mapping[str, ShownTrace] = field(default_factory=dict)
-    courses: Mapping[tuple[str, int, int], Course] = field(default_factory=dict)
+    usage_series: Mapping[tuple[str, int, int], UsageSeries] = field(default_factory=dict)
     merge: MergeSummary | None = None
 
     @property
@@ -86,7 +86,7 @@ class Beside:
         return any(share.peak_flop_per_s for share in self.shares.values())
 
 
-NOTHING = Beside()
+NOTHING = RunContext()
 
 
 def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = None) -> SameWork:
@@ -116,11 +116,11 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     return SameWork(standing, max(known, default=None), f"{precision} {figure}", _remarks(found, pairs, stale))
 
 
-def cell_doubts(cell: CellSummary, beside: Beside = NOTHING) -> tuple[str, ...]:
+def cell_caveats(cell: CellSummary, run_context: RunContext = NOTHING) -> tuple[str, ...]:
     """Return what is doubtful about one cell's figures."""
-    share = beside.shares.get(cell.cell_id)
+    share = run_context.shares.get(cell.cell_id)
     above = share and share.note and share.share_of_peak is not None
-    return (*cell.doubts, share.note) if share and share.note and above else cell.doubts
+    return (*cell.caveats, share.note) if share and share.note and above else cell.caveats
 
 
 def _versions(backend: str, cell: CellSummary) -> dict[str, str] | None:

@@ -107,7 +107,7 @@ def mixed(records: Sequence[Record]) -> str | None:
     return f"machines differ ({len(hosts)} hosts)" if len(hosts) > 1 else None
 
 
-def caveats(cells: Cells) -> tuple[str, ...]:
+def work_caveats(cells: Cells) -> tuple[str, ...]:
     """Return what speaks against comparing these cells without forbidding it: a default precision, losses."""
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)

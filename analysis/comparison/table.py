@@ -16,9 +16,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from keras_matrix.analysis.comparison.caveats import doubts
+from keras_matrix.analysis.comparison.caveats import measurement_caveats
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure, cost, figure_of, told, without_ratio
-from keras_matrix.analysis.comparison.same_work import caveats, differing, mixed
+from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
 from keras_matrix.analysis.comparison.titles import Usual, titles
 from keras_matrix.analysis.stats.blocks import (
     LEVEL,
@@ -74,7 +74,7 @@ class CellSummary:
     peak_device_memory_bytes: int | None
     failures: tuple[tuple[Status, str], ...]
     warnings: tuple[str, ...]
-    doubts: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
     figure: Figure = STEP_TIME
     peak_anonymous_memory_bytes: int | None = None
     samples_per_j: float | None = None
@@ -126,9 +126,9 @@ class Row:
     verdict: str
     ratios: tuple[Ratio, ...] = ()
     adjusted_p: float | None = None
-    doubts: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
     looks: Looks = FIXED
-    quickest: str | None = None
+    lowest: str | None = None
     values: dict[str, SessionValue] = field(default_factory=dict)
 
     def apart(self, one: str, other: str) -> bool:
@@ -208,7 +208,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured),
         failures=tuple(sorted({(r.status, r.reason or "") for r in kept if r.status not in MEASURED})),
         warnings=tuple(sorted({warning for record in kept for warning in record.warnings})),
-        doubts=doubts(kept),
+        caveats=measurement_caveats(kept),
         figure=figure_of(kept),
         peak_anonymous_memory_bytes=_maximum(one.host_anonymous.peak_bytes for one in used if one.host_anonymous),
         samples_per_j=_median(one.samples_per_j for one in used),
@@ -235,14 +235,14 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
     values = _values(running, separate)
     if reason := incomparable(running, apart=bool(values)):
         return Row(title, cells, None, f"not comparable: {reason}", values=values)
-    quickest = min(running, key=lambda backend: cost_of(running[backend]))
-    looks = separate.looks[quickest] if separate else looks
+    lowest = min(running, key=lambda backend: cost_of(running[backend]))
+    looks = separate.looks[lowest] if separate else looks
     row = Row(title, cells, None, "", looks=looks, values=values)
-    ratios = tuple(one for backend in running if backend != quickest and (one := _ratio(row, backend, quickest)))
-    found_caveats = caveats({backend: cell.measured for backend, cell in running.items()})
-    verdict = _open_verdict(quickest, ratios, len(running) - 1)
-    row = replace(row, verdict=verdict, ratios=ratios, doubts=found_caveats)
-    return replace(row, quickest=quickest if ratios else None)
+    ratios = tuple(one for backend in running if backend != lowest and (one := _ratio(row, backend, lowest)))
+    found_caveats = work_caveats({backend: cell.measured for backend, cell in running.items()})
+    verdict = _open_verdict(lowest, ratios, len(running) - 1)
+    row = replace(row, verdict=verdict, ratios=ratios, caveats=found_caveats)
+    return replace(row, lowest=lowest if ratios else None)
 
 
 def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | None) -> dict[str, SessionValue]:
@@ -256,12 +256,12 @@ def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | Non
     }
 
 
-def _ratio(row: Row, backend: str, quickest: str) -> Ratio | None:
+def _ratio(row: Row, backend: str, lowest: str) -> Ratio | None:
     """Return the ratio of a backend to the quickest, over their common blocks if they are of one session."""
-    if row.apart(backend, quickest):
-        found = separate_ratio(row.values[backend], row.values[quickest])
+    if row.apart(backend, lowest):
+        found = separate_ratio(row.values[backend], row.values[lowest])
         return Ratio(backend, found.estimate, found.p_value(), separate=True)
-    cell, best = row.cells[backend], row.cells[quickest]
+    cell, best = row.cells[backend], row.cells[lowest]
     logs = list(paired_logs(by_repeat(cell), by_repeat(best)).values())
     return replace(_paired(backend, logs, row.looks), all_data=all_data(cell, best, row.looks)) if logs else None
 
@@ -314,25 +314,25 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
     row = replace(row, adjusted_p=adjusted_p)
     if any((ratio.estimate.low or 0) <= 1 for ratio in row.ratios):
         return row
-    quickest = row.quickest
-    assert quickest is not None
+    lowest = row.lowest
+    assert lowest is not None
     if adjusted_p > LEVEL:
         told = ", ".join(_interval(ratio) for ratio in row.ratios)
         return replace(
             row,
-            verdict=f"not separable: {quickest} against {told}: not a discovery among {rows} rows (p {adjusted_p:.2g})"
+            verdict=f"not separable: {lowest} against {told}: not a discovery among {rows} rows (p {adjusted_p:.2g})"
             f"{_how(row.ratios)}",
         )
     told = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
-    verdict = f"{quickest} is {_best(row.cells[quickest])}: {told}{_how(row.ratios)}"
-    return replace(row, fastest=quickest, verdict=verdict)
+    verdict = f"{lowest} is {_best(row.cells[lowest])}: {told}{_how(row.ratios)}"
+    return replace(row, fastest=lowest, verdict=verdict)
 
 
 def _best(cell: CellSummary) -> str:
     return "fastest" if cell.figure == STEP_TIME else f"best by {cell.figure.name}"
 
 
-def _open_verdict(quickest: str, ratios: Sequence[Ratio], others: int) -> str:
+def _open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
     if any(ratio.separate and ratio.estimate.low is None for ratio in ratios):
         return NO_INTERVAL
     if any(ratio.estimate.low is None for ratio in ratios):
@@ -340,7 +340,7 @@ def _open_verdict(quickest: str, ratios: Sequence[Ratio], others: int) -> str:
     if len(ratios) < others:
         return "not separable: some cells have no repeat in common"
     told = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
-    return f"not separable: {quickest} against {told}{_how(ratios) or _would_have_shown(ratios)}"
+    return f"not separable: {lowest} against {told}{_how(ratios) or _would_have_shown(ratios)}"
 
 
 def _how(ratios: Sequence[Ratio]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.failures import failing, more_often
 from keras_matrix.analysis.comparison.primary_metric import without_ratio
-from keras_matrix.analysis.comparison.same_work import caveats, mixed
+from keras_matrix.analysis.comparison.same_work import mixed, work_caveats
 from keras_matrix.analysis.comparison.table import CellSummary, all_data, by_repeat, incomparable, summarise
 from keras_matrix.analysis.history.sessions import SessionRatio
 from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, judge, overall
@@ -48,7 +48,7 @@ class Comparison:
     more_blocks: int | None
     reason: str | None
     facets: Facets | None = None
-    doubts: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
     all_data: Estimate | None = None
     failures: tuple[str, ...] = ()
 
@@ -249,7 +249,7 @@ def _comparison(
         adjusted_p=verdict.adjusted_p,
         more_blocks=verdict.more_blocks,
         reason=reason,
-        doubts=_doubts(*ends) if reason is None else (),
+        caveats=_caveats(*ends) if reason is None else (),
     )
 
 
@@ -257,13 +257,13 @@ def _all_data(one: Comparison, rule: Rule) -> Estimate | None:
     return all_data(one.new, one.base, rule.looks) if one.logs and one.base and one.new else None
 
 
-def _doubts(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...]:
+def _caveats(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...]:
     """Return what is doubtful about the two sides beside each other, then about each."""
     if base is None or new is None:
         return ()
     sides = {"base": base, "new": new}
-    found = caveats({name: cell.measured for name, cell in sides.items()})
-    own = [f"{name}: {doubt}" for name, cell in sides.items() for doubt in (*_unstable(cell), *cell.doubts)]
+    found = work_caveats({name: cell.measured for name, cell in sides.items()})
+    own = [f"{name}: {caveat}" for name, cell in sides.items() for caveat in (*_unstable(cell), *cell.caveats)]
     return (*found, *own)
 
 

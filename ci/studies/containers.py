@@ -41,7 +41,7 @@ from keras_matrix.runner.host import machine
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
-from keras_matrix.runner.measure.scheduler import Arm, Workshop, measure, utc_now
+from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
 from keras_matrix.runner.plan.session import ArmAsked, SessionRequest, begin
 
 ROOT = Path(__file__).parents[2]
@@ -90,10 +90,10 @@ def _epochs(folder: Path, cells: Sequence[Cell], other: Path | None) -> list[lis
     arms, results = executors(str(folder), other), Results(folder)
     request = SessionRequest(cells, dict.fromkeys(arms, ArmAsked()), "fresh", None, {})
     session = begin(results, request, machine.detect(), utc_now())
-    workshop = Workshop(
+    context = MeasurementContext(
         {name: Arm(session.runs[name], executor) for name, executor in arms.items()}, Silent(), machine.detect()
     )
-    measure(workshop, session.pending)
+    measure(context, session.pending)
     found = {name: _steps_s(session.records(name)) for name in arms}
     head = ["backend", "workload", "host, a step", *(f"{arm} / host" for arm in arms if arm != HOST), "blocks"]
     return [head, *(_row(cell, found) for cell in cells)]

@@ -45,32 +45,32 @@ def arms(backend: str, task: Task) -> dict[str, Arm]:
     if task.precision != "float32":
         raise SystemExit(f"--dtype: must be float32 for layers, got {task.precision}")
     reserve(backend, 1, "cpu")
-    plug = backends.load(backend)
-    crew = assemble(backend, Order(task.changed(mode="fc_data"), SEED))
+    adapter = backends.load(backend)
+    worker_group = assemble(backend, Order(task.changed(mode="fc_data"), SEED))
 
     def native(steps: int) -> float:
-        crew.run(steps)
-        return crew.loss()
+        worker_group.run(steps)
+        return worker_group.loss()
 
     runs: dict[str, Run] = {"native": native}
     for rung in RUNGS[1:-1]:
-        runs[rung] = RUNS[backend](rung, *ready(task, plug))
+        runs[rung] = RUNS[backend](rung, *ready(task, adapter))
     refuse_other_work({rung: run(1) for rung, run in runs.items()})  # Keras reports the mean over the steps so far
     for run in runs.values():
         run(STEPS)
-    model, _, source = ready(task, plug)
-    return {rung: clocked(partial(run, STEPS)) for rung, run in runs.items()} | {"fit": fitted(model, source, plug)}
+    model, _, source = ready(task, adapter)
+    return {rung: clocked(partial(run, STEPS)) for rung, run in runs.items()} | {"fit": fitted(model, source, adapter)}
 
 
-def ready(task: Task, plug: Any) -> tuple[Any, Any, Any]:
+def ready(task: Task, adapter: Any) -> tuple[Any, Any, Any]:
     """Return a model that has taken a step of `fit`, at the task's weights; the batch, and an endless source of it."""
     from keras_matrix.models.fc import layout
     from keras_matrix.models.registry import load
     from keras_matrix.models.workload import Request
 
     model = load("fc")(Request({"level": task.level, "weight_size": task.weight_size}, "synthetic", None)).model
-    batch = plug.resident(layout.draw_batch(task, SEED))
-    source = plug.endless([batch])
+    batch = adapter.resident(layout.draw_batch(task, SEED))
+    source = adapter.endless([batch])
     model.fit(source, steps_per_epoch=1, epochs=1, verbose=0, shuffle=False)
     model.set_weights(list(layout.draw_weights(task, SEED)))
     model.reset_metrics()
@@ -84,11 +84,11 @@ def refuse_other_work(losses: dict[str, float]) -> None:
             raise SystemExit(f"{rung} does other work than native: its loss is {loss:g}, not {losses['native']:g}")
 
 
-def fitted(model: Any, source: Any, plug: Any) -> Arm:
+def fitted(model: Any, source: Any, adapter: Any) -> Arm:
     """Return an epoch of `fit`: the second of two, since only the first of a call makes the iterator."""
     from keras_matrix.runner.cell.loop import Stretch, fit_epochs
 
-    return lambda: fit_epochs(model, source, plug, Stretch(STEPS, 2)).times_s[-1]
+    return lambda: fit_epochs(model, source, adapter, Stretch(STEPS, 2)).times_s[-1]
 
 
 def torch_run(rung: str, model: Any, batch: Any, source: Any) -> Run:

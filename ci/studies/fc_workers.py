@@ -48,8 +48,8 @@ def gain(weight_size: int, batch_size: int, rounds: int) -> None:
             # A worker has as many threads as CPUs: one of them for one worker, one each for two.
             os.sched_setaffinity(0, {max(every)} if workers == 1 else every)
             task = Task(mode, workers=workers, level=LEVEL, weight_size=weight_size, batch_size=batch_size)
-            crew = assemble("torch", Order(task, 0), apart=True)
-            arms[f"{mode} {workers}"] = clocked(partial(crew.run, 1))
+            worker_group = assemble("torch", Order(task, 0), apart=True)
+            arms[f"{mode} {workers}"] = clocked(partial(worker_group.run, 1))
     os.sched_setaffinity(0, every)
     arms |= {f"products {threads}": clocked(_products_on(threads, weight_size, batch_size)) for threads in (1, 2)}
     taken = turns(arms, rounds)
@@ -106,10 +106,12 @@ def profiled(mode: str, weight_size: int, batch_size: int, rounds: int) -> list[
     overlap = "off" if mode in OVERLAPPING else "on"  # as where a cell times its collectives
     task = Task(mode, workers=2, level=LEVEL, weight_size=weight_size, batch_size=batch_size, overlap=overlap)
     reserve("torch", 2, "cpu")
-    crew: Any = assemble("torch", Order(task, 0))
-    crew.run(2 * STEPS)
-    by_round = list(zip(*crew._ask("seen", STEPS, rounds + 1), strict=True))[1:]  # the first starts the profiler
-    crew.close()
+    worker_group: Any = assemble("torch", Order(task, 0))
+    worker_group.run(2 * STEPS)
+    by_round = list(zip(*worker_group._ask("seen", STEPS, rounds + 1), strict=True))[
+        1:
+    ]  # the first starts the profiler
+    worker_group.close()
     return [Seen(*map(statistics.fmean, zip(*map(astuple, workers), strict=True))) for workers in by_round]
 
 

@@ -61,7 +61,7 @@ class Block:
     slot: int | None
     lines: list[Line]
     same_work: SameWork | None = None
-    doubts: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
 
 
 def statistic_lines(columns: Sequence[Mapping[str, float]]) -> list[Line]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
-from keras_matrix.analysis.comparison.context import NOTHING, Beside
+from keras_matrix.analysis.comparison.context import NOTHING, RunContext
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.fc.parallel import Duel, Figure, duels, figures
 from keras_matrix.dashboards.charts import axes
@@ -122,10 +122,10 @@ class Pictures:
         return bool(self.scaling or self.grids or self.stacks)
 
 
-def pictures(rows: Sequence[Row], beside: Beside = NOTHING) -> Pictures:
+def pictures(rows: Sequence[Row], run_context: RunContext = NOTHING) -> Pictures:
     """Return the pictures of a run's table; all of them empty where it has no cell of the FC modes."""
     cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
-    found = sorted(figures(cells.values(), beside.shares), key=_order)
+    found = sorted(figures(cells.values(), run_context.shares), key=_order)
     left_out: list[str] = []
     return Pictures(
         _most([_panel(group) for group in _gaining(found)], "scaling", left_out),
@@ -327,8 +327,8 @@ def _crossings(fields: Mapping[tuple[int, int], Duel], width: float) -> list[Str
     for (row, column), duel in fields.items():
         left, top = LEFT + width * column, float(SQUARE * row)
         right, bottom = f"{left + width:.2f}%", top + SQUARE
-        beside, below = fields.get((row, column + 1)), fields.get((row + 1, column))
-        if beside and _changes(duel, beside):
+        run_context, below = fields.get((row, column + 1)), fields.get((row + 1, column))
+        if run_context and _changes(duel, run_context):
             found.append(Stroke(right, right, top, bottom, 3))
         if below and _changes(duel, below):
             found.append(Stroke(f"{left:.2f}%", right, bottom, bottom, 3))

@@ -275,7 +275,7 @@ class _Layout:
             wishes.append((text, self._slope_spots(), "peak", _slope_tip(self._scene.slope)))
         longest = LONGEST_NARROW_LABEL if narrow else LONGEST_LABEL
         short = _short_titles([one.title for one, _ in groups], longest)
-        wishes += [(short[one.title], _beside(group), "work", one.title) for one, group in groups[:MOST_NAMED]]
+        wishes += [(short[one.title], _run_context(group), "work", one.title) for one, group in groups[:MOST_NAMED]]
         spots = label_layout.place([(text, spots) for text, spots, _, _ in wishes], taken, self._frame)
         return [
             Label(kind, spot, text, tip)
@@ -320,7 +320,7 @@ def _along(line: Line) -> Iterator[Box]:
         yield Box(x - 3, y - 2, x + 3, y + 2)
 
 
-def _beside(group: Sequence[Dot]) -> list[Spot]:
+def _run_context(group: Sequence[Dot]) -> list[Spot]:
     """Return the places for a work's name: beside its points, above and below them, then further off."""
     spots = [spot for d in group for spot in (Spot(d.x + 10, d.y + 4), Spot(d.x - 10, d.y + 4, "end"))]
     spots += [Spot(group[0].x, group[0].y - 11, "middle"), Spot(group[-1].x, group[-1].y + 20, "middle")]

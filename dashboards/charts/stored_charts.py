@@ -97,13 +97,13 @@ def _by(rows: Iterable[Row], name: str) -> Iterable[tuple[Any, list[Row]]]:
 
 def _comparison(rows: Sequence[Row], axis: Axis) -> Picture:
     first = rows[0]
-    quickest = str(first["against"])
-    lanes = [_quickest(quickest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
+    lowest = str(first["against"])
+    lanes = [_lowest(lowest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
     details = " · ".join(str(part) for part in (first["verdict"], first["same_work"], first["caveats"]) if part)
     return Picture(str(first["work"]), details, str(first["verdict"]), axis, lanes)
 
 
-def _quickest(backend: str, axis: Axis) -> Lane:
+def _lowest(backend: str, axis: Axis) -> Lane:
     slot = slot_of(backend)
     lane = Lane(backend, slot, None, "1", ["the quickest"], f"{backend}: the quickest")
     lane.marks.append(Mark(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it"))

@@ -25,7 +25,7 @@ from keras_matrix.dashboards.charts.format import (
     quantity,
     unit_for,
 )
-from keras_matrix.records.instruments.usage import Course, MemoryUse, PowerUse, ShareUse, Usage
+from keras_matrix.records.instruments.usage import MemoryUse, PowerUse, ShareUse, Usage, UsageSeries
 from keras_matrix.records.schema import Record
 
 WIDTH, HEIGHT = 1000, 100
@@ -33,7 +33,7 @@ LANE_HEIGHT, MARGIN = 76, 6
 MOST_CURVES, MOST_PLACES, MOST_WORKS = 6, 150, 40
 PERCENT = Unit("%", 0.01)
 WATT = Unit("W", 1.0)
-Courses = Mapping[tuple[str, int, int], Course]
+Courses = Mapping[tuple[str, int, int], UsageSeries]
 Values = Sequence[int | float | None]
 
 
@@ -83,27 +83,29 @@ class Drawn:
     """A quantity that is drawn: its words, its column of a course, its unit (None: of memory), its figures in words."""
 
     words: str
-    values: Callable[[Course], Values]
+    values: Callable[[UsageSeries], Values]
     unit: Unit | None
     peak: Callable[[Usage], str | None]
     notes: Callable[[Usage], list[str]]
 
 
-def pictures(rows: Sequence[Row], courses: Courses) -> list[Picture]:
+def pictures(rows: Sequence[Row], usage_series: Courses) -> list[Picture]:
     """Return the pictures of these rows, of the first `MOST_WORKS` of them."""
-    known = {drawn.words: {key: course for key, course in courses.items() if drawn.values(course)} for drawn in DRAWN}
+    known = {
+        drawn.words: {key: course for key, course in usage_series.items() if drawn.values(course)} for drawn in DRAWN
+    }
     found = (_picture(row, drawn, known[drawn.words]) for row in rows[:MOST_WORKS] for drawn in DRAWN)
     return [one for one in found if one]
 
 
-def left_out(rows: Sequence[Row], courses: Courses) -> str | None:
+def left_out(rows: Sequence[Row], usage_series: Courses) -> str | None:
     """Return in a line which rows have curves and no picture, None where all have one."""
-    count = sum(any(_known(cell, courses) for cell in row.cells.values()) for row in rows[MOST_WORKS:])
+    count = sum(any(_known(cell, usage_series) for cell in row.cells.values()) for row in rows[MOST_WORKS:])
     return f"{plural(count, 'more piece', 'more pieces')} of work left out; the records have all" if count else None
 
 
-def _picture(row: Row, drawn: Drawn, courses: Courses) -> Picture | None:
-    known = {backend: _known(cell, courses) for backend, cell in row.cells.items()}
+def _picture(row: Row, drawn: Drawn, usage_series: Courses) -> Picture | None:
+    known = {backend: _known(cell, usage_series) for backend, cell in row.cells.items()}
     several = [course for found in known.values() for _, course in found[:MOST_CURVES]]
     if not several:
         return None
@@ -114,11 +116,13 @@ def _picture(row: Row, drawn: Drawn, courses: Courses) -> Picture | None:
     return Picture(row.title, f"{drawn.words}, {up.unit.name}", across, lanes)
 
 
-def _known(cell: CellSummary, courses: Courses) -> list[tuple[Record, Course]]:
-    return [(record, courses[record.key]) for record in cell.records if record.usage and record.key in courses]
+def _known(cell: CellSummary, usage_series: Courses) -> list[tuple[Record, UsageSeries]]:
+    return [
+        (record, usage_series[record.key]) for record in cell.records if record.usage and record.key in usage_series
+    ]
 
 
-def _lane(backend: str, known: Sequence[tuple[Record, Course]], drawn: Drawn, scales: tuple[Axis, Axis]) -> Lane:
+def _lane(backend: str, known: Sequence[tuple[Record, UsageSeries]], drawn: Drawn, scales: tuple[Axis, Axis]) -> Lane:
     (across, up), shown = scales, known[:MOST_CURVES]
     first = shown[0][0].usage
     peak, notes = (drawn.peak(first) or DASH, drawn.notes(first)) if first else (DASH, [])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.context import NOTHING, Beside, cell_doubts
+from keras_matrix.analysis.comparison.context import NOTHING, RunContext, cell_caveats
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.report.results import doubt_anchor
@@ -33,7 +33,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class Caveat:
     """A rule that fired: its name, what is doubtful, and what to do."""
 
     rule: str
@@ -46,7 +46,7 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
+class CellCaveats:
     """What is doubtful about one cell's figures, although nothing failed; `anchor` is where its mark leads."""
 
     title: str
@@ -70,7 +70,7 @@ def failures(records: Sequence[Record], rows: Sequence[Row]) -> list[Failure]:
     return sorted(found, key=lambda failure: (failure.title, failure.slot, failure.status, failure.reason))
 
 
-def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[Doubt]:
+def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[Caveat]:
     """Return every warning, the repeats of one cell that drew the same one together."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in latest_attempts(records):
@@ -78,16 +78,16 @@ def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[Doubt]:
             groups.setdefault((warning, record.cell_id), []).append(record)
     titles = _titles(rows)
     found = [_warning(text, group, titles) for (text, _), group in groups.items()]
-    return sorted(found, key=lambda doubt: (doubt.rule, doubt.title, doubt.slot, doubt.text))
+    return sorted(found, key=lambda caveat: (caveat.rule, caveat.title, caveat.slot, caveat.text))
 
 
-def doubts(rows: Sequence[Row], beside: Beside = NOTHING) -> list[Doubts]:
+def caveats(rows: Sequence[Row], run_context: RunContext = NOTHING) -> list[CellCaveats]:
     """Return the cells whose figures are doubtful, in the order of the table."""
     return [
-        Doubts(row.title, backend, slot_of(backend), doubt_anchor(cell), found)
+        CellCaveats(row.title, backend, slot_of(backend), doubt_anchor(cell), found)
         for row in rows
         for backend, cell in row.cells.items()
-        if (found := cell_doubts(cell, beside))
+        if (found := cell_caveats(cell, run_context))
     ]
 
 
@@ -142,11 +142,11 @@ def _evidence(evidence: Evidence) -> list[str]:
     return [text for holds, text in told if holds]
 
 
-def _warning(text: str, group: Sequence[Record], titles: Mapping[str, str]) -> Doubt:
+def _warning(text: str, group: Sequence[Record], titles: Mapping[str, str]) -> Caveat:
     # A warning reads `rule: what is doubtful; what to do`.
     rule, colon, rest = text.partition(": ")
     what, _, advice = (rest if colon else text).rpartition("; ")
     what, advice = (what, advice) if what else (advice, "")
     backend = group[0].settings.backend
     title = _title(group[0], titles)
-    return Doubt(rule if colon else "warning", what, advice, title, backend, slot_of(backend), _where(group))
+    return Caveat(rule if colon else "warning", what, advice, title, backend, slot_of(backend), _where(group))

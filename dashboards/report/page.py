@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keras_matrix.analysis.comparison import run_summary
-from keras_matrix.analysis.comparison.context import NOTHING, Beside
+from keras_matrix.analysis.comparison.context import NOTHING, RunContext
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.dashboards.charts import axes, figure_table, parallel, pictures, usage
@@ -38,7 +38,7 @@ def render(
     rows: Sequence[Row],
     about: Mapping[str, object],
     pending: int = 0,
-    beside: Beside = NOTHING,
+    run_context: RunContext = NOTHING,
 ) -> str:
     """Return the page of a run.
 
@@ -52,38 +52,38 @@ def render(
         pictures.epoch_pictures(rows),
         pictures.start_pictures(rows),
         pictures.memory_pictures(rows),
-        usage.pictures(rows, beside.courses),
+        usage.pictures(rows, run_context.usage_series),
     )
-    blocks = results.table(rows, beside)
+    blocks = results.table(rows, run_context)
     style = stylesheet() + drawn.rules(ratio_axis)
     page = templates().get_template("report.html")
     return page.render(
         style=Markup(style),
         policy=policy(style),
-        heading=_heading(about, beside),
-        merge=beside.merge,
+        heading=_heading(about, run_context),
+        merge=run_context.merge,
         moment=moment,
         matrix_text=str(about.get("matrix_text") or ""),
         tallies=results.tallies(records, pending),
         superseded=failures.superseded(records),
         left_out=left_out.read(about),
         findings=found,
-        suites=[*run_summary.lines(rows), *gap_to_peak.lines(rows, beside.shares)],
+        suites=[*run_summary.lines(rows), *gap_to_peak.lines(rows, run_context.shares)],
         ratio_axis=ratio_axis,
         backends=results.backends(rows),
         blocks=blocks,
         statistics=figure_table.explained(blocks),
         drawn=drawn,
-        usages_left_out=usage.left_out(rows, beside.courses),
-        parallel=parallel.pictures(rows, beside),
+        usages_left_out=usage.left_out(rows, run_context.usage_series),
+        parallel=parallel.pictures(rows, run_context),
         tf32=any(one.caveat for one in found),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
-        sheets=traces.sheets(rows, beside.traces),
+        sheets=traces.sheets(rows, run_context.traces),
         failures=failures.failures(records, rows),
         warnings=failures.warnings(records, rows),
-        doubts=failures.doubts(rows, beside),
-        caveats=sum(bool(row.doubts) for row in rows),
-        peak_notes=beside.notes if rows and not beside.has_peaks else (),
+        caveats=failures.caveats(rows, run_context),
+        comparison_caveats=sum(bool(row.caveats) for row in rows),
+        peak_notes=run_context.notes if rows and not run_context.has_peaks else (),
         **_environment(records, about),
     )
 
@@ -98,9 +98,9 @@ def _environment(records: Sequence[Record], about: Mapping[str, object]) -> dict
     }
 
 
-def _heading(about: Mapping[str, object], beside: Beside) -> str:
-    if beside.merge is not None:
-        return f"Merge of {plural(len(beside.merge.runs), 'run')}"
+def _heading(about: Mapping[str, object], run_context: RunContext) -> str:
+    if run_context.merge is not None:
+        return f"Merge of {plural(len(run_context.merge.runs), 'run')}"
     return f"Run of {moment(about['started_at'])}" if about.get("started_at") else str(about.get("run_id", "A run"))
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.context import NOTHING, Beside, Standing, cell_doubts, same_work
+from keras_matrix.analysis.comparison.context import NOTHING, RunContext, Standing, cell_caveats, same_work
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, MetricSummary, completed, metrics_over, shown
 from keras_matrix.analysis.comparison.table import CellSummary, Row, cost_of, in_order
 from keras_matrix.analysis.fc.parallel import Figure, figures
@@ -73,11 +73,11 @@ def findings(rows: Sequence[Row]) -> tuple[list[Verdict], Axis | None]:
     return [_finding(index, row, axis) for index, row in enumerate(rows)], axis
 
 
-def table(rows: Sequence[Row], beside: Beside = NOTHING) -> list[Block]:
+def table(rows: Sequence[Row], run_context: RunContext = NOTHING) -> list[Block]:
     """Return the table: one block a piece of work, one line a figure, one value a backend."""
     columns = backends(rows)
     unit = device_unit(rows)
-    parallel = {f.cell_id: f for f in figures((c for row in rows for c in row.cells.values()), beside.shares)}
+    parallel = {f.cell_id: f for f in figures((c for row in rows for c in row.cells.values()), run_context.shares)}
     return [
         Block(
             row.title,
@@ -85,9 +85,9 @@ def table(rows: Sequence[Row], beside: Beside = NOTHING) -> list[Block]:
             work_details(row),
             row.verdict,
             slot_of(row.fastest) if row.fastest else None,
-            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], beside, parallel, unit),
-            same_work(beside.parity, row),
-            row.doubts,
+            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], run_context, parallel, unit),
+            same_work(run_context.parity, row),
+            row.caveats,
         )
         for index, row in enumerate(rows)
     ]
@@ -105,12 +105,12 @@ def _finding(index: int, row: Row, axis: Axis | None) -> Verdict:
         row.fastest is not None,
         FOREST_LINE * (len(row.ratios) + 1) if row.ratios else 0,
         anchor=_anchor(index),
-        caveat=next((doubt for doubt in row.doubts if doubt.startswith("TF32: ")), ""),
+        caveat=next((caveat for caveat in row.caveats if caveat.startswith("TF32: ")), ""),
     )
     if axis is None or not row.ratios:
         return finding
     against = {ratio.backend: ratio.estimate for ratio in row.ratios}
-    lines = sorted({*_quickest(row), *against}, key=slot_of)
+    lines = sorted({*_lowest(row), *against}, key=slot_of)
     for line, backend in enumerate(lines):
         y, slot = FOREST_LINE * (line + 0.5), slot_of(backend)
         estimate = against.get(backend)
@@ -131,7 +131,7 @@ def _label(backend: str, y: float, ends: tuple[float, float]) -> Word:
     return Word(f"{right:.2f}%", y, backend, dx=9)
 
 
-def _quickest(row: Row) -> list[str]:
+def _lowest(row: Row) -> list[str]:
     """Return the backend that the row's ratios are drawn against; none where nothing was measured."""
     centres = {backend: cost_of(cell) for backend, cell in row.cells.items() if cell.step_time}
     return sorted(centres, key=lambda backend: centres[backend])[:1]
@@ -141,16 +141,16 @@ Column = tuple[str, CellSummary | None]
 
 
 def _lines(
-    row: Row, columns: Sequence[Column], beside: Beside, parallel: Mapping[str, Figure], memory: Unit
+    row: Row, columns: Sequence[Column], run_context: RunContext, parallel: Mapping[str, Figure], memory: Unit
 ) -> list[Line]:
     if any(cell.figure != STEP_TIME for cell in row.cells.values()):
-        return _task_lines(row, columns, beside)
+        return _task_lines(row, columns, run_context)
     predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
     cells = [cell for _, cell in columns]
-    shares = [beside.shares.get(cell.cell_id) if cell else None for cell in cells]
+    shares = [run_context.shares.get(cell.cell_id) if cell else None for cell in cells]
     step = "time per call" if predict else "time per step"
     lines = [
-        Line(step, "ms", [_step_value(row, name, cell, beside) for name, cell in columns], primary=True),
+        Line(step, "ms", [_step_value(row, name, cell, run_context) for name, cell in columns], primary=True),
         Line("against the quickest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),
         *statistic_lines([values(cell) if cell else {} for cell in cells]),
         Line("share of peak", "%", [Value(*words) for words in of_measured_peak(shares)]),
@@ -158,14 +158,14 @@ def _lines(
         Line("peak device memory", memory.name, [Value(*words) for words in of_device_memory(cells, memory)]),
         *_parallel_lines([(cell, parallel.get(cell.cell_id) if cell else None) for _, cell in columns]),
         Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
-        Line("same work", "", [_same_work_value(row, name, cell, beside) for name, cell in columns]),
+        Line("same work", "", [_same_work_value(row, name, cell, run_context) for name, cell in columns]),
         Line("processes", "", [_endings_value(cell) for _, cell in columns]),
     ]
     always = {step, "smallest difference", "processes", *(one.label for one in STATISTICS if one.always)}
     return [line for line in lines if line.name in always or line.measured]
 
 
-def _task_lines(row: Row, columns: Sequence[Column], beside: Beside) -> list[Line]:
+def _task_lines(row: Row, columns: Sequence[Column], run_context: RunContext) -> list[Line]:
     """Return the lines of an external command: its primary metric, its others, its memory."""
     primary = next(iter(row.cells.values())).figure
     found = {name: {one.name: one for one in metrics_over(completed(cell.records))} for name, cell in columns if cell}
@@ -173,7 +173,10 @@ def _task_lines(row: Row, columns: Sequence[Column], beside: Beside) -> list[Lin
     units = {one.name: one.unit for metrics in found.values() for one in metrics.values()}
     return [
         Line(
-            primary.name, primary.unit or "—", [_step_value(row, *column, beside) for column in columns], primary=True
+            primary.name,
+            primary.unit or "—",
+            [_step_value(row, *column, run_context) for column in columns],
+            primary=True,
         ),
         Line("against the best", "×", [_ratio_value(row, *column) for column in columns]),
         *(Line(name, units[name] or "—", [_metric_value(found, name, *c) for c in columns]) for name in names),
@@ -255,21 +258,21 @@ def _missing(cell: CellSummary | None) -> Value:
     return Value(DASH, hint="not measured" + (f" ({reasons})" if reasons and not cell.measured else ""))
 
 
-def _step_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:
+def _step_value(row: Row, backend: str, cell: CellSummary | None, run_context: RunContext) -> Value:
     if cell is None or cell.step_time is None:
         below = shown(cell.measured) if cell else None
         return _missing(cell) if below is None else Value(number(below), "not compared", hint=NO_RATIO)
     estimate, size = cell.step_time, MILLISECOND.size if cell.figure == STEP_TIME else 1.0
     told = interval(estimate.low, estimate.high, estimate.centre, size)
-    doubts = cell_doubts(cell, beside)
+    caveats = cell_caveats(cell, run_context)
     return Value(
         number(estimate.centre, size),
         told or "no interval",
         fastest=row.fastest == backend,
         flag="fastest" if cell.figure == STEP_TIME else "best",
-        mark=plural(len(doubts), "doubt") if doubts else "",
+        mark=plural(len(caveats), "doubt") if caveats else "",
         link=doubt_anchor(cell),
-        hint="; ".join(doubts),
+        hint="; ".join(caveats),
     )
 
 
@@ -283,7 +286,7 @@ def _ratio_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
     if estimate:
         told = interval(estimate.low, estimate.high, estimate.centre) or "no interval"
         return Value(number(estimate.centre), told)
-    if row.ratios and backend in _quickest(row):
+    if row.ratios and backend in _lowest(row):
         return Value("1", hint="the quickest: the others are divided by it")
     return NOT_MEASURED
 
@@ -293,11 +296,11 @@ def _peak_memory(cell: CellSummary | None) -> Value:
     return NOT_MEASURED if peak is None else Value(number(peak, MEBI))
 
 
-def _same_work_value(row: Row, backend: str, cell: CellSummary | None, beside: Beside) -> Value:
+def _same_work_value(row: Row, backend: str, cell: CellSummary | None, run_context: RunContext) -> Value:
     """Return how far a backend's twin is from the others'; a dash where the row has nothing to say of it."""
     if cell is None or cell.step_time is None:
         return NOT_MEASURED
-    found = same_work(beside.parity, row, backend)
+    found = same_work(run_context.parity, row, backend)
     if found.standing is Standing.NOT_CHECKED:
         return Value(DASH, hint="not checked")
     said = "" if found.standing is Standing.AGREES else f", {found.standing}"

@@ -18,7 +18,7 @@ import numpy as np
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.reference import Trained, train
-from keras_matrix.models.fc.worker_group import Crew, Order
+from keras_matrix.models.fc.worker_group import Order, WorkerGroup
 from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
 from keras_matrix.records.fc.spec import MODES, Parallel, Task, layout_fault, parallel_of
@@ -34,13 +34,15 @@ def prove(order: ProofOrder) -> ProofAnswer:
 def found(backend: str, task: Task, order: ProofOrder) -> tuple[Trained, Parallel]:
     """Return what a backend's workers hold after the steps, as whole models, and what they proved."""
     asked = Order(task, order.seed, order.device, keep_gradients=True)
-    crew = assemble(backend, asked, apart=order.device == "cpu")
+    worker_group = assemble(backend, asked, apart=order.device == "cpu")
     try:
-        crew.run(order.steps)
-        parallel = parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
-        return _whole(task, crew), replace(parallel, peak_worker_device_memory_bytes=crew.device_peaks_bytes() or None)
+        worker_group.run(order.steps)
+        parallel = parallel_of(task, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
+        return _whole(task, worker_group), replace(
+            parallel, peak_worker_device_memory_bytes=worker_group.device_peaks_bytes() or None
+        )
     finally:
-        crew.close()
+        worker_group.close()
 
 
 def error(found: Sequence[Sequence[layout.Array]], wanted: Sequence[Sequence[layout.Array]]) -> float | None:
@@ -104,8 +106,8 @@ def _proof(backend: str, task: Task, order: ProofOrder) -> Proof:
     )
 
 
-def _whole(task: Task, crew: Crew) -> Trained:
-    kept = crew.kept()
+def _whole(task: Task, worker_group: WorkerGroup) -> Trained:
+    kept = worker_group.kept()
     weights = layout.whole(task, [one.weights for one in kept])
     gradients: list[list[layout.Array]] = [[] for _ in weights]
     if MODES[task.mode].trains:

@@ -45,7 +45,7 @@ class Kept:
     weights: list[Array]
 
 
-class Crew(Protocol):
+class WorkerGroup(Protocol):
     """The workers of a task, their weights made and their step built."""
 
     def run(self, steps: int) -> None:

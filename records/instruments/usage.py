@@ -97,7 +97,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class UsageSeries:
     """Values over the time a process worked, `times_s` from its start, its rests left out.
 
     A quantity that was never measured has an empty list; else there is a value, or None, for each time. `epochs_s`
@@ -121,6 +121,6 @@ class Course:
         return lengths <= {len(self.times_s)} and all(len(ends) == 2 for ends in self.epochs_s)
 
 
-def course_name(key: tuple[str, int, int]) -> str:
+def usage_series_name(key: tuple[str, int, int]) -> str:
     """Return where the course of the record with this key lies in its run's folder."""
     return "{}/{}.{}.{}.json".format(COURSES, *key)

@@ -13,7 +13,7 @@ from functools import partial
 
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.scopes import layer_name
-from keras_matrix.models.fc.worker_group import Crew, NoDevice, NoSuchDevices, Order
+from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices, Order, WorkerGroup
 from keras_matrix.records.fc import network, rules, spec
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from keras_matrix.records.host import inherited_environment, system
@@ -21,7 +21,7 @@ from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Memor
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.traces.request import Names
 from keras_matrix.runner.cell import backends, memory
-from keras_matrix.runner.cell.backends import Plug, Unsupported
+from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.checks.tf32 import may_use_tf32
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
@@ -46,28 +46,28 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     refuse_impossible(settings, system.free_memory_bytes())
     namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
-    plug = backends.load(settings.backend)
-    plug.configure(settings, job.compile_cache_dir)
+    adapter = backends.load(settings.backend)
+    adapter.configure(settings, job.compile_cache_dir)
     _reserve_devices(settings, task.workers)
     begun_s = monotonic()
     configure = partial(configure_worker, settings, job.compile_cache_dir)
     order = Order(task, settings.seed, settings.device, namespaces=namespaces, configure=configure)
-    crew = assemble(settings.backend, order)
+    worker_group = assemble(settings.backend, order)
     build_time_s = monotonic() - begun_s
     try:
-        device = _proved(plug, crew, settings)
-        kept = Kept(Turns(job), Compiling(plug), Allocated(plug))
-        times, learning, steps = _trained(job, crew, kept)
-        parallel = spec.parallel_of(task, crew.places(), crew.traffic(), crew.peaks_bytes())
+        device = _proved(adapter, worker_group, settings)
+        kept = Kept(Turns(job), Compiling(adapter), Allocated(adapter))
+        times, learning, steps = _trained(job, worker_group, kept)
+        parallel = spec.parallel_of(task, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
         # Before collectives are watched: that may build another program, whose costs are not the cell's.
-        device_peaks = crew.device_peaks_bytes() or None
-        held = _held(plug, kept, device_peaks, parallel.places)
-        events = plug.compile_events()
-        communication = _communication(crew, times, steps)
+        device_peaks = worker_group.device_peaks_bytes() or None
+        held = _held(adapter, kept, device_peaks, parallel.places)
+        events = adapter.compile_events()
+        communication = _communication(worker_group, times, steps)
         parallel = replace(parallel, communication=communication, peak_worker_device_memory_bytes=device_peaks)
         keep_tuning(job)
         resolved = replace(
-            _resolved(settings, plug, (start, steps), parallel.places),
+            _resolved(settings, adapter, (start, steps), parallel.places),
             compile_cache_hits=events.cache_hits,
             cuda_cache=cuda_cache,
             recompiles_timed=kept.compiling.count,
@@ -78,15 +78,15 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             resolved=resolved,
             learning=learning,
             memory=held,
-            versions=found_versions(plug),
+            versions=found_versions(adapter),
             parallel=parallel,
         )
         publish_figures(job, result)
         if job.board:
-            _leave_for_board(job, crew)
-        return _with_trace(job, result, crew)
+            _leave_for_board(job, worker_group)
+        return _with_trace(job, result, worker_group)
     finally:
-        crew.close()
+        worker_group.close()
 
 
 def _reserve_devices(settings: Settings, workers: int) -> None:
@@ -107,10 +107,10 @@ def configure_worker(settings: Settings, compile_cache_dir: str | None) -> None:
     backends.load(settings.backend).configure(settings, compile_cache_dir)
 
 
-def _held(plug: Plug, kept: Kept, device_peaks: list[int] | None, places: Sequence[spec.Place]) -> Memory:
+def _held(adapter: BackendAdapter, kept: Kept, device_peaks: list[int] | None, places: Sequence[spec.Place]) -> Memory:
     """Return the peaks so far: on the device that of the worker with most; of other processes' no course is known."""
     host_peak, allocated = memory.peak_resident_bytes(), kept.allocated
-    device_peak = max(device_peaks) if device_peaks else plug.peak_device_memory_bytes()
+    device_peak = max(device_peaks) if device_peaks else adapter.peak_device_memory_bytes()
     if _here(places):
         return Memory(host_peak, device_peak, allocated.sizes_bytes, allocated.peak_span)
     return Memory(host_peak, device_peak, [], PROCESS if device_peaks else None)
@@ -124,27 +124,27 @@ def _here(places: Sequence[spec.Place]) -> bool:
 class TracedCrew:
     """All workers of a task, for the profiler: their programs open a scope of each phase and layer, or mark it."""
 
-    def __init__(self, crew: Crew, task: spec.Task) -> None:
-        self._task, self.traced = task, crew.traced
+    def __init__(self, worker_group: WorkerGroup, task: spec.Task) -> None:
+        self._task, self.traced = task, worker_group.traced
 
     def names(self) -> Names:
         """Return the names of the layers; phases stand in scopes of their own."""
         return Names([layer_name(number) for number in range(len(self._task.shapes))], phases=True)
 
 
-def _with_trace(job: Job, result: CellResult, crew: Crew) -> CellResult:
+def _with_trace(job: Job, result: CellResult, worker_group: WorkerGroup) -> CellResult:
     if job.trace is None:
         return result
     from keras_matrix.runner.cell.tracing import with_trace
 
-    return with_trace(job, job.trace, result, TracedCrew(crew, spec.task_of(job.settings)))
+    return with_trace(job, job.trace, result, TracedCrew(worker_group, spec.task_of(job.settings)))
 
 
-def _leave_for_board(job: Job, crew: Crew) -> None:
+def _leave_for_board(job: Job, worker_group: WorkerGroup) -> None:
     """Leave a profile of the workers, where they are in this process; Keras has no layers of theirs to describe."""
     from keras_matrix.runner.cell.tracing.tensorboard import leave
 
-    leave(job, None, crew.run if _here(crew.places()) else None)
+    leave(job, None, worker_group.run if _here(worker_group.places()) else None)
 
 
 def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
@@ -171,33 +171,33 @@ def namespaces_for(task: spec.Task, named: str) -> tuple[str, ...]:
     return found.namespaces[: task.workers]
 
 
-def _communication(crew: Crew, times: Times, steps: int) -> Communication | None:
+def _communication(worker_group: WorkerGroup, times: Times, steps: int) -> Communication | None:
     """Return what the crew sees of its collectives, in epochs no longer than the kept ones."""
     step_time_s = times.step_time_s or WATCHED_EPOCH_S
-    return crew.communication(max(1, min(steps, int(WATCHED_EPOCH_S / step_time_s))), WATCHED_EPOCHS)
+    return worker_group.communication(max(1, min(steps, int(WATCHED_EPOCH_S / step_time_s))), WATCHED_EPOCHS)
 
 
-def _proved(plug: Plug, crew: Crew, settings: Settings) -> DeviceProof:
+def _proved(adapter: BackendAdapter, worker_group: WorkerGroup, settings: Settings) -> DeviceProof:
     """Return where the workers' arrays lie. Raises `DeviceMismatch` where that is not what was asked."""
-    places = crew.places()
+    places = worker_group.places()
     if _here(places):
-        return replace(prove(plug, settings), count=len(places))
+        return replace(prove(adapter, settings), count=len(places))
     platform = "gpu" if all(place.device.startswith("cuda") for place in places) else "cpu"
     if platform != settings.device:
         raise DeviceMismatch(f"device: {settings.device} was asked for, but workers are on {places[0].device}")
     return DeviceProof(platform, places[0].device, len(places))
 
 
-def _trained(job: Job, crew: Crew, kept: Kept) -> tuple[Times, Learning, int]:
+def _trained(job: Job, worker_group: WorkerGroup, kept: Kept) -> tuple[Times, Learning, int]:
     """Take the first step, agree on the steps per epoch, run the epochs; return what was seen and the steps."""
     settings, task = job.settings, spec.task_of(job.settings)
-    first_step_s = timed(lambda: crew.run(1))
-    steps, calibration_s = agreed(job, kept.turns, lambda count: min(_epoch_s(crew, count) for _ in range(2)))
+    first_step_s = timed(lambda: worker_group.run(1))
+    steps, calibration_s = agreed(job, kept.turns, lambda count: min(_epoch_s(worker_group, count) for _ in range(2)))
     log, stretch = EpochLog(), kept.stretch(settings, steps)
     for epoch in range(stretch.epochs):
         stretch.before(epoch)
-        log.times_s.append(_epoch_s(crew, steps))
-        log.logs.append({"loss": finite(crew.loss())})
+        log.times_s.append(_epoch_s(worker_group, steps))
+        log.logs.append({"loss": finite(worker_group.loss())})
     kept.end()
     times = Timeline(first_step_s, calibration_s, steps, log).times(settings)
     assert times.steps_per_s is not None
@@ -205,17 +205,19 @@ def _trained(job: Job, crew: Crew, kept: Kept) -> tuple[Times, Learning, int]:
     return whole, Learning(loss=[entry["loss"] for entry in log.logs]), steps
 
 
-def _epoch_s(crew: Crew, steps: int) -> float:
-    return timed(lambda: crew.run(steps))
+def _epoch_s(worker_group: WorkerGroup, steps: int) -> float:
+    return timed(lambda: worker_group.run(steps))
 
 
-def _resolved(settings: Settings, plug: Plug, run: tuple[str, int], places: Sequence[spec.Place]) -> Resolved:
+def _resolved(
+    settings: Settings, adapter: BackendAdapter, run: tuple[str, int], places: Sequence[spec.Place]
+) -> Resolved:
     task = spec.task_of(settings)
     trains, weights = spec.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
     return replace(
-        resolved_of(settings, plug, run),
+        resolved_of(settings, adapter, run),
         # PyTorch initialises CUDA to say what the GPU has, which a process that leaves the GPU to others must not.
-        tf32=may_use_tf32(plug) if _here(places) else plug.tf32(),
+        tf32=may_use_tf32(adapter) if _here(places) else adapter.tf32(),
         jit_compile=settings.backend == "jax",
         parameters=weights,
         trainable_parameters=weights if trains else 0,

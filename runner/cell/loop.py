@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from keras_matrix.runner.cell.backends import Batch, Plug
+from keras_matrix.runner.cell.backends import BackendAdapter, Batch
 from keras_matrix.runner.cell.clock import Clock, monotonic
 from keras_matrix.runner.cell.work.counter import Counting, rows_of
 
@@ -51,37 +51,39 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
     """Times each epoch with the device synchronised at both ends."""
 
     def __init__(
-        self, plug: Plug, before: BeforeEpoch, clock: Clock = monotonic, counting: Counting | None = None
+        self, adapter: BackendAdapter, before: BeforeEpoch, clock: Clock = monotonic, counting: Counting | None = None
     ) -> None:
         super().__init__()
         self.log = EpochLog()
-        self._plug = plug
+        self._adapter = adapter
         self._before = before
         self._counting = counting
         self._clock = clock
         self._begun_s = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._plug.barrier(self.model)
+        self._adapter.barrier(self.model)
         if self._counting:
             self._counting.epoch_begun()
         self._before(epoch)
         self._begun_s = self._clock()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._plug.barrier(self.model)
+        self._adapter.barrier(self.model)
         self.log.times_s.append(self._clock() - self._begun_s)
         self.log.logs.append({name: finite(value) for name, value in (logs or {}).items()})
         if self._counting:
             self._counting.epoch_ended()
 
 
-def fit_epochs(model: Any, source: Any, plug: Plug, stretch: Stretch, counting: Counting | None = None) -> EpochLog:
+def fit_epochs(
+    model: Any, source: Any, adapter: BackendAdapter, stretch: Stretch, counting: Counting | None = None
+) -> EpochLog:
     """Train the epochs of a stretch from an endless source and return what each took.
 
     `counting` reads its counters before and after each epoch, the device idle and the clock stopped.
     """
-    epoch_clock = EpochClock(plug, stretch.before, counting=counting)
+    epoch_clock = EpochClock(adapter, stretch.before, counting=counting)
     model.fit(
         source,
         steps_per_epoch=stretch.steps,

@@ -20,7 +20,7 @@ from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Memory, Resolved, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends, memory
-from keras_matrix.runner.cell.backends import Batch, CompileEvents, Plug
+from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents
 from keras_matrix.runner.cell.batches import make_batches, seed_steps
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
@@ -62,11 +62,11 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     """
     settings = job.settings
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
-    plug = backends.load(settings.backend)
-    plug.configure(settings, job.compile_cache_dir)
+    adapter = backends.load(settings.backend)
+    adapter.configure(settings, job.compile_cache_dir)
     configure_keras(settings)
-    seed_all(plug, settings.seed)
-    device = prove(plug, settings)
+    seed_all(adapter, settings.seed)
+    device = prove(adapter, settings)
     begun_s = monotonic()
     pid = os.getpid()
     built = load_workload(job)
@@ -76,19 +76,19 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     built = planted(built, job)
     options = applied(built, settings)
     job = job_as_resolved(job, options.settings)
-    plug.check(job.settings)
+    adapter.check(job.settings)
     first = make_batches(built, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
-    kept = Kept(Turns(job), Compiling(plug), Allocated(plug))
-    work = (Predicting if settings.phase == "predict" else Training)(built, plug, job, kept)
+    kept = Kept(Turns(job), Compiling(adapter), Allocated(adapter))
+    work = (Predicting if settings.phase == "predict" else Training)(built, adapter, job, kept)
     times, learning, steps = work.run(first)
-    events = plug.compile_events()
+    events = adapter.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
     allocated = kept.allocated
     held = Memory(memory.peak_resident_bytes(), allocated.peak_bytes, allocated.sizes_bytes, allocated.peak_span)
     resolved = replace(
-        _resolved(job, built, plug, (start, steps)),
+        _resolved(job, built, adapter, (start, steps)),
         compile_cache_hits=events.cache_hits,
         cuda_cache=cuda_cache,
         graph_breaks=events.graph_breaks,
@@ -102,18 +102,18 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         resolved=replace(resolved, **work_done(job, built, first[0])),
         learning=learning,
         memory=held,
-        versions=found_versions(plug),
-        work=counted(work, plug, own, first[0]),
+        versions=found_versions(adapter),
+        work=counted(work, adapter, own, first[0]),
     )
     publish_figures(job, result)
     leave_for_board(job, work)
     return with_trace_of(job, result, work)
 
 
-def counted(work: Training | Predicting, plug: Plug, own: list[str], batch: Batch) -> WorkDone:
+def counted(work: Training | Predicting, adapter: BackendAdapter, own: list[str], batch: Batch) -> WorkDone:
     """Return what the process did, with the weights as they are now and the platforms that the model is on."""
     work.finish()
-    return work.ledger.work_done(work.model, own, platforms_of(plug, work.model, plug.resident(batch)[0]))
+    return work.ledger.work_done(work.model, own, platforms_of(adapter, work.model, adapter.resident(batch)[0]))
 
 
 def check_trains(model: Any, phase: str, own: list[str]) -> None:
@@ -152,7 +152,7 @@ def configure_keras(settings: Settings) -> None:
     keras.config.set_dtype_policy(settings.precision)
 
 
-def seed_all(plug: Plug, seed: int) -> None:
+def seed_all(adapter: BackendAdapter, seed: int) -> None:
     """Seed everything a workload draws from.
 
     `keras.utils.set_random_seed` also imports TensorFlow wherever it is installed, which costs a JAX or PyTorch cell
@@ -160,13 +160,13 @@ def seed_all(plug: Plug, seed: int) -> None:
     """
     random.seed(seed)
     np.random.seed(seed)
-    plug.seed(seed)
+    adapter.seed(seed)
 
 
-def prove(plug: Plug, settings: Settings) -> DeviceProof:
+def prove(adapter: BackendAdapter, settings: Settings) -> DeviceProof:
     """Return where tensors lie. Raises `DeviceMismatch` where that is not what was asked."""
     try:
-        proof = plug.proof()
+        proof = adapter.proof()
     except (RuntimeError, AssertionError) as error:
         check_initialised(error, settings)
         raise
@@ -214,12 +214,12 @@ def planted(built: Built, job: Job) -> Built:
     return plant(built, job.fault, Circumstances(job.settings, job.repeat, monotonic))
 
 
-def _resolved(job: Job, built: Built, plug: Plug, run: tuple[str, int]) -> Resolved:
+def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
     import keras
 
     model, jit = built.model, bool(built.model.jit_compile) and not built.model.run_eagerly
     return replace(
-        _with_tf32(resolved_of(job.settings, plug, run), job.settings, plug, jit),
+        _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, jit),
         precision=keras.config.dtype_policy().name,
         jit_compile=jit,
         eager=bool(model.run_eagerly),
@@ -231,11 +231,11 @@ def _resolved(job: Job, built: Built, plug: Plug, run: tuple[str, int]) -> Resol
     )
 
 
-def _with_tf32(resolved: Resolved, settings: Settings, plug: Plug, jit: bool) -> Resolved:
+def _with_tf32(resolved: Resolved, settings: Settings, adapter: BackendAdapter, jit: bool) -> Resolved:
     """Return the record's part with what probes on a GPU say of TF32; unchanged where none of them gave an answer."""
     if settings.device != "gpu":
         return resolved
-    found = tf32_of(plug, jit)
+    found = tf32_of(adapter, jit)
     if all(value is None for value in found.values()):
         return resolved
     return replace(
@@ -247,7 +247,7 @@ def _with_tf32(resolved: Resolved, settings: Settings, plug: Plug, jit: bool) ->
     )
 
 
-def resolved_of(settings: Settings, plug: Plug, run: tuple[str, int]) -> Resolved:
+def resolved_of(settings: Settings, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
     """Return what backend and machine tell of any cell; `run` is how its process started, and its steps per epoch."""
     start, steps = run
     return Resolved(
@@ -255,8 +255,8 @@ def resolved_of(settings: Settings, plug: Plug, run: tuple[str, int]) -> Resolve
         seed_steps_per_epoch=seed_steps(settings),
         start=start,
         precision=settings.precision,
-        tf32=plug.tf32(),
-        intra_op_threads=plug.intra_op_threads(),
+        tf32=adapter.tf32(),
+        intra_op_threads=adapter.intra_op_threads(),
         cpus=len(os.sched_getaffinity(0)),
         affinity=cpu_list.text(os.sched_getaffinity(0)),
         inherited=inherited_environment.recorded(os.environ),
@@ -274,9 +274,9 @@ def with_start(times: Times, import_time_s: float, build_time_s: float, events: 
     )
 
 
-def found_versions(plug: Plug) -> dict[str, str]:
+def found_versions(adapter: BackendAdapter) -> dict[str, str]:
     """Return the versions of Python, Keras, NumPy and the backend."""
-    found = {"python": platform.python_version(), **plug.versions()}
+    found = {"python": platform.python_version(), **adapter.versions()}
     for package in ("keras", "numpy"):
         found[package] = importlib.metadata.version(package)
     return found

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from keras_matrix.models.process.garbage_collection import settle
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.interleaving import Turns
 from keras_matrix.runner.cell.loop import Stretch
 
@@ -22,20 +22,20 @@ class Compiling:
     Read before these epochs and after; between them nothing else runs: the process rests.
     """
 
-    def __init__(self, plug: Plug) -> None:
-        self._plug = plug
+    def __init__(self, adapter: BackendAdapter) -> None:
+        self._adapter = adapter
         self._before: tuple[int | None, int | None] = None, None
         self.count: int | None = None
         self.graph_breaks: int | None = None
 
     def begin(self) -> None:
         """The kept epochs begin."""
-        self._before = self._plug.compilations(), self._plug.graph_breaks()
+        self._before = self._adapter.compilations(), self._adapter.graph_breaks()
 
     def end(self) -> None:
         """The kept epochs are over."""
-        self.count = _more(self._before[0], self._plug.compilations())
-        self.graph_breaks = _more(self._before[1], self._plug.graph_breaks())
+        self.count = _more(self._before[0], self._adapter.compilations())
+        self.graph_breaks = _more(self._before[1], self._adapter.graph_breaks())
 
 
 def _more(before: int | None, after: int | None) -> int | None:
@@ -51,24 +51,24 @@ class Allocated:
     backend can begin its peak anew before them, else the process up to their end. On a CPU all are empty.
     """
 
-    plug: Plug
+    adapter: BackendAdapter
     sizes_bytes: list[int] = field(default_factory=list)
     peak_bytes: int | None = None
     peak_span: str | None = None
 
     def begin(self) -> None:
         """The measured epochs begin."""
-        if (is_reset := self.plug.reset_peak_device_memory()) is not None:
+        if (is_reset := self.adapter.reset_peak_device_memory()) is not None:
             self.peak_span = MEASURED_EPOCHS if is_reset else PROCESS
 
     def end(self) -> None:
         """The measured epochs are over."""
         self.note()
-        self.peak_bytes = self.plug.peak_device_memory_bytes()
+        self.peak_bytes = self.adapter.peak_device_memory_bytes()
 
     def note(self) -> None:
         """Read it once more; on a CPU there is nothing to read."""
-        if (held := self.plug.device_memory_bytes()) is not None:
+        if (held := self.adapter.device_memory_bytes()) is not None:
             self.sizes_bytes.append(held)
 
 

@@ -18,7 +18,7 @@ from keras_matrix.models.workload import Built
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends
-from keras_matrix.runner.cell.backends import Batch, Feed, Feeder, Plug
+from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feed, Feeder
 from keras_matrix.runner.cell.batches import make_batches, seed_steps
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
@@ -73,8 +73,8 @@ def unchanged(source: Any) -> Any:
 class Training:
     """Epochs of `fit`."""
 
-    def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
-        self._built, self._plug, self._job, self._kept = built, plug, job, kept
+    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, kept: Kept) -> None:
+        self._built, self._adapter, self._job, self._kept = built, adapter, job, kept
         self.model, self.steps_a_call = built.model, job.settings.steps_per_execution
         self.ledger = Ledger()
         self._fed: Feeder | None = None
@@ -104,7 +104,7 @@ class Training:
         """Train more epochs from the same batches, in the source that `change` makes of theirs; nothing is kept."""
         assert self._fed is not None
         feed = self._fed(stretch.steps * stretch.epochs)
-        fit_epochs(self.model, change(feed.source), self._plug, stretch)
+        fit_epochs(self.model, change(feed.source), self._adapter, stretch)
 
     def finish(self) -> None:
         """Take the weights as they are; where nothing changed, try whether a step at a high learning rate changes one.
@@ -126,7 +126,7 @@ class Training:
     def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
         """Train the epochs of a stretch, counted. Raises `WorkMismatch` where not all epochs were run."""
         counting = Counting(name, self.model, stretch.steps, stretch.epochs)
-        log, feed = fit_counted(counting, feeder, self._plug, stretch)
+        log, feed = fit_counted(counting, feeder, self._adapter, stretch)
         if len(log.times_s) != stretch.epochs:
             raise WorkMismatch(f"fit was asked for {stretch.epochs} epochs and ended {len(log.times_s)}")
         self.ledger.stretches.append(counting.stretch(feed))
@@ -136,7 +136,7 @@ class Training:
     def _feeder(self, batches: Sequence[Batch]) -> Feeder:
         """Return what `fit` draws from: resident on the device, or fed from host memory at each step."""
         if self._job.settings.feed == "device_resident":
-            return self._plug.feeder(batches)
+            return self._adapter.feeder(batches)
         lookahead = None if self._job.settings.backend == "tensorflow" else backends.LOOKAHEAD  # its thread prefetches
         return lambda needed: backends.counting(batches, lookahead)
 
@@ -144,8 +144,8 @@ class Training:
 class Predicting:
     """Epochs of calls of `predict_on_batch`."""
 
-    def __init__(self, built: Built, plug: Plug, job: Job, kept: Kept) -> None:
-        self._built, self._plug, self._job, self._kept = built, plug, job, kept
+    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, kept: Kept) -> None:
+        self._built, self._adapter, self._job, self._kept = built, adapter, job, kept
         self.model, self.steps_a_call = built.model, 1
         self.ledger = Ledger()
         self._fed: list[Batch] = []
@@ -181,15 +181,15 @@ class Predicting:
 
     def _placed(self, batches: Sequence[Batch]) -> list[Batch]:
         if self._job.settings.feed == "device_resident":
-            return [self._plug.resident(batch) for batch in batches]
+            return [self._adapter.resident(batch) for batch in batches]
         return list(batches)
 
 
-def fit_counted(counting: Counting, feeder: Feeder, plug: Plug, stretch: Stretch) -> tuple[EpochLog, Feed]:
+def fit_counted(counting: Counting, feeder: Feeder, adapter: BackendAdapter, stretch: Stretch) -> tuple[EpochLog, Feed]:
     """Train the epochs of a stretch and count what is done; return what they took, and what they were fed from."""
     feed = feeder(stretch.steps * stretch.epochs)
     counting.begin()
-    return fit_epochs(counting.model, feed.source, plug, stretch, counting), feed
+    return fit_epochs(counting.model, feed.source, adapter, stretch, counting), feed
 
 
 def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:

@@ -32,7 +32,7 @@ from keras_matrix.records.instruments.parity import (
 )
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.cell.job import WEIGHTS_NAME, Twin
-from keras_matrix.runner.checks.parity_processes import Key, Lane, Reply, Subject, Workshop, lanes
+from keras_matrix.runner.checks.parity_processes import Key, Lane, MeasurementContext, Reply, Subject, lanes
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.host.process_tree import end_leftovers
@@ -69,7 +69,7 @@ def compare_all(request: ParityRequest, done: Callable[[ParityRecord], None]) ->
         several = [Lane(request.executor)] if request.executor else lanes(lambda: ProcessExecutor(mark=mark), most=2)
         try:
             for subject in request.subjects:
-                record = compare(_workshop(request, several), subject)
+                record = compare(_context(request, several), subject)
                 save(request.results, record)
                 records.append(record)
                 done(record)
@@ -79,9 +79,9 @@ def compare_all(request: ParityRequest, done: Callable[[ParityRecord], None]) ->
     return records
 
 
-def _workshop(request: ParityRequest, several: Sequence[Lane]) -> Workshop:
+def _context(request: ParityRequest, several: Sequence[Lane]) -> MeasurementContext:
     folder = request.results / FOLDER
-    return Workshop(
+    return MeasurementContext(
         lanes=several,
         backends=request.backends,
         precisions=request.precisions,
@@ -93,13 +93,13 @@ def _workshop(request: ParityRequest, several: Sequence[Lane]) -> Workshop:
     )
 
 
-def compare(workshop: Workshop, subject: Subject) -> ParityRecord:
+def compare(context: MeasurementContext, subject: Subject) -> ParityRecord:
     """Compare one workload on the workshop's backends."""
-    workshop.work.mkdir(parents=True, exist_ok=True)
+    context.work.mkdir(parents=True, exist_ok=True)
     try:
-        return _Comparison(workshop, subject).record()
+        return _Comparison(context, subject).record()
     finally:
-        shutil.rmtree(workshop.work, ignore_errors=True)
+        shutil.rmtree(context.work, ignore_errors=True)
 
 
 def exit_code(records: Iterable[ParityRecord]) -> int:
@@ -111,7 +111,7 @@ def exit_code(records: Iterable[ParityRecord]) -> int:
 class _Comparison:
     """One workload, from the making of its weights to its record."""
 
-    workshop: Workshop
+    context: MeasurementContext
     subject: Subject
     twins: dict[Key, deviations.Twin] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -123,10 +123,10 @@ class _Comparison:
     def record(self) -> ParityRecord:
         """Run what must be run and return what it showed."""
         if self._make_weights():
-            self._train([Key(b, p) for b in self.workshop.backends for p in self.workshop.precisions])
+            self._train([Key(b, p) for b in self.context.backends for p in self.context.precisions])
         zero = self._zeros()
         pairs = [
-            pair for a, b in deviations.pairs(self.workshop.backends) if (pair := self._pair(a, b, zero)).deviations
+            pair for a, b in deviations.pairs(self.context.backends) if (pair := self._pair(a, b, zero)).deviations
         ]
         facts = {key.backend: twin.trace.facts for key, twin in self.twins.items() if twin.trace.facts is not None}
         pairs = self._corrected(pairs, facts, zero)
@@ -144,7 +144,7 @@ class _Comparison:
             batch_size=self.subject.batch_size,
             steps=self.subject.steps,
             seed=self.subject.seed,
-            started_at=self.workshop.started_at,
+            started_at=self.context.started_at,
             weights_sha256=self.sha256,
             switched_off=some.switched_off if some else [],
             zero_gradients=_paths(some, zero.gradient),
@@ -161,11 +161,11 @@ class _Comparison:
 
     def _make_weights(self) -> bool:
         """Have the first backend that offers the workload make its weights, and keep them by their content."""
-        for backend in self.workshop.backends:
-            (reply,) = self.workshop.run(self.subject, [(Key(backend, "float32"), Twin("weights"))])
+        for backend in self.context.backends:
+            (reply,) = self.context.run(self.subject, [(Key(backend, "float32"), Twin("weights"))])
             if reply.trace is not None:
                 self.sha256 = reply.trace.weights_sha256
-                folder = self.workshop.weights or self.workshop.work
+                folder = self.context.weights or self.context.work
                 folder.mkdir(parents=True, exist_ok=True)
                 kept = folder.absolute() / f"{self.sha256}.npz"
                 (reply.folder / WEIGHTS_NAME).replace(kept)
@@ -176,7 +176,7 @@ class _Comparison:
 
     def _train(self, keys: Sequence[Key]) -> None:
         """Train these twins and keep what came back."""
-        replies = self.workshop.run(self.subject, [(key, self._asked(key)) for key in keys])
+        replies = self.context.run(self.subject, [(key, self._asked(key)) for key in keys])
         for key, reply in zip(keys, replies, strict=True):
             if reply.trace is None:
                 self._note(str(key), reply)
@@ -202,7 +202,7 @@ class _Comparison:
 
     def _pair(self, a: str, b: str, zero: deviations.Zeros) -> Pair:
         pair = Pair([a, b], {})
-        for precision in self.workshop.precisions:
+        for precision in self.context.precisions:
             left, right = (self.twins.get(Key(backend, precision)) for backend in (a, b))
             if left is not None and right is not None:
                 pair.deviations[precision] = deviations.deviation(left, right, precision, zero)
@@ -240,7 +240,7 @@ class _Comparison:
         """Return how far each backend's float32 is from its own float64, where a float32 figure is beyond its limit."""
         asked = {b for pair in pairs if any(f.precision == "float32" for f in pair.findings) for b in pair.backends}
         found = {}
-        for backend in self.workshop.backends:
+        for backend in self.context.backends:
             exact, rounded = (self.twins.get(Key(backend, precision)) for precision in ("float64", "float32"))
             if backend in asked and exact is not None and rounded is not None:
                 found[backend] = deviations.deviation(rounded, exact, "float32", zero)
@@ -257,7 +257,7 @@ class _Comparison:
             if not any(backend in backends for backends in parted):
                 continue
             more = Key(backend, "float32", OWN_THREADS)
-            (reply,) = self.workshop.run(self.subject, [(more, Twin("train", self.weights))])
+            (reply,) = self.context.run(self.subject, [(more, Twin("train", self.weights))])
             if reply.trace is None:
                 continue
             apart = deviations.worst_loss(self.twins[Key(backend, "float32")].trace.losses, reply.trace.losses)
@@ -275,7 +275,7 @@ class _Comparison:
                 continue
             keys = [Key(backend, "float32", nudge=seed) for seed in NUDGES]
             asked = [(key, Twin("train", self.weights, key.nudge)) for key in keys]
-            replies = [reply for reply in self.workshop.run(self.subject, asked) if reply.trace is not None]
+            replies = [reply for reply in self.context.run(self.subject, asked) if reply.trace is not None]
             if seen := [self._from_itself(backend, reply, zero) for reply in replies]:
                 found[backend] = explanations.largest(seen)
         return found
@@ -290,7 +290,7 @@ class _Comparison:
         precision = next(finding.precision for finding in pair.findings if finding.explanation is None)
         keys = [self._best(backend, precision) for backend in pair.backends]
         keys = [key if key in self.twins else replace(key, corrected=False) for key in keys]
-        left, right = self.workshop.run(self.subject, [(key, self._asked(key, "forward")) for key in keys])
+        left, right = self.context.run(self.subject, [(key, self._asked(key, "forward")) for key in keys])
         if left.trace is not None and right.trace is not None:
             layer = deviations.parting_layer(left.trace.sketches, right.trace.sketches, precision)
             if layer is not None:

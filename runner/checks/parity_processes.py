@@ -101,7 +101,7 @@ def lanes(executor: Callable[[], Executor], most: int) -> list[Lane]:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class MeasurementContext:
     """What every comparison shares. `work` is scratch; `weights` is where initial weights stay, None for nowhere."""
 
     lanes: Sequence[Lane]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from keras_matrix.analysis.surroundings.disturbance import Watched
-from keras_matrix.records.instruments.usage import Course, Usage
+from keras_matrix.records.instruments.usage import Usage, UsageSeries
 from keras_matrix.records.schema import Container, Machine, Surroundings
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
@@ -48,7 +48,7 @@ class Outcome:
     container: Container | None = None
     task: TaskSeen | None = None
     usage: Usage | None = None
-    course: Course | None = None
+    course: UsageSeries | None = None
     gpu_lost: str | None = None
     machine: Machine | None = None
 

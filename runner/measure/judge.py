@@ -22,7 +22,7 @@ from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, S
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.lost_gpu import busy_gpu, lost_gpu
-from keras_matrix.runner.measure.work_judge import caveats, mismatch, misplaced, option_caveats
+from keras_matrix.runner.measure.work_judge import mismatch, misplaced, option_caveats, work_caveats
 
 SECOND_EPOCH_LIMIT = 1.2
 SHORT_EPOCH_S = 0.4
@@ -153,7 +153,7 @@ def _measured(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
     if other_work := mismatch(result, job.settings):
         return Verdict(Status.WORK_MISMATCH, other_work)
     unstable = _second_epoch(result)
-    warnings = tuple(filter(None, (unstable, *_doubts(job, outcome, result))))
+    warnings = tuple(filter(None, (unstable, *_caveats(job, outcome, result))))
     if unstable:
         return Verdict(Status.UNSTABLE, unstable, warnings)
     return Verdict(Status.OK, None, warnings)
@@ -190,16 +190,16 @@ def _second_epoch(result: CellResult) -> str | None:
     )
 
 
-def _doubts(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
-    found = [*doubts_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
-    found += [*caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
+def _caveats(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
+    found = [*caveats_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
+    found += [*work_caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
         found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")
     return found
 
 
-def doubts_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]:
+def caveats_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]:
     """Return what the machine did meanwhile that makes figures doubtful."""
     found = []
     around = outcome.surroundings

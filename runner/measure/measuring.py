@@ -24,7 +24,7 @@ from keras_matrix.runner.executors.contract import Contract
 from keras_matrix.runner.host import machine
 from keras_matrix.runner.host.surroundings import pinning
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.scheduler import Arm, Observer, Workshop, measure, utc_now
+from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, Observer, measure, utc_now
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.plan import Step
@@ -115,7 +115,7 @@ def measure_session(request: RunRequest, asked: SessionRequest, goal: Goal, disp
         adaptive = Adaptive(session, asked.cells, goal)
         expected_s = estimates(request.results, asked.cells).within_limit_s
         with display.progress(session.steps, session.pending, expected_s) as observer:
-            workshop = Workshop(
+            context = MeasurementContext(
                 arms={name: _arm(request, session.runs[name], arm, preflight) for name, arm in asked.arms.items()},
                 observer=observer,
                 machine=here,
@@ -123,7 +123,7 @@ def measure_session(request: RunRequest, asked: SessionRequest, goal: Goal, disp
                 dataset_dir=_dataset_dir(request),
                 log_dir=log_dir,
             )
-            measure(workshop, session.pending, adaptive.more)
+            measure(context, session.pending, adaptive.more)
         session.finish(adaptive.why(), utc_now())
         return session
 

@@ -77,7 +77,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class MeasurementContext:
     """What measuring needs: the arms by name, who watches, what this machine is and has free.
 
     `log_dir` is where TensorBoard shall find what it shows, None for nowhere.
@@ -92,22 +92,22 @@ class Workshop:
     now: Callable[[], datetime] = utc_now
 
 
-def measure(workshop: Workshop, steps: Iterable[Step], more: Callable[[], list[Step]] = list) -> None:
+def measure(context: MeasurementContext, steps: Iterable[Step], more: Callable[[], list[Step]] = list) -> None:
     """Measure `steps` in their order and publish a record of every attempt; then what `more` asks for, until nothing.
 
     Each answer of `more` is one block. Raises `Interrupted` as it comes, with nothing left running, and `StoreFailure`
     when a record cannot be kept.
     """
-    campaign = _Campaign(workshop)
+    campaign = _Campaign(context)
     try:
         for _, steps_of_block in itertools.groupby(steps, key=lambda step: step.repeat):
             campaign.block(list(steps_of_block))
         while further := more():
             campaign.block(further)
-        for arm in workshop.arms.values():
+        for arm in context.arms.values():
             shutil.rmtree(arm.run.folder / CUDA_CACHE, ignore_errors=True)  # gigabytes, on a GPU newer than the build
     finally:
-        for arm in workshop.arms.values():
+        for arm in context.arms.values():
             arm.executor.close()
 
 
@@ -137,10 +137,10 @@ _Ended = tuple[_Trial, Outcome]
 class _Campaign:
     """One start of the runner over its steps."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, context: MeasurementContext) -> None:
+        self._context = context
         self._next_attempt: Counter[tuple[str, str, int]] = Counter()
-        for name, arm in workshop.arms.items():
+        for name, arm in context.arms.items():
             self._next_attempt.update({(name, r.cell_id, r.repeat): r.attempt + 1 for r in arm.run.load()[0]})
         self._tried: Counter[tuple[str, str, int]] = Counter()
         self._disturbed: set[tuple[str, str, int]] = set()
@@ -150,10 +150,10 @@ class _Campaign:
 
     def block(self, steps: Sequence[Step]) -> None:
         """Measure one block, comparison after comparison."""
-        for name, arm in self._workshop.arms.items():
+        for name, arm in self._context.arms.items():
             # An external command brings its own program: no server is to be started for it, no backend to be missed.
             arm.executor.begin_block([s.cell.settings for s in steps if s.arm == name and s.cell.task is None])
-        for arm in self._workshop.arms.values():
+        for arm in self._context.arms.values():
             arm.executor.await_block()
         for _, group in itertools.groupby(steps, key=lambda step: calibration_group(step.cell.settings)):
             comparison = list(group)
@@ -205,7 +205,7 @@ class _Campaign:
         """Run the kept epochs of warm processes in turn, then let each end."""
         if not trials:
             return []
-        self._workshop.observer.taking_turns([trial.step for trial in trials])
+        self._context.observer.taking_turns([trial.step for trial in trials])
         settings = trials[0].job.settings
         for epoch in range(settings.epochs - settings.discard):
             # Back and forth, so that a steady drift of the machine favours none.
@@ -246,7 +246,7 @@ class _Campaign:
         return free_bytes is None or free_bytes > ROOM_FACTOR * largest
 
     def _contract(self, trial: _Trial) -> Contract:
-        return self._workshop.arms[trial.step.arm].contract
+        return self._context.arms[trial.step.arm].contract
 
     def _needs_calibration(self, step: Step) -> bool:
         settings = step.cell.settings
@@ -256,7 +256,7 @@ class _Campaign:
     def _calibration(self, step: Step) -> dict[str, Any] | None:
         """Return what was found for this comparison, in whichever arm it was kept."""
         group = calibration_group(step.cell.settings)
-        for arm in self._workshop.arms.values():
+        for arm in self._context.arms.values():
             if found := arm.run.calibration(group):
                 return found
         return None
@@ -276,7 +276,7 @@ class _Campaign:
                 continue
             trial = self._start(step, None)
             if not isinstance(trial.running, Never):
-                self._workshop.observer.calibrating(step.cell)
+                self._context.observer.calibrating(step.cell)
             step_time_s = trial.running.calibrated()
             if step_time_s is None:
                 if self._end(trial):
@@ -290,7 +290,7 @@ class _Campaign:
         if times_s:
             kept = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
             for arm in {step.arm for step in steps}:
-                self._workshop.arms[arm].run.keep_calibration(calibration_group(steps[0].cell.settings), kept)
+                self._context.arms[arm].run.keep_calibration(calibration_group(steps[0].cell.settings), kept)
         for waiting in found.values():
             if waiting is not None:
                 waiting.running.resume(self._steps_per_epoch(waiting.step))
@@ -300,13 +300,13 @@ class _Campaign:
         settings = step.cell.settings
         if step.cell.task is not None:
             return None
-        return self._workshop.arms[step.arm].executor.missing(settings.backend, settings.device)
+        return self._context.arms[step.arm].executor.missing(settings.backend, settings.device)
 
     def _begin(self, step: Step) -> _Trial | None:
         """Start a repeat with its steps; None, with its record, where its backend is missing."""
-        self._workshop.observer.begun(step)
+        self._context.observer.begun(step)
         if missing := self._missing(step):
-            self._publish(step, self._job(step, 1), Outcome(infrastructure=missing), self._workshop.now())
+            self._publish(step, self._job(step, 1), Outcome(infrastructure=missing), self._context.now())
             self._tried[step.key] = INFRA_ATTEMPTS
             return None
         return self._start(step, self._steps_per_epoch(step))
@@ -331,8 +331,8 @@ class _Campaign:
 
     def _start(self, step: Step, count: int | None) -> _Trial:
         job = self._job(step, count)
-        started_at = self._workshop.now()
-        executor = self._workshop.arms[step.arm].executor
+        started_at = self._context.now()
+        executor = self._context.arms[step.arm].executor
         trial = _Trial(step, job, executor.start(job, step.cell.timeout_s), started_at)
         self._started.append(trial)
         return trial
@@ -346,30 +346,30 @@ class _Campaign:
         shutil.rmtree(trial.job.folder, ignore_errors=True)
 
     def _publish(self, step: Step, job: Job, outcome: Outcome, started_at: datetime) -> Record:
-        arm = self._workshop.arms[step.arm]
+        arm = self._context.arms[step.arm]
         run = arm.run
         if problem := arm.contract.problem(outcome):
             outcome = Outcome(infrastructure=problem, wall_time_s=outcome.wall_time_s)
-        record = record_of(run.run_id, self._workshop.machine, job, (outcome, started_at))
+        record = record_of(run.run_id, self._context.machine, job, (outcome, started_at))
         if job.trace is not None:
             from keras_matrix.runner.measure.traces import with_trace_kept  # a run without traces does without
 
             record = with_trace_kept(run, job, record)
-        if self._workshop.log_dir is not None and record.status is not Status.INFRA:
+        if self._context.log_dir is not None and record.status is not Status.INFRA:
             from keras_matrix.runner.measure.tensorboard.writer import Attempt, written
 
-            record = written(Attempt(record, outcome.course, job), self._workshop.log_dir)
+            record = written(Attempt(record, outcome.course, job), self._context.log_dir)
         shutil.rmtree(job.folder, ignore_errors=True)
         self._next_attempt[step.key] += 1
         self._tried[step.key] += 1
         if outcome.course is not None:
-            run.keep_course(record, outcome.course)
+            run.store_usage_series(record, outcome.course)
         run.publish(record)
-        self._workshop.observer.ended(step, record)
+        self._context.observer.ended(step, record)
         return record
 
     def _job(self, step: Step, count: int | None) -> Job:
-        settings, arm = step.cell.settings, self._workshop.arms[step.arm]
+        settings, arm = step.cell.settings, self._context.arms[step.arm]
         attempt = self._next_attempt[step.key]
         name = f"{step.cell.cell_id}.{step.repeat}.{attempt}"
         folder = arm.run.scratch(name)
@@ -381,8 +381,8 @@ class _Campaign:
             settings=settings,
             steps=count,
             folder=str(folder.absolute()),
-            import_roots=self._workshop.import_roots,
-            dataset_dir=self._workshop.dataset_dir,
+            import_roots=self._context.import_roots,
+            dataset_dir=self._context.dataset_dir,
             compile_cache_dir=compile_cache(arm.run, settings),
             fault=arm.fault,
             autotune_dir=autotuned(arm.run, step.cell),
@@ -391,5 +391,5 @@ class _Campaign:
             task=step.cell.task,
             outputs_dir=made(arm.run.folder / "outputs" / name) if step.cell.task else None,
             trace=step.cell.trace if step.repeat == TRACED_REPEAT else None,
-            board=self._workshop.log_dir is not None and step.cell.task is None,
+            board=self._context.log_dir is not None and step.cell.task is None,
         )

@@ -44,7 +44,7 @@ def mismatch(result: CellResult, settings: Settings) -> str | None:
     return _first(_trained(stretch, settings, work) for stretch in work.stretches) or _unchanged(work)
 
 
-def caveats(result: CellResult, settings: Settings) -> list[str]:
+def work_caveats(result: CellResult, settings: Settings) -> list[str]:
     """Return what could not be counted, or was counted and should be known."""
     if result.work is None:
         return []

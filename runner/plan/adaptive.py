@@ -167,8 +167,8 @@ def series(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tup
     if len(arms) == 2:
         pairs = [((arms[1], cell.cell_id), (arms[0], cell.cell_id)) for cell in group]
     else:
-        quickest = min(mine, key=lambda key: statistics.fmean(map(math.log, mine[key].values())), default=None)
-        pairs = [(key, quickest) for key in mine if key != quickest and quickest is not None]
+        lowest = min(mine, key=lambda key: statistics.fmean(map(math.log, mine[key].values())), default=None)
+        pairs = [(key, lowest) for key in mine if key != lowest and lowest is not None]
     if not pairs:
         return [tuple(math.log(value) for value in values.values()) for values in mine.values()]
     found = [tuple(paired_logs(mine.get(one, {}), mine.get(other, {})).values()) for one, other in pairs]

@@ -19,4 +19,4 @@ class TaskSeen:
     never: str | None = None
     no_device: str | None = None
     stopped: str | None = None
-    doubts: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from keras_matrix.records.schema import Status
 from keras_matrix.records.task import TaskRun, primary_missing
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.measure.judge import Verdict, doubts_around, ended_by_force, not_run
+from keras_matrix.runner.measure.judge import Verdict, caveats_around, ended_by_force, not_run
 from keras_matrix.runner.measure.lost_gpu import reported_lost
 from keras_matrix.runner.tasks.observation import TaskSeen
 
@@ -45,7 +45,7 @@ def _ended_badly(outcome: Outcome, seen: TaskSeen) -> Verdict | None:
 
 def _measured(outcome: Outcome, seen: TaskSeen) -> Verdict:
     primary = seen.run.primary_metric
-    warnings = (*_warnings(seen.run), *seen.doubts, *doubts_around(outcome, [outcome.wall_time_s or 0.0]))
+    warnings = (*_warnings(seen.run), *seen.caveats, *caveats_around(outcome, [outcome.wall_time_s or 0.0]))
     if primary is not None and primary.value is not None:
         return Verdict(Status.OK, None, warnings)
     problem = primary.problem if primary and primary.problem else "no_match: the command reported no such metric"

@@ -183,7 +183,7 @@ class TaskWatch(ProcessWatch):
     # Once it has ended.
 
     def _seen(self, task: Task, outlived: int) -> TaskSeen:
-        metrics, doubt = metrics_of(task, Written(self._job.log_path, self._job.reported_path))
+        metrics, caveat = metrics_of(task, Written(self._job.log_path, self._job.reported_path))
         cut = (
             f"reports: more than {REPORT_LIMIT_BYTES >> 20} MiB came over the pipe, the rest was left out; report less"
         )
@@ -196,8 +196,8 @@ class TaskWatch(ProcessWatch):
             outlived=outlived,
             files=_left_in(self._job.outputs_dir),
         )
-        doubts = [doubt, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]
-        return TaskSeen(run, stopped=self._stopped, doubts=tuple(filter(None, doubts)))
+        caveats = [caveat, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]
+        return TaskSeen(run, stopped=self._stopped, caveats=tuple(filter(None, caveats)))
 
 
 def uptime(seconds: float) -> Metric:

@@ -18,19 +18,19 @@ TASK = Task(mode="fc_data", workers=2, level=4, weight_size=256, batch_size=32)
 
 if __name__ == "__main__":
     found = network.parse(os.environ.get(network.VARIABLE, ""))
-    crew = Ranks(Order(TASK, seed=0, namespaces=found.namespaces if found else ()))
+    worker_group = Ranks(Order(TASK, seed=0, namespaces=found.namespaces if found else ()))
     try:
-        crew.run(1)
+        worker_group.run(1)
         begun_s = perf_counter()
-        crew.run(STEPS)
+        worker_group.run(STEPS)
         took_s = (perf_counter() - begun_s) / STEPS
-        sent = crew.traffic().sent_bytes(2) // 2
-        seen = crew.communication(STEPS, 3)
+        sent = worker_group.traffic().sent_bytes(2) // 2
+        seen = worker_group.communication(STEPS, 3)
         inside_s = [
             step_s - compute_s for step_s, compute_s in zip(seen.step_times_s, seen.compute_times_s, strict=True)
         ]
-        networks = [place.network for place in crew.places()]
+        networks = [place.network for place in worker_group.places()]
         print(json.dumps({"sent_bytes": sent, "step_s": took_s, "inside_s": min(inside_s), "networks": networks}))
     finally:
-        crew.close()
+        worker_group.close()
     sys.stdout.flush()

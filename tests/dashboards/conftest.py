@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import Beside, ShownTrace
+from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord
-from keras_matrix.records.instruments.usage import Course, MemoryUse, Usage
+from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
 from keras_matrix.records.schema import (
     DeviceProof,
     Evidence,
@@ -142,7 +142,7 @@ def usage_of(base: int) -> Usage:
     return Usage(5.0, 0.1, "processes", "courses/a.json", memory, memory, [base << 18])
 
 
-def courses_of(records: list[Record]) -> dict[tuple[str, int, int], Course]:
+def courses_of(records: list[Record]) -> dict[tuple[str, int, int], UsageSeries]:
     """A course for each record of it: up to its peak within a second, then level, with a kept epoch at its end."""
     found = {}
     for record in records:
@@ -150,7 +150,7 @@ def courses_of(records: list[Record]) -> dict[tuple[str, int, int], Course]:
         if memory is not None and memory.peak_bytes is not None:
             peak = memory.peak_bytes
             values: list[int | None] = [min(peak, round(peak * tick / 10)) for tick in range(50)]
-            found[record.key] = Course([tick / 10 for tick in range(50)], values, epochs_s=[[3.0, 4.9]])
+            found[record.key] = UsageSeries([tick / 10 for tick in range(50)], values, epochs_s=[[3.0, 4.9]])
     return found
 
 
@@ -256,7 +256,7 @@ def _ended(record: Record) -> Record:
 LONG, PLAIN = "_MklNativeConv2DBackpropFilterWithBias", Part(HOSTILE, 4, 0.001, 0.2)
 
 
-def made_up_beside(rows: list[Row]) -> Beside:
+def synthetic_context(rows: list[Row]) -> RunContext:
     """Return twins of three workloads, one explained, and shares of a peak for the cells that were measured."""
     versions = {backend: dict(VERSIONS_OF[backend]) for backend in BACKENDS}
     pairs = [Pair([*two], {"float64": Deviation(loss=4e-12, gradient=3e-9)}) for two in combinations(BACKENDS, 2)]
@@ -273,9 +273,9 @@ def made_up_beside(rows: list[Row]) -> Beside:
         else share
         for share in roofline(cells, {}, None).shares
     }
-    courses = courses_of([record for _, cell in cells for record in cell.records])
+    usage_series = courses_of([record for _, cell in cells for record in cell.records])
     traced = ShownTrace("traces/a/trace.json.gz", replace(TABLE, by_operation=[Part(LONG, 8, 0.004, 0.8), PLAIN]))
-    return Beside(tuple(twins), shares, courses=courses, traces={cells[0][1].cell_id: traced})
+    return RunContext(tuple(twins), shares, usage_series=usage_series, traces={cells[0][1].cell_id: traced})
 
 
 @dataclass(frozen=True)
@@ -285,15 +285,15 @@ class MadeUp:
     records: list[Record]
     rows: list[Row]
     html: str
-    beside: Beside
+    run_context: RunContext
 
 
 @pytest.fixture(scope="session")
 def made_up() -> MadeUp:
     records = made_up_records()
     rows = table(records)
-    beside = made_up_beside(rows)
-    return MadeUp(records, rows, report.render(records, rows, ABOUT, 2, beside), beside)
+    run_context = synthetic_context(rows)
+    return MadeUp(records, rows, report.render(records, rows, ABOUT, 2, run_context), run_context)
 
 
 @pytest.fixture(scope="session")
@@ -321,4 +321,4 @@ if __name__ == "__main__":
 
     everything = made_up_records()
     found = table(everything)
-    report.write(Path(sys.argv[1]), report.render(everything, found, ABOUT, 2, made_up_beside(found)))
+    report.write(Path(sys.argv[1]), report.render(everything, found, ABOUT, 2, synthetic_context(found)))

@@ -55,9 +55,9 @@ def test_every_row_that_was_measured_has_a_verdict(league: str) -> None:
 
 def test_a_different_default_precision_is_a_caveat_of_float32_rows_alone() -> None:
     measured = [row for row in table(gpu_records()) if row.ratios]
-    assert {row.doubts for row in measured if "mixed_bfloat16" not in row.title} == {(CAVEAT,)}
-    assert [row.doubts for row in measured if "mixed_bfloat16" in row.title] == [()]
-    assert {row.doubts for row in table(gpu_records("matched"))} == {()}
+    assert {row.caveats for row in measured if "mixed_bfloat16" not in row.title} == {(CAVEAT,)}
+    assert [row.caveats for row in measured if "mixed_bfloat16" in row.title] == [()]
+    assert {row.caveats for row in table(gpu_records("matched"))} == {()}
 
 
 def test_two_workers_on_one_gpu_are_unsupported_with_the_reason() -> None:
@@ -69,7 +69,7 @@ def test_two_workers_on_one_gpu_are_unsupported_with_the_reason() -> None:
 
 def test_model_flops_are_set_against_the_peak_of_the_precision_in_use(stored: tuple[Run, Findings]) -> None:
     _, found = stored
-    shares = {(one.title, one.backend): one for one in found.beside.shares.values() if one.mfu is not None}
+    shares = {(one.title, one.backend): one for one in found.run_context.shares.values() if one.mfu is not None}
     precisions = {
         backend: shares["fc mode=fc_data workers=1 level=2 weight_size=512 device=gpu", backend].place
         for backend in BACKENDS
@@ -108,13 +108,13 @@ def test_no_row_of_the_report_is_not_comparable(stored: tuple[Run, Findings]) ->
 
 
 def line_of(found: Findings, title: str, name: str) -> results.Line:
-    (block,) = [one for one in results.table(found.rows, found.beside) if one.title == title]
+    (block,) = [one for one in results.table(found.rows, found.run_context) if one.title == title]
     return next(line for line in block.lines if line.name == name)
 
 
 def test_the_table_of_figures_has_the_allocators_peak_and_the_mean_power(stored: tuple[Run, Findings]) -> None:
     _, found = stored
-    blocks = {block.title: block for block in results.table(found.rows, found.beside)}
+    blocks = {block.title: block for block in results.table(found.rows, found.run_context)}
     lines = {line.name: line for line in blocks["lstm device=gpu"].lines}
     assert [value.text for value in lines["peak device memory"].values] == ["5.00", "4.00", "3.00"]
     powers = [float(value.text) for value in lines["device power"].values]
@@ -172,7 +172,7 @@ def test_the_report_explains_the_figures_of_gpus(page: str, term: str) -> None:
 def test_what_was_found_marks_the_rows_with_a_tf32_caveat(stored: tuple[Run, Findings], page: str) -> None:
     _, found = stored
     marked = [one.title for one in results.findings(found.rows)[0] if one.caveat]
-    assert marked == [row.title for row in found.rows if row.doubts]
+    assert marked == [row.title for row in found.rows if row.caveats]
     assert page.count(f'title="{CAVEAT}">TF32</a>') == len(marked) == 6
 
 

@@ -9,7 +9,7 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.schema import Evidence, Record, Status
 from keras_matrix.records.settings import BACKENDS
-from tests.dashboards.conftest import ABOUT, REPEATS, WORKS, failed, made_up_beside, measured
+from tests.dashboards.conftest import ABOUT, REPEATS, WORKS, failed, measured, synthetic_context
 
 CELLS = 1002
 FAILING = 50  # one cell in so many
@@ -36,4 +36,4 @@ def page() -> str:
     """Return the report."""
     found = records()
     rows = table(found)
-    return report.render(found, rows, ABOUT, 0, made_up_beside(rows))
+    return report.render(found, rows, ABOUT, 0, synthetic_context(rows))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import cpu_list
 from keras_matrix.records.injected_faults import parse, scattered_share
-from keras_matrix.records.instruments.usage import Course, MemoryUse, Usage
+from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Learning, Memory, Resolved, Times
 from keras_matrix.records.settings import Settings
@@ -34,7 +34,7 @@ LAYERS = {
 _MEMORY = MemoryUse(400 << 20, 1 << 20, 500 << 20, 10, 500 << 20)
 PRETENDED = Outcome(
     usage=Usage(1.0, 0.1, "processes", host_anonymous=_MEMORY, host_resident=_MEMORY),
-    course=Course(
+    course=UsageSeries(
         times_s=[0.0, 0.1, 0.2],
         host_anonymous_bytes=[100 << 20, 500 << 20, 400 << 20],
         host_resident_bytes=[100 << 20, 500 << 20, 400 << 20],

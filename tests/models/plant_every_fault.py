@@ -23,8 +23,8 @@ BATCH = 8
 STEPS = 6
 EPOCHS = 2
 SETTINGS = make_settings(backend=BACKEND, batch_size=BATCH)
-plug = backends.load(BACKEND)
-plug.configure(SETTINGS, None)
+adapter = backends.load(BACKEND)
+adapter.configure(SETTINGS, None)
 
 
 def built() -> Built:
@@ -41,11 +41,11 @@ def planted(fault: str, repeat: int = 0, **changes: Any) -> Built:
 
 def trained(one: Built) -> int:
     """Train epochs as a cell does and return how many programs were compiled in the second."""
-    source = plug.endless([plug.resident(one.samples(BATCH, 0))])
+    source = adapter.endless([adapter.resident(one.samples(BATCH, 0))])
     one.model.fit(source, steps_per_epoch=STEPS, epochs=EPOCHS, verbose=0)
-    before = plug.compilations()
+    before = adapter.compilations()
     one.model.fit(source, steps_per_epoch=STEPS, epochs=1, verbose=0)
-    after = plug.compilations()
+    after = adapter.compilations()
     return (after or 0) - (before or 0)
 
 

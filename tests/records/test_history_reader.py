@@ -27,7 +27,7 @@ def test_every_attempt_is_read_with_what_a_history_needs(tmp_path: Path) -> None
     assert (attempt.repeat, attempt.status, attempt.value) == (1, Status.OK, 0.02)
     assert (attempt.host_id, attempt.device) == ("0" * 16, ("cpu", "cpu:0"))
     assert {"keras": "3.15.0", "parameters": "1000"}.items() <= dict(attempt.facts).items()
-    assert (past.problems, past.doubts) == ((), ())
+    assert (past.problems, past.caveats) == ((), ())
 
 
 @pytest.mark.parametrize(("asked", "told"), [("auto", None), (50, "50")])
@@ -126,7 +126,7 @@ def test_a_run_with_a_planted_fault_and_the_second_arm_of_a_session_stand_for_no
     store_session(tmp_path, run_name(3), processes(0.01), arm="", arms={"": {"fault": None}})
     past = read([tmp_path])
     assert [run.run_id for run in past.runs] == [run_name(1), run_name(3)]
-    assert [doubt.partition(": ")[2] for doubt in past.doubts] == [
+    assert [caveat.partition(": ")[2] for caveat in past.caveats] == [
         "the fault 'slow:5' was planted in it",
         "its session is told by the arm 'base', this is 'new'",
     ]
@@ -146,20 +146,20 @@ def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
         nights(tmp_path / name, [0.01])
     past = read([tmp_path / "one", tmp_path / "two"])
     assert len(past.runs) == 1
-    assert [f"was read from {tmp_path / 'one'} already" in doubt for doubt in past.doubts] == [True]
+    assert [f"was read from {tmp_path / 'one'} already" in caveat for caveat in past.caveats] == [True]
 
 
 def test_a_run_begun_last_that_sorts_first_betrays_a_clock_that_went_back(tmp_path: Path) -> None:
     nights(tmp_path, [0.01], first=5)
     nights(tmp_path, [0.01], first=2)
-    assert [doubt for doubt in read([tmp_path]).doubts if "the clock went back between them" in doubt] != []
+    assert [caveat for caveat in read([tmp_path]).caveats if "the clock went back between them" in caveat] != []
 
 
 def test_two_arms_of_the_same_second_betray_no_clock(tmp_path: Path) -> None:
     second, first = "20260101T020000Z-ffffff", "20260101T020000Z-000000"
     for name in (second, first):
         store_session(tmp_path, name, processes(0.01))
-    assert read([tmp_path]).doubts == ()
+    assert read([tmp_path]).caveats == ()
 
 
 def test_a_process_that_began_before_its_run_betrays_a_clock_that_went_back(tmp_path: Path) -> None:
@@ -167,14 +167,14 @@ def test_a_process_that_began_before_its_run_betrays_a_clock_that_went_back(tmp_
     path = sorted((folder / "records").glob("*.json"))[2]
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "started_at": "2026-01-04T01:59:59+00:00"}))
-    assert ["before its run" in doubt for doubt in read([tmp_path]).doubts] == [True]
+    assert ["before its run" in caveat for caveat in read([tmp_path]).caveats] == [True]
 
 
 def test_a_run_that_began_before_an_earlier_one_ended_is_told(tmp_path: Path) -> None:
     nights(tmp_path, [0.01, 0.01])
     path = record_files(tmp_path)[2]
     path.write_text(json.dumps({**json.loads(path.read_text()), "started_at": "2026-01-05T00:00:00+00:00"}))
-    assert [doubt.startswith(f"run {run_name(1)} began before") for doubt in read([tmp_path]).doubts] == [True]
+    assert [caveat.startswith(f"run {run_name(1)} began before") for caveat in read([tmp_path]).caveats] == [True]
 
 
 def test_an_attempt_that_failed_has_no_time_and_no_device(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from keras_matrix.records import store as store_module
 from keras_matrix.records.codec import dumps, to_json
-from keras_matrix.records.instruments.usage import Course, MemoryUse
+from keras_matrix.records.instruments.usage import MemoryUse, UsageSeries
 from keras_matrix.records.schema import SCHEMA_VERSION, Record
 from keras_matrix.records.store import Results, Run, StoreFailure, StoreInUse
 from keras_matrix.records.task import TaskRun
@@ -62,20 +62,20 @@ def test_a_course_lies_beside_its_record_and_one_that_a_killed_runner_left_is_re
     run: Run, record: Record
 ) -> None:
     assert run.course(record) is None
-    for course in (Course([0.0], [7]), Course([0.0, 0.1], [7, None])):
-        run.keep_course(record, course)
+    for course in (UsageSeries([0.0], [7]), UsageSeries([0.0, 0.1], [7, None])):
+        run.store_usage_series(record, course)
     assert (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).is_file()
     assert run.course(record) == course
     assert run.load() == ([], [])
 
 
 def test_what_a_killed_runner_left_of_a_course_is_cleared_and_the_courses_stay(run: Run, record: Record) -> None:
-    run.keep_course(record, Course([0.0], [7]))
+    run.store_usage_series(record, UsageSeries([0.0], [7]))
     aside = run.folder / "courses" / ".0.0.json.1.tmp"
     aside.write_text("{")
     run.clear_leftovers()
     assert not aside.exists()
-    assert run.course(record) == Course([0.0], [7])
+    assert run.course(record) == UsageSeries([0.0], [7])
 
 
 SHORT = '{"times_s": [0.0], "host_anonymous_bytes": [5, 6]}'
@@ -84,7 +84,7 @@ HALF = '{"times_s": [0.0], "host_anonymous_bytes": [5], "epochs_s": [[1.0]]}'
 
 @pytest.mark.parametrize("text", ["", "{", '{"times_s": [NaN]}', '{"stranger": 1}', SHORT, HALF])
 def test_a_course_that_is_none_is_a_picture_less_and_no_error(run: Run, record: Record, text: str) -> None:
-    run.keep_course(record, Course())
+    run.store_usage_series(record, UsageSeries())
     (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).write_text(text)
     assert run.course(record) is None
 

@@ -14,16 +14,16 @@ import numpy as np
 ALLOCATED_BYTES, PEAK_BYTES = 200 << 20, 640 << 20
 
 
-def claiming(plug: Any) -> Any:
+def claiming(adapter: Any) -> Any:
     """Return the plug of a backend on a CPU, which says that tensors are on a GPU."""
     from keras_matrix.records.schema import DeviceProof
 
-    plug.proof = lambda: DeviceProof("gpu", "cuda:0", 1, "NVIDIA H100 80GB HBM3")
-    plug.platforms = lambda tensors: {"gpu"}
-    plug.peak_device_memory_bytes = lambda: PEAK_BYTES
-    plug.device_memory_bytes = lambda: ALLOCATED_BYTES
-    plug.reset_peak_device_memory = lambda: True
-    return plug
+    adapter.proof = lambda: DeviceProof("gpu", "cuda:0", 1, "NVIDIA H100 80GB HBM3")
+    adapter.platforms = lambda tensors: {"gpu"}
+    adapter.peak_device_memory_bytes = lambda: PEAK_BYTES
+    adapter.device_memory_bytes = lambda: ALLOCATED_BYTES
+    adapter.reset_peak_device_memory = lambda: True
+    return adapter
 
 
 def _data() -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import scope
-from keras_matrix.models.fc.worker_group import Crew, Kept, Order, require_devices
+from keras_matrix.models.fc.worker_group import Kept, Order, WorkerGroup, require_devices
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.fc.spec import LEARNING_RATE, Kind, Place, Task
 from keras_matrix.records.fc.traffic import Traffic
@@ -45,7 +45,7 @@ def reserve(workers: int, device: str) -> None:
     require_devices("jax", device, len(found), workers)
 
 
-def make(order: Order) -> Crew:
+def make(order: Order) -> WorkerGroup:
     """Return the crew."""
     if order.task.kind is Kind.PIPELINE:
         from keras_matrix.models.fc.native.jax_stages import JaxStages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowCrew
+from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup
 from keras_matrix.models.fc.worker_group import Order, require_devices
 
 
@@ -18,10 +18,10 @@ def reserve(workers: int, device: str) -> None:
     tf.config.set_logical_device_configuration(physical[0], single)
 
 
-def make(order: Order) -> TensorFlowCrew:
+def make(order: Order) -> TensorFlowWorkerGroup:
     """Return the crew."""
     if order.task.partition == "mirrored_strategy" and order.task.workers > 1:
-        from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredCrew
+        from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredWorkerGroup
 
-        return MirroredCrew(order)
-    return TensorFlowCrew(order)
+        return MirroredWorkerGroup(order)
+    return TensorFlowWorkerGroup(order)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
-from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowCrew, taped_gradient
+from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup, taped_gradient
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.worker_group import Order
 from keras_matrix.records.fc.communication import Communication
@@ -42,7 +42,7 @@ class MirroredWorker(Worker):
         raise NotImplementedError("a mirrored worker holds all weights whole")
 
 
-class MirroredCrew(TensorFlowCrew):
+class MirroredWorkerGroup(TensorFlowWorkerGroup):
     """Variables mirrored on logical devices; each replica runs the program of one worker."""
 
     def __init__(self, order: Order) -> None:

@@ -179,7 +179,7 @@ class TensorFlowWorker(Worker):
         return self._step.lockstep.exchange(self._rank, x, of_all)
 
 
-class TensorFlowCrew:
+class TensorFlowWorkerGroup:
     """Variables on logical devices, and the traced step that changes them."""
 
     def __init__(self, order: Order) -> None:

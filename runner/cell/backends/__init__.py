@@ -53,7 +53,7 @@ COMPILED_NOWHERE = (
 )
 
 
-class Plug(Protocol):
+class BackendAdapter(Protocol):
     """What a cell needs of a backend."""
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
@@ -153,7 +153,7 @@ def version_pair(text: str) -> tuple[int, int] | None:
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
-def load(backend: str) -> Plug:
+def load(backend: str) -> BackendAdapter:
     """Import the backend and return its plug."""
     module = importlib.import_module(f"keras_matrix.runner.cell.backends.{backend}")
-    return cast(Plug, module.Plug())
+    return cast(BackendAdapter, module.BackendAdapter())

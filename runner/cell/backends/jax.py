@@ -26,7 +26,7 @@ COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 
 
-class Plug:
+class BackendAdapter:
     """JAX as a cell needs it."""
 
     def __init__(self) -> None:

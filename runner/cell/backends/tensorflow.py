@@ -29,7 +29,7 @@ TRACE = "_create_concrete_function"
 SPARE_BATCHES = 2 * LOOKAHEAD
 
 
-class Plug:
+class BackendAdapter:
     """TensorFlow as a cell needs it."""
 
     def __init__(self) -> None:

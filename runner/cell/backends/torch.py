@@ -17,7 +17,7 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import Batch, CompileEvents, Feeder, Unsupported, counting, round_and_round
 
 
-class Plug:
+class BackendAdapter:
     """PyTorch as a cell needs it."""
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:

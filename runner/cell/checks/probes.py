@@ -17,18 +17,18 @@ from keras_matrix.records import files
 from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.instruments.first_hour import ProbeAnswer, ProbeOrder
 from keras_matrix.runner.cell import backends
-from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.clock import monotonic
 
 
 def answer(order: ProbeOrder) -> ProbeAnswer:
     """Ask the backend of this process."""
-    plug = backends.load(order.settings.backend)
-    plug.configure(order.settings, None)
-    called_s, waited_s, read_s = _synchronisation(plug, order.rows, order.products)
+    adapter = backends.load(order.settings.backend)
+    adapter.configure(order.settings, None)
+    called_s, waited_s, read_s = _synchronisation(adapter, order.rows, order.products)
     return ProbeAnswer(
-        device=plug.proof(),
-        versions=plug.versions(),
+        device=adapter.proof(),
+        versions=adapter.versions(),
         called_s=called_s,
         waited_s=waited_s,
         read_s=read_s,
@@ -36,7 +36,7 @@ def answer(order: ProbeOrder) -> ProbeAnswer:
     )
 
 
-def _synchronisation(plug: Plug, rows: int, products: int) -> tuple[float, float, float]:
+def _synchronisation(adapter: BackendAdapter, rows: int, products: int) -> tuple[float, float, float]:
     """Return when a chain of products had been asked for, when the barrier returned, and what reading then took.
 
     The result is a weight of a model, since that is what a barrier waits for on JAX.
@@ -56,12 +56,12 @@ def _synchronisation(plug: Plug, rows: int, products: int) -> tuple[float, float
         keras.ops.convert_to_numpy(weight.value[:1, :1])
 
     ask()  # whatever is compiled, or chosen, once
-    plug.barrier(model)
+    adapter.barrier(model)
     read()
     begun_s = monotonic()
     ask()
     called_s = monotonic() - begun_s
-    plug.barrier(model)
+    adapter.barrier(model)
     waited_s = monotonic() - begun_s
     read()
     return called_s, waited_s, monotonic() - begun_s - waited_s

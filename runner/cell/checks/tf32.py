@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.backends import BackendAdapter
 
 FIRST_WITH_TF32 = (8, 0)
 FINE = 1 + 2.0**-12
@@ -45,22 +45,22 @@ def uses_tf32(of_one: Any, of_fine: Any) -> bool | None:
     return bool(np.median(np.abs(fine - one) / np.abs(one)) < LEAST_DIFFERENCE)
 
 
-def may_use_tf32(plug: Plug) -> bool | None:
+def may_use_tf32(adapter: BackendAdapter) -> bool | None:
     """Return whether matrix products may use TF32: the backend's settings allow it, on a GPU that may have it."""
-    return False if _is_without_tf32(plug) else plug.tf32()
+    return False if _is_without_tf32(adapter) else adapter.tf32()
 
 
-def tf32_of(plug: Plug, jit: bool) -> dict[str, bool | None]:
+def tf32_of(adapter: BackendAdapter, jit: bool) -> dict[str, bool | None]:
     """Return the fields of `Resolved` about TF32: of each operation, and of any; `jit` as the cell's step has it."""
-    if _is_without_tf32(plug):
+    if _is_without_tf32(adapter):
         return dict.fromkeys(("tf32", *PROBES), False)
-    found = {name: _answer(probe, plug, jit) for name, probe in PROBES.items()}
+    found = {name: _answer(probe, adapter, jit) for name, probe in PROBES.items()}
     known = [value for value in found.values() if value is not None]
     return {"tf32": any(known) if known else None, **found}
 
 
-def _is_without_tf32(plug: Plug) -> bool:
-    capability = plug.compute_capability()
+def _is_without_tf32(adapter: BackendAdapter) -> bool:
+    capability = adapter.compute_capability()
     return capability is not None and capability < FIRST_WITH_TF32
 
 
@@ -89,22 +89,22 @@ def _classes(names: tuple[str, ...]) -> tuple[type, ...]:
     return tuple(found for name in names if (found := getattr(keras.layers, name, None)))
 
 
-def _answer(probe: Callable[[Plug, bool], bool | None], plug: Plug, jit: bool) -> bool | None:
+def _answer(probe: Callable[[BackendAdapter, bool], bool | None], adapter: BackendAdapter, jit: bool) -> bool | None:
     try:
-        return probe(plug, jit)
+        return probe(adapter, jit)
     except Exception as error:  # noqa: BLE001 - whatever a backend raises: this fact alone is missing
         print(f"whether TF32 is used is not known: {type(error).__name__}: {error}", file=sys.stderr)
         return None
 
 
-def _matmul(plug: Plug, jit: bool) -> bool | None:
+def _matmul(adapter: BackendAdapter, jit: bool) -> bool | None:
     import keras
 
     weights = _weights((256, 256))
-    return _compared(lambda inputs: keras.ops.matmul(inputs, weights), (256, 256), plug, jit)
+    return _compared(lambda inputs: keras.ops.matmul(inputs, weights), (256, 256), adapter, jit)
 
 
-def _convolution(plug: Plug, jit: bool) -> bool | None:
+def _convolution(adapter: BackendAdapter, jit: bool) -> bool | None:
     import keras
 
     kernel = _weights((3, 3, 64, 64))
@@ -112,10 +112,10 @@ def _convolution(plug: Plug, jit: bool) -> bool | None:
     def convolve(inputs: Any) -> Any:
         return keras.ops.conv(inputs, kernel, padding="valid", data_format="channels_last")
 
-    return _compared(convolve, (8, 32, 32, 64), plug, jit)
+    return _compared(convolve, (8, 32, 32, 64), adapter, jit)
 
 
-def _rnn(plug: Plug, jit: bool) -> bool | None:
+def _rnn(adapter: BackendAdapter, jit: bool) -> bool | None:
     import keras
 
     units = 64
@@ -123,21 +123,23 @@ def _rnn(plug: Plug, jit: bool) -> bool | None:
     layer.build((units, 1, units))
     # Sums of `units` products, from 0.25 to 0.5: where the gates' functions are steep.
     layer.cell.kernel.assign(_weights((units, 4 * units)) * (0.5 / units))
-    return _compared(layer, (units, 1, units), plug, jit and layer.supports_jit)
+    return _compared(layer, (units, 1, units), adapter, jit and layer.supports_jit)
 
 
-PROBES: dict[str, Callable[[Plug, bool], bool | None]] = {
+PROBES: dict[str, Callable[[BackendAdapter, bool], bool | None]] = {
     "tf32_matmul": _matmul,
     "tf32_convolution": _convolution,
     "tf32_rnn": _rnn,
 }
 
 
-def _compared(function: Callable[[Any], Any], shape: tuple[int, ...], plug: Plug, jit: bool) -> bool | None:
+def _compared(
+    function: Callable[[Any], Any], shape: tuple[int, ...], adapter: BackendAdapter, jit: bool
+) -> bool | None:
     """Return the decision on one operation, applied to an array of ones and to one of `FINE`."""
     import keras
 
-    results = [plug.run(function, (_float32(np.full(shape, value)),), jit) for value in (1.0, FINE)]
+    results = [adapter.run(function, (_float32(np.full(shape, value)),), jit) for value in (1.0, FINE)]
     return uses_tf32(*(keras.ops.convert_to_numpy(one) for one in results))
 
 

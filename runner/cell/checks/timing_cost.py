@@ -22,7 +22,7 @@ from keras_matrix.models.registry import load
 from keras_matrix.models.workload import Request
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends
-from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import make_batches, seed_steps
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.loop import Stretch, fit_epochs, step_time_by_doubling
@@ -37,17 +37,17 @@ LEAST_PAIRS = 20
 class Bare(keras.callbacks.Callback):  # type: ignore[misc]
     """Two barriers and two looks at the clock."""
 
-    def __init__(self, plug: Plug) -> None:
+    def __init__(self, adapter: BackendAdapter) -> None:
         super().__init__()
         self.times_s: list[float] = []
-        self._plug = plug
+        self._adapter = adapter
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._plug.barrier(self.model)
+        self._adapter.barrier(self.model)
         self._begun_s = monotonic()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._plug.barrier(self.model)
+        self._adapter.barrier(self.model)
         self.times_s.append(monotonic() - self._begun_s)
 
 
@@ -56,23 +56,23 @@ def log_ratios(settings: Settings, target: float, limit_s: float) -> list[float]
 
     Who goes first changes from pair to pair. The first epoch of every call is not counted.
     """
-    plug = backends.load(settings.backend)
-    plug.configure(settings, None)
+    adapter = backends.load(settings.backend)
+    adapter.configure(settings, None)
     built = load(settings.workload)(Request({}, "synthetic", None))
     model = built.model
-    resident = [plug.resident(batch) for batch in make_batches(built, settings, seed_steps(settings))]
-    source, feeder = plug.endless(resident), plug.feeder(resident)
-    step_s = step_time_by_doubling(lambda n: fit_epochs(model, source, plug, Stretch(n, 2)).times_s[1], enough_s=0.2)
+    resident = [adapter.resident(batch) for batch in make_batches(built, settings, seed_steps(settings))]
+    source, feeder = adapter.endless(resident), adapter.feeder(resident)
+    step_s = step_time_by_doubling(lambda n: fit_epochs(model, source, adapter, Stretch(n, 2)).times_s[1], enough_s=0.2)
     steps = max(1, math.ceil(EPOCH_S / step_s))
 
     def ours() -> float:
         counting = Counting("epochs", model, steps, EPOCHS)
-        log, feed = fit_counted(counting, feeder, plug, Stretch(steps, EPOCHS))
+        log, feed = fit_counted(counting, feeder, adapter, Stretch(steps, EPOCHS))
         assert counting.stretch(feed).updates == [steps] * EPOCHS
         return statistics.fmean(log.times_s[1:])
 
     def bare() -> float:
-        clock = Bare(plug)
+        clock = Bare(adapter)
         model.fit(source, steps_per_epoch=steps, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[clock])
         return statistics.fmean(clock.times_s[1:])
 

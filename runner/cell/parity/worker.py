@@ -25,7 +25,7 @@ from keras_matrix.records import files
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments.parity import Operation, Sketch, Trace, Weight, content_hash
 from keras_matrix.runner.cell import backends
-from keras_matrix.runner.cell.backends import Plug, Unsupported
+from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import make_batches, seed_steps
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, Twin
 from keras_matrix.runner.cell.measure import build, configure_keras, found_versions, prove, seed_all
@@ -56,14 +56,14 @@ HOLDERS = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "MultiHeadAttenti
 
 def run_twin(job: Job, twin: Twin) -> None:
     """Do the twin's part and write its trace. Raises what the workload raises, or `Unsupported`."""
-    plug = backends.load(job.settings.backend)
-    plug.configure(job.settings, None)
+    adapter = backends.load(job.settings.backend)
+    adapter.configure(job.settings, None)
     configure_keras(job.settings)
     if job.settings.precision == "float64":
         # A timed cell is Keras as it is; here float64 is the lens that tells faults from rounding.
         keep_float64()
-    seed_all(plug, job.settings.seed)
-    prove(plug, job.settings)
+    seed_all(adapter, job.settings.seed)
+    prove(adapter, job.settings)
     ran = watch(job.settings.backend, twin.correct)
     built = build(job)
     off, drawn = switch_off(built.model), built.model.get_weights()
@@ -74,12 +74,12 @@ def run_twin(job: Job, twin: Twin) -> None:
         if twin.nudge is not None:
             nudge(built.model, twin.nudge)
         if twin.role == "train":
-            trace = _train(job, built, plug, sha256, Recorder(built.model, ran, twin.correct))
+            trace = _train(job, built, adapter, sha256, Recorder(built.model, ran, twin.correct))
             trace = replace(trace, facts=facts(built.model.optimizer, ran))
         else:
-            trace = _forward(job, built, plug, sha256)
+            trace = _forward(job, built, adapter, sha256)
     weights = [replace(weight, initial=_drawn(array)) for weight, array in zip(trace.weights, drawn, strict=True)]
-    trace = replace(trace, weights=weights, switched_off=off, versions=found_versions(plug))
+    trace = replace(trace, weights=weights, switched_off=off, versions=found_versions(adapter))
     files.replace(job.trace_path, dumps(trace))
 
 
@@ -179,7 +179,7 @@ def _make_weights(job: Job, model: Any) -> Trace:
     return Trace(job.nonce, content_hash(_bytes(arrays)), _weights(model, None))
 
 
-def _train(job: Job, built: Built, plug: Plug, sha256: str, recorder: Recorder) -> Trace:
+def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorder: Recorder) -> Trace:
     """Train the job's steps; keep the gradients of step 1, what step 2 changed, and every loss."""
     model = built.model
     losses: list[float | None] = []
@@ -199,11 +199,11 @@ def _train(job: Job, built: Built, plug: Plug, sha256: str, recorder: Recorder) 
         arrays |= {f"update.{i}": after - before for i, (before, after) in enumerate(zip(*states, strict=True))}
     recorder.note_repeated_rows()
     np.savez(Path(job.folder) / ARRAYS_NAME, **arrays)
-    plug.barrier(model)
+    adapter.barrier(model)
     return Trace(job.nonce, sha256, _weights(model, states[0]), losses)
 
 
-def _forward(job: Job, built: Built, plug: Plug, sha256: str) -> Trace:
+def _forward(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> Trace:
     """Call the model once on the first batch, uncompiled, and sketch what each layer gave."""
     inputs = make_batches(built, job.settings, 1)[0][0]
     sketches: list[Sketch] = []
@@ -219,7 +219,7 @@ def _forward(job: Job, built: Built, plug: Plug, sha256: str) -> Trace:
         built.model(inputs, training=True)
     finally:
         keras.layers.Layer.__call__ = call
-    plug.wait(None)
+    adapter.wait(None)
     return Trace(job.nonce, sha256, _weights(built.model, None), sketches=sketches)
 
 

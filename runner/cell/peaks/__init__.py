@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
 HOST = "numpy"
@@ -46,7 +46,7 @@ class Bench(Protocol):
         """Return STREAM's triad, a = b + s c, over float64 arrays. Raises `Refused`."""
 
 
-def load(settings: Settings, plug: Plug) -> Bench:
+def load(settings: Settings, adapter: BackendAdapter) -> Bench:
     """Import what times this backend and return it."""
     module = importlib.import_module(f"keras_matrix.runner.cell.peaks.{settings.backend}")
-    return cast(Bench, module.Bench(settings, plug))
+    return cast(Bench, module.Bench(settings, adapter))

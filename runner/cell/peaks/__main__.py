@@ -52,14 +52,14 @@ def _bench(order: PeakOrder) -> tuple[Bench | None, PeakAnswer]:
         return HostBench(), empty
     from keras_matrix.runner.cell import backends, peaks
 
-    plug = backends.load(settings.backend)
-    plug.configure(settings, None)
-    proof = plug.proof()
-    found = replace(empty, versions={**empty.versions, **plug.versions()}, device=proof)
+    adapter = backends.load(settings.backend)
+    adapter.configure(settings, None)
+    proof = adapter.proof()
+    found = replace(empty, versions={**empty.versions, **adapter.versions()}, device=proof)
     if proof.platform != settings.device:
         found.refused["device"] = f"{settings.device} was asked for, but tensors are placed on {proof.name}"
         return None, found
-    return peaks.load(settings, plug), found
+    return peaks.load(settings, adapter), found
 
 
 def _gemm_task(bench: Bench, order: PeakOrder, precision: str, found: PeakAnswer) -> Callable[[], None]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.peaks import SCALAR, Call
 from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
@@ -20,7 +20,7 @@ PRODUCTS = {"float32": "highest", "tf32": "tensorfloat32"}
 class Bench:
     """Timed with JAX."""
 
-    def __init__(self, settings: Settings, plug: Plug) -> None:
+    def __init__(self, settings: Settings, adapter: BackendAdapter) -> None:
         jax.config.update("jax_enable_x64", True)
 
     def memory(self) -> DeviceMemory:

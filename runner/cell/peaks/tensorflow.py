@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.peaks import SCALAR, Call
 from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
@@ -19,8 +19,8 @@ from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 class Bench:
     """Timed with TensorFlow."""
 
-    def __init__(self, settings: Settings, plug: Plug) -> None:
-        self._wait = plug.wait
+    def __init__(self, settings: Settings, adapter: BackendAdapter) -> None:
+        self._wait = adapter.wait
 
     def memory(self) -> DeviceMemory:
         return DeviceMemory()  # TensorFlow reports what it uses, not what is free

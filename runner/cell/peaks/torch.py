@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import Plug
+from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.peaks import SCALAR, Call
 from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
@@ -15,9 +15,9 @@ from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 class Bench:
     """Timed with PyTorch."""
 
-    def __init__(self, settings: Settings, plug: Plug) -> None:
+    def __init__(self, settings: Settings, adapter: BackendAdapter) -> None:
         self._device = "cuda" if settings.device == "gpu" else "cpu"
-        self._wait = plug.wait
+        self._wait = adapter.wait
 
     def memory(self) -> DeviceMemory:
         if self._device == "cpu":

@@ -25,7 +25,7 @@ import numpy as np
 from keras.optimizers import LossScaleOptimizer
 
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
-from keras_matrix.runner.cell.backends import Feed, Plug
+from keras_matrix.runner.cell.backends import BackendAdapter, Feed
 from keras_matrix.runner.cell.options import MADE_BY_KERAS
 
 _to_numpy = keras.ops.convert_to_numpy
@@ -181,15 +181,15 @@ class Ledger:
         )
 
 
-def platforms_of(plug: Plug, model: Any, inputs: Any) -> tuple[set[str], set[str]]:
+def platforms_of(adapter: BackendAdapter, model: Any, inputs: Any) -> tuple[set[str], set[str]]:
     """Return the platforms of the model's weights, and of its output for a batch, where that can be read."""
-    weights = plug.platforms(model.variables)
+    weights = adapter.platforms(model.variables)
     try:
-        outputs = plug.output(model, inputs)
+        outputs = adapter.output(model, inputs)
     except Exception as error:  # noqa: BLE001 - whatever a user's model raises: this fact alone is missing
         print(f"the output's device is not known: {type(error).__name__}: {error}", file=sys.stderr)
         return weights, set()
-    return weights, set() if outputs is None else plug.platforms(keras.tree.flatten(outputs))
+    return weights, set() if outputs is None else adapter.platforms(keras.tree.flatten(outputs))
 
 
 def rows_of(outputs: Any) -> int:

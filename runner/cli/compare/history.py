@@ -121,13 +121,13 @@ def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
 
         titles = [lines.title(one.history) for one in assessed]
         report.write(
-            listing.page, history_page.render(assessed, titles, lines.remarks(assessed, past.doubts, problems))
+            listing.page, history_page.render(assessed, titles, lines.remarks(assessed, past.caveats, problems))
         )
     if listing.as_json:
-        print(lines.as_json(assessed, past.doubts, problems))
+        print(lines.as_json(assessed, past.caveats, problems))
         return 0
     print("\n".join(lines.listing(assessed, listing.last) if cell else lines.overview(assessed)))
-    if remarks := lines.remarks(assessed, past.doubts, problems):
+    if remarks := lines.remarks(assessed, past.caveats, problems):
         print("\n" + "\n".join(remarks))
     if listing.page is not None:
         print(f"\npage: {listing.page}")

@@ -38,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([to_json(r) for r in found.records if r.cell_id in wanted], indent=1, allow_nan=False))
         return 0
     shown = [(cell, row) for row in found.rows for cell in row.cells.values() if cell.cell_id == wanted[0]]
-    print("\n".join(cell_lines(*shown[0], found.beside)))
+    print("\n".join(cell_lines(*shown[0], found.run_context)))
     return 0

@@ -15,9 +15,9 @@ from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.grammar import near
 
 if TYPE_CHECKING:
-    from keras_matrix.analysis.comparison.context import Beside, ShownTrace
+    from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
     from keras_matrix.analysis.comparison.table import Row
-    from keras_matrix.records.instruments.usage import Course
+    from keras_matrix.records.instruments.usage import UsageSeries
     from keras_matrix.records.left_out import LeftOut
     from keras_matrix.records.schema import Record
 
@@ -31,7 +31,7 @@ class Findings:
 
     rows: list[Row]
     records: list[Record]
-    beside: Beside
+    run_context: RunContext
     left_out: tuple[LeftOut, ...] = ()
 
 
@@ -72,22 +72,22 @@ def findings_of(run: Run) -> Findings:
     records, _ = run.load()
     about = run.about()
     rows = table(records, usual_values(), looks_of(about))
-    return Findings(rows, records, replace(beside(run, rows), traces=_traces(run, records)), left_out.read(about))
+    return Findings(rows, records, replace(run_context(run, rows), traces=_traces(run, records)), left_out.read(about))
 
 
-def beside(run: Run, rows: Sequence[Row]) -> Beside:
+def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
     """Return what the results folder of a run knows beside its speeds: twins compared, peaks measured, courses."""
-    from keras_matrix.analysis.comparison.context import Beside
+    from keras_matrix.analysis.comparison.context import RunContext
     from keras_matrix.records.instruments import parity
     from keras_matrix.runner.checks.roofline import stored
 
     results = run.folder.parent
     found = stored(results, rows, run.about())
     shares = {share.cell_id: share for share in found.shares}
-    return Beside(tuple(parity.load(results)[0]), shares, found.notes, courses=_courses(run, rows))
+    return RunContext(tuple(parity.load(results)[0]), shares, found.notes, usage_series=_courses(run, rows))
 
 
-def _courses(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], Course]:
+def _courses(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], UsageSeries]:
     """Return what the attempts that are shown used over time, where it was kept."""
     shown = (record for row in rows for cell in row.cells.values() for record in cell.records)
     kept = ((one.key, run.course(one)) for one in shown if one.usage and one.usage.course)
@@ -136,7 +136,7 @@ def keep_findings(run: Run, shown: Findings) -> None:
     root = run.folder.parent
     read = history_reader.read([root], lambda cell_id, workload, backend: cell_id in cells)
     known = replace(read, runs=tuple(one for one in read.runs if one.run_id <= run.run_id)[-LOOKED_BACK:])
-    findings.keep(run, of_run(shown.rows, shown.beside, assessed(known, [root]), run.run_id))
+    findings.keep(run, of_run(shown.rows, shown.run_context, assessed(known, [root]), run.run_id))
 
 
 def write_report(run: Run, page: Path) -> Findings:
@@ -151,7 +151,9 @@ def write_page(run: Run, found: Findings, page: Path) -> None:
     from keras_matrix.dashboards.report import page as report
 
     about = run.about()
-    report.write(page, report.render(found.records, found.rows, about, pending_of(about, found.records), found.beside))
+    report.write(
+        page, report.render(found.records, found.rows, about, pending_of(about, found.records), found.run_context)
+    )
 
 
 def pending_of(about: Mapping[str, object], records: Sequence[Record]) -> int:

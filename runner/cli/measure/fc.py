@@ -158,7 +158,7 @@ def _figures(found: Findings) -> dict[str, Figure]:
     from keras_matrix.analysis.fc.parallel import figures
 
     cells = [cell for row in found.rows for cell in row.cells.values()]
-    return {figure.cell_id: figure for figure in figures(cells, found.beside.shares)}
+    return {figure.cell_id: figure for figure in figures(cells, found.run_context.shares)}
 
 
 def measured_lines(records: Sequence[Record], figures: Mapping[str, Figure]) -> list[str]:

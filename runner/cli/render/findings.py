@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.analysis.comparison import run_summary as whole
-from keras_matrix.analysis.comparison.context import Beside, cell_doubts, same_work
+from keras_matrix.analysis.comparison.context import RunContext, cell_caveats, same_work
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, beside_mean, completed, metrics_over, shown
 from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
 from keras_matrix.analysis.fc import gap_to_peak
@@ -39,15 +39,15 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    rows, beside = found.rows, found.beside
+    rows, run_context = found.rows, found.run_context
     backends = in_order(backend for row in rows for backend in row.cells)
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
     shown.add_column("workload", overflow="fold")
     for backend in backends:
         shown.add_column(backend, justify="right", no_wrap=True)
     for row in rows:
-        texts = [_cell_text(row, backend, beside) for backend in backends]
-        shown.add_row(_title_text(row, beside), *texts)
+        texts = [_cell_text(row, backend, run_context) for backend in backends]
+        shown.add_row(_title_text(row, run_context), *texts)
     console = Console(highlight=False)
     console.print()
     console.print(shown)
@@ -55,9 +55,9 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
     console.print()
     for row in rows:
         console.print(f"{_plain(row.title)}: {_plain(row.verdict)}")
-        for doubt in row.doubts:
-            console.print(f"[yellow]doubt[/] {_plain(doubt)}")
-    for line in (*whole.lines(rows), *gap_to_peak.lines(rows, beside.shares)):
+        for caveat in row.caveats:
+            console.print(f"[yellow]doubt[/] {_plain(caveat)}")
+    for line in (*whole.lines(rows), *gap_to_peak.lines(rows, run_context.shares)):
         console.print(line)
     if advice := few_repeats(rows):
         console.print(advice, style="bold")
@@ -68,10 +68,10 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
         console.print(_plain(line), soft_wrap=True)
 
 
-def _title_text(row: Row, beside: Beside) -> str:
+def _title_text(row: Row, run_context: RunContext) -> str:
     if any(cell.settings.workload.startswith(PREFIX) for cell in row.cells.values()):
         return _plain(row.title)
-    return f"{_plain(row.title)}\n[dim]{_plain(same_work(beside.parity, row).text)}[/]"
+    return f"{_plain(row.title)}\n[dim]{_plain(same_work(run_context.parity, row).text)}[/]"
 
 
 STEP_LEGEND = "step time, 95 % interval between processes; samples/s; first epoch against a steady one."
@@ -87,7 +87,7 @@ def _legend(found: Findings) -> str:
         (STEP_LEGEND, True in ours),
         (COMMAND_LEGEND, False in ours),
         (FASTEST_LEGEND, True),
-        (PEAK_LEGEND, found.beside.has_peaks),
+        (PEAK_LEGEND, found.run_context.has_peaks),
     ]
     return " ".join(text for text, is_told in told if is_told)
 
@@ -103,7 +103,7 @@ def few_repeats(rows: Sequence[Row]) -> str | None:
     )
 
 
-def _cell_text(row: Row, backend: str, beside: Beside) -> str:
+def _cell_text(row: Row, backend: str, run_context: RunContext) -> str:
     cell = row.cells.get(backend)
     if cell is None:
         return "-"
@@ -122,7 +122,7 @@ def _cell_text(row: Row, backend: str, beside: Beside) -> str:
         f"{significant(cell.samples_per_s)}/s",
         f"{seconds(cell.first_epoch_time_s)} : {seconds(cell.epoch_time_s)}",
     ]
-    share = beside.shares.get(cell.cell_id)
+    share = run_context.shares.get(cell.cell_id)
     if share and share.share_of_peak is not None:
         lines.append(f"{significant(share.share_of_peak * 100, 2)} % of peak")
     return "\n".join(lines)
@@ -166,10 +166,10 @@ def warning_lines(records: Sequence[Record]) -> list[str]:
 
 def _print_doubts(console: Any, found: Findings) -> None:
     doubted = [
-        f"{_plain(row.title)} on {backend}: {_plain('; '.join(doubts))}"
+        f"{_plain(row.title)} on {backend}: {_plain('; '.join(caveats))}"
         for row in found.rows
         for backend, cell in row.cells.items()
-        if (doubts := cell_doubts(cell, found.beside))
+        if (caveats := cell_caveats(cell, found.run_context))
     ]
     for line in doubted[:WARNINGS_SHOWN]:
         console.print(f"[yellow]doubt[/] {line}")
@@ -194,27 +194,27 @@ def as_document(head: Mapping[str, object], found: Findings) -> str:
         "version": 1,
         **head,
         "statuses": dict(Counter(str(record.status) for record in found.records)),
-        "rows": [_row_json(row, found.beside) for row in found.rows],
+        "rows": [_row_json(row, found.run_context) for row in found.rows],
         left_out.KEY: to_json(found.left_out),
     }
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def _row_json(row: Row, beside: Beside) -> dict[str, Any]:
+def _row_json(row: Row, run_context: RunContext) -> dict[str, Any]:
     plain = to_json(row)
-    plain["same_work"] = to_json(same_work(beside.parity, row))
+    plain["same_work"] = to_json(same_work(run_context.parity, row))
     for name, cell in plain["cells"].items():
         cell["statistics"] = values(row.cells[name])
         cell["metrics"] = to_json(metrics_over(completed(row.cells[name].records)))
         cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
-        share = beside.shares.get(cell["cell_id"])
+        share = run_context.shares.get(cell["cell_id"])
         cell["share_of_peak"] = share.share_of_peak if share else None
         cell["achieved_flop_per_s"] = share.achieved_flop_per_s if share else None
     found: dict[str, Any] = plain
     return found
 
 
-def cell_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
+def cell_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:
     """Return one cell whole, as lines: what was asked, what it became, each process, what went wrong."""
     first = next(iter(cell.measured), cell.records[0])
     lines = [f"cell {cell.cell_id}", "", "asked"]
@@ -228,7 +228,7 @@ def cell_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
     if cell.step_time:
         lines += ["", "over processes", *_summary_lines(cell)]
     if cell.step_time and first.task is None:
-        lines += ["", "beside it", *_beside_lines(cell, row, beside)]
+        lines += ["", "beside it", *_beside_lines(cell, row, run_context)]
     for record in cell.records:
         if record.status not in MEASURED:
             lines += [
@@ -236,9 +236,9 @@ def cell_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
                 f"repeat {record.repeat}: {record.status}: {record.reason}",
                 record.evidence.output_tail.strip(),
             ]
-    doubts = (*cell_doubts(cell, beside), *row.doubts)
+    caveats = (*cell_caveats(cell, run_context), *row.caveats)
     lines += ["", *(f"warning: {warning}" for warning in cell.warnings)] if cell.warnings else []
-    lines += ["", *(f"doubt: {doubt}" for doubt in doubts)] if doubts else []
+    lines += ["", *(f"doubt: {caveat}" for caveat in caveats)] if caveats else []
     return [printable(line) for line in lines]
 
 
@@ -303,14 +303,14 @@ def _process_lines(cell: CellSummary) -> list[str]:
     return ["  " + line for line in columns(rows)]
 
 
-def _beside_lines(cell: CellSummary, row: Row, beside: Beside) -> list[str]:
+def _beside_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:
     """Return what the parity twins and the machine's peaks say of a cell, with the reasons."""
-    found, share = same_work(beside.parity, row, cell.settings.backend), beside.shares.get(cell.cell_id)
+    found, share = same_work(run_context.parity, row, cell.settings.backend), run_context.shares.get(cell.cell_id)
     lines = {"against the other backends": found.text}
     if share and share.share_of_peak is not None:
         whose = f" ({share.peak_of})" if share.peak_of else ""
         lines["share of the measured peak"] = f"{share.share_of_peak:.1%}{whose}"
-    told = [*found.remarks, *(() if beside.has_peaks else beside.notes)]
+    told = [*found.remarks, *(() if run_context.has_peaks else run_context.notes)]
     return [*_pairs(lines), *(f"  {remark}" for remark in told)]
 
 

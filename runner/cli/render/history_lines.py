@@ -58,7 +58,7 @@ def listing(assessed: Sequence[Assessment], last: int) -> list[str]:
     return [printable(line) for line in found]
 
 
-def remarks(assessed: Sequence[Assessment], doubts: Iterable[str], problems: Sequence[Problem]) -> list[str]:
+def remarks(assessed: Sequence[Assessment], caveats: Iterable[str], problems: Sequence[Problem]) -> list[str]:
     """Return what is doubtful: several machines, a clock that stepped, files that were passed over."""
     cells: dict[str, set[str]] = {}
     for one in assessed:
@@ -71,7 +71,7 @@ def remarks(assessed: Sequence[Assessment], doubts: Iterable[str], problems: Seq
         if len(places) > 1
     ]
     passed = [f"passed over: {problem.path}: {problem.reason}" for problem in problems]
-    return [printable(line) for lines in (mixed, list(doubts), passed) for line in _first(lines)]
+    return [printable(line) for lines in (mixed, list(caveats), passed) for line in _first(lines)]
 
 
 def _first(lines: list[str]) -> list[str]:
@@ -88,12 +88,12 @@ def change_words(change: Change) -> str:
     return "; ".join([*parts, facts])
 
 
-def as_json(assessed: Sequence[Assessment], doubts: Iterable[str], problems: Sequence[Problem]) -> str:
+def as_json(assessed: Sequence[Assessment], caveats: Iterable[str], problems: Sequence[Problem]) -> str:
     """Return everything as one JSON document."""
     document = {
         "version": 1,
         "histories": [_json(one) for one in assessed],
-        "doubts": list(doubts),
+        "doubts": list(caveats),
         "passed_over": [{"path": str(problem.path), "reason": problem.reason} for problem in problems],
     }
     return json.dumps(document, indent=1, allow_nan=False)

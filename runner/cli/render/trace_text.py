@@ -16,9 +16,9 @@ def heading(table: Table, measured_step_s: float | None) -> list[str]:
     """Return what the trace is of, and how busy its device was."""
     workers = f" of {table.workers} workers" if table.workers > 1 else ""
     if table.steps and table.step_time_s is not None:
-        beside = f"; {seconds(measured_step_s)} as measured, without it" if measured_step_s else ""
+        without = f"; {seconds(measured_step_s)} as measured, without it" if measured_step_s else ""
         first = (
-            f"{plural(table.steps, 'step')}{workers}: {seconds(table.step_time_s)} each with the profiler on{beside}"
+            f"{plural(table.steps, 'step')}{workers}: {seconds(table.step_time_s)} each with the profiler on{without}"
         )
     else:
         first = f"{seconds(table.window_s)}{workers}; no step was marked"

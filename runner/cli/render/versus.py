@@ -107,7 +107,7 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "reason": one.reason,
         "kinds": [str(kind) for kind in one.facets.kinds] if one.facets else [],
         "facets": to_json(one.facets) if one.facets else None,
-        "doubts": list(one.doubts),
+        "doubts": list(one.caveats),
         "failures": list(one.failures),
         "log_ratios": list(one.logs),
         "all_data": to_json(one.all_data) if one.all_data else None,
@@ -192,7 +192,7 @@ def _remarks(found: Versus, names: Names) -> list[str]:
     lines += [f"failed: {name}: {failure}" for name, one in cells for failure in one.failures]
     if found.changed:
         lines.append(f"changed: {', '.join(found.changed)}")
-    lines += _shortened([f"doubt: {name}: {doubt}" for name, one in cells for doubt in one.doubts])
+    lines += _shortened([f"doubt: {name}: {caveat}" for name, one in cells for caveat in one.caveats])
     if not found.paired:
         lines += [
             "base and new are of two sessions: intervals hold the spread between sessions, where it is known",
@@ -212,9 +212,9 @@ def _advice(found: Versus) -> list[str]:
     return [ACROSS_ADVICE if any(one.reason == ACROSS_UNKNOWN for one in undecided) else ACROSS_WIDE]
 
 
-def _shortened(doubts: Sequence[str]) -> list[str]:
-    more = len(doubts) - DOUBTS_SHOWN
-    return [*doubts[:DOUBTS_SHOWN], *([f"and {more} more doubts: --json tells of each"] if more > 0 else [])]
+def _shortened(caveats: Sequence[str]) -> list[str]:
+    more = len(caveats) - DOUBTS_SHOWN
+    return [*caveats[:DOUBTS_SHOWN], *([f"and {more} more doubts: --json tells of each"] if more > 0 else [])]
 
 
 def _cell(text: str) -> str:

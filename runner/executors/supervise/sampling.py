@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
 
-from keras_matrix.records.instruments.usage import MOST_POINTS, Course, MemoryUse, PowerUse, ShareUse, Usage
+from keras_matrix.records.instruments.usage import MOST_POINTS, MemoryUse, PowerUse, ShareUse, Usage, UsageSeries
 from keras_matrix.runner.host.gpus.readings import GpuUse, ReadableGpu, Unreadable
 from keras_matrix.runner.host.surroundings.counters import total
 from keras_matrix.runner.host.tree_memory import GroupMemory, TreeMemory
@@ -157,14 +157,14 @@ class Thinned:
         self._points.append((at_s, values))
         self._in_last = 1
 
-    def course(self, epochs_s: Sequence[tuple[float, float]]) -> Course | None:
+    def course(self, epochs_s: Sequence[tuple[float, float]]) -> UsageSeries | None:
         """Return the points; None without one."""
         if not self._points:
             return None
         columns = zip(*(values for _, values in self._points), strict=True)
         told = {name: list(c) for name, c in zip(COLUMNS, columns, strict=True) if any(v is not None for v in c)}
         times_s = [round(at_s, 3) for at_s, _ in self._points]
-        return Course(times_s, epochs_s=[[round(x, 3) for x in ends] for ends in epochs_s], **told)
+        return UsageSeries(times_s, epochs_s=[[round(x, 3) for x in ends] for ends in epochs_s], **told)
 
 
 class Sampling:
@@ -266,7 +266,7 @@ class Sampling:
             devices_memory=self._device_total.memory() if len(self._gpus) > 1 else None,
         )
 
-    def course(self) -> Course | None:
+    def course(self) -> UsageSeries | None:
         """Return the course."""
         return self._thinned.course(self._epochs_s)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
-from keras_matrix.records.instruments.usage import Course
+from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.schema import Record
 
 
@@ -28,7 +28,7 @@ def began_s(record: Record) -> float:
     return datetime.fromisoformat(record.started_at).timestamp()
 
 
-def points(record: Record, course: Course | None) -> Iterator[Point]:
+def points(record: Record, course: UsageSeries | None) -> Iterator[Point]:
     """Yield every point: epochs, what was used over time, and the figures."""
     begun_s = began_s(record)
     yield from _epochs(record, begun_s)
@@ -50,8 +50,8 @@ def _epochs(record: Record, begun_s: float) -> Iterator[Point]:
                 yield Point(f"epoch/{name}", epoch, value, begun_s + sum(times_s[: epoch + 1]))
 
 
-def _course(course: Course, begun_s: float) -> Iterator[Point]:
-    for one in fields(Course):
+def _course(course: UsageSeries, begun_s: float) -> Iterator[Point]:
+    for one in fields(UsageSeries):
         values = getattr(course, one.name)
         if one.name in ("times_s", "epochs_s"):
             continue

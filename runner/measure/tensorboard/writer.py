@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.codec import loads
-from keras_matrix.records.instruments.usage import Course
+from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.schema import Board, Record
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.supervise.output import printable
@@ -49,7 +49,7 @@ class Attempt:
     """What is written of: the record, its course if there is one, and the scratch folder that its process left."""
 
     record: Record
-    course: Course | None
+    course: UsageSeries | None
     job: Job
 
 

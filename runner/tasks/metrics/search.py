@@ -57,8 +57,8 @@ def metrics_of(task: Task, written: Written, limit_s: float | None = None) -> tu
         found.append({"name": asked[told].name, "value": None, "matches": 0, "problem": problem})
         asked = asked[told + 1 :]
     bad = sum(answer["bad_lines"] for answer in found if "bad_lines" in answer)
-    doubt = f"reports: {bad} lines on the pipe are not {{metric, value, unit}} in JSON; look at what writes them"
-    return _metrics(task, [answer for answer in found if "name" in answer]), doubt if bad else None
+    caveat = f"reports: {bad} lines on the pipe are not {{metric, value, unit}} in JSON; look at what writes them"
+    return _metrics(task, [answer for answer in found if "name" in answer]), caveat if bad else None
 
 
 def _metrics(task: Task, found: Sequence[dict[str, Any]]) -> list[Metric]:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from keras_matrix.analysis.comparison.caveats import doubts
+from keras_matrix.analysis.comparison.caveats import measurement_caveats
 from keras_matrix.analysis.comparison.table import summarise
 from keras_matrix.records.schema import Record, Resolved, Status, Surroundings, Times
 from tests.conftest import make_record
@@ -26,33 +26,33 @@ def epochs(seed: int, count: int = 10, scatter: float = 0.01) -> list[float]:
 
 
 def test_a_quiet_cell_has_no_doubts() -> None:
-    assert doubts(cell([epochs(seed) for seed in range(8)])) == ()
-    assert doubts([]) == ()
+    assert measurement_caveats(cell([epochs(seed) for seed in range(8)])) == ()
+    assert measurement_caveats([]) == ()
 
 
 def test_processes_still_warming_up_are_told_with_the_discard_to_set() -> None:
     warm = [[time_s * (1 + 2 * 0.4**i) for i, time_s in enumerate(epochs(seed, 16, 0.03))] for seed in range(5)]
-    line = doubts(cell([*warm, epochs(9, 16)]))[0]
+    line = measurement_caveats(cell([*warm, epochs(9, 16)]))[0]
     assert line.startswith("still warming up in ")
     assert "of 6 processes: set discard: " in line
 
 
 def test_outliers_are_counted() -> None:
     spoiled = [*epochs(1), 0.5]
-    assert doubts(cell([spoiled, epochs(2), epochs(3)])) == (
+    assert measurement_caveats(cell([spoiled, epochs(2), epochs(3)])) == (
         "outliers: 1 of 31 epochs lie beyond ten robust deviations; they count",
     )
 
 
 def test_slow_processes_are_told_from_quick_ones() -> None:
     slow = [[2 * time_s for time_s in epochs(seed)] for seed in (20, 21, 22)]
-    (line,) = doubts(cell([*(epochs(seed) for seed in range(7)), *slow]))
+    (line,) = measurement_caveats(cell([*(epochs(seed) for seed in range(7)), *slow]))
     assert line.startswith("two kinds of processes: 7 at 9.99 ms and 3 at 20 ms a step (p 0.0001)")
 
 
 def test_what_was_not_measured_raises_no_doubt() -> None:
     failed = make_record(None, status=Status.CRASH, times=Times(epoch_times_s=[1.0] * 9 + [99.0]))
-    assert doubts([failed]) == ()
+    assert measurement_caveats([failed]) == ()
 
 
 def test_recompiles_in_the_timed_region_and_graph_breaks_are_told() -> None:
@@ -63,21 +63,21 @@ def test_recompiles_in_the_timed_region_and_graph_breaks_are_told() -> None:
         replace(record, resolved=process(*counts))
         for record, counts in zip(cell([epochs(1), epochs(2), epochs(3)]), [(2, 1), (0, 3), (None, None)], strict=True)
     ]
-    recompiles, breaks = doubts(made)
+    recompiles, breaks = measurement_caveats(made)
     assert recompiles.startswith("recompiles in the timed region: 2 in 1 of 3 processes")
     assert breaks.startswith("graph breaks: torch.compile cut the step's program in 3 places")
 
 
 def test_graph_breaks_of_measured_epochs_are_told_from_the_others() -> None:
     resolved = Resolved(50, 32, "fork", "float32", graph_breaks=3, graph_breaks_timed=2)
-    (line,) = doubts([replace(record, resolved=resolved) for record in cell([epochs(1)])])
+    (line,) = measurement_caveats([replace(record, resolved=resolved) for record in cell([epochs(1)])])
     assert "in 3 places, 2 of them during the measured epochs; " in line
 
 
 def test_cell_slowed_down_by_waiting_cells_names_them() -> None:
     busy = [["jax:a (40.0 % of the CPUs)"], ["jax:a (20.0 % of the CPUs)", "torch:a (4.0 % of the CPUs)"], []]
     made = cell([epochs(1), epochs(2), epochs(3)])
-    (line,) = doubts(
+    (line,) = measurement_caveats(
         [replace(r, surroundings=Surroundings(busy_neighbours=b)) for r, b in zip(made, busy, strict=True)]
     )
     assert line.startswith("busy neighbour: jax:a, torch:a computed while waiting for its turn, in 2 of 3 processes: ")
@@ -87,10 +87,10 @@ def test_cell_that_computes_while_it_waits_is_named_with_its_largest_share() -> 
     shares = (0.5, 0.2, 0.03, None)
     made = cell([epochs(seed) for seed in range(4)])
     around = [Surroundings(waiting_cpu_share=share) for share in shares]
-    (line,) = doubts([replace(r, surroundings=one) for r, one in zip(made, around, strict=True)])
+    (line,) = measurement_caveats([replace(r, surroundings=one) for r, one in zip(made, around, strict=True)])
     assert line.startswith("computes while it waits: up to 50.0 % of the CPUs, in 2 of 4 processes: ")
 
 
 def test_a_summary_holds_the_doubts_of_its_cell() -> None:
     made = cell([[*epochs(1), 0.5]])
-    assert summarise(made).doubts == doubts(made)
+    assert summarise(made).caveats == measurement_caveats(made)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import Beside, Standing, cell_doubts, same_work
+from keras_matrix.analysis.comparison.context import RunContext, Standing, cell_caveats, same_work
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord
@@ -112,14 +112,14 @@ def test_a_backend_alone_is_told_by_its_own_pairs() -> None:
 def test_without_peaks_no_share_is_claimed_and_the_command_is_named() -> None:
     cells = [("mnist_mlp", cell) for cell in row().cells.values()]
     found = roofline(cells, {}, None)
-    beside = Beside((), {share.cell_id: share for share in found.shares}, found.notes)
-    assert not beside.has_peaks
-    assert "runner roofline" in beside.notes[0]
-    assert cell_doubts(cells[0][1], beside) == ()
+    run_context = RunContext((), {share.cell_id: share for share in found.shares}, found.notes)
+    assert not run_context.has_peaks
+    assert "runner roofline" in run_context.notes[0]
+    assert cell_caveats(cells[0][1], run_context) == ()
 
 
 def test_a_cell_above_the_measured_peak_is_doubtful() -> None:
     cell = row().cells["jax"]
     (share,) = roofline([("mnist_mlp", cell)], {}, None).shares
     above = replace(share, share_of_peak=1.2, note="above the measured peak: the machine was busier then")
-    assert cell_doubts(cell, Beside(shares={cell.cell_id: above})) == (above.note,)
+    assert cell_caveats(cell, RunContext(shares={cell.cell_id: above})) == (above.note,)

@@ -115,13 +115,13 @@ def test_losses_that_part_are_a_doubt_beside_the_comparison_and_not_its_end() ->
     pair = on("jax", [*TEN_TIMES_THE_RATE]), on("torch", [*SEEDS["mnist_mlp"][1]])
     (row,) = table(pair)
     assert row.verdict == "not separable: fewer than 5 repeats give no interval"
-    assert row.doubts[0].startswith("losses do not fall alike: in epoch 1 jax is at 12.2 and torch at 2.52, further ")
+    assert row.caveats[0].startswith("losses do not fall alike: in epoch 1 jax is at 12.2 and torch at 2.52, further ")
 
 
 def test_a_loss_that_stays_while_another_falls_is_a_doubt() -> None:
-    doubt = losses_apart(cells(on("jax", [2.3, 2.3, 2.3]), on("torch", [2.2, 1.8, 0.9])))
-    assert doubt is not None
-    assert "in epoch 3 jax is at 2.3 and torch at 0.9" in doubt
+    caveat = losses_apart(cells(on("jax", [2.3, 2.3, 2.3]), on("torch", [2.2, 1.8, 0.9])))
+    assert caveat is not None
+    assert "in epoch 3 jax is at 2.3 and torch at 0.9" in caveat
 
 
 @pytest.mark.parametrize(("second", "doubted"), [(0.74, False), (0.77, True)])
@@ -135,8 +135,8 @@ def test_what_two_sides_of_one_backend_lose_is_compared_too() -> None:
     wrong = [replace(record, learning=Learning([4.2, 9.0, 9.0, 9.0])) for record in base]
     (parted,) = versus(base, wrong, Rule()).comparisons
     (alike,) = versus(base, base, Rule()).comparisons
-    assert parted.doubts[0].startswith("losses do not fall alike: in epoch 2 base is at 4.09 and new at 9")
-    assert alike.doubts == ()
+    assert parted.caveats[0].startswith("losses do not fall alike: in epoch 2 base is at 4.09 and new at 9")
+    assert alike.caveats == ()
 
 
 def test_a_process_that_looked_for_its_steps_counts_only_where_there_is_no_other() -> None:

@@ -45,7 +45,7 @@ def cells(records: list[Record]) -> dict[str, list[Record]]:
 def test_tf32_by_default_on_two_of_three_backends_is_a_caveat_of_a_comparable_row() -> None:
     (row,) = table(three())
     assert row.fastest == "tensorflow"
-    assert row.doubts == (
+    assert row.caveats == (
         "TF32: tensorflow and jax use it in matrix products, torch does not; "
         "set league: matched to compare all of them in float32",
     )
@@ -54,7 +54,7 @@ def test_tf32_by_default_on_two_of_three_backends_is_a_caveat_of_a_comparable_ro
 def test_records_without_probes_are_compared_by_their_one_field() -> None:
     (row,) = table([*on("jax", tf32=True), *on("torch", tf32=False)])
     assert row.fastest == "jax"
-    assert row.doubts[0].startswith("TF32: jax uses it in matrix products, torch does not; ")
+    assert row.caveats[0].startswith("TF32: jax uses it in matrix products, torch does not; ")
 
 
 def test_a_record_without_probes_says_nothing_of_convolutions() -> None:
@@ -70,7 +70,7 @@ def test_operations_with_the_same_users_are_listed_together() -> None:
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
 def test_tf32_is_not_considered_where_products_are_not_in_float32(precision: str) -> None:
     (row,) = table(three(precision=precision))
-    assert (row.fastest, row.doubts) == ("tensorflow", ())
+    assert (row.fastest, row.caveats) == ("tensorflow", ())
 
 
 def test_an_operation_that_no_layer_computes_is_not_considered() -> None:
@@ -91,19 +91,19 @@ def test_in_league_matched_a_difference_ends_the_comparison_and_says_what_to_do(
         "not comparable: TF32 differs: tensorflow and jax use it in matrix products, torch does not; league matched "
         "turns TF32 off: remove what turns it on again"
     )
-    assert row.doubts == ()
+    assert row.caveats == ()
 
 
 def test_in_league_matched_backends_without_tf32_are_compared() -> None:
     (row,) = table([*on("jax", "matched", **NONE), *on("torch", "matched", **NONE)])
-    assert (row.fastest, row.doubts) == ("jax", ())
+    assert (row.fastest, row.caveats) == ("jax", ())
 
 
 def test_two_runs_of_one_backend_that_differ_in_tf32_are_compared_with_a_caveat() -> None:
     found = versus(on("torch", **NONE), on("torch", **CUDNN), Rule())
     (one,) = found.comparisons
     assert one.outcome is not Outcome.NOT_MEASURED
-    assert one.doubts[0].startswith("TF32: new uses it in convolutions and recurrent layers, base does not; ")
+    assert one.caveats[0].startswith("TF32: new uses it in convolutions and recurrent layers, base does not; ")
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_what_is_doubtful_of_a_side_and_of_both_beside_each_other_is_told_by_the
     far = [0.01] * 9 + [0.5]
     new[0] = replace(new[0], times=replace(new[0].times, epoch_times_s=far))
     (one,) = versus(base, new, Rule()).comparisons
-    apart, outliers = one.doubts
+    apart, outliers = one.caveats
     assert apart.startswith("losses do not fall alike: in epoch 2 base is at 1 and new at 1.9")
     assert outliers == "new: outliers: 1 of 31 epochs lie beyond ten robust deviations; they count"
 

@@ -195,7 +195,7 @@ def test_a_few_unstable_processes_are_no_finding_and_a_doubt_with_advice() -> No
     one = only(compared(side(), unstable(side(seed=1), range(3))))
     assert one.facets is not None
     assert (one.facets.unstable.outcome, one.facets.kinds) == (Outcome.UNDECIDED, ())
-    assert one.doubts == ("new: unstable in 3 of 12 processes: still_warming_up: set discard",)
+    assert one.caveats == ("new: unstable in 3 of 12 processes: still_warming_up: set discard",)
 
 
 def test_more_unstable_cells_are_needed_among_many() -> None:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import Beside
+from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.dashboards.charts import usage
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.dashboards.report.results import table as figures_table
-from keras_matrix.records.instruments.usage import Course, MemoryUse, PowerUse, ShareUse, Usage
+from keras_matrix.records.instruments.usage import MemoryUse, PowerUse, ShareUse, Usage, UsageSeries
 from keras_matrix.records.schema import Memory, Record
 from tests.conftest import make_record, make_settings
 
@@ -26,7 +26,7 @@ DEVICE = replace(
     device_power=PowerUse(200.0, 10.0, 300.0, 10),
     samples_per_j=12.5,
 )
-COURSE = Course([0.0, 1.0, 2.0], [0, 600 << 20, 300 << 20], epochs_s=[[1.0, 2.0]])
+COURSE = UsageSeries([0.0, 1.0, 2.0], [0, 600 << 20, 300 << 20], epochs_s=[[1.0, 2.0]])
 DEVICE_COURSE = replace(
     COURSE,
     device_memory_bytes=[0, 600 << 20, 0],
@@ -94,14 +94,14 @@ def test_the_figures_of_a_device_are_the_allocator_s_peak_and_energy_over_time()
 
 def test_a_value_that_is_missing_breaks_the_curve_and_is_not_drawn_as_zero() -> None:
     found, records = rows(HOST)
-    course = Course([0.0, 1.0, 2.0, 3.0], [5, None, 5, 5])
+    course = UsageSeries([0.0, 1.0, 2.0, 3.0], [5, None, 5, 5])
     (picture,) = usage.pictures(found, {records[0].key: course})
     assert re.sub(r"[\d. ]", "", picture.lanes[0].curves[0].path) == "MML"
 
 
 def test_of_a_level_stretch_only_the_ends_are_told() -> None:
     found, records = rows(HOST)
-    course = Course([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [5, 5, 5, 5, 9, 9])
+    course = UsageSeries([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [5, 5, 5, 5, 9, 9])
     (picture,) = usage.pictures(found, {records[0].key: course})
     points = [point.split() for point in re.split("[ML]", picture.lanes[0].curves[0].path)[1:]]
     heights = [y for _, y in points]
@@ -119,7 +119,7 @@ def test_a_long_course_is_drawn_with_few_points_and_with_its_peak() -> None:
     found, records = rows(HOST)
     values = [100] * 400
     values[333] = 1000
-    course = Course([number / 10 for number in range(400)], [*values])
+    course = UsageSeries([number / 10 for number in range(400)], [*values])
     (picture,) = usage.pictures(found, {records[0].key: course})
     heights = [float(part.split()[1]) for part in re.split("[ML]", picture.lanes[0].curves[0].path)[1:]]
     assert len(heights) <= usage.MOST_PLACES
@@ -136,16 +136,16 @@ def test_of_many_processes_the_first_are_drawn_and_the_rest_counted() -> None:
 def test_of_many_pieces_of_work_the_page_says_how_many_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "MOST_WORKS", 1)
     records = [make_record(0.01, settings=make_settings(batch_size=size), usage=HOST) for size in (16, 32, 64)]
-    found, courses = table(records), {record.key: COURSE for record in records}
-    assert len(usage.pictures(found, courses)) == 1
+    found, usage_series = table(records), {record.key: COURSE for record in records}
+    assert len(usage.pictures(found, usage_series)) == 1
     told = "2 more pieces of work left out; the records have all"
-    assert told in report.render(records, found, {}, beside=Beside(courses=courses))
-    assert usage.left_out(found[:1], courses) is None
+    assert told in report.render(records, found, {}, run_context=RunContext(usage_series=usage_series))
+    assert usage.left_out(found[:1], usage_series) is None
 
 
 def test_of_a_level_stretch_the_ends_are_drawn_and_a_break_begins_anew() -> None:
     found, records = rows(HOST)
-    course = Course([float(at) for at in range(9)], [5, 7, 7, 7, 7, None, 7, 7, 7])
+    course = UsageSeries([float(at) for at in range(9)], [5, 7, 7, 7, 7, None, 7, 7, 7])
     (picture,) = usage.pictures(found, {records[0].key: course})
     path = picture.lanes[0].curves[0].path
     assert (re.sub("[^ML]", "", path), len(path.split("M")[1].split("L"))) == ("MLLML", 3)
@@ -153,8 +153,8 @@ def test_of_a_level_stretch_the_ends_are_drawn_and_a_break_begins_anew() -> None
 
 def test_the_page_shows_them_between_memory_and_failures() -> None:
     found, records = rows(DEVICE)
-    courses = {record.key: DEVICE_COURSE for record in records}
-    page = report.render(records, found, {}, beside=Beside(courses=courses))
+    usage_series = {record.key: DEVICE_COURSE for record in records}
+    page = report.render(records, found, {}, run_context=RunContext(usage_series=usage_series))
     places = [page.index(f'<section id="{name}"') for name in ("memory", "usage", "failures")]
     assert places == sorted(places)
     assert page.count('<path class="curve') == 4 * 4

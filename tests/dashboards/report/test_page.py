@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import Beside
+from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.merge import MergedRun, MergeSummary
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
@@ -194,7 +194,7 @@ def test_the_more_attempts_failed_the_less_is_shown_of_each_ones_output(made_up:
 
 
 def test_a_warning_is_split_into_rule_doubt_and_advice(made_up: Any) -> None:
-    found = {doubt.rule: doubt for doubt in failures.warnings(made_up.records, made_up.rows)}
+    found = {caveat.rule: caveat for caveat in failures.warnings(made_up.records, made_up.rows)}
     assert sorted(found) == ["busy", "still_warming_up"]
     assert found["busy"].text == "other processes used 14% of the CPU time"
     assert found["busy"].advice == "stop them"
@@ -202,8 +202,8 @@ def test_a_warning_is_split_into_rule_doubt_and_advice(made_up: Any) -> None:
 
 def test_a_warning_of_another_form_is_shown_whole(made_up: Any) -> None:
     record = replace(made_up.records[0], warnings=["odd"])
-    (doubt,) = failures.warnings([record], table([record]))
-    assert (doubt.rule, doubt.text, doubt.advice) == ("warning", "odd", "")
+    (caveat,) = failures.warnings([record], table([record]))
+    assert (caveat.rule, caveat.text, caveat.advice) == ("warning", "odd", "")
 
 
 def test_attempts_that_were_tried_again_are_not_counted(made_up: Any) -> None:
@@ -306,14 +306,14 @@ def test_what_stands_beside_a_speed_is_on_the_page_and_can_be_read_without_scrip
     assert "tensorflow and torch, float64 update 4e-02, limit 1e-06: a cause that was found" in text
     assert "share of peak , % 43.0 215 GFLOP/s" in text
     links = re.findall(r'<a class="doubt" href="#([^"]+)">1 doubt</a>', made_up.html)
-    doubts = failures.doubts(made_up.rows)
-    assert sorted(links) == sorted(doubt.anchor for doubt in doubts) != []
-    assert all(line in text for doubt in doubts for line in doubt.texts)
+    caveats = failures.caveats(made_up.rows)
+    assert sorted(links) == sorted(caveat.anchor for caveat in caveats) != []
+    assert all(line in text for caveat in caveats for line in caveat.texts)
 
 
 def test_where_no_peak_was_measured_the_page_names_the_command(made_up: Any) -> None:
-    beside = Beside(notes=("no peaks measured: run `runner roofline` there",))
-    text = Page(report.render(made_up.records, made_up.rows, {}, beside=beside)).text
+    run_context = RunContext(notes=("no peaks measured: run `runner roofline` there",))
+    text = Page(report.render(made_up.records, made_up.rows, {}, run_context=run_context)).text
     assert "Share of peak: no peaks measured: run `runner roofline` there." in text
     assert "share of peak , %" not in text
     assert "same work not checked" in text
@@ -327,7 +327,7 @@ def test_a_merged_page_names_its_runs_what_was_left_out_and_how_to_measure_alter
         MergedRun("run-2", "", ("torch",), "keras 3.15.1", "matrix.yaml", ("image:torch-cpu, sha256:0123",)),
     )
     merge = MergeSummary(runs, (f"left out: {hostile_name}",), "runner --matrix m.yaml --executor docker")
-    page = report.render(made_up.records, made_up.rows, {}, beside=Beside(merge=merge))
+    page = report.render(made_up.records, made_up.rows, {}, run_context=RunContext(merge=merge))
     found = Page(page)
     assert hostile_name not in page
     assert ({tag for tag, _ in found.tags} <= ALLOWED_TAGS, found.open) == (True, [])
@@ -340,7 +340,7 @@ def test_a_merged_page_names_its_runs_what_was_left_out_and_how_to_measure_alter
         "measure them alternately: runner --matrix m.yaml --executor docker",
     ):
         assert text in found.text
-    alone = Page(report.render([], [], {}, beside=Beside(merge=MergeSummary(runs[:1])))).text
+    alone = Page(report.render([], [], {}, run_context=RunContext(merge=MergeSummary(runs[:1])))).text
     assert "Merge of 1 run" in alone
     assert "separate sessions" not in alone
 
@@ -351,9 +351,9 @@ def test_the_page_of_one_run_says_nothing_of_a_merge(made_up: Any) -> None:
 
 
 def test_the_same_values_give_the_same_page(made_up: Any, about: dict[str, object]) -> None:
-    assert report.render(made_up.records, made_up.rows, about, 2, made_up.beside) == made_up.html
+    assert report.render(made_up.records, made_up.rows, about, 2, made_up.run_context) == made_up.html
     backwards = made_up.records[::-1]
-    assert report.render(backwards, table(backwards), about, 2, made_up.beside) == made_up.html
+    assert report.render(backwards, table(backwards), about, 2, made_up.run_context) == made_up.html
 
 
 def test_a_page_is_written_at_once_and_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ def main() -> None:
         jax.config.update("jax_enable_x64", True)
     task = Task("fc_data", level=3, weight_size=32, batch_size=16, precision="float64")
     reserve(BACKEND, 1, "cpu")
-    crew = assemble(BACKEND, Order(task, seed=0, keep_gradients=True))
-    crew.run(STEPS)
-    (kept,) = crew.kept()
-    assert {place.process for place in crew.places()} <= {None, os.getpid()}
+    worker_group = assemble(BACKEND, Order(task, seed=0, keep_gradients=True))
+    worker_group.run(STEPS)
+    (kept,) = worker_group.kept()
+    assert {place.process for place in worker_group.places()} <= {None, os.getpid()}
     print(json.dumps({"error": error([kept.gradients], train(task, 0, STEPS).gradients)}))
 
 

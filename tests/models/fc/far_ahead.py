@@ -16,10 +16,10 @@ STEPS = 200
 def main() -> None:
     reserve(BACKEND, 2, "cpu")
     for mode in sys.argv[1:]:
-        crew = assemble(BACKEND, Order(Task(mode, workers=2, weight_size=64), seed=0))
-        crew.run(STEPS)
-        print(json.dumps({mode: math.isfinite(crew.loss())}))
-        crew.close()
+        worker_group = assemble(BACKEND, Order(Task(mode, workers=2, weight_size=64), seed=0))
+        worker_group.run(STEPS)
+        print(json.dumps({mode: math.isfinite(worker_group.loss())}))
+        worker_group.close()
 
 
 if __name__ == "__main__":

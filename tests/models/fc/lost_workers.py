@@ -23,15 +23,15 @@ ORDER = Order(Task(mode="fc_data", workers=2, level=2, weight_size=32, batch_siz
 
 
 def killed() -> None:
-    crew = Ranks(ORDER)
-    crew.run(1)
+    worker_group = Ranks(ORDER)
+    worker_group.run(1)
 
     def kill() -> None:
         LOST.append(time.perf_counter())
-        os.kill(crew._processes[1].pid, signal.SIGKILL)
+        os.kill(worker_group._processes[1].pid, signal.SIGKILL)
 
     threading.Timer(0.5, kill).start()
-    crew.run(1_000_000_000)
+    worker_group.run(1_000_000_000)
 
 
 def raising() -> None:
@@ -47,9 +47,9 @@ def raising() -> None:
         return real(*arguments)
 
     programs.PROGRAMS["fc_data"] = fails_on_rank_1
-    crew = Ranks(ORDER)
+    worker_group = Ranks(ORDER)
     LOST.append(time.perf_counter())
-    crew.run(1)
+    worker_group.run(1)
 
 
 def absent() -> None:
@@ -80,11 +80,11 @@ def slow() -> None:
         return real(*arguments)
 
     programs.PROGRAMS["fc_data"] = slow_on_rank_1
-    crew = Ranks(ORDER, timeout_s=2.0)
+    worker_group = Ranks(ORDER, timeout_s=2.0)
     begun_s = time.perf_counter()
-    crew.run(1)
+    worker_group.run(1)
     print(json.dumps({"step_time_s": time.perf_counter() - begun_s}))
-    crew.close()
+    worker_group.close()
 
 
 def ports() -> None:
@@ -127,9 +127,9 @@ def orphaned_interpreters() -> None:
     read, write = os.pipe()
     parent = os.fork()
     if parent == 0:
-        crew = Ranks(ORDER, method="spawn")
-        os.write(write, "".join(f"{place.process}\n" for place in crew.places()).encode())
-        crew.run(1_000_000_000)
+        worker_group = Ranks(ORDER, method="spawn")
+        os.write(write, "".join(f"{place.process}\n" for place in worker_group.places()).encode())
+        worker_group.run(1_000_000_000)
     os.close(write)
     _lose(parent, read)
 

@@ -30,8 +30,8 @@ def ancestors(graph: dict[str, set[str]], name: str) -> set[str]:
     return found
 
 
-def jax_overlaps(crew) -> bool:
-    text = crew._step.lower(crew._weights, crew._batch).compile().as_text()
+def jax_overlaps(worker_group) -> bool:
+    text = worker_group._step.lower(worker_group._weights, worker_group._batch).compile().as_text()
     computations = {m[1]: m[2] for m in re.finditer(r"^(?:ENTRY )?%?([\w.-]+) \(.*?\{\n(.*?)^\}", text, re.M | re.S)}
     entry = re.search(r"^ENTRY %?([\w.-]+) ", text, re.M)[1]
     graph, products, sums = {}, set(), set()
@@ -48,8 +48,8 @@ def jax_overlaps(crew) -> bool:
     return any(not products <= ancestors(graph, one) for one in sums)
 
 
-def tensorflow_overlaps(crew) -> bool:
-    operations = crew._step.get_concrete_function().graph.get_operations()
+def tensorflow_overlaps(worker_group) -> bool:
+    operations = worker_group._step.get_concrete_function().graph.get_operations()
     graph = {op.name: {x.op.name for x in op.inputs} | {c.name for c in op.control_inputs} for op in operations}
     # Each worker's own: a sum needs both workers' parts in any case.
     products = {op.name for op in operations if op.type == "MatMul"}
@@ -85,10 +85,10 @@ def ddp_overlaps(task: Task) -> bool:
     native.TorchWorker.count, native.TorchRank._weight = count, weight
     native.TorchRank.at_sums = at_sums_of_a_step
     try:
-        crew = Ranks(Order(task, seed=0))
-        crew.run(1)  # in its first step DistributedDataParallel has one bucket
-        noted = crew._ask("at_sums")
-        crew.close()
+        worker_group = Ranks(Order(task, seed=0))
+        worker_group.run(1)  # in its first step DistributedDataParallel has one bucket
+        noted = worker_group._ask("at_sums")
+        worker_group.close()
     finally:
         native.TorchWorker.count, native.TorchRank._weight = real_count, real_weight
     return all(own[0] < task.level + 1 for own in noted)

@@ -15,8 +15,8 @@ TASK = Task(workers=2, level=2, weight_size=8, batch_size=8, shared_ratio=0.5)
 
 
 def products(task: Task) -> dict[str, int]:
-    crew = assemble("tensorflow", Order(task, seed=0))
-    operations = crew._step.get_concrete_function().graph.get_operations()
+    worker_group = assemble("tensorflow", Order(task, seed=0))
+    operations = worker_group._step.get_concrete_function().graph.get_operations()
     return Counter(op.device.rpartition("/")[2] for op in operations if op.type == "MatMul")
 
 

@@ -14,9 +14,9 @@ if __name__ == "__main__":
 
     TorchRank.share = lambda self: (sorted(os.sched_getaffinity(0)), torch.get_num_threads())
     whole = sorted(os.sched_getaffinity(0))
-    crew = Ranks(Order(Task(mode="fc_data", workers=2, level=2, weight_size=32, batch_size=8), seed=0))
+    worker_group = Ranks(Order(Task(mode="fc_data", workers=2, level=2, weight_size=32, batch_size=8), seed=0))
     try:
-        cpus, threads = zip(*crew._ask("share"), strict=True)
+        cpus, threads = zip(*worker_group._ask("share"), strict=True)
         print(json.dumps({"whole": whole, "cpus": cpus, "threads": threads}))
     finally:
-        crew.close()
+        worker_group.close()

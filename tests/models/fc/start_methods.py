@@ -51,12 +51,14 @@ def main() -> None:
     keep_float64()  # as `assemble` does; a new interpreter has to do it itself
     found = {}
     for method in ("fork", "spawn"):
-        crew = Ranks(Order(TASK, seed=0, keep_gradients=True, configure=partial(configure, method)), method=method)
+        worker_group = Ranks(
+            Order(TASK, seed=0, keep_gradients=True, configure=partial(configure, method)), method=method
+        )
         try:
-            found[method] = crew._ask("results", tasks())
-            places = crew.places()
+            found[method] = worker_group._ask("results", tasks())
+            places = worker_group.places()
         finally:
-            crew.close()
+            worker_group.close()
     names = [f"{task.mode} {task.overlap} {task.partition}" for task in tasks()]
     equal = {
         name: [rank[number] for rank in found["fork"]] == [rank[number] for rank in found["spawn"]]

@@ -101,7 +101,7 @@ def test_a_proof_on_a_gpu_has_its_workers_there_and_records_their_device_peaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     task, asked = Task(), Calls()
-    crew = SimpleNamespace(
+    worker_group = SimpleNamespace(
         run=Calls(),
         places=list,
         traffic=Traffic,
@@ -109,8 +109,8 @@ def test_a_proof_on_a_gpu_has_its_workers_there_and_records_their_device_peaks(
         device_peaks_bytes=lambda: [2],
         close=Calls(),
     )
-    monkeypatch.setattr(prove, "_whole", lambda task, crew: None)
-    monkeypatch.setattr(prove, "assemble", lambda backend, order, apart: asked(order.device, apart) or crew)
+    monkeypatch.setattr(prove, "_whole", lambda task, worker_group: None)
+    monkeypatch.setattr(prove, "assemble", lambda backend, order, apart: asked(order.device, apart) or worker_group)
     _, parallel = prove.found("torch", task, ProofOrder([task], device="gpu"))
     assert list(asked) == [("gpu", False)]
     assert parallel.peak_worker_device_memory_bytes == [2]

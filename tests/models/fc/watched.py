@@ -15,13 +15,13 @@ BACKEND = os.environ["KERAS_BACKEND"]
 def watched(mode: str) -> None:
     order = Order(Task(mode=mode, workers=2, level=2, weight_size=96, batch_size=32), seed=0)
     reserve(BACKEND, 2, "cpu")
-    crew = assemble(BACKEND, order, apart=True)
+    worker_group = assemble(BACKEND, order, apart=True)
     try:
-        crew.run(3)
-        found = crew.communication(4, 3)
+        worker_group.run(3)
+        found = worker_group.communication(4, 3)
         print(json.dumps({"found": asdict(found) if found else None}))
     finally:
-        crew.close()
+        worker_group.close()
 
 
 if __name__ == "__main__":

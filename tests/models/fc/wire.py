@@ -30,15 +30,15 @@ def sent_bytes() -> int:
 
 
 def measured(task: Task) -> dict[str, object]:
-    crew = Ranks(Order(task, seed=0))
+    worker_group = Ranks(Order(task, seed=0))
     try:
-        crew.run(2)  # in its first step DistributedDataParallel agrees on its buckets
+        worker_group.run(2)  # in its first step DistributedDataParallel agrees on its buckets
         before = sent_bytes()
-        crew.run(STEPS)
+        worker_group.run(STEPS)
         each = (sent_bytes() - before) / STEPS
-        found = parallel_of(task, crew.places(), crew.traffic(), [])
+        found = parallel_of(task, worker_group.places(), worker_group.traffic(), [])
     finally:
-        crew.close()
+        worker_group.close()
     name = f"{task.mode} {task.workers} {task.partition}"
     return {"name": name, "measured": each, "payload": found.formula_bytes_per_step, "wire": found.wire_bytes_per_step}
 

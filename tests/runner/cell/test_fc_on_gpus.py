@@ -83,7 +83,7 @@ def load_workers(monkeypatch: pytest.MonkeyPatch, backend: str, gpus: int) -> No
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[int, list[Any]]]:
     """Return a function that measures the matrix on so many GPUs, and returns exit code and records."""
 
-    def plug(gpus: int) -> Any:
+    def adapter(gpus: int) -> Any:
         proof = DeviceProof("gpu" if gpus else "cpu", "fake:0", 1)
         return SimpleNamespace(configure=lambda *arguments: None, proof=lambda: proof)
 
@@ -97,7 +97,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int],
             try:
                 if job.settings.workload == "fc":
                     fc.measure_fc(job, 0.0, "fresh")
-                prove(plug(gpus), job.settings)
+                prove(adapter(gpus), job.settings)
             except Assembled:
                 pass
             except Exception as error:  # noqa: BLE001 - as in a cell, whatever is raised becomes the result
@@ -107,7 +107,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int],
 
         executor.behaviours = dict.fromkeys(("gru", "bert", "fc"), behave)
         monkeypatch.setattr(fc, "assemble", assemble)
-        monkeypatch.setattr(backends, "load", lambda backend: plug(gpus))
+        monkeypatch.setattr(backends, "load", lambda backend: adapter(gpus))
         for backend in BACKENDS:
             load_workers(monkeypatch, backend, gpus)
         code = main(["--results", str(tmp_path / "results")], Seams(executor=executor))

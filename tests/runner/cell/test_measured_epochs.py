@@ -28,7 +28,7 @@ def kept_noting(events: list[str]) -> Kept:
     def note(event: str, answer: Any) -> Callable[[], Any]:
         return lambda: (events.append(event), answer)[1]
 
-    plug: Any = SimpleNamespace(
+    adapter: Any = SimpleNamespace(
         compilations=lambda: None,
         graph_breaks=lambda: None,
         reset_peak_device_memory=note("reset", True),
@@ -36,7 +36,7 @@ def kept_noting(events: list[str]) -> Kept:
         peak_device_memory_bytes=note("peak", 30),
     )
     turns: Any = SimpleNamespace(rest=note("rest", None))
-    return Kept(turns, Compiling(plug), Allocated(plug))
+    return Kept(turns, Compiling(adapter), Allocated(adapter))
 
 
 MEASURED = ["reset", "size", "rest", "epoch", "size", "rest", "epoch", "size", "peak", "rest"]
@@ -61,9 +61,9 @@ def test_the_peak_of_device_memory_is_reset_once_before_the_first_measured_epoch
 def test_the_peak_of_device_memory_of_a_crew_is_reset_before_its_first_measured_epoch(tmp_path: Path) -> None:
     events: list[str] = []
     found = kept_noting(events)
-    crew: Any = SimpleNamespace(run=lambda steps: events.append("epoch"), loss=lambda: 1.0)
+    worker_group: Any = SimpleNamespace(run=lambda steps: events.append("epoch"), loss=lambda: 1.0)
     own = settings(workload="fc", params={"mode": "fc_data", "workers": 1})
-    fc._trained(Job("n", "c", 0, 0, own, 3, str(tmp_path), [], None, None), crew, found)
+    fc._trained(Job("n", "c", 0, 0, own, 3, str(tmp_path), [], None, None), worker_group, found)
     # The first step and two discarded epochs come before.
     assert events == ["epoch", "epoch", "epoch", *MEASURED]
     assert found.allocated.peak_span == MEASURED_EPOCHS

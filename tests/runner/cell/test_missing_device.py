@@ -30,7 +30,7 @@ except DeviceMismatch as reason:
 """
 
 
-def plug(error: Exception) -> Any:
+def adapter(error: Exception) -> Any:
     def proof() -> Any:
         raise error
 
@@ -48,7 +48,7 @@ def plug(error: Exception) -> Any:
 )
 def test_an_error_that_names_a_missing_device_or_driver_is_a_device_mismatch(message: str) -> None:
     with pytest.raises(DeviceMismatch) as caught:
-        prove(plug(RuntimeError(f"{message}\nand more")), make_settings(device="gpu"))
+        prove(adapter(RuntimeError(f"{message}\nand more")), make_settings(device="gpu"))
     assert str(caught.value) == (
         f"device: gpu was requested, but jax cannot use one: {message}; check nvidia-smi, and the driver "
         "that this build needs in docs/compatibility.md"
@@ -66,7 +66,7 @@ def test_an_error_that_names_a_missing_device_or_driver_is_a_device_mismatch(mes
 )
 def test_other_errors_stay_what_they_are(message: str, device: str) -> None:
     with pytest.raises(RuntimeError, match=message[:20]):
-        prove(plug(RuntimeError(message)), make_settings(device=device))
+        prove(adapter(RuntimeError(message)), make_settings(device=device))
 
 
 @pytest.mark.process

@@ -18,7 +18,7 @@ from keras_matrix.runner.cell.measure import resolved_of
 from tests.conftest import make_settings
 
 
-def plug(**changes: Any) -> Any:
+def adapter(**changes: Any) -> Any:
     """Return a backend on a GPU of compute capability 8.0 that allows TF32."""
     answers: dict[str, Any] = {"tf32": True, "compute_capability": (8, 0), "intra_op_threads": None} | changes
     return SimpleNamespace(**{name: lambda answer=answer: answer for name, answer in answers.items()})
@@ -27,7 +27,7 @@ def plug(**changes: Any) -> Any:
 def test_a_record_has_the_variables_that_may_change_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/cudnn")
     monkeypatch.delenv("CUDA_HOME", raising=False)
-    found = resolved_of(make_settings(), plug(), ("fresh", 3)).inherited
+    found = resolved_of(make_settings(), adapter(), ("fresh", 3)).inherited
     assert found == inherited_environment.recorded({"LD_LIBRARY_PATH": "/opt/cudnn"})
     assert len(found) == 1
 
@@ -39,20 +39,20 @@ SETTINGS = make_settings(workload="fc", device="gpu", params=TASK, batch_size=4)
 def fc_result(monkeypatch: pytest.MonkeyPatch, folder: Path, process: int | None = None, **answers: Any) -> CellResult:
     """Return the result of an FC cell whose worker, in this process or another, and backend are fakes."""
     task = task_of(SETTINGS)
-    crew = SimpleNamespace(
+    worker_group = SimpleNamespace(
         places=lambda: [Place(0, "cuda:0", *expected_shapes(task, 0), process=process)],
         traffic=lambda: traffic_per_step(task),
         peaks_bytes=lambda: [0],
         device_peaks_bytes=list,
         close=lambda: None,
     )
-    fake = plug(compile_events=CompileEvents(), versions={}, **answers)
+    fake = adapter(compile_events=CompileEvents(), versions={}, **answers)
     fake.configure = lambda settings, cache: None
     monkeypatch.setattr(fc.backends, "load", lambda backend: fake)
     stubs: dict[str, Any] = {
         "Turns": None,
         "reserve": None,
-        "assemble": crew,
+        "assemble": worker_group,
         "_proved": DeviceProof("gpu", "cuda:0", 1),
         "_trained": (Times(), Learning(), 3),
         "_held": Memory(),

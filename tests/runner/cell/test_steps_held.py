@@ -29,15 +29,15 @@ def batches_held(phase: str, steps_held: int, samples: int = 64) -> int:
     )  # fmt: skip
     held: list[int] = []
     model = SimpleNamespace(predict_on_batch=lambda x: x, trainable_variables=[], optimizer=None)
-    plug: Any = SimpleNamespace(feeder=lambda batches: held.append(len(batches)), resident=lambda batch: batch)
+    adapter: Any = SimpleNamespace(feeder=lambda batches: held.append(len(batches)), resident=lambda batch: batch)
     built: Any = SimpleNamespace(model=model, samples=lambda count, seed: (np.ones((count, 1)), np.ones((count, 1))))
     kept: Any = SimpleNamespace(turns=None, stretch=lambda settings, steps: Stretch(steps, 2, 1), end=lambda: None)
     job: Any = SimpleNamespace(settings=settings, steps=2, steps_held=steps_held, repeat=1)
     first: Any = [(np.ones((8, 1)), np.ones((8, 1)))]
     if phase == "fit":
-        Unfitted(built, plug, job, kept).run(first)
+        Unfitted(built, adapter, job, kept).run(first)
         return held[-1]
-    predicting = Predicting(built, plug, job, kept)
+    predicting = Predicting(built, adapter, job, kept)
     predicting.run(first)
     return len(predicting._fed)
 

@@ -24,7 +24,7 @@ def torch_backend(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def reason(backend: Any, device: str) -> str:
     with pytest.raises(Unsupported) as caught:
-        backend.Plug().configure(make_settings(backend="torch", device=device, league="matched"), None)
+        backend.BackendAdapter().configure(make_settings(backend="torch", device=device, league="matched"), None)
     return str(caught.value)
 
 
@@ -58,7 +58,7 @@ def test_league_matched_turns_tf32_off_in_every_operation(torch_backend: Any, mo
     before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
     try:
         backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = True
-        torch_backend.Plug().configure(make_settings(backend="torch", device="gpu", league="matched"), None)
+        torch_backend.BackendAdapter().configure(make_settings(backend="torch", device="gpu", league="matched"), None)
         operations = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
         assert [one.fp32_precision for one in operations] == ["ieee"] * 3
     finally:

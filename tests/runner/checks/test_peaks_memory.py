@@ -15,7 +15,7 @@ from keras_matrix.runner.checks.peaks import probe_settings
 
 MODULE = Path(__file__).parents[3] / "runner/cell/peaks/torch.py"
 FREE_BYTES, TOTAL_BYTES, L2_BYTES = 70 << 30, 79 << 30, 50 << 20
-NO_PLUG: Any = SimpleNamespace(wait=None)
+NO_ADAPTER: Any = SimpleNamespace(wait=None)
 
 
 def memory_with(monkeypatch: pytest.MonkeyPatch, device: str) -> DeviceMemory:
@@ -30,7 +30,7 @@ def memory_with(monkeypatch: pytest.MonkeyPatch, device: str) -> DeviceMemory:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: DeviceMemory = module.Bench(probe_settings("torch", device), NO_PLUG).memory()
+    found: DeviceMemory = module.Bench(probe_settings("torch", device), NO_ADAPTER).memory()
     return found
 
 

@@ -14,7 +14,13 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.judge import judge
-from keras_matrix.runner.measure.work_judge import caveats, counted_in_bfloat16, mismatch, misplaced, option_caveats
+from keras_matrix.runner.measure.work_judge import (
+    counted_in_bfloat16,
+    mismatch,
+    misplaced,
+    option_caveats,
+    work_caveats,
+)
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor, work_as_asked
 
@@ -43,7 +49,7 @@ def found(work: WorkDone) -> str | None:
 
 
 def warned(work: WorkDone) -> list[str]:
-    return [caveat.partition(":")[0] for caveat in caveats(result_of(work), SETTINGS)]
+    return [caveat.partition(":")[0] for caveat in work_caveats(result_of(work), SETTINGS)]
 
 
 def test_work_done_as_asked_has_no_caveat() -> None:
@@ -171,7 +177,7 @@ def test_one_sample_a_step_is_uncounted_only_of_methods_of_the_models_own() -> N
 def test_caveats_are_of_the_epochs_alone() -> None:
     work = counted(samples=[None] * 4, updates=[8] * 4, skipped_updates=[2] * 4)
     before = replace(work.stretches[0], name="first_step", steps=1, epochs=1, samples=[32])
-    found = caveats(result_of(replace(work, stretches=[before, *work.stretches])), SETTINGS)
+    found = work_caveats(result_of(replace(work, stretches=[before, *work.stretches])), SETTINGS)
     assert [caveat.partition(" had")[0].partition(" a step")[0] for caveat in found] == [
         "work_not_counted: the samples of",
         "loss_scaling: 8 of 40 steps",
@@ -181,7 +187,7 @@ def test_caveats_are_of_the_epochs_alone() -> None:
 def test_batches_of_one_sample_are_counted() -> None:
     settings = make_settings(batch_size=1)
     work = replace(work_as_asked(settings, STEPS), own_methods=["fit"])
-    assert caveats(result_of(work, settings), settings) == []
+    assert work_caveats(result_of(work, settings), settings) == []
 
 
 def test_several_rows_a_sample_are_all_predictions() -> None:
@@ -200,7 +206,7 @@ def test_predict_calls_are_counted_by_the_rows_they_return() -> None:
     expected = "the epochs: 10 predict calls on 32 samples each returned 319 rows in epoch 3, not 320"
     assert mismatch(result_of(few), settings) == expected
     own = replace(work, own_methods=["predict_on_batch"])
-    assert caveats(result_of(own), settings) == [
+    assert work_caveats(result_of(own), settings) == [
         "work_not_counted: the model has its own predict_on_batch: what a call computes is not known"
     ]
 

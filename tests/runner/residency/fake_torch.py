@@ -55,16 +55,16 @@ def let_loader_start() -> None:
 
 def main(kind: type[Any]) -> None:
     """Train until a value is read."""
-    plug = backends.load("torch")
+    adapter = backends.load("torch")
     let_loader_start()
     calls: list[str] = []
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = kind([keras.Input((8,)), keras.layers.Dense(4, kernel_initializer="ones")])
         model.compile("sgd", "mse", metrics=["mae"])
-        given = [plug.resident((np.ones((16, 8), "float32"), np.ones((16, 4), "float32"))) for _ in range(3)]
-        feed = plug.feeder(given)(STEPS)
+        given = [adapter.resident((np.ones((16, 8), "float32"), np.ones((16, 4), "float32"))) for _ in range(3)]
+        feed = adapter.feeder(given)(STEPS)
         try:
-            fit_epochs(model, feed.source, plug, Stretch(STEPS, 1))
+            fit_epochs(model, feed.source, adapter, Stretch(STEPS, 1))
         except DataDependentOutputException as error:
             calls = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     placed = {id(part) for batch in given for part in batch}

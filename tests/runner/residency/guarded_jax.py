@@ -14,12 +14,12 @@ from keras_matrix.runner.cell.loop import Stretch, fit_epochs
 
 def main(feed: str) -> None:
     """Train, with transfers forbidden within each step of the second call of fit."""
-    plug = backends.load("jax")
+    adapter = backends.load("jax")
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
     model.compile("adam", "mse", metrics=["mae"])
     given = [(np.full((16, 8), i, "float32"), np.full((16, 4), i, "float32")) for i in range(3)]
-    feeder = plug.feeder(given) if feed == "device_resident" else lambda needed: backends.counting(given)
-    fit_epochs(model, feeder(2).source, plug, Stretch(2, 1))
+    feeder = adapter.feeder(given) if feed == "device_resident" else lambda needed: backends.counting(given)
+    fit_epochs(model, feeder(2).source, adapter, Stretch(2, 1))
     step = model.train_function
 
     def guarded(*arguments: object) -> object:
@@ -27,7 +27,7 @@ def main(feed: str) -> None:
             return step(*arguments)
 
     model.train_function = guarded
-    log = fit_epochs(model, feeder(8).source, plug, Stretch(4, 2))
+    log = fit_epochs(model, feeder(8).source, adapter, Stretch(4, 2))
     print(len(log.times_s))
 
 

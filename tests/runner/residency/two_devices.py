@@ -66,21 +66,21 @@ def sent(folder: str) -> list[str]:
 def main(steps_per_execution: int, jit: bool, eager: bool) -> None:
     """Train and print what was seen."""
     two_devices()
-    plug = backends.load("tensorflow")
-    plug._count_traces()
+    adapter = backends.load("tensorflow")
+    adapter._count_traces()
     given = batches()
     # Made outside of the device's scope: its kernels are for the host only.
-    first_feeder, feeder = plug.feeder(given[:1]), plug.feeder(given)
+    first_feeder, feeder = adapter.feeder(given[:1]), adapter.feeder(given)
     short, same, feed = first_feeder(steps_per_execution), feeder(STEPS), feeder(2 * STEPS)
     with tf.device(DEVICE):
         made = model(steps_per_execution, jit, eager)
-        first = fit_epochs(made, short.source, plug, Stretch(steps_per_execution, 1))
-        fit_epochs(made, same.source, plug, Stretch(STEPS, 1))
-        traces = plug.compilations()
+        first = fit_epochs(made, short.source, adapter, Stretch(steps_per_execution, 1))
+        fit_epochs(made, same.source, adapter, Stretch(STEPS, 1))
+        traces = adapter.compilations()
         with tempfile.TemporaryDirectory() as folder:
             options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3, python_tracer_level=0)
             tf.profiler.experimental.start(folder, options)
-            log = fit_epochs(made, feed.source, plug, Stretch(STEPS, 2))
+            log = fit_epochs(made, feed.source, adapter, Stretch(STEPS, 2))
             tf.profiler.experimental.stop()
             copied = sent(folder)
     drawn = feed.drawn()
@@ -98,7 +98,7 @@ def main(steps_per_execution: int, jit: bool, eager: bool) -> None:
         "losses": [entry["loss"] for entry in [*first.logs, *log.logs]],
         "same_batches": equal,
         "drawn": drawn,
-        "new_traces": (plug.compilations() or 0) - (traces or 0),
+        "new_traces": (adapter.compilations() or 0) - (traces or 0),
     }
     print(json.dumps(found))
 

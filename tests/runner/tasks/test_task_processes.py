@@ -173,10 +173,10 @@ def test_a_pattern_that_backtracks_costs_its_own_metric_and_its_time_limit(tmp_p
     log = tmp_path / "log"
     log.write_text("a" * 60 + " b\nspeed 3\n")
     asked = [MetricAsked("first", r"speed (\d)"), MetricAsked("bad", r"(a+a+)+b"), MetricAsked("last", r"speed (\d)")]
-    found, doubt = metrics_of(Task("t", ["true"], asked), Written(log, tmp_path / "none"), limit_s=1.0)
+    found, caveat = metrics_of(Task("t", ["true"], asked), Written(log, tmp_path / "none"), limit_s=1.0)
     assert [metric.value for metric in found] == [3.0, None, 3.0]
     assert str(found[1].problem).startswith("time_limit: the pattern was not matched within 1 s")
-    assert doubt is None
+    assert caveat is None
 
 
 def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

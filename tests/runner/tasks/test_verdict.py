@@ -69,7 +69,7 @@ def test_evidence_decides(outcome: Outcome, status: Status, reason: str | None) 
 def test_what_is_doubtful_is_a_warning_with_advice() -> None:
     missing = replace(RUN, outlived=2, metrics=[*RUN.metrics, Metric("wait", None, problem="no_match: none")])
     outcome = replace(
-        DONE, task=TaskSeen(missing, doubts=("reports: bad",)), surroundings=Surroundings(steal_share=0.5)
+        DONE, task=TaskSeen(missing, caveats=("reports: bad",)), surroundings=Surroundings(steal_share=0.5)
     )
     assert [warning.partition(":")[0] for warning in judge_task(outcome).warnings] == [
         "outlived",

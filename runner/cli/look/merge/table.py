@@ -17,7 +17,7 @@ from keras_matrix.runner.cli.look.merge.choice import MergeReader, MergeRequest,
 from keras_matrix.runner.errors import StoreError
 
 if TYPE_CHECKING:
-    from keras_matrix.analysis.comparison.context import Beside, ShownTrace
+    from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
     from keras_matrix.analysis.comparison.merge import Merge, MergeSummary
     from keras_matrix.analysis.stats.sessions import SeparateSessions
     from keras_matrix.runner.cli.look.stored import Findings
@@ -66,8 +66,8 @@ def _findings(results: Path, reader: MergeReader, merge: Merge, page: Path) -> t
     records = [r for name, found in runs.items() for r in found.records if r.settings.backend in own[name]]
     said = summary.merge_summary(reader, merge, records)
     owners = {record.cell_id: merge.runs[record.settings.backend] for record in records}
-    beside = replace(_beside(reader, runs, owners, page), merge=said)
-    return Findings(rows_of(cells, usual_values(), separate=separate), records, beside), said
+    run_context = replace(_run_context(reader, runs, owners, page), merge=said)
+    return Findings(rows_of(cells, usual_values(), separate=separate), records, run_context), said
 
 
 def _separate(results: Path, reader: MergeReader, merge: Merge, cells: set[str]) -> SeparateSessions:
@@ -81,30 +81,32 @@ def _separate(results: Path, reader: MergeReader, merge: Merge, cells: set[str])
     return SeparateSessions(merge.runs, looks, spread_stored([results], merge.run_ids, cells))
 
 
-def _beside(reader: MergeReader, runs: Mapping[str, Findings], owners: Mapping[str, str], page: Path) -> Beside:
+def _run_context(
+    reader: MergeReader, runs: Mapping[str, Findings], owners: Mapping[str, str], page: Path
+) -> RunContext:
     """Return what is known of the cells, each from its own run in `owners`; links lead from the page's folder."""
-    from keras_matrix.analysis.comparison.context import Beside
+    from keras_matrix.analysis.comparison.context import RunContext
 
-    several = [found.beside for found in runs.values()]
-    return Beside(
+    several = [found.run_context for found in runs.values()]
+    return RunContext(
         several[-1].parity,  # of the results folder, so each has the same
         {
             cell: share
             for name, found in runs.items()
-            for cell, share in found.beside.shares.items()
+            for cell, share in found.run_context.shares.items()
             if owners.get(cell) == name
         },
         tuple(dict.fromkeys(note for one in several for note in one.notes)),
         {
             cell: _linked(trace, reader.runs[name].folder, page)
             for name, found in runs.items()
-            for cell, trace in found.beside.traces.items()
+            for cell, trace in found.run_context.traces.items()
             if owners.get(cell) == name
         },
         {
             key: course
             for name, found in runs.items()
-            for key, course in found.beside.courses.items()
+            for key, course in found.run_context.usage_series.items()
             if owners.get(key[0]) == name
         },
     )
@@ -122,7 +124,7 @@ def _write(page: Path, found: Findings, reader: MergeReader, merge: Merge) -> St
     about = reader.abouts[merge.reference]
     pending = sum(pending_of(reader.abouts[name], reader.runs[name].load()[0]) for name in merge.run_ids)
     shown: dict[str, object] = {key: about[key] for key in ("matrix_path", "matrix_text") if key in about}
-    html = report.render(found.records, found.rows, shown, pending, found.beside)
+    html = report.render(found.records, found.rows, shown, pending, found.run_context)
     try:
         page.parent.mkdir(exist_ok=True)
         report.write(page, html)

@@ -41,7 +41,7 @@ stacks = [(text, [layers.Dense(3)]), (image, [layers.Conv2D(2, 3), layers.Flatte
 print(json.dumps([operations_of(keras.Sequential([start, *stack])) for start, stack in stacks]))
 """
 RESOLVED = Resolved(50, 32, "fresh", "float32", tf32=True)
-NO_PLUG: Any = None
+NO_ADAPTER: Any = None
 NOT_USED = dict.fromkeys(("tf32", *PROBES), False)
 
 
@@ -111,10 +111,14 @@ def test_a_gpu_older_than_tf32_is_not_probed(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_probe_that_raises_leaves_its_field_empty(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(plug: Any, jit: bool) -> bool | None:
+    def failing(adapter: Any, jit: bool) -> bool | None:
         raise RuntimeError("CUDNN_STATUS_NOT_SUPPORTED")
 
-    answers = {"tf32_matmul": lambda plug, jit: False, "tf32_convolution": lambda plug, jit: True, "tf32_rnn": failing}
+    answers = {
+        "tf32_matmul": lambda adapter, jit: False,
+        "tf32_convolution": lambda adapter, jit: True,
+        "tf32_rnn": failing,
+    }
     monkeypatch.setattr(tf32, "PROBES", answers)
     assert tf32_of(FakePlug((8, 0)), jit=False) == {  # type: ignore[arg-type]
         "tf32": True,
@@ -127,18 +131,18 @@ def test_a_probe_that_raises_leaves_its_field_empty(
 
 def test_on_a_cpu_nothing_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "tf32_of", None)
-    assert measure._with_tf32(RESOLVED, make_settings(device="cpu"), NO_PLUG, jit=False) == RESOLVED
+    assert measure._with_tf32(RESOLVED, make_settings(device="cpu"), NO_ADAPTER, jit=False) == RESOLVED
 
 
 def test_without_any_answer_the_setting_of_the_backend_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "tf32_of", lambda plug, jit: dict.fromkeys(NOT_USED))
-    assert measure._with_tf32(RESOLVED, make_settings(device="gpu"), NO_PLUG, jit=False) == RESOLVED
+    monkeypatch.setattr(measure, "tf32_of", lambda adapter, jit: dict.fromkeys(NOT_USED))
+    assert measure._with_tf32(RESOLVED, make_settings(device="gpu"), NO_ADAPTER, jit=False) == RESOLVED
 
 
 def test_a_gpu_cell_records_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"tf32": True, "tf32_matmul": False, "tf32_convolution": True, "tf32_rnn": None}
-    monkeypatch.setattr(measure, "tf32_of", lambda plug, jit: answers)
-    found = measure._with_tf32(RESOLVED, make_settings(device="gpu"), NO_PLUG, jit=False)
+    monkeypatch.setattr(measure, "tf32_of", lambda adapter, jit: answers)
+    found = measure._with_tf32(RESOLVED, make_settings(device="gpu"), NO_ADAPTER, jit=False)
     assert found == replace(RESOLVED, **answers)
 
 

@@ -38,10 +38,10 @@ def test_five_stored_sessions_give_the_ratio_an_interval_and_four_do_not(tmp_pat
 def test_the_runs_that_are_compared_do_not_count_for_the_spread(tmp_path: Path) -> None:
     nights(tmp_path, [*noisy(0.01, 5), 0.012])
     assert width([tmp_path], BASE, NEW, {run_name(0), run_name(5)}) is None
-    alone, beside = (width([tmp_path], BASE, NEW, compared) for compared in ({run_name(5)}, set()))
+    alone, run_context = (width([tmp_path], BASE, NEW, compared) for compared in ({run_name(5)}, set()))
     assert alone is not None
-    assert beside is not None
-    assert alone < beside
+    assert run_context is not None
+    assert alone < run_context
 
 
 def test_another_machine_knows_nothing_of_this_ones_sessions(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keras_matrix.records.codec import canonical, decode, loads
-from keras_matrix.records.instruments.usage import MOST_POINTS, Course, PowerUse, ShareUse
+from keras_matrix.records.instruments.usage import MOST_POINTS, PowerUse, ShareUse, UsageSeries
 from keras_matrix.records.schema import Times
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
@@ -229,8 +229,8 @@ def test_pages_are_walked_only_as_long_as_that_is_cheap(monkeypatch: pytest.Monk
 
 
 def test_a_course_is_read_as_it_was_written() -> None:
-    course = Course([0.0, 0.1], [1, None], device_power_w=[2.5, None], epochs_s=[[0.0, 0.1]])
-    assert decode(Course, loads(canonical(course))) == course
+    course = UsageSeries([0.0, 0.1], [1, None], device_power_w=[2.5, None], epochs_s=[[0.0, 0.1]])
+    assert decode(UsageSeries, loads(canonical(course))) == course
 
 
 def test_samples_per_joule_are_those_of_the_kept_epochs(tmp_path: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.instruments.usage import Course
+from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.schema import Board, Learning, Record, Status, Times
 from keras_matrix.records.store import Results
 from keras_matrix.records.task import Metric, TaskRun
@@ -32,7 +32,7 @@ from tests.sessions import newest_records
 TIMES = Times(step_time_s=0.01, discarded_epoch_times_s=[2.0], epoch_times_s=[1.0, 1.5])
 LEARNED = Learning([3.0, None, 1.0], {"accuracy": [0.1, 0.2, 0.3]})
 RECORD = make_record(0.01, times=TIMES, learning=LEARNED)
-COURSE = Course([0.0, 0.1], [5, None], device_power_w=[1.5, 2.5])
+COURSE = UsageSeries([0.0, 0.1], [5, None], device_power_w=[1.5, 2.5])
 XPLANE = b"what a profiler wrote"
 MATRIX = """\
 version: 1
@@ -53,7 +53,7 @@ def job(tmp_path: Path) -> Job:
     return Job("n", RECORD.cell_id, 0, 0, make_settings(), 1, str(folder), [], None, None, board=True)
 
 
-def write_all(job: Job, log_dir: Path, record: Record = RECORD, course: Course | None = COURSE) -> Record:
+def write_all(job: Job, log_dir: Path, record: Record = RECORD, course: UsageSeries | None = COURSE) -> Record:
     return written(Attempt(record, course, job), log_dir)
 
 
