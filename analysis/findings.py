@@ -21,9 +21,9 @@ from keras_matrix.analysis.history.sessions import Session
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME, values
 from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.findings import Finding, Kind
 from keras_matrix.records.schema import MEASURED
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.records.task import METRICS as TASK_METRICS
 from keras_matrix.records.task import PREFIX
 

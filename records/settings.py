@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 Scalar = bool | int | float | str
 
-BACKENDS = ("tensorflow", "jax", "torch")
 PHASES = ("fit", "predict")
 FEEDS = ("device_resident", "host_fed")
 DEVICES = ("cpu", "gpu", "tpu")

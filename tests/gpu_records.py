@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.spec import Task
 from keras_matrix.records.instruments import peaks
@@ -27,7 +28,7 @@ from keras_matrix.records.schema import (
     Surroundings,
     Times,
 )
-from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
 from keras_matrix.runner.cli.look.stored import Findings, update_findings
 from tests.conftest import MACHINE, make_record, make_settings

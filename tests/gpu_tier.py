@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.host.procfs import Tree
-from keras_matrix.runner.checks.preflight.builds import DISTRIBUTIONS, CpuBuild, build_of
+from keras_matrix.runner.checks.preflight.builds import CpuBuild, build_of
 from keras_matrix.runner.host.gpus.state import has_driver
 
 
@@ -15,7 +16,7 @@ def why_not(backend: str | None, versions: Mapping[str, str], tree: Tree) -> str
         return "no NVIDIA driver is loaded here"
     if backend is None:
         return None
-    if not any(name in versions for name in DISTRIBUTIONS[backend]):
+    if not any(name in versions for name in TABLE[backend].build_packages):
         return f"{backend} is not installed here: ci/gpu-tier runs this test in its own environment"
     build = build_of(backend, versions)
     if isinstance(build, CpuBuild):

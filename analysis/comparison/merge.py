@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from keras_matrix.analysis.comparison.table import in_order, work_key
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED, Record
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.records.task import PREFIX
 
 REASONS_SHOWN = 3  # of one backend: an old results folder may hold hundreds of runs of another matrix

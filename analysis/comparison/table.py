@@ -34,9 +34,10 @@ from keras_matrix.analysis.stats.blocks import (
 )
 from keras_matrix.analysis.stats.sequential import FIXED, Looks
 from keras_matrix.analysis.stats.sessions import BY_SPREAD, NO_INTERVAL, SeparateSessions, SessionValue, separate_ratio
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.schema import MEASURED, Record, Status
-from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.records.task import Goal
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keras_matrix.analysis.fc.parallel import Figure
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.spec import LOCAL, Task, gpu_aggr
-from keras_matrix.records.settings import BACKENDS
 
 # mode, workers, gpu_aggr
 COLUMNS = (

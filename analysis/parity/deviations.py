@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord, Sketch, Trace
-from keras_matrix.records.settings import BACKENDS, Scalar
+from keras_matrix.records.settings import Scalar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

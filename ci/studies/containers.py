@@ -25,9 +25,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Record
-from keras_matrix.records.settings import BACKENDS, FREED_MEMORY, Settings
+from keras_matrix.records.settings import FREED_MEMORY, Settings
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.render.format import columns

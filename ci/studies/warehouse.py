@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.dashboards.live.questions import Choice, answer, questions
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.findings import Finding, Findings, Kind
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Learning, Memory, Record, Resolved, Surroundings, Times
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Outbox, seal_all

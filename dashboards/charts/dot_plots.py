@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.format import DASH, MEMORY_UNITS, SECOND, Unit, number, quantity, unit_for
-from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.backends import BACKENDS
 
 MIDDLE = "50%"  # of a lane that is as high as its notes
 MOST_LISTED = 12  # values that a tooltip has one by one; of more, the ends

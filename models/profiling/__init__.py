@@ -21,9 +21,15 @@ CLOCK_MARKS = 5
 
 
 class Profiler(Protocol):
-    """A backend's profiler; `ending` is that of the file it leaves."""
+    """A backend's profiler; `ending` is that of the file it leaves.
+
+    `marks_name_layers` is whether names of marks are part of the graph, and name the layers in its file;
+    `steps_are_python` whether a step that is not compiled runs as Python, where marks would cut compiled ones.
+    """
 
     ending: str
+    marks_name_layers: bool
+    steps_are_python: bool
 
     def start(self) -> None:
         """Begin to record. Raises `TraceError` where this build of the backend cannot."""

@@ -16,6 +16,8 @@ class Profiler:
     """JAX's, on any device."""
 
     ending = XPLANE
+    marks_name_layers = False
+    steps_are_python = False
 
     def __init__(self) -> None:
         self._options = jax.profiler.ProfileOptions()

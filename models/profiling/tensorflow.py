@@ -17,6 +17,8 @@ class Profiler:
     """TensorFlow's, on any device."""
 
     ending = XPLANE
+    marks_name_layers = True
+    steps_are_python = False
 
     def __init__(self) -> None:
         self._options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)

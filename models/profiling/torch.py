@@ -16,6 +16,8 @@ class Profiler:
     """PyTorch's: the CPU, and the GPU where there is one."""
 
     ending = ".json"
+    marks_name_layers = False
+    steps_are_python = True
 
     def __init__(self) -> None:
         self._recording: Any = None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc.network import normal_rate
 from keras_matrix.records.fc.spec import (
     DIVIDERS,
@@ -176,10 +177,11 @@ def settings_faults(settings: Settings) -> list[str]:
 
 
 def _network_faults(settings: Settings, network: str) -> list[str]:
-    if network == LOCAL or (settings.backend, settings.device) == ("torch", "cpu"):
+    if network == LOCAL or settings.device in TABLE[settings.backend].network_devices:
         return []
     where = f"{settings.backend} on {settings.device}"
-    return [f"network: must be {LOCAL} for {where}, got {network}; only torch on cpu has workers that speak over one"]
+    able = [f"{one.name} on {device}" for one in TABLE.values() for device in one.network_devices]
+    return [f"network: must be {LOCAL} for {where}, got {network}; available for {', '.join(able)}"]
 
 
 def memory_fault(task: Task, free_bytes: int | None) -> str | None:

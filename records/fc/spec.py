@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.settings import Settings
@@ -69,12 +70,8 @@ MODES = {
 }
 # Modes whose gradients may be summed while others are still being made.
 OVERLAPPING = ("fc_data", "fc_data_manual")
-# Who puts the collectives in: the program, or of these backends what divides arrays by itself, in these modes.
-DIVIDERS = {
-    "named_sharding": ("jax", ("fc_data",)),
-    "mirrored_strategy": ("tensorflow", ("fc_data",)),
-    "dtensor": ("torch", ("fc_model",)),
-}
+# Who inserts the collectives: the program, or a backend that divides arrays by itself, in these modes.
+DIVIDERS = {own.name: (one.name, own.modes) for one in TABLE.values() if (own := one.partition) is not None}
 PARTITIONS = ("program", *DIVIDERS)
 # Modes of which the original had two variants, `gpu_aggr` 0 and 1: its weights on the CPU or on the first GPU.
 CENTRAL = ("fc_data", "fc_data_slice", "fc_data_ff")

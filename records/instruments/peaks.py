@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.records import files
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
 from keras_matrix.records.schema import DeviceProof, Machine
 from keras_matrix.records.settings import Settings
@@ -23,7 +24,7 @@ from keras_matrix.records.store import StoreFailure
 
 PEAKS_VERSION = 1
 # Whose kernels a peak times. Keras is not among them: a matrix product goes past it.
-LIBRARIES = ("tensorflow", "tensorflow-cpu", "jax", "torch", "numpy")
+LIBRARIES = (*dict.fromkeys(name for one in TABLE.values() for name in (one.name, one.cpu_package)), "numpy")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from functools import partial
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.scopes import layer_name
 from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices, Order, WorkerGroup
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc import network, rules, spec
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from keras_matrix.records.host import inherited_environment, system
@@ -218,7 +219,7 @@ def _resolved(
         resolved_of(settings, adapter, run),
         # PyTorch initialises CUDA to say what the GPU has, which a process that leaves the GPU to others must not.
         tf32=may_use_tf32(adapter) if _here(places) else adapter.tf32(),
-        jit_compile=settings.backend == "jax",
+        jit_compile=TABLE[settings.backend].fc_in_xla,
         parameters=weights,
         trainable_parameters=weights if trains else 0,
         optimizer="SGD" if trains else None,

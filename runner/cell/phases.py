@@ -137,8 +137,7 @@ class Training:
         """Return what `fit` draws from: resident on the device, or fed from host memory at each step."""
         if self._job.settings.feed == "device_resident":
             return self._adapter.feeder(batches)
-        lookahead = None if self._job.settings.backend == "tensorflow" else backends.LOOKAHEAD  # its thread prefetches
-        return lambda needed: backends.counting(batches, lookahead)
+        return lambda needed: backends.counting(batches, self._adapter.lookahead)
 
 
 class Predicting:

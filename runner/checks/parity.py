@@ -19,6 +19,7 @@ from pathlib import Path
 
 from keras_matrix.analysis.parity import deviations, explanations
 from keras_matrix.analysis.parity.explanations import Evidence
+from keras_matrix.records.backends import BY_COMPILE_TIME
 from keras_matrix.records.instruments.parity import (
     FOLDER,
     PARITY_VERSION,
@@ -42,8 +43,6 @@ from keras_matrix.runner.plan.session import writing
 OWN_THREADS = 2
 # Three, since a nudge moves little where it happens to carry no ReLU over its kink.
 NUDGES = (1, 2, 3)
-# A pair is explained by either of its backends: XLA, which compiles for a minute, is asked last.
-QUICKEST_FIRST = ("torch", "tensorflow", "jax")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +250,7 @@ class _Comparison:
         found: dict[str, float] = {}
         if len(os.sched_getaffinity(0)) < OWN_THREADS:
             return found
-        for backend in QUICKEST_FIRST:
+        for backend in BY_COMPILE_TIME:  # a pair is explained by either of its backends
             explained = [explanations.explained(pair, Evidence(found, facts=facts)) for pair in pairs]
             parted = [pair.backends for pair in explained if any(map(explanations.is_parted_training, pair.findings))]
             if not any(backend in backends for backends in parted):
@@ -268,7 +267,7 @@ class _Comparison:
     def _nudged(self, pairs: Sequence[Pair], evidence: Evidence, zero: deviations.Zeros) -> dict[str, Deviation]:
         """Return how far a backend's float32 is from itself with nudged weights, where that may explain a figure."""
         found: dict[str, Deviation] = {}
-        for backend in QUICKEST_FIRST:
+        for backend in BY_COMPILE_TIME:  # a pair is explained by either of its backends
             explained = [explanations.explained(pair, replace(evidence, nudged=found)) for pair in pairs]
             concerned = [pair for pair in explained if backend in pair.backends]
             if not any(explanations.awaits_nudge(pair, evidence.rounding) for pair in concerned):

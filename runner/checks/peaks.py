@@ -15,6 +15,7 @@ from random import Random
 from typing import TypeVar
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse, Watched, other_cpu_share
+from keras_matrix.records.backends import BACKENDS, TABLE
 from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.instruments.peaks import (
     PEAKS_VERSION,
@@ -27,7 +28,7 @@ from keras_matrix.records.instruments.peaks import (
     fingerprint,
 )
 from keras_matrix.records.schema import Machine
-from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed
 from keras_matrix.runner.executors.supervise.environment import allowed_cpus
@@ -156,8 +157,7 @@ def order_for(settings: Settings, effort: Effort) -> PeakOrder:
     return PeakOrder(
         settings=settings,
         precisions=[] if settings.backend == HOST else PRECISIONS[settings.device],
-        # TensorFlow writes into no given array: on a CPU its fresh results would time the kernel's clearing of pages.
-        kernels=[] if settings.backend == "tensorflow" and on_cpu else KERNELS,
+        kernels=KERNELS if not on_cpu or settings.backend == HOST or TABLE[settings.backend].kernels_on_cpu else [],
         sizes=list(effort.sizes),
         array_bytes=effort.array_bytes,
         least_calls=effort.least_calls,

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from keras_matrix.records.backends import BACKENDS, BY_COMPILE_TIME
 from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.instruments import work as works
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work, work_key
-from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.settings import Settings
 from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed
 from keras_matrix.runner.matrix import catalog as catalogs
@@ -19,8 +20,6 @@ from keras_matrix.runner.matrix.catalog import Catalog
 MODULE = "keras_matrix.models.flops"
 # Building the largest workload takes seconds; a training step of it compiled by XLA, for the check, minutes.
 TIMEOUT_S = 1200.0
-# The first that is installed counts; torch is the one the catalog was counted with.
-COUNTERS = ("torch", "jax", "tensorflow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def count(
     settings = list(settings)
     found, refused = known(results, settings), dict[str, str]()
     wanted = [t for t in _targets(settings) if ":" not in t.workload and _partial(found, t)]
-    backend = next((name for name in COUNTERS if not probe.missing(name)), None)
+    backend = next((name for name in BY_COMPILE_TIME if not probe.missing(name)), None)
     if not wanted or backend is None:
         return Counted(found, refused)
     told(f"counting the work of {len(wanted)} workloads on {backend}")

@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keras_matrix.records.settings import BACKENDS, OWN_OPTIONS, Scalar
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.settings import OWN_OPTIONS, Scalar
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.matrix import trace_rules
 from keras_matrix.runner.matrix.catalog import Catalog, Workload, user_workload

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.matrix import catalog as catalogs
 from keras_matrix.runner.matrix import trace_rules
 from keras_matrix.runner.matrix.catalog import Catalog, Workload

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from keras_matrix.records.settings import BACKENDS, Scalar
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.conflicts import conflicts
 from keras_matrix.runner.matrix.entries import set_by_matrix

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from keras_matrix.records.backends import BACKENDS, TABLE
 from keras_matrix.records.fc import spec
 from keras_matrix.records.left_out import LeftOut, listed
-from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.overrides import Overrides, overridden
 from keras_matrix.runner.matrix.reader import Cell, Matrix, expand_entries, makes_cells
-
-SHORT = {"tensorflow": "tf", "jax": "jax", "torch": "torch"}
 
 Missing = Callable[[Cell], str | None]
 """Returns the file that a cell needs and the container does not have, as a reason; None where nothing is missing."""
@@ -35,7 +34,7 @@ def command_backends(entry: Entry) -> tuple[str, ...]:
 
 def service_name(backend: str, device: str) -> str:
     """Return the name of the service, and of its image's tag, in compose.yaml."""
-    return f"{SHORT[backend]}-{device}"
+    return f"{TABLE[backend].service}-{device}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class Service:
 
     def other(self, backends: Iterable[str], device: str | None = None) -> str:
         """Return the services for these backends, on another device where one is given."""
-        known = [backend for backend in backends if backend in SHORT] or SHORT
+        known = [backend for backend in backends if backend in TABLE] or TABLE
         names = [service_name(backend, device or self.device or "cpu") for backend in known]
         return f"run the service {' or '.join(names)}"
 

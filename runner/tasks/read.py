@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.task import DEFINITION, UPTIME, Compute, Goal, MetricAsked, Task
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import DEFAULTS, USER_PARAM, Axes, near

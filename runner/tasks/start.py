@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.task import Task
 from keras_matrix.runner.cell.job import Job, make_home
 from keras_matrix.runner.executors.docker.container_paths import ROOT, WORK, Mount, variables_inside

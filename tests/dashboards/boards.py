@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.spec import Task
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments import peaks
 from keras_matrix.records.schema import Evidence, Memory, Record, Status, Times
-from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.task import PREFIX, Goal, Metric, TaskRun
 from keras_matrix.runner.cli.look.stored import update_findings

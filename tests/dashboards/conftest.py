@@ -16,6 +16,7 @@ from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord
 from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
@@ -32,7 +33,7 @@ from keras_matrix.records.schema import (
     Surroundings,
     Times,
 )
-from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.settings import Settings
 from keras_matrix.records.traces.table import Part
 from tests.conftest import make_settings
 from tests.records.traces.made_up import TABLE

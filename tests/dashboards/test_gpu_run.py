@@ -11,7 +11,7 @@ from keras_matrix.dashboards.charts import pictures
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.questions import Choice, answer, questions
 from keras_matrix.dashboards.report import results
-from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.look.stored import Findings, write_report
 from keras_matrix.uploader.local.warehouse import LocalWarehouse

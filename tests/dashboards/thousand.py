@@ -7,8 +7,8 @@ from functools import cache
 
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import Evidence, Record, Status
-from keras_matrix.records.settings import BACKENDS
 from tests.dashboards.conftest import ABOUT, REPEATS, WORKS, failed, measured, synthetic_context
 
 CELLS = 1002

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import canonical
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cell.job import Job, Resting, read_job, write_result
 from keras_matrix.runner.executors.docker.container_paths import Mount
 from keras_matrix.runner.executors.docker.engine import EngineGone, Image, Spec, Started

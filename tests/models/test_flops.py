@@ -14,9 +14,9 @@ import pytest
 from keras_matrix.analysis.hardware.flops import agreements
 from keras_matrix.models.catalog import CATALOG
 from keras_matrix.models.flops.fused import attention_flops, flat_matrix_elements, matrix_elements, recurrent_flops
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.executors.probe import ProcessProbe
 

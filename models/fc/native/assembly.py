@@ -7,6 +7,7 @@ from typing import cast
 
 from keras_matrix.models.fc.worker_group import Order, WorkerGroup
 from keras_matrix.models.process.float64 import keep_float64
+from keras_matrix.records.backends import TABLE
 
 
 def reserve(backend: str, workers: int, device: str) -> None:
@@ -17,14 +18,19 @@ def reserve(backend: str, workers: int, device: str) -> None:
     importlib.import_module(f"keras_matrix.models.fc.native.{backend}").reserve(workers, device)
 
 
+def configure_proof(backend: str, *, float64: bool, device: str) -> None:
+    """Let the backend compute in float64 if asked, and without TF32 where that is its default; before its first use."""
+    importlib.import_module(f"keras_matrix.models.fc.native.{backend}").configure_proof(float64=float64, device=device)
+
+
 def assemble(backend: str, order: Order, *, apart: bool = False) -> WorkerGroup:
-    """Return the crew of a task; `apart` where PyTorch is to keep out of this process even for one worker.
+    """Return the workers of a task; with `apart`, PyTorch stays out of this process even for one worker.
 
     On a CPU PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.
     """
     if order.task.precision == "float64":
         keep_float64()
-    if backend == "torch" and (apart or order.task.workers > 1):
+    if TABLE[backend].fc_in_processes and (apart or order.task.workers > 1):
         from keras_matrix.models.fc.ranks import Ranks
 
         return Ranks(order)

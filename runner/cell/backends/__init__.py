@@ -1,6 +1,6 @@
-"""One plug per Keras backend: the few things that Keras does not do the same way on all three.
+"""One adapter per Keras backend: the few things that Keras does not do the same way on all of them.
 
-A new backend is one new file here that offers `Plug`, and its name in `records.settings.BACKENDS`.
+A new backend is one new file here that offers `BackendAdapter`, and its row in `records.backends`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,12 @@ COMPILED_NOWHERE = (
 
 
 class BackendAdapter(Protocol):
-    """What a cell needs of a backend."""
+    """What a cell needs of a backend.
+
+    `lookahead` is how many batches more than it trains on Keras may draw from a generator; None if a thread prefetches.
+    """
+
+    lookahead: int | None
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         """Apply what must be set before the first operation. Raises `Unsupported`."""
@@ -154,6 +159,6 @@ def version_pair(text: str) -> tuple[int, int] | None:
 
 
 def load(backend: str) -> BackendAdapter:
-    """Import the backend and return its plug."""
+    """Import the backend and return its adapter."""
     module = importlib.import_module(f"keras_matrix.runner.cell.backends.{backend}")
     return cast(BackendAdapter, module.BackendAdapter())

@@ -13,6 +13,7 @@ from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import (
     COMPILED_NOWHERE,
+    LOOKAHEAD,
     Batch,
     CompileEvents,
     Feeder,
@@ -28,6 +29,8 @@ CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 
 class BackendAdapter:
     """JAX as a cell needs it."""
+
+    lookahead: int | None = LOOKAHEAD
 
     def __init__(self) -> None:
         self._durations: dict[str, float] = {}

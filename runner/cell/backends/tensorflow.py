@@ -32,6 +32,8 @@ SPARE_BATCHES = 2 * LOOKAHEAD
 class BackendAdapter:
     """TensorFlow as a cell needs it."""
 
+    lookahead: int | None = None  # its thread prefetches
+
     def __init__(self) -> None:
         self._traces: int | None = None
 

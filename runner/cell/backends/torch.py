@@ -14,11 +14,21 @@ import torch
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import Batch, CompileEvents, Feeder, Unsupported, counting, round_and_round
+from keras_matrix.runner.cell.backends import (
+    LOOKAHEAD,
+    Batch,
+    CompileEvents,
+    Feeder,
+    Unsupported,
+    counting,
+    round_and_round,
+)
 
 
 class BackendAdapter:
     """PyTorch as a cell needs it."""
+
+    lookahead: int | None = LOOKAHEAD
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         self.check(settings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import keras
@@ -38,24 +38,28 @@ class TracedWorkload:
     def __init__(self, work: Repeated, settings: Settings) -> None:
         self._work, self._settings = work, settings
 
+    @cached_property
+    def _profiler(self) -> Profiler:
+        return load(self._settings.backend)
+
     def names(self) -> Names:
         """Return the names of the model's layers, those within layers too, and of its optimiser."""
         model = self._work.model
-        if self._settings.backend == "tensorflow":
-            return Names()  # scopes of marks tell them
+        if self._profiler.marks_name_layers:
+            return Names()
         layers = [layer.name for layer in model._flatten_layers(include_self=False)]
         optimizer = model.optimizer if self._settings.phase == "fit" else None
         return Names(layers, model.name, optimizer.name if optimizer else None)
 
     def traced(self, order: TraceOrder) -> None:
         """Run the epochs up to the last that is asked for, and record those that are."""
-        profiler = load(self._settings.backend)
+        profiler = self._profiler
         recording = Recording(profiler, order)
         with ExitStack() as marks:
             marks.callback(recording.end)
             if self._named(profiler):
                 self._name(marks, profiler)
-            if self._settings.backend == "tensorflow":
+            if profiler.marks_name_layers:
                 self._trace_anew(profiler)
             step = "predict_on_batch" if self._settings.phase == "predict" else "train_function"
             marks.enter_context(_wrapped(self._work.model, step, recording.numbered))
@@ -63,9 +67,8 @@ class TracedWorkload:
             self._work.again(stretch, partial(_marked_input, profiler))
 
     def _named(self, profiler: Profiler) -> bool:
-        """Return whether layers are to be named as they are called: not within what PyTorch compiles."""
-        compiled = self._settings.backend == "torch" and self._work.model.jit_compile
-        return profiler.scope(PHASE) is not None and not compiled
+        """Return whether layers are to be named as they are called."""
+        return profiler.scope(PHASE) is not None and not (profiler.steps_are_python and self._work.model.jit_compile)
 
     def _name(self, marks: ExitStack, profiler: Profiler) -> None:
         model = self._work.model
@@ -75,7 +78,7 @@ class TracedWorkload:
             marks.enter_context(_wrapped(model.optimizer, "apply", partial(_scoped, profiler, Phase.UPDATE)))
 
     def _trace_anew(self, profiler: Profiler) -> None:
-        """Have TensorFlow trace the step again, with the scopes that it is now given; two steps do."""
+        """Have Keras trace the step again, with the scopes that it is now given; two steps do."""
         model = self._work.model
         if self._settings.phase == "predict":
             model.make_predict_function(force=True)

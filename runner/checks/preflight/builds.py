@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from keras_matrix.records.backends import TABLE
+
 Capability = tuple[int, int]
 
 # CUDA's major version: the lowest driver that runs it.
@@ -102,34 +104,23 @@ BUILDS = (
         compiled=((7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0)),
     ),
 )
-# The distributions whose versions decide which build a backend has.
-DISTRIBUTIONS = {
-    "tensorflow": ("tensorflow", "tensorflow-cpu"),
-    "jax": ("jax", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "jax-rocm60-plugin"),
-    "torch": ("torch",),
-}
-_CPU_PACKAGES = {"tensorflow": "tensorflow-cpu", "jax": "jax", "torch": "torch"}
-_SERVICES = {"tensorflow": "tf-gpu", "jax": "jax-gpu", "torch": "torch-gpu"}
 
 
 def build_of(backend: str, versions: Mapping[str, str]) -> Build | CpuBuild | None:
     """Return the build of a backend, from the versions of what is installed; None if it is not in the table."""
-    found = {name: versions[name] for name in DISTRIBUTIONS[backend] if name in versions}
+    row = TABLE[backend]
+    found = {name: versions[name] for name in row.build_packages if name in versions}
     for build in BUILDS:
         if build.package in found and _public(found[build.package], build) == build.version:
             return build
-    cpu = _CPU_PACKAGES[backend]
-    only_cpu = {"tensorflow": set(found) == {cpu}, "jax": set(found) == {cpu}, "torch": _is_cpu_torch(found)}
-    return CpuBuild(cpu, found[cpu], _SERVICES[backend]) if only_cpu[backend] else None
+    if set(found) != {row.cpu_package} or not found[row.cpu_package].endswith(row.cpu_version_suffix):
+        return None
+    return CpuBuild(row.cpu_package, found[row.cpu_package], f"{row.service}-gpu")
 
 
 def _public(version: str, build: Build) -> str:
     """Return a version without the label of the CUDA that this build has; another label is another build."""
     return version.removesuffix(f"+cu{build.cuda_major}0")
-
-
-def _is_cpu_torch(found: Mapping[str, str]) -> bool:
-    return found.get("torch", "").endswith("+cpu")
 
 
 def text(capability: Capability) -> str:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.host.procfs import Tree, Unread
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import Task
-from keras_matrix.runner.checks.preflight.builds import DISTRIBUTIONS, build_of
+from keras_matrix.runner.checks.preflight.builds import build_of
 from keras_matrix.runner.checks.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
 from keras_matrix.runner.checks.preflight.rules import Problem, gpu_problems, tpu_problems
 from keras_matrix.runner.executors.process.interpreter import installed_versions
@@ -94,4 +95,4 @@ def gpu_names(settings: Settings, present: PresentGpus | Unread | None) -> tuple
 
 def installed() -> dict[str, str]:
     """Return the versions of the backends' distributions that are installed for this Python."""
-    return installed_versions(name for names in DISTRIBUTIONS.values() for name in names)
+    return installed_versions(name for one in TABLE.values() for name in one.build_packages)

@@ -119,7 +119,7 @@ def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Sca
 
 def _backends(named: Sequence[str], executor: Executor | None) -> list[str]:
     """Return the backends to compare, two at least, all installed. Raises `UsageError`."""
-    from keras_matrix.records.settings import BACKENDS
+    from keras_matrix.records.backends import BACKENDS
     from keras_matrix.runner.executors.process.executor import ProcessExecutor
     from keras_matrix.runner.matrix.grammar import near
 

@@ -167,11 +167,12 @@ def _measured(asked: Asked, stage: Stage) -> Peaks | None:
 
 def _gpu(machine: Machine) -> GpuIdentity | None:
     """Return the GPU that the peaks are measured on, the first that cells get; None if no GPU is visible."""
+    from keras_matrix.records.backends import BACKENDS
     from keras_matrix.runner.checks.peaks import probe_settings
     from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
     from keras_matrix.runner.host.gpus.identity import gpu_identity
 
-    visible = gpus_if_visible(probe_settings("torch", "gpu")) if machine.gpus else ()
+    visible = gpus_if_visible(probe_settings(BACKENDS[0], "gpu")) if machine.gpus else ()
     return gpu_identity(visible[0]) if visible else None
 
 

@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
 def _builds(readings: Readings) -> list[Finding]:
     """Return whether the installed backends' builds can use each GPU; nothing without a GPU that can be read."""
     from keras_matrix.analysis.surroundings.findings import Check, Finding, Verdict
+    from keras_matrix.records.backends import BACKENDS
     from keras_matrix.records.host.procfs import Unread
-    from keras_matrix.records.settings import BACKENDS
     from keras_matrix.runner.checks.preflight.builds import Build, build_of
     from keras_matrix.runner.checks.preflight.cells import installed
     from keras_matrix.runner.checks.preflight.rules import build_problems

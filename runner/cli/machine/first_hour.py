@@ -160,7 +160,7 @@ def _done(step: Step) -> Done:
 
 def _backends(named: Sequence[str], probe: Probe) -> list[str]:
     """Return the backends to check. Raises `UsageError` for one that is not here, and where none is."""
-    from keras_matrix.records.settings import BACKENDS
+    from keras_matrix.records.backends import BACKENDS
 
     for name in named:
         if name not in BACKENDS:

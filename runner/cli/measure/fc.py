@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.spec import MODES, gpu_aggr, task_of
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cli.measure import fc_proof
 from keras_matrix.runner.cli.measure.fc_flags import (
     FULL_TRACE,

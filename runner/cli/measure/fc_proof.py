@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.rules import PARAMETERS, backend_faults, memory_fault, parameter_faults
 from keras_matrix.records.fc.spec import LOCAL, MODES, Task
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cli.measure.fc_flags import FcFlags, as_flags, check_values
 from keras_matrix.runner.cli.options import count_gpus
 from keras_matrix.runner.errors import UsageError

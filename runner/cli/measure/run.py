@@ -83,7 +83,7 @@ def conclude(request: RunRequest, session: Session, display: TerminalDisplay) ->
 
 def merge_advice(rows: Sequence[Row], *, in_service: bool) -> str | None:
     """Return how to compare the one backend of this run with those of other runs; None where there are several."""
-    from keras_matrix.records.settings import BACKENDS
+    from keras_matrix.records.backends import BACKENDS
 
     backends = {backend for row in rows for backend in row.cells}
     if len(backends) != 1 or not backends <= set(BACKENDS):

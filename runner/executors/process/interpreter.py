@@ -22,10 +22,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.backends import TABLE
 from keras_matrix.runner.errors import UsageError
 
 NEEDED = ("keras_matrix",)
-DISTRIBUTIONS = ("keras", "tensorflow", "tensorflow-cpu", "jax", "jaxlib", "torch", "numpy")
+DISTRIBUTIONS = ("keras", *(name for one in TABLE.values() for name in one.packages), "numpy")
 ANSWER_LIMIT_S = 60.0
 
 _FACTS = """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from keras_matrix.records.backends import TABLE, Backend
 from keras_matrix.runner.cell.job import Job
 
 INDUCTOR_CACHE = "inductor"
@@ -18,21 +19,14 @@ INDUCTOR_CACHE = "inductor"
 
 def autotuning(job: Job) -> dict[str, str]:
     """Return the variables that the cell's `autotune` takes."""
-    backend = job.settings.backend
+    backend = TABLE[job.settings.backend]
     if job.settings.autotune == "off":
-        return _off(backend)
+        return dict(backend.autotune_off)
     return _pinned(backend, job, Path(job.autotune_dir)) if job.autotune_dir is not None else {}
 
 
-def _off(backend: str) -> dict[str, str]:
-    if backend == "torch":
-        return {"TORCHINDUCTOR_DETERMINISTIC": "1"}  # no timing on the device; eager PyTorch tunes nothing by itself
-    level = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
-    return level if backend == "jax" else level | {"TF_CUDNN_USE_AUTOTUNE": "0"}
-
-
-def _pinned(backend: str, job: Job, kept: Path) -> dict[str, str]:
-    if backend == "torch":
+def _pinned(backend: Backend, job: Job, kept: Path) -> dict[str, str]:
+    if not backend.autotune_in_xla:
         return {"TORCHINDUCTOR_CACHE_DIR": str(kept / INDUCTOR_CACHE)}
     if job.tuned_path.exists():
         return {"XLA_FLAGS": f"--xla_gpu_load_autotune_results_from={job.tuned_path}"}

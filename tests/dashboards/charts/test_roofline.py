@@ -16,9 +16,9 @@ from keras_matrix.dashboards.charts.label_layout import Box, Spot, place
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, Drawing, draw, scenes
 from keras_matrix.dashboards.charts.stored_charts import rates, scatter
 from keras_matrix.dashboards.report.roofline_page import Heading, cell_table, own_table, render_page, render_svg
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.schema import Resolved
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cli.render.roofline_text import lines
 from tests.conftest import make_record, make_settings
 from tests.synthetic_peaks import make_peaks

@@ -20,9 +20,9 @@ from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.page import Standing
 from keras_matrix.dashboards.live.questions import Choice, answer, checked, questions
 from keras_matrix.records import findings
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.findings import Kind
 from keras_matrix.records.schema import Resolved, Status
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.records.store import Results, Run
 from keras_matrix.uploader.cli.main import main as uploader
 from keras_matrix.uploader.local.warehouse import LocalWarehouse

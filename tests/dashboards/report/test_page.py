@@ -21,8 +21,8 @@ from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.dashboards.charts import pictures
 from keras_matrix.dashboards.report import failures, results
 from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import Evidence, Memory, Record, Status, Surroundings, Times
-from keras_matrix.records.settings import BACKENDS
 from tests.conftest import make_record
 from tests.dashboards import thousand
 from tests.dashboards.conftest import REPEATS

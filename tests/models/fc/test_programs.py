@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.fc.cells import proof_fault
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.proof import Proof, ProofOrder
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, Kind, Task
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.checks.fc import ProofRequest, prove
 from keras_matrix.runner.executors.probe import ProcessProbe
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.network import Network, normal_rate, shortfall
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, WORKLOAD, Kind, Task
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from tests.conftest import make_settings

@@ -115,7 +115,7 @@ def test_only_the_backend_that_divides_arrays_can_be_asked_to() -> None:
 def test_only_workers_that_are_processes_speak_over_a_network() -> None:
     asked = make_settings(workload="fc", params={"mode": "fc_data", "workers": 2, "network": "200mbit"})
     (told,) = rules.settings_faults(asked)
-    assert told.startswith("network: must be local for jax on cpu, got 200mbit; only torch on cpu has workers that")
+    assert told.startswith("network: must be local for jax on cpu, got 200mbit; available for torch on cpu")
     assert rules.settings_faults(replace(asked, backend="torch")) == []
     assert len(rules.settings_faults(replace(asked, backend="torch", device="gpu"))) == 1
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import DeviceProof
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cell import backends, entry, fc
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.measure import prove

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.backends import BACKENDS
 
 # Pretends that there are three GPUs and then none (but, as JAX has it then, a CPU), and that 1 MiB of memory is free;
 # prints the class and the message of each refusal. The host's memory says nothing of the GPUs'.

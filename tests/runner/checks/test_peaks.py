@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import Stretch
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, PeakOrder, Stream, Timed
 from keras_matrix.records.schema import DeviceProof
-from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.peaks import Call, timing
 from keras_matrix.runner.cell.peaks import __main__ as probe
 from keras_matrix.runner.cell.peaks.stretches import (

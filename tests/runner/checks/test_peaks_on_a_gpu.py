@@ -9,10 +9,10 @@ import pytest
 
 from keras_matrix.analysis.hardware.datasheet import datasheet
 from keras_matrix.models.catalog import CATALOG
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.peaks import PeakAnswer
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, Target
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.checks.peaks import Effort, order_for, probe_settings
 from keras_matrix.runner.executors.probe import ProcessProbe
 

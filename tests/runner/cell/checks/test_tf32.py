@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import Resolved
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cell import measure
 from keras_matrix.runner.cell.checks import tf32
 from keras_matrix.runner.cell.checks.tf32 import FINE, FIRST_WITH_TF32, PROBES, tf32_of, uses_tf32

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.traces import tabled
-from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.traces.neutral import WORKING, Kind
 from keras_matrix.records.traces.request import TRACE_NAME
 from keras_matrix.runner.executors.process.executor import ProcessExecutor

@@ -14,9 +14,9 @@ import pytest
 
 from ci.studies.traces import kept_share
 from keras_matrix.analysis.traces import tabled
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Record
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.records.store import Results
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Kind, Phase, Span

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, Stream, Timed
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Work
-from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
 from keras_matrix.runner.checks import roofline as runs
 from keras_matrix.runner.checks.peaks import MODULE as PEAKS

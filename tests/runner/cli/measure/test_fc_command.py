@@ -11,13 +11,14 @@ import pytest
 
 from keras_matrix.analysis.fc.cells import proof_fault
 from keras_matrix.analysis.fc.sweep import BATCH_SIZES, COLUMNS, WEIGHT_SIZES
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
 from keras_matrix.records.fc.spec import Task
 from keras_matrix.records.schema import CellResult, Status
-from keras_matrix.records.settings import BACKENDS, Settings
+from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.checks.fc import ProofRequest, epochs_of
 from keras_matrix.runner.checks.preflight.cells import Preflight

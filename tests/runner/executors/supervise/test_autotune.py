@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Status
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cell.job import Job, keep_tuning
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.autotune import autotuning

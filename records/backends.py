@@ -1,0 +1,101 @@
+"""The backends that are measured: one table of everything that differs between them outside their own modules. Pure.
+
+A new backend is a row here and the modules that carry its name; CONTRIBUTING.md lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """How a backend divides arrays among devices by itself, and the FC modes in which it does so."""
+
+    name: str
+    modes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A backend of Keras.
+
+    `name` is Keras's name of it; its modules have the same name. `service` begins the names of its images: tf-cpu.
+
+    `packages` are the distributions whose versions a record states, `build_packages` those whose versions tell which
+    build is installed. The build without GPU code is `cpu_package`, its version ending in `cpu_version_suffix`.
+
+    `compile_rank` orders backends by the time they take to compile a training step, the shortest first: checks that
+    need any one backend try them in this order. `kernels_on_cpu` is whether the roofline's memory kernels can be timed
+    on a CPU. `autotune_off` are the environment variables that switch autotuning off; `autotune_in_xla` is whether
+    XLA stores its results, in a file of its own.
+
+    The FC modes: `partition` if the backend divides arrays by itself, `network_devices` the kinds of devices whose
+    workers can communicate over a network, `fc_in_xla` whether XLA compiles a whole step, `fc_in_processes` whether
+    each worker is a process of its own.
+    """
+
+    name: str
+    service: str
+    packages: tuple[str, ...]
+    build_packages: tuple[str, ...]
+    cpu_package: str
+    compile_rank: int
+    cpu_version_suffix: str = ""
+    kernels_on_cpu: bool = True
+    autotune_off: Mapping[str, str] = field(default_factory=dict)
+    autotune_in_xla: bool = False
+    partition: Partition | None = None
+    network_devices: tuple[str, ...] = ()
+    fc_in_xla: bool = False
+    fc_in_processes: bool = False
+
+
+_NO_XLA_AUTOTUNE = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
+TABLE: dict[str, Backend] = {
+    one.name: one
+    for one in (
+        Backend(
+            "tensorflow",
+            service="tf",
+            packages=("tensorflow", "tensorflow-cpu"),
+            build_packages=("tensorflow", "tensorflow-cpu"),
+            cpu_package="tensorflow-cpu",
+            compile_rank=1,
+            # TensorFlow writes into no given array: on a CPU, fresh results would time the kernel's clearing of pages.
+            kernels_on_cpu=False,
+            autotune_off=_NO_XLA_AUTOTUNE | {"TF_CUDNN_USE_AUTOTUNE": "0"},
+            autotune_in_xla=True,
+            partition=Partition("mirrored_strategy", ("fc_data",)),
+        ),
+        Backend(
+            "jax",
+            service="jax",
+            packages=("jax", "jaxlib"),
+            build_packages=("jax", *(f"jax-{one}-plugin" for one in ("cuda12", "cuda13", "rocm7", "rocm60"))),
+            cpu_package="jax",
+            compile_rank=2,
+            autotune_off=_NO_XLA_AUTOTUNE,
+            autotune_in_xla=True,
+            partition=Partition("named_sharding", ("fc_data",)),
+            fc_in_xla=True,
+        ),
+        Backend(
+            "torch",
+            service="torch",
+            packages=("torch",),
+            build_packages=("torch",),
+            cpu_package="torch",
+            compile_rank=0,
+            cpu_version_suffix="+cpu",
+            # No timing on the device; eager PyTorch tunes nothing by itself.
+            autotune_off={"TORCHINDUCTOR_DETERMINISTIC": "1"},
+            partition=Partition("dtensor", ("fc_model",)),
+            network_devices=("cpu",),
+            fc_in_processes=True,
+        ),
+    )
+}
+BACKENDS: tuple[str, ...] = (*TABLE,)
+BY_COMPILE_TIME: tuple[str, ...] = tuple(sorted(TABLE, key=lambda name: TABLE[name].compile_rank))

@@ -1,0 +1,127 @@
+"""A fourth backend, added to a copy of the project by nothing but its own files and its row in the table."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import site
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.backends import BACKENDS, TABLE
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("records", "models", "runner", "analysis", "uploader", "dashboards")
+ADDED = ROOT / "tests" / "fourth_backend"
+MOST_FILES = 10
+ROW = """
+TABLE["numpy"] = Backend(
+    "numpy",
+    service="numpy",
+    packages=("numpy",),
+    build_packages=("numpy",),
+    cpu_package="numpy",
+    compile_rank=3,
+)
+"""
+MATRIX = """
+version: 1
+backends: [numpy, torch]
+defaults: {phase: predict, epochs: 3, samples: 256, data: synthetic}
+cells:
+  - workload: mnist_mlp
+  - {workload: mnist_mlp, phase: fit, backends: [numpy]}
+"""
+# Modules that may name a backend although no file of theirs is a backend's own: knowledge about single backends.
+NAMING_BACKENDS = {
+    "records.backends": "the table",
+    "records.traces.conversion": "the format of a profile's file",
+    "analysis.hardware.flops": "why the tool of a backend counts other operations",
+    "analysis.parity.known_deviations": "known causes of deviations",
+    "runner.cell.parity.causes": "their detection and correction",
+    "runner.checks.preflight.builds": "what each released wheel was compiled for",
+    "models.catalog": "the backend that the catalog was counted with",
+    "models.injected_faults": "how a compiled step is discarded",
+    "models.fc.scopes": "names in a compiled step",
+}
+
+
+def listed_files() -> list[str]:
+    """Return the files that CONTRIBUTING names for a new backend, with `<backend>` for its name."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("### A new backend\n")[1].split("\n### ")[0]
+    return re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)
+
+
+def test_contributing_names_every_file_of_a_new_backend() -> None:
+    files = listed_files()
+    assert 0 < len(files) <= MOST_FILES
+    for name in files:
+        for backend in BACKENDS:
+            path = name.replace("<backend>", backend).replace("<service>", TABLE[backend].service)
+            assert (ROOT / path).is_file(), path
+
+
+def own_files() -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
+
+
+def test_only_the_table_and_a_backends_own_modules_name_it() -> None:
+    found = set()
+    for module, path in own_files():
+        if path.stem.split("_")[0] in BACKENDS:
+            continue
+        constants = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        if constants & set(BACKENDS):
+            found.add(module)
+    assert found == set(NAMING_BACKENDS)
+
+
+def test_every_module_named_after_a_backend_is_listed_or_belongs_to_a_listed_one() -> None:
+    listed = {name.replace("<backend>", backend) for name in listed_files() for backend in BACKENDS}
+    folders = {name.rpartition("/")[0] for name in listed} | {"records/traces"}
+    named = [path.relative_to(ROOT) for _, path in own_files() if path.stem.split("_")[0] in BACKENDS]
+    assert [str(path) for path in named if str(path.parent) not in folders] == []
+
+
+@pytest.mark.process
+def test_a_fourth_backend_is_measured(tmp_path: Path) -> None:
+    added = [path.relative_to(ADDED) for path in ADDED.rglob("*.py")]
+    assert {str(path).replace("numpy", "<backend>") for path in added} <= set(listed_files())
+    copy = tmp_path / "keras_matrix"
+    shutil.copytree(ROOT / "src" / "keras_matrix", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ADDED, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    table = copy / "records" / "backends.py"
+    table.write_text(table.read_text().replace("\nBACKENDS: ", f"{ROW}\nBACKENDS: ", 1))
+    python = environment(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    command = [python, "-P", "-m", "keras_matrix.runner", "--repeats", "1", "--results", "results"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    files = sorted((tmp_path / "results" / "latest" / "records").glob("*.json"))
+    records = [json.loads(path.read_text()) for path in files]
+    found = {(one["settings"]["backend"], one["settings"]["phase"]): one for one in records}
+    measured = found["numpy", "predict"]
+    assert (measured["status"], found["torch", "predict"]["status"]) == ("ok", "ok")
+    assert measured["times"]["step_time_s"] > 0
+    assert "numpy" in measured["versions"]
+    assert found["numpy", "fit"]["status"] == "unsupported"
+    assert "Keras on NumPy can only predict" in found["numpy", "fit"]["reason"]
+
+
+def environment(folder: Path) -> str:
+    """Make a virtual environment that finds the copy first, then all that is installed here; return its Python."""
+    venv.create(folder / "env", symlinks=True, with_pip=False)
+    (packages,) = (folder / "env" / "lib").glob("python3*/site-packages")
+    installed = "; ".join(f"site.addsitedir({path!r})" for path in site.getsitepackages())
+    (packages / "copy.pth").write_text(f"{folder}\nimport site; {installed}\n")
+    assert sys.version_info >= (3, 11)
+    return str(folder / "env" / "bin" / "python")
