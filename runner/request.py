@@ -50,10 +50,10 @@ class CellChoice:
 
         if self.service is None:
             return matrix, expand(matrix, self.overrides)
-        from keras_matrix.runner.host.mounts import missing
+        from keras_matrix.runner.host.mounts import import_roots, missing
         from keras_matrix.runner.matrix.service_selection import chosen
 
-        roots = [Path.cwd(), self.matrix.resolve().parent]
+        roots = import_roots(self.matrix.resolve().parent)
         cells, left_out = chosen(matrix, self.service, self.overrides, lambda cell: missing(cell, roots))
         return replace(matrix, left_out=tuple(left_out)), cells
 

@@ -17,7 +17,7 @@ from keras_matrix.records.codec import CodecError
 from keras_matrix.records.fc import spec
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.job import Job, make_home, read_job, write_result
+from keras_matrix.runner.cell.job import Job, make_home, read_job, search_path, write_result
 
 
 def import_backend() -> float:
@@ -38,9 +38,10 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
     tempfile.tempdir = None
     os.chdir(job.folder)
     try:
-        _add_import_roots(job.import_roots)
         if import_time_s is None:
             import_time_s = import_backend()
+        # After the backend, as in the child of a fork server: it finds none of the user's modules by mistake.
+        sys.path[:] = search_path(job.import_roots, sys.path)
         _work(job, import_time_s, start)
     except Exception as error:  # noqa: BLE001 - the process boundary: whatever a workload raises becomes evidence
         traceback.print_exc()
@@ -73,13 +74,6 @@ def leave(code: int) -> None:
         except (OSError, ValueError, AttributeError):  # full, closed or replaced by the workload
             continue
     os._exit(code)
-
-
-def _add_import_roots(roots: list[str]) -> None:
-    """Find the user's modules after the standard library, and before installed packages with a name such as `data`."""
-    installed = [place for place, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))]
-    place = min(installed, default=len(sys.path))
-    sys.path[place:place] = roots
 
 
 def _report(job: Job, error: Exception) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -44,14 +45,15 @@ class Job:
     """One process's work.
 
     `steps` is the steps per epoch to use; None when the process is to find out how long a step takes, tell it, and be
-    told. `folder` is scratch: home, temporary files, the two pipes and the result. `import_roots` are appended to
-    `sys.path` for a user's own workload. `compile_cache_dir` is None for a cold start. `fault` is planted in the
-    workload where the program tests itself (`models.injected_faults`). `autotune_dir` is where the repeats of a cell
-    keep what was tuned, None where each tunes for itself. `cuda_cache_dir` is where the GPU cells of a run keep the
-    kernels that the driver compiled, None on another device. `task` is the external command to run in place of a
-    workload, and `outputs_dir` where what it leaves is kept. With `board` the process leaves, after everything
-    measured, what TensorBoard is to show of it, and `trace` is what to trace then. `steps_held` is for how many steps
-    it holds batches where its epochs use fewer, never more than one pass over the samples.
+    told. `folder` is scratch: home, temporary files, the two pipes and the result. `import_roots` are searched for
+    a user's own modules.
+    `compile_cache_dir` is None for a cold start. `fault` is planted in the workload where the program tests itself
+    (`models.injected_faults`). `autotune_dir` is where the repeats of a cell keep what was tuned, None where each
+    tunes for itself. `cuda_cache_dir` is where the GPU cells of a run keep the kernels that the driver compiled,
+    None on another device. `task` is the external command to run in place of a workload, and `outputs_dir` where
+    what it leaves is kept. With `board` the process leaves, after everything measured, what TensorBoard is to show
+    of it, and `trace` is what to trace then. `steps_held` is for how many steps it holds batches where its epochs
+    use fewer, never more than one pass over the samples.
     """
 
     nonce: str
@@ -208,3 +210,13 @@ def make_home(job: Job) -> dict[str, str]:
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
     return {"HOME": str(home), "TMPDIR": str(temporary), "KERAS_HOME": str(home / ".keras")}
+
+
+def search_path(roots: Sequence[str], path: Sequence[str]) -> list[str]:
+    """Return where modules are looked for: the standard library, the user's folders, installed packages.
+
+    A user's `data` comes before an installed one; a user's `random` does not replace the standard one.
+    """
+    installed = [place for place, folder in enumerate(path) if folder.endswith(("site-packages", "dist-packages"))]
+    place = min(installed, default=len(path))
+    return [*path[:place], *roots, *path[place:]]

@@ -36,6 +36,7 @@ from keras_matrix.runner.cell.job import WEIGHTS_NAME, Twin
 from keras_matrix.runner.checks.parity_processes import Key, Lane, MeasurementContext, Reply, Subject, lanes
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.host.process_tree import end_leftovers
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.session import writing
@@ -85,7 +86,7 @@ def _context(request: ParityRequest, several: Sequence[Lane]) -> MeasurementCont
         backends=request.backends,
         precisions=request.precisions,
         work=folder / "work",
-        import_roots=[str(Path.cwd())],
+        import_roots=[str(root) for root in import_roots(Path.cwd())],
         started_at=utc_now().isoformat(timespec="seconds"),
         timeout_s=request.timeout_s,
         weights=folder / "weights" if request.keep_weights else None,

@@ -16,6 +16,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from keras_matrix.records.task import Task
+from keras_matrix.runner.cell.job import search_path
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.tasks.request import filled
 from keras_matrix.runner.tasks.rules import PLACE
@@ -24,6 +25,12 @@ INTERPRETER = re.compile(r"(python[0-9.]*|sh|bash|dash)")
 # An interpreter's options after which no script follows (such as -c, -um, -lc), and those whose value is the next word.
 NO_SCRIPT = re.compile(r"-|-[A-Za-z]*[cm]")
 WITH_VALUE = ("-W", "-X", "-o")
+
+
+def import_roots(matrix_folder: Path) -> list[Path]:
+    """Return the folders of a user's modules: the working folder, the folders `src` there are, the matrix file's."""
+    here = Path.cwd()
+    return [here, *(folder / "src" for folder in (here, matrix_folder) if (folder / "src").is_dir()), matrix_folder]
 
 
 def missing(cell: Cell, roots: Sequence[Path]) -> str | None:
@@ -98,7 +105,7 @@ def _script(words: Sequence[str]) -> str | None:
 
 
 def _of_module(name: str, roots: Sequence[Path]) -> str | None:
-    if _is_found(name, [*map(str, roots), *sys.path]):
+    if _is_found(name, search_path([*map(str, roots)], sys.path)):
         return None
     folders = " or ".join(dict.fromkeys(str(root) for root in roots))
     top, _, inner = name.partition(".")

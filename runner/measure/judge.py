@@ -132,8 +132,8 @@ def _raised(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
 def _where_to_put_a_module(job: Job, outcome: Outcome) -> str:
     """Return what to do about a user's module that the cell did not find; PYTHONPATH is not among its variables.
 
-    It looked in the folders of its job (where the command runs, and the matrix file's), which a container of its own
-    has mounted, and in what is installed for its Python, which in such a container is the image's.
+    It looked in the folders of its job (where the command runs, the matrix file's, `src` in both), which a container of
+    its own has mounted, and in what is installed for its Python, which in such a container is the image's.
     """
     folders = " or ".join(dict.fromkeys(job.import_roots))
     if outcome.container is not None:

@@ -22,6 +22,7 @@ from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.contract import Contract
 from keras_matrix.runner.host import machine
+from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.host.surroundings import pinning
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, Observer, measure, utc_now
@@ -119,7 +120,7 @@ def measure_session(request: RunRequest, asked: SessionRequest, goal: Goal, disp
                 arms={name: _arm(request, session.runs[name], arm, preflight) for name, arm in asked.arms.items()},
                 observer=observer,
                 machine=here,
-                import_roots=[str(Path.cwd()), str(request.choice.matrix.resolve().parent)],
+                import_roots=[str(root) for root in import_roots(request.choice.matrix.resolve().parent)],
                 dataset_dir=_dataset_dir(request),
                 log_dir=log_dir,
             )

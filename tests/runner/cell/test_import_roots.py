@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.runner.cell.job import search_path
 from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.host.mounts import import_roots
 from tests.fakes.executor import FakeExecutor
 
 MATRIX = """\
@@ -28,3 +30,19 @@ def test_a_workload_is_looked_for_where_the_command_runs_and_in_the_folder_of_th
     executor = FakeExecutor()
     assert main(["--matrix", "../matrices/own.yaml"], Seams(executor=executor)) == 0
     assert [job.import_roots for job in executor.jobs] == [[str(tmp_path / "here"), str(tmp_path / "matrices")]]
+
+
+def test_a_folder_src_is_searched_too_and_the_matrix_files_folder_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, matrices = tmp_path / "here", tmp_path / "matrices"
+    for folder in (here, matrices):
+        (folder / "src").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    assert import_roots(matrices) == [here, here / "src", matrices / "src", matrices]
+
+
+def test_the_users_folders_come_after_the_standard_library_and_before_installed_packages() -> None:
+    path = ["/lib/python3.11", "/venv/lib/site-packages", "/venv/lib/dist-packages"]
+    assert search_path(["/user"], path) == [path[0], "/user", *path[1:]]
+    assert search_path(["/user"], path[:1]) == [path[0], "/user"]
