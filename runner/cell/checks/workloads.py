@@ -1,4 +1,4 @@
-"""The workloads of `runner first-hour`, `first_hour_workloads:NAME` in a matrix."""
+"""The workloads of `runner first-hour`, `keras_matrix.runner.cell.checks.workloads:NAME` in a matrix."""
 
 from __future__ import annotations
 

@@ -16,11 +16,7 @@ from keras_matrix.records.store import Results, Run, latest_attempts
 
 LIMIT_S = 900.0
 EXIT_CODES = (0, 1)  # all cells ok, or some not: either way there are records
-# Workloads of a user may not live in this program's own package: a module of the working folder hands them on.
-WORKLOADS = "first_hour_workloads"
-HANDED_ON = (
-    "from keras_matrix.runner.cell.checks.workloads import ballast, products\n\n__all__ = ['ballast', 'products']\n"
-)
+WORKLOADS = "keras_matrix.runner.cell.checks.workloads"
 
 
 class NotMeasured(Exception):
@@ -70,7 +66,6 @@ class Place:
         Raises `NotMeasured` where the command left no record.
         """
         results = self.folder / "results"
-        (self.folder / f"{WORKLOADS}.py").write_text(HANDED_ON, encoding="utf-8")
         path = self.folder / "matrix.yaml"
         path.write_text(json.dumps(self._matrix(cell)), encoding="utf-8")
         command = ("run", "--matrix", str(path), "--results", str(results), "--new", *options)
