@@ -18,6 +18,7 @@ from keras_matrix.records.fc import spec
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, make_home, read_job, search_path, write_result
+from keras_matrix.runner.cell.user_errors import message_of
 
 
 def import_backend() -> float:
@@ -80,7 +81,6 @@ def _report(job: Job, error: Exception) -> None:
     if job.goes_on and job.result_path.exists():
         return  # what it measured was complete before it went on, and stays
     kind = type(error)
-    message = str(error) or kind.__name__
     result = CellResult(
         schema_version=SCHEMA_VERSION,
         nonce=job.nonce,
@@ -88,7 +88,7 @@ def _report(job: Job, error: Exception) -> None:
         repeat=job.repeat,
         attempt=job.attempt,
         exception=f"{kind.__module__}.{kind.__qualname__}",
-        message=message[:4000],
+        message=message_of(error, job)[:4000],
     )
     try:
         write_result(job, result)

@@ -46,7 +46,7 @@ class Job:
 
     `steps` is the steps per epoch to use; None when the process is to find out how long a step takes, tell it, and be
     told. `folder` is scratch: home, temporary files, the two pipes and the result. `import_roots` are searched for
-    a user's own modules.
+    a user's own modules, and `host_roots` are their names in messages where a container has them elsewhere.
     `compile_cache_dir` is None for a cold start. `fault` is planted in the workload where the program tests itself
     (`models.injected_faults`). `autotune_dir` is where the repeats of a cell keep what was tuned, None where each
     tunes for itself. `cuda_cache_dir` is where the GPU cells of a run keep the kernels that the driver compiled,
@@ -75,6 +75,7 @@ class Job:
     board: bool = False
     cuda_cache_dir: str | None = None
     steps_held: int = 0
+    host_roots: list[str] = field(default_factory=list)
 
     @property
     def goes_on(self) -> bool:

@@ -177,8 +177,9 @@ def test_a_gigabyte_of_output_is_capped(tmp_path: Path) -> None:
 
 def test_a_cell_may_do_nothing_that_it_need_not(tmp_path: Path) -> None:
     record = one(tmp_path, "confined")
-    told = (record.reason or "").partition(": ")[2]
-    assert json.loads(told) == {
+    facts, _, place = (record.reason or "").partition(": ")[2].rpartition(" (")
+    assert place.startswith(f"{ROOT}/tests/workloads/misbehaving.py:")
+    assert json.loads(facts) == {
         "capabilities": 0,
         "no_new_privileges": 1,
         "root_user": False,

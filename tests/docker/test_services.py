@@ -194,7 +194,9 @@ def test_a_cell_of_a_service_may_do_nothing_that_it_need_not_whoever_owns_the_re
     give(project, "matrix.yaml", "results", owner=owner)
     run(project, SERVICES[0], mounts=misbehave(project, "confined"))
     (record,) = counted_records(project)
-    assert json.loads((record.reason or "").partition(": ")[2]) == {
+    facts, _, place = (record.reason or "").partition(": ")[2].rpartition(" (")
+    assert place.startswith("/work/tests/workloads/misbehaving.py:")
+    assert json.loads(facts) == {
         "capabilities": 0,
         "no_new_privileges": 1,
         "root_user": owner == 0,

@@ -1,4 +1,4 @@
-"""A user's project is measured in containers whatever its packages are called."""
+"""A user's project is measured in containers whatever its packages are called; mistakes have the path on the host."""
 
 from __future__ import annotations
 
@@ -37,3 +37,12 @@ def test_a_project_with_our_package_names_is_measured_in_every_image(tmp_path: P
     records = counted_records(tmp_path)
     assert [record.reason for record in records if record.status not in MEASURED] == []
     assert {record.settings.backend for record in records} == set(backends)
+
+
+def test_a_mistake_in_a_users_file_is_reported_with_the_path_on_the_host(tmp_path: Path) -> None:
+    need(SERVICES[0])
+    sources = lay_out(tmp_path, "src")
+    (sources / "models" / "net.py").write_text("def build():\n    raise LookupError('no such layer')\n")
+    run(tmp_path, "--backend", BACKENDS[SERVICES[0]])
+    (record,) = counted_records(tmp_path)
+    assert record.reason == f"LookupError: no such layer ({sources}/models/net.py:2)"

@@ -53,10 +53,12 @@ def _mounts(job: Job) -> Iterator[Mount]:
 
 def job_inside(job: Job, seen: tuple[Mount, ...]) -> Job:
     """Return the job as its process is to read it; what is not mounted is not there for it."""
+    roots = {path: root for root in job.import_roots if (path := _inside(root, seen))}
     return replace(
         job,
         folder=_inside(job.folder, seen) or job.folder,
-        import_roots=[path for root in job.import_roots if (path := _inside(root, seen))],
+        import_roots=list(roots),
+        host_roots=list(roots.values()),
         dataset_dir=_inside(job.dataset_dir, seen),
         compile_cache_dir=_inside(job.compile_cache_dir, seen),
         autotune_dir=_inside(job.autotune_dir, seen),

@@ -1,4 +1,4 @@
-"""A user's project is measured whatever its packages are called."""
+"""A user's project is measured whatever its packages are called, and its mistakes are named by file and line."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.schema import MEASURED
+from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cli.main import main
 from tests.projects.layouts import lay_out
 from tests.sessions import counted_records
 
 pytestmark = pytest.mark.process
+MATRIX = "version: 1\ndefaults: {repeats: 1, epochs: 2, steps_per_epoch: 2, batch_size: 4}\nbackends: [jax]\ncells:\n"
 
 
 def run(folder: Path, *arguments: str) -> int:
@@ -29,3 +30,55 @@ def test_a_project_with_our_package_names_is_measured_on_every_backend(
     records = counted_records(tmp_path)
     assert {record.settings.backend for record in records} == set(BACKENDS)
     assert [record.reason for record in records if record.status not in MEASURED] == []
+
+
+OWN = """\
+import numpy as np
+import keras
+
+
+def build():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model, np.ones((8, 2)), np.ones((8, 1))
+"""
+FILES = {
+    "own.py": OWN,
+    "random.py": OWN,
+    "types.py": "SIZE = 3\n",
+    "from_shadowed.py": "import own\nfrom random import batches\n",
+    "uses_shadowed.py": "import types\n\nSIZE = types.SIZE\n",
+    "imports_us.py": "from keras_matrix.records.schema import Record\nfrom own import build\n",
+    "broken.py": "import keras\ndef build(:\n",
+    "imports_broken.py": "import broken\n",
+    "reads.py": "def build():\n    return open('data/x.csv')\n",
+    "raises.py": "def build():\n    raise LookupError('no such layer')\n",
+}
+SHADOWED = "has the name of a standard module, which Python imports in its place; rename it"
+REASONS = {
+    "own": None,
+    "imports_us": None,
+    "random": f"ValueError: {{0}}/random.py {SHADOWED}",
+    "from_shadowed": f"ImportError: {{0}}/random.py {SHADOWED} (imported at {{0}}/from_shadowed.py:2)",
+    "uses_shadowed": f"AttributeError: {{0}}/types.py {SHADOWED} (imported at {{0}}/uses_shadowed.py:3)",
+    "broken": "SyntaxError: invalid syntax ({0}/broken.py:2)",
+    "imports_broken": "SyntaxError: invalid syntax ({0}/broken.py:2)",
+    "reads": "FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'; a cell runs in a folder "
+    "of its own: use Path(__file__).parent / 'data/x.csv' ({0}/reads.py:2)",
+    "raises": "LookupError: no such layer ({0}/raises.py:2)",
+}
+
+
+def test_a_mistake_in_a_users_file_is_one_reason_with_its_file_and_line(tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "matrix.yaml").write_text(MATRIX + "".join(f"  - workload: {name}:build\n" for name in REASONS))
+    assert run(tmp_path) == 1
+    records = {record.settings.workload.partition(":")[0]: record for record in counted_records(tmp_path)}
+    assert {name: reason(record) for name, record in records.items()} == {
+        name: expected and expected.format(tmp_path) for name, expected in REASONS.items()
+    }
+
+
+def reason(record: Record) -> str | None:
+    return None if record.status in MEASURED else record.reason if record.status is Status.ERROR else record.status

@@ -295,6 +295,7 @@ def test_a_job_is_told_the_paths_of_its_container() -> None:
     job = Job("n", "c", 0, 0, make_settings(workload="mine:build"), 2, "/r/w/x", ["/p", "/q"], None, "/r/cache/jax")
     inside = job_inside(job, mounts(job))
     assert (inside.folder, inside.import_roots) == ("/cell/work/x", ["/cell/import/0", "/cell/import/1"])
+    assert inside.host_roots == ["/p", "/q"]
     assert inside.compile_cache_dir == "/cell/compile-cache"
     assert job_inside(replace(job, dataset_dir="/nowhere"), mounts(job)).dataset_dir is None
 

@@ -1,0 +1,88 @@
+"""The message of an error in the user's code names the file as the host has it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.runner.cell.job import Job, search_path
+from keras_matrix.runner.cell.user_errors import message_of
+from tests.conftest import make_settings
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setattr(sys, "path", search_path([str(tmp_path)], sys.path))
+    settings = make_settings(workload="own_net:build")
+    return Job("", "", 0, 0, settings, 2, str(tmp_path / "work"), [str(tmp_path)], None, None)
+
+
+@pytest.fixture
+def message(job: Job, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    def message_of_module(text: str, **changes: object) -> str:
+        (tmp_path / "own_net.py").write_text(text)
+        importlib.invalidate_caches()
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - the message is what is tested
+            importlib.import_module("own_net").build()
+        assert isinstance(raised.value, Exception)
+        return message_of(raised.value, replace(job, **changes))  # type: ignore[arg-type]
+
+    yield message_of_module
+    for name in ("own_net", "colorsys"):
+        sys.modules.pop(name, None)
+
+
+def test_the_first_line_ends_with_the_place(message: Callable[..., str], tmp_path: Path) -> None:
+    text = "def build():\n    raise ValueError('one\\ntwo')\n"
+    assert message(text) == f"one ({tmp_path}/own_net.py:2)\ntwo"
+
+
+def test_the_place_is_named_as_the_host_has_it(message: Callable[..., str]) -> None:
+    assert (
+        message("def build():\n    1 / 0\n", host_roots=["/home/user"]) == "division by zero (/home/user/own_net.py:2)"
+    )
+
+
+def test_the_innermost_place_in_the_users_files_is_named(message: Callable[..., str], tmp_path: Path) -> None:
+    text = "import json\n\ndef build():\n    json.loads('{')\n"
+    assert message(text).endswith(f" ({tmp_path}/own_net.py:4)")
+
+
+def test_a_file_with_the_name_of_a_standard_module_is_named(message: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "colorsys").mkdir()
+    (tmp_path / "colorsys" / "__init__.py").write_text("SIZE = 3\n")
+    expected = (
+        f"{tmp_path}/colorsys/__init__.py has the name of a standard module, which Python imports in its place; "
+        f"rename it (imported at {tmp_path}/own_net.py:1)"
+    )
+    assert message("from colorsys import SIZE\n") == expected
+
+
+def test_a_package_without_init_file_that_has_the_name_of_a_standard_module_is_named(
+    message: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "colorsys").mkdir()
+    (tmp_path / "colorsys" / "net.py").write_text("SIZE = 3\n")
+    expected = f"{tmp_path}/colorsys has the name of a standard module, which Python imports in its place; rename it"
+    assert message("import colorsys.net\n") == f"{expected} (imported at {tmp_path}/own_net.py:1)"
+
+
+def test_a_file_with_the_name_of_a_loaded_module_is_named(message: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("SIZE = 3\n")
+    assert message("from numpy import SIZE\n").startswith(f"{tmp_path}/numpy.py has the name of an installed module")
+
+
+def test_a_missing_file_with_an_absolute_path_gets_no_advice(message: Callable[..., str], tmp_path: Path) -> None:
+    text = "def build():\n    open('/no/such/file')\n"
+    expected = f"[Errno 2] No such file or directory: '/no/such/file' ({tmp_path}/own_net.py:2)"
+    assert message(text) == expected
+
+
+def test_an_error_outside_the_users_files_keeps_its_message(job: Job) -> None:
+    assert message_of(ValueError("x and y are empty"), job) == "x and y are empty"
+    assert message_of(KeyError(), job) == "KeyError"
