@@ -7,6 +7,7 @@ syntax error, and a relative path (a cell runs in a folder of its own). Other me
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -27,11 +28,17 @@ def message_of(error: Exception, job: Job) -> str:
     if place is None:
         return text
     if isinstance(error, SyntaxError):
-        text = error.msg
-    if isinstance(error, FileNotFoundError) and not Path(str(error.filename or "/")).is_absolute():
+        text = error.msg or type(error).__name__
+    if isinstance(error, FileNotFoundError) and _is_relative(error):
         text += f"; a cell runs in a folder of its own: use Path(__file__).parent / {error.filename!r}"
     line, newline, rest = text.partition("\n")
     return f"{line[:LINE_LIMIT]} ({place}){newline}{rest}"
+
+
+def _is_relative(error: FileNotFoundError) -> bool:
+    """Return whether a relative path was opened; a program that is missing is looked for elsewhere."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+    return innermost != subprocess.__file__ and not Path(str(error.filename or "/")).is_absolute()
 
 
 def _place(error: Exception, job: Job) -> str | None:
@@ -95,7 +102,7 @@ def _users_file(name: str, job: Job) -> Path | None:
 def _module_of(error: Exception) -> str | None:
     """Return the module that lacks what was imported from it or read as its attribute."""
     if isinstance(error, ImportError):
-        return error.name
+        return error.name if isinstance(error.name, str) else None
     module = error.obj if isinstance(error, AttributeError) else None
     return module.__name__ if isinstance(module, type(sys)) else None
 

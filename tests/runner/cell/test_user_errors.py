@@ -83,6 +83,19 @@ def test_a_missing_file_with_an_absolute_path_gets_no_advice(message: Callable[.
     assert message(text) == expected
 
 
+def test_a_missing_program_gets_no_advice(message: Callable[..., str], tmp_path: Path) -> None:
+    text = "import subprocess\n\ndef build():\n    subprocess.run(['no-such-program'])\n"
+    expected = f"[Errno 2] No such file or directory: 'no-such-program' ({tmp_path}/own_net.py:4)"
+    assert message(text) == expected
+
+
 def test_an_error_outside_the_users_files_keeps_its_message(job: Job) -> None:
     assert message_of(ValueError("x and y are empty"), job) == "x and y are empty"
     assert message_of(KeyError(), job) == "KeyError"
+
+
+def test_an_unusual_exception_has_a_message_too(message: Callable[..., str], tmp_path: Path) -> None:
+    raising = "def build():\n    raise {}\n"
+    assert message(raising.format("SyntaxError")) == f"SyntaxError ({tmp_path}/own_net.py:2)"
+    sys.modules.pop("own_net")
+    assert message(raising.format("ImportError('no', name=5)  #")) == f"no ({tmp_path}/own_net.py:2)"
