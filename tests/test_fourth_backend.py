@@ -49,6 +49,7 @@ NAMING_BACKENDS = {
     "runner.checks.preflight.builds": "what each released wheel was compiled for",
     "models.catalog": "the backend that the catalog was counted with",
     "models.injected_faults": "how a compiled step is discarded",
+    "models.fc.prove": "how a backend computes a proof in full precision",
     "models.fc.scopes": "names in a compiled step",
 }
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.native.assembly import assemble, configure_proof, reserve
+from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.reference import Trained, train
 from keras_matrix.models.fc.worker_group import Order, WorkerGroup
 from keras_matrix.records.codec import decode, dumps, loads
@@ -71,8 +71,25 @@ def update_error(task: Task, order: ProofOrder, found: Trained, wanted: Trained)
 
 def _configure(backend: str, order: ProofOrder) -> None:
     """Set what must be set before the backend's first operation. Raises `NoDevice` or `NoSuchDevices`."""
-    configure_proof(backend, float64=any(task.precision == "float64" for task in order.tasks), device=order.device)
+    if backend == "jax" and any(task.precision == "float64" for task in order.tasks):
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+    if order.device == "gpu":
+        _compute_in_full_float32(backend)
     reserve(backend, max(task.workers for task in order.tasks), order.device)
+
+
+def _compute_in_full_float32(backend: str) -> None:
+    """Forbid TF32 where it is the default; on PyTorch it is not for products of matrices."""
+    if backend == "jax":
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", "highest")
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 def _proof(backend: str, task: Task, order: ProofOrder) -> Proof:

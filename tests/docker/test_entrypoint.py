@@ -83,6 +83,7 @@ def test_a_signal_reaches_the_program_once_and_its_exit_code_is_kept(entrypoint:
         env=environment(entrypoint, **KEEP_ROOT),
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509 - in the background SIGINT is ignored
     ) as running:
         try:
             assert running.stdout is not None

@@ -18,11 +18,6 @@ def reserve(backend: str, workers: int, device: str) -> None:
     importlib.import_module(f"keras_matrix.models.fc.native.{backend}").reserve(workers, device)
 
 
-def configure_proof(backend: str, *, float64: bool, device: str) -> None:
-    """Let the backend compute in float64 if asked, and without TF32 where that is its default; before its first use."""
-    importlib.import_module(f"keras_matrix.models.fc.native.{backend}").configure_proof(float64=float64, device=device)
-
-
 def assemble(backend: str, order: Order, *, apart: bool = False) -> WorkerGroup:
     """Return the workers of a task; with `apart`, PyTorch stays out of this process even for one worker.
 

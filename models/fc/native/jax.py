@@ -36,14 +36,6 @@ AXES = tuple(axis.value for axis in Axis)
 STEPS_AHEAD = 16
 
 
-def configure_proof(*, float64: bool, device: str) -> None:
-    """Compute in float64 if asked, and on a GPU without TF32."""
-    if float64:
-        jax.config.update("jax_enable_x64", True)
-    if device == "gpu":
-        jax.config.update("jax_default_matmul_precision", "highest")
-
-
 def reserve(workers: int, device: str) -> None:
     """Make virtual devices of the CPU, or check that there is a real one for each worker."""
     if device == "cpu":

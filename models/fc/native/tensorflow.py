@@ -8,12 +8,6 @@ from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGro
 from keras_matrix.models.fc.worker_group import Order, require_devices
 
 
-def configure_proof(*, float64: bool, device: str) -> None:
-    """Compute without TF32 on a GPU."""
-    if device == "gpu":
-        tf.config.experimental.enable_tensor_float_32_execution(False)
-
-
 def reserve(workers: int, device: str) -> None:
     """Make logical devices of the CPU, or check that there is a real one for each worker."""
     physical = tf.config.list_physical_devices(device.upper())

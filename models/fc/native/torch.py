@@ -36,10 +36,6 @@ class PortInUse(Exception):
     """A worker found no free port to be reached at."""
 
 
-def configure_proof(*, float64: bool, device: str) -> None:
-    """Change nothing: products of matrices do not use TF32 by default."""
-
-
 def reserve(workers: int, device: str) -> None:
     """Check that there is a GPU for each worker; on a CPU every worker is a process."""
     if device != "cpu":

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED, Record, Status
-from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cli.main import main
 from tests.projects.layouts import lay_out
 from tests.sessions import counted_records

@@ -42,6 +42,8 @@ cells:
   - workload: mnist_mlp
 """
 
+ROOT = Path(__file__).parents[4]
+
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
@@ -289,7 +291,9 @@ def imported(arguments: list[str], names: tuple[str, ...]) -> list[str]:
         f"assert main(['--json', '--new', *{arguments}], Seams(executor=FakeExecutor())) == 0\n"
         f"print('imported', *[name for name in sys.modules if name.startswith({names})])\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()[-1].split()[1:]
 
