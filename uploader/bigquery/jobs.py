@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REQUEST_S = 60.0
 UPLOAD_S = 300.0
 JOB_S = 1800.0  # of one job, if the push has no deadline
-FIRST_POLL_S = 0.1
+FIRST_POLL_S = 0.01  # a small batch takes hundredths of a second
 MOST_POLL_S = 2.0
 
 T = TypeVar("T")
