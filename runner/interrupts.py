@@ -1,6 +1,6 @@
 """Signals to exceptions: the first asks the runner to stop cleanly, the second ends it at once.
 
-`held` is for the few steps that must not be left half done, such as starting what has to be ended by its name.
+`deferring_interrupts` is for the few steps that must not be left half done, such as starting what has to be ended by its name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def deferring_interrupts() -> Iterator[None]:
     """Within, the first signal waits: it raises `Interrupted` at the end, in place of any error, which might be caught.
 
     Without `interruptible`, and once a signal has been raised, nothing changes: stopping is not to be stopped again.

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from keras_matrix.runner.errors import Interrupted
-from keras_matrix.runner.interrupts import held, interruptible
+from keras_matrix.runner.interrupts import deferring_interrupts, interruptible
 
 
 def test_an_ignored_hangup_stays_ignored() -> None:
@@ -33,8 +33,8 @@ def test_a_held_signal_waits_until_the_outermost_end() -> None:
 
 
 def stopped_twice_held(done: list[str]) -> None:
-    with held():
-        with held():
+    with deferring_interrupts():
+        with deferring_interrupts():
             signal.raise_signal(signal.SIGTERM)
             done.append("inner")
         done.append("outer")
@@ -45,13 +45,13 @@ def test_what_is_held_while_stopping_does_not_stop_again() -> None:
     with interruptible():
         with pytest.raises(Interrupted):
             signal.raise_signal(signal.SIGTERM)
-        with held():
+        with deferring_interrupts():
             pass
 
 
 def test_nothing_is_held_where_nothing_is_heard() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with held():
+    with deferring_interrupts():
         assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -61,6 +61,6 @@ def test_a_held_signal_is_told_rather_than_an_error_that_someone_may_catch() -> 
 
 
 def failing_while_held() -> None:
-    with held():
+    with deferring_interrupts():
         signal.raise_signal(signal.SIGTERM)
         raise ValueError("of the step")
