@@ -1,6 +1,7 @@
 """Signals to exceptions: the first asks the runner to stop cleanly, the second ends it at once.
 
-`deferring_interrupts` is for the few steps that must not be left half done, such as starting what has to be ended by its name.
+`deferring_interrupts` is for the few steps that must not be interrupted half way, such as starting a container that has
+to be stopped by its name.
 """
 
 from __future__ import annotations

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.runner.executors.registry import Executors
+from keras_matrix.runner.host.mounts import missing
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.matrix.reader import Cell, Matrix, expand, load
+from keras_matrix.runner.matrix.service_selection import Service, chosen
 from keras_matrix.runner.measure.seams import Seams
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.executors.registry import Executors
-    from keras_matrix.runner.matrix.overrides import Overrides
-    from keras_matrix.runner.matrix.reader import Cell, Matrix
-    from keras_matrix.runner.matrix.service_selection import Service
+from keras_matrix.runner.plan.largest_cells import refuse
 
 MATRIX = Path("matrix.yaml")
 
@@ -33,9 +32,6 @@ class CellChoice:
 
         Raises `InputError`.
         """
-        from keras_matrix.runner.matrix.reader import load
-        from keras_matrix.runner.plan.largest_cells import refuse
-
         matrix, cells = self.cells_of(load(self.matrix))
         if not largest:
             refuse(cells)
@@ -46,13 +42,8 @@ class CellChoice:
 
         Raises `InputError`.
         """
-        from keras_matrix.runner.matrix.reader import expand
-
         if self.service is None:
             return matrix, expand(matrix, self.overrides)
-        from keras_matrix.runner.host.mounts import missing
-        from keras_matrix.runner.matrix.service_selection import chosen
-
         roots = [Path.cwd(), self.matrix.resolve().parent]
         cells, left_out = chosen(matrix, self.service, self.overrides, lambda cell: missing(cell, roots))
         return replace(matrix, left_out=tuple(left_out)), cells

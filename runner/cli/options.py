@@ -6,13 +6,13 @@ import argparse
 import math
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.request import CellChoice, RunRequest
+from keras_matrix.runner.matrix.grammar import WHOLE
+from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
+from keras_matrix.runner.matrix.strict_yaml import resolve
+from keras_matrix.runner.request import CellChoice, RunRequest
 
 MATRIX = Path("matrix.yaml")
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
@@ -138,9 +138,6 @@ def size_bytes(flag: str, text: str) -> int:
 
 def seconds(text: str) -> float:
     """Read a number of seconds. Raises `UsageError` for what is none."""
-    from keras_matrix.runner.matrix.grammar import WHOLE
-    from keras_matrix.runner.matrix.strict_yaml import resolve
-
     value = resolve(text)
     if (fault := WHOLE["budget"].fault(value)) or not isinstance(value, (int, float)):
         raise UsageError(f"--budget: {fault}")
@@ -167,9 +164,6 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
 
     Raises `UsageError`.
     """
-    from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
-    from keras_matrix.runner.request import CellChoice
-
     overrides = Overrides(
         backends=tuple(getattr(args, "backend", ())),
         filters=tuple(getattr(args, "filter", ())),
@@ -181,8 +175,6 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
 
 def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> RunRequest:
     """Return what the flags of `add_measuring_options` ask for, of the cells that are chosen. Raises `UsageError`."""
-    from keras_matrix.runner.request import RunRequest
-
     return RunRequest(
         command=("runner", *args.given),
         choice=choice or cell_choice(args),

@@ -10,26 +10,34 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.analysis.comparison.versus import Across, Versus, versus
+from keras_matrix.analysis.regression.gate import Rule, sharing
+from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED
+from keras_matrix.dashboards.report import comparison_page
+from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.injected_faults import UnknownFault, counterpart, parse
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.cli.compare.histories import across_stored
+from keras_matrix.runner.cli.look import stored
+from keras_matrix.runner.cli.look.stored import write_reports
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request, share
+from keras_matrix.runner.cli.render import versus as texts
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors.process import interpreter
+from keras_matrix.runner.executors.process.interpreter import Interpreter
+from keras_matrix.runner.matrix.grammar import near
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.plan.session import ArmAsked
+from keras_matrix.runner.plan.stopping import looks_of
+from keras_matrix.runner.request import RunRequest
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from keras_matrix.analysis.comparison.versus import Across, Versus
-    from keras_matrix.analysis.regression.gate import Rule
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.executors.process.interpreter import Interpreter
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "compare"
-HELP = "compare two runs, or two environments measured in turn"
 BASE, NEW = "base", "new"
 RUNS_NAMED = 5  # the newest of those that could have been meant
 
@@ -116,10 +124,6 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
 
     Raises `UsageError`.
     """
-    from keras_matrix.analysis.comparison.versus import versus
-    from keras_matrix.runner.cli.look import stored
-    from keras_matrix.runner.plan.stopping import looks_of
-
     to_measure = sides.base_env or sides.new_env or sides.fault
     if to_measure and sides.base:
         raise UsageError(f"{sides.command}: name two stored runs or two environments, not both; got {sides.base} too")
@@ -144,9 +148,6 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
 
 def rule_of(threshold: float, also: str = "") -> Rule:
     """Return the rule of a gate that also fails on what `also` names, with commas. Raises `UsageError`."""
-    from keras_matrix.analysis.regression.gate import Rule, sharing
-    from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED
-
     given = [name.strip() for name in also.split(",")] if also else []
     for name in given:
         if name not in ALSO:
@@ -157,8 +158,6 @@ def rule_of(threshold: float, also: str = "") -> Rule:
 
 def _across(results: Path, base: Run, new: Run, cells: set[str]) -> Across:
     """Return how two sessions are compared: by the spread between sessions that their results folders know."""
-    from keras_matrix.runner.cli.compare.histories import across_stored
-
     roots = {folder.resolve() for folder in (results, base.folder.parent, new.folder.parent)}
     return across_stored(sorted(roots), {*_runs(base), *_runs(new)}, cells)
 
@@ -175,9 +174,6 @@ def _session(run: Run) -> object:
 
 def stored_run(sides: Sides, name: str) -> Run:
     """Return the run that a folder or an id names. Raises `UsageError`."""
-    from keras_matrix.records.store import Results, Run
-    from keras_matrix.runner.matrix.grammar import near
-
     results = sides.request.results
     for folder in (Path(name), results / name):
         if (folder / "run.json").is_file():
@@ -193,30 +189,23 @@ def stored_run(sides: Sides, name: str) -> Run:
 
 def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     """Measure both sides interleaved, in one session."""
-    from keras_matrix.records.injected_faults import counterpart
-    from keras_matrix.runner.cli.look.stored import write_reports
-    from keras_matrix.runner.executors.process.interpreter import of_environment
-    from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-    from keras_matrix.runner.plan.session import ArmAsked
-
     check_plant(sides.fault)
     request = sides.request
-    base = of_environment(sides.base_env, "--base-env") if sides.base_env else None
-    new = of_environment(sides.new_env, "--new-env") if sides.new_env else None
+    base = interpreter.of_environment(sides.base_env, "--base-env") if sides.base_env else None
+    new = interpreter.of_environment(sides.new_env, "--new-env") if sides.new_env else None
     if (base or new) and not request.executors.contract.local_software:
         name = request.executors.entry.name
         raise UsageError(
             f"--executor {name}: its cells bring their own environment; leave out --base-env and --new-env"
         )
     matrix, cells = request.choice.load()
-    for flag, interpreter in (("--base-env", base), ("--new-env", new)):
-        _check_packages(flag, interpreter, cells)
+    for flag, environment in (("--base-env", base), ("--new-env", new)):
+        _check_packages(flag, environment, cells)
     arms = {
-        name: ArmAsked(interpreter.python, fault, interpreter.versions())
-        if interpreter
+        name: ArmAsked(environment.python, fault, environment.versions())
+        if environment
         else own_arm(request, cells, fault)
-        for name, interpreter, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
+        for name, environment, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
     }
     about = about_matrix(request.choice.matrix, matrix.left_out)
     asked = session_request(request, cells, about, arms, to_decide=rule is not None)
@@ -225,21 +214,19 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     return session.runs[BASE], session.runs[NEW]
 
 
-def _check_packages(flag: str, interpreter: Interpreter | None, cells: Sequence[Cell]) -> None:
+def _check_packages(flag: str, environment: Interpreter | None, cells: Sequence[Cell]) -> None:
     """Refuse an environment that lacks what the cells need, before the other side is measured. Raises `UsageError`."""
     backends = dict.fromkeys(cell.settings.backend for cell in cells)
-    absent = interpreter.absent(["keras", "numpy", *backends]) if interpreter else []
-    if interpreter and absent:
+    absent = environment.absent(["keras", "numpy", *backends]) if environment else []
+    if environment and absent:
         raise UsageError(
-            f"{flag}: {interpreter.python} has no {', '.join(absent)}; install what is missing there, "
+            f"{flag}: {environment.python} has no {', '.join(absent)}; install what is missing there, "
             "or choose the backends that it has with --backend"
         )
 
 
 def check_plant(fault: str | None) -> None:
     """Refuse a fault that no one knows. Raises `UsageError`."""
-    from keras_matrix.records.injected_faults import UnknownFault, parse
-
     try:
         if fault:
             parse(fault)
@@ -249,14 +236,9 @@ def check_plant(fault: str | None) -> None:
 
 def show(found: Versus, threshold: float, markdown: Path | None, page: Path | None, *, as_json: bool) -> None:
     """Print the findings, and write what was asked for."""
-    from keras_matrix.runner.cli.render import versus
-
-    names = versus.names(found)
-    print(versus.as_json(found, threshold) if as_json else versus.text(found, names), flush=True)
+    names = texts.names(found)
+    print(texts.as_json(found, threshold) if as_json else texts.text(found, names), flush=True)
     if markdown:
-        markdown.write_text(versus.markdown(found, names), encoding="utf-8")
+        markdown.write_text(texts.markdown(found, names), encoding="utf-8")
     if page:
-        from keras_matrix.dashboards.report import comparison_page
-        from keras_matrix.dashboards.report import page as report
-
         report.write(page, comparison_page.page(found, names, threshold))

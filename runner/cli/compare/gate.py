@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import argparse
 
+from keras_matrix.analysis.regression.gate import Outcome
 from keras_matrix.runner.cli.compare import compare
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options
-
-NAME = "gate"
-HELP = "fail where new is slower than base"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +35,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, show, and return the verdict as an exit code."""
-    from keras_matrix.analysis.regression.gate import Outcome
-
     compare.check_pages(args.markdown, args.out)
     found = compare.findings(compare.sides_of(args), compare.rule_of(args.threshold, args.also), to_decide=True)
     compare.show(found, args.threshold, args.markdown, args.out, as_json=args.json)

@@ -10,23 +10,26 @@ runner history --calibrate                       false alarms and delays of the 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.analysis.history.replay import Replays, residuals
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.dashboards.report import history_page
+from keras_matrix.dashboards.report import page as report
+from keras_matrix.records import annotations as notes
+from keras_matrix.records import history_reader
+from keras_matrix.records.annotations import Annotation, checked_note, in_force
+from keras_matrix.records.history_reader import Past, Wanted
+from keras_matrix.records.store import Problem, Results
+from keras_matrix.runner.cli.compare import histories, history_rule
 from keras_matrix.runner.cli.options import folder
+from keras_matrix.runner.cli.render import history_lines as lines
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.grammar import near
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from keras_matrix.analysis.history.replay import Replays
-    from keras_matrix.records.annotations import Annotation
-    from keras_matrix.records.history_reader import Past, Wanted
-    from keras_matrix.records.store import Problem
-
-NAME = "history"
-HELP = "list a cell over all stored sessions, with the points at which it changed"
 ANNOTATE = "annotate"
 RUN_LENGTHS = (300, 1000, 3000)
 
@@ -73,8 +76,6 @@ def run(args: argparse.Namespace) -> int:
     if args.words[:1] == [ANNOTATE]:
         return _annotate(roots, cell or "", args.run, args.note)
     if args.calibrate:
-        from keras_matrix.analysis.history.replay import Replays
-
         replays = Replays(count=args.replays, seed=args.seed)
         return _calibrate(roots, cell, replays, args.false_alarm_every, as_json=args.json)
     return _list(roots, cell, _Listing(args.last, args.false_alarm_every, args.out, args.json))
@@ -110,15 +111,9 @@ class _Listing:
 
 
 def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
-    from keras_matrix.runner.cli.compare import histories as stored
-    from keras_matrix.runner.cli.render import history_lines as lines
-
     past, problems = _read(roots, cell)
-    assessed = stored.assessed(past, roots, listing.run_length)
+    assessed = histories.assessed(past, roots, listing.run_length)
     if listing.page is not None:
-        from keras_matrix.dashboards.report import history_page
-        from keras_matrix.dashboards.report import page as report
-
         titles = [lines.title(one.history) for one in assessed]
         report.write(
             listing.page, history_page.render(assessed, titles, lines.remarks(assessed, past.caveats, problems))
@@ -135,13 +130,8 @@ def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
 
 
 def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:
-    from keras_matrix.analysis.history.replay import residuals
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.cli.compare import histories as past
-    from keras_matrix.runner.cli.compare import history_rule
-
     there = any(Results(root).runs() for root in roots)
-    found = residuals(past.assessed(_read(roots, cell)[0], roots)) if there else []
+    found = residuals(histories.assessed(_read(roots, cell)[0], roots)) if there else []
     figures = history_rule.measure(found, replays, run_length)
     print(history_rule.as_json(figures) if as_json else "\n".join(history_rule.lines(figures)))
     return 0
@@ -149,10 +139,6 @@ def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_le
 
 def _annotate(roots: Sequence[Path], cell: str, run_id: str, text: str | None) -> int:
     """Note that a cell was changed on purpose from a run on; without a text, withdraw that note."""
-    from keras_matrix.dashboards.charts.format import plural
-    from keras_matrix.records import annotations
-    from keras_matrix.records.annotations import Annotation, checked_note
-
     past, _ = _read(roots, cell)
     run = next((run for run in past.runs if run.run_id == run_id), None)
     if run is None:
@@ -164,39 +150,31 @@ def _annotate(roots: Sequence[Path], cell: str, run_id: str, text: str | None) -
     except ValueError as error:
         raise UsageError(f"--note: {error}") from error
     line = Annotation(run.run_id, sorted({a.cell_id for a in run.attempts}), sorted(run.hosts), note, cell)
-    if note is None and not _is_noted(annotations.load(run.root)[0], line):
+    if note is None and not _is_noted(notes.load(run.root)[0], line):
         raise UsageError(f"--withdraw: {cell!r} has no note at run {run.run_id} to take back")
-    annotations.append(run.root, line)
+    notes.append(run.root, line)
     print(f"{'withdrawn' if note is None else 'noted'} for {plural(len(line.cells), 'cell')} from run {run.run_id} on")
     return 0
 
 
 def _is_noted(before: list[Annotation], line: Annotation) -> bool:
-    from keras_matrix.records.annotations import in_force
-
     return any((cell, host, line.run_id) in in_force(before) for cell in line.cells for host in line.hosts)
 
 
 def _read(roots: Sequence[Path], cell: str | None) -> tuple[Past, list[Problem]]:
     """Return what is stored of the cells that the argument names. Raises `UsageError` where there is nothing."""
-    from keras_matrix.records import annotations
-    from keras_matrix.records import history_reader as past
-    from keras_matrix.records.store import Results
-
     if not any(Results(root).runs() for root in roots):
         raise UsageError(f"--results: {_names(roots)} holds no run; measure one with: runner --matrix matrix.yaml")
     seen: set[str] = set()
-    found = past.read(roots, _choice(cell, seen))
+    found = history_reader.read(roots, _choice(cell, seen))
     if not any(run.attempts for run in found.runs):
         if cell is None:
             raise UsageError(f"--results: {_names(roots)} holds no readable record{_first_problem(found.problems)}")
         raise UsageError(f"CELL: no stored cell is called {cell!r}{_near(cell, seen)}; there are {_some(seen)}")
-    return found, [*found.problems, *(problem for root in roots for problem in annotations.load(root)[1])]
+    return found, [*found.problems, *(problem for root in roots for problem in notes.load(root)[1])]
 
 
 def _choice(cell: str | None, seen: set[str]) -> Wanted:
-    from fnmatch import fnmatchcase
-
     def wanted(cell_id: str, workload: str, backend: str) -> bool:
         names = (workload, f"{backend}:{workload}")
         seen.add(names[1])
@@ -210,8 +188,6 @@ def _names(roots: Sequence[Path]) -> str:
 
 
 def _near(text: str, there: set[str] | list[str]) -> str:
-    from keras_matrix.runner.matrix.grammar import near
-
     return near(text, there)
 
 

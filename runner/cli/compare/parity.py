@@ -12,19 +12,24 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.instruments.parity import ParityRecord
+from keras_matrix.records.settings import BACKENDS, Scalar
+from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
+from keras_matrix.runner.checks.parity_processes import Subject
 from keras_matrix.runner.cli.options import add_results_option
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import Executor
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import USER_WORKLOAD, near
+from keras_matrix.runner.matrix.overrides import parse_assignment
+from keras_matrix.runner.matrix.presets import small, small_batch
 
-if TYPE_CHECKING:
-    from keras_matrix.records.instruments.parity import ParityRecord
-    from keras_matrix.records.settings import Scalar
-    from keras_matrix.runner.checks.parity import ParityRequest
-    from keras_matrix.runner.executors import Executor
-
-NAME = "parity"
-HELP = "check that every backend does the same work"
 PRECISIONS = ("float64", "float32")
 
 
@@ -51,8 +56,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare the workloads and return the exit code."""
-    from keras_matrix.runner.checks.parity import compare_all, exit_code
-
     request = _request(args)
     ended = itertools.count(1)
 
@@ -72,12 +75,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _request(args: argparse.Namespace) -> ParityRequest:
     """Return what the flags ask to be compared. Raises `UsageError`."""
-    from keras_matrix.runner.checks.parity import ParityRequest
-    from keras_matrix.runner.checks.parity_processes import Subject
-    from keras_matrix.runner.matrix import catalog
-    from keras_matrix.runner.matrix.overrides import parse_assignment
-    from keras_matrix.runner.matrix.presets import small_batch
-
     for name, value, least in (("--steps", args.steps, 2), ("--batch-size", args.batch_size, 1)):
         if value is not None and value < least:
             raise UsageError(f"{name}: must be a whole number from {least}, got {value}")
@@ -98,9 +95,6 @@ def _request(args: argparse.Namespace) -> ParityRequest:
 
 
 def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Scalar]:
-    from keras_matrix.runner.matrix.grammar import USER_WORKLOAD, near
-    from keras_matrix.runner.matrix.presets import small
-
     if USER_WORKLOAD.fullmatch(name):
         return assigned
     if name not in known.workloads:
@@ -119,10 +113,6 @@ def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Sca
 
 def _backends(named: Sequence[str], executor: Executor | None) -> list[str]:
     """Return the backends to compare, two at least, all installed. Raises `UsageError`."""
-    from keras_matrix.records.settings import BACKENDS
-    from keras_matrix.runner.executors.process.executor import ProcessExecutor
-    from keras_matrix.runner.matrix.grammar import near
-
     for name in named:
         if name not in BACKENDS:
             raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")
@@ -169,8 +159,6 @@ SHOWN = (
 
 def table(records: Sequence[ParityRecord]) -> list[str]:
     """Return the table and, below it, every exception and failure with its reason."""
-    from keras_matrix.runner.cli.render.format import columns
-
     rows = [HEAD]
     notes: list[str] = []
     for record in records:
@@ -188,8 +176,6 @@ def _figure(deviation: Any, figure: str) -> str:
 
 
 def _notes(record: ParityRecord) -> list[str]:
-    from keras_matrix.runner.executors.supervise.output import printable
-
     lines = []
     for pair in record.pairs:
         name = f"* {record.workload}, {' - '.join(pair.backends)}"
@@ -209,7 +195,5 @@ def _notes(record: ParityRecord) -> list[str]:
 
 
 def _document(records: Sequence[ParityRecord], code: int) -> str:
-    from keras_matrix.records.codec import to_json
-
     told = [{"agrees": record.agrees, "verdict": verdict(record), **to_json(record)} for record in records]
     return json.dumps({"version": 1, "exit_code": code, "workloads": told}, indent=1, allow_nan=False)

@@ -8,26 +8,44 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.hardware.flops import agreements, all_agree
+from keras_matrix.analysis.hardware.roofline import Roofline, roofline
+from keras_matrix.dashboards.charts.format import moment, plural
+from keras_matrix.dashboards.charts.roofline import scenes
+from keras_matrix.dashboards.report import page as report
+from keras_matrix.dashboards.report import roofline_page
+from keras_matrix.dashboards.report.roofline_page import Heading
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.instruments import peaks as peak_files
+from keras_matrix.records.instruments.peaks import Peaks
+from keras_matrix.records.instruments.work import Target
+from keras_matrix.records.schema import Machine
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.checks import roofline as runs
+from keras_matrix.runner.checks import work
+from keras_matrix.runner.checks.peaks import Effort, Subject, measure, probe_settings
+from keras_matrix.runner.checks.work import check
+from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.cli.options import add_results_option
+from keras_matrix.runner.cli.render.default_settings import usual_values
+from keras_matrix.runner.cli.render.roofline_text import check_lines, lines
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors.probe import Probe, ProcessProbe
+from keras_matrix.runner.executors.process.interpreter import installed_versions
+from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
+from keras_matrix.runner.host import machine
+from keras_matrix.runner.host.gpus.identity import GpuIdentity, gpu_identity
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import near
+from keras_matrix.runner.measure.scheduler import utc_now
+from keras_matrix.runner.plan.session import writing
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from keras_matrix.analysis.comparison.table import Row
-    from keras_matrix.analysis.hardware.roofline import Roofline
-    from keras_matrix.records.instruments.peaks import Peaks
-    from keras_matrix.records.schema import Machine
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.executors.probe import Probe
-    from keras_matrix.runner.host.gpus.identity import GpuIdentity
-
-NAME = "roofline"
-HELP = "set a run's cells against the machine's measured peak"
 CHECKED = ("mnist_mlp", "cifar10_cnn", "lstm")
 SUFFIXES = (".html", ".svg")
 
@@ -69,8 +87,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(_document(stage, found, peaks))
     else:
-        from keras_matrix.runner.cli.render.roofline_text import lines
-
         print("\n".join(lines(found, peaks)))
         if page:
             print(f"\npicture: {page}")
@@ -94,8 +110,6 @@ class Asked:
 
 
 def _asked(args: argparse.Namespace) -> Asked:
-    from keras_matrix.runner.executors.probe import ProcessProbe
-
     probe = args.seams.probe or ProcessProbe(str(args.results.resolve()))
     return Asked(args.results, args.measure, args.rounds, probe, args.json)
 
@@ -110,14 +124,6 @@ class Stage:
 
 
 def _stage(results: Path, run: str | None) -> Stage:
-    from keras_matrix.analysis.comparison.table import table
-    from keras_matrix.records.codec import to_json
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.cli.look.stored import chosen_run
-    from keras_matrix.runner.cli.render.default_settings import usual_values
-    from keras_matrix.runner.executors.process.interpreter import installed_versions
-    from keras_matrix.runner.host import machine
-
     if run is None and Results(results).latest() is None:
         return Stage(None, {"machine": to_json(machine.detect()), "versions": installed_versions()}, [])
     store = chosen_run(results, run)
@@ -127,10 +133,6 @@ def _stage(results: Path, run: str | None) -> Stage:
 
 def _found(asked: Asked, stage: Stage) -> tuple[Roofline, Peaks | None]:
     """Return the roofline, after measuring and counting what is not yet kept."""
-    from keras_matrix.analysis.hardware.roofline import roofline
-    from keras_matrix.runner.checks import roofline as runs
-    from keras_matrix.runner.checks import work
-
     cells = runs.cells_of(stage.rows)
     peaks = None if asked.anew else runs.peaks_of(asked.results, stage.about)
     if peaks is None:
@@ -143,14 +145,6 @@ def _found(asked: Asked, stage: Stage) -> tuple[Roofline, Peaks | None]:
 
 def _measured(asked: Asked, stage: Stage) -> Peaks | None:
     """Measure and keep this machine's peaks. None, and a word about it, where the run comes from another machine."""
-    from keras_matrix.records.instruments import peaks as peak_files
-    from keras_matrix.runner.checks import roofline as runs
-    from keras_matrix.runner.checks.peaks import Effort, Subject, measure
-    from keras_matrix.runner.executors.process.interpreter import installed_versions
-    from keras_matrix.runner.host import machine
-    from keras_matrix.runner.measure.scheduler import utc_now
-    from keras_matrix.runner.plan.session import writing
-
     here, versions = machine.detect(), installed_versions()
     if peak_files.fingerprint(here, versions) != runs.fingerprint_of(stage.about):
         print(
@@ -167,20 +161,12 @@ def _measured(asked: Asked, stage: Stage) -> Peaks | None:
 
 def _gpu(machine: Machine) -> GpuIdentity | None:
     """Return the GPU that the peaks are measured on, the first that cells get; None if no GPU is visible."""
-    from keras_matrix.runner.checks.peaks import probe_settings
-    from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
-    from keras_matrix.runner.host.gpus.identity import gpu_identity
-
     visible = gpus_if_visible(probe_settings("torch", "gpu")) if machine.gpus else ()
     return gpu_identity(visible[0]) if visible else None
 
 
 def _write(asked: Path | None, stage: Stage, found: Roofline, peaks: Peaks | None) -> Path | None:
     """Write the picture and return where; None where nobody asked and there is no run to put it beside."""
-    from keras_matrix.dashboards.charts.roofline import scenes
-    from keras_matrix.dashboards.report import page as report
-    from keras_matrix.dashboards.report import roofline_page
-
     path = asked or (stage.store.folder / "roofline.html" if stage.store else None)
     if path is None:
         return None
@@ -194,9 +180,6 @@ def _write(asked: Path | None, stage: Stage, found: Roofline, peaks: Peaks | Non
 
 
 def _heading(stage: Stage, peaks: Peaks | None) -> Any:
-    from keras_matrix.dashboards.charts.format import moment, plural
-    from keras_matrix.dashboards.report.roofline_page import Heading
-
     machine = stage.about.get("machine") or {}
     title = f"Run of {moment(stage.about['started_at'])}" if stage.store and "started_at" in stage.about else "Machine"
     told = f"Peaks measured on {moment(peaks.measured_at)} in {plural(peaks.rounds, 'round')}." if peaks else ""
@@ -204,8 +187,6 @@ def _heading(stage: Stage, peaks: Peaks | None) -> Any:
 
 
 def _document(stage: Stage, found: Roofline, peaks: Peaks | None) -> str:
-    from keras_matrix.records.codec import to_json
-
     document = {
         "version": 1,
         "run_id": stage.store.run_id if stage.store else None,
@@ -221,11 +202,6 @@ def _document(stage: Stage, found: Roofline, peaks: Peaks | None) -> str:
 
 def _check(asked: Asked, workloads: Sequence[str]) -> int:
     """Count FLOPs in every way and say where they differ."""
-    from keras_matrix.analysis.hardware.flops import agreements, all_agree
-    from keras_matrix.records.codec import to_json
-    from keras_matrix.runner.checks.work import check
-    from keras_matrix.runner.cli.render.roofline_text import check_lines
-
     checks, refused = check(asked.probe, _targets(workloads), None, asked.say)
     if asked.as_json:
         found = [{**to_json(one), "agreements": to_json(agreements(one))} for one in checks]
@@ -236,10 +212,6 @@ def _check(asked: Asked, workloads: Sequence[str]) -> int:
 
 
 def _targets(names: Sequence[str]) -> list[Any]:
-    from keras_matrix.records.instruments.work import Target
-    from keras_matrix.runner.matrix import catalog
-    from keras_matrix.runner.matrix.grammar import near
-
     known = catalog.load().workloads
     for name in names:
         if name not in known:

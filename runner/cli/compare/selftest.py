@@ -9,22 +9,27 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from keras_matrix.analysis.regression.gate import Rule
+from keras_matrix.analysis.selftest import Finding, Labelled, Rate, findings, gate_alarms, named, pooled
+from keras_matrix.analysis.stats.sequential import FIXED
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.injected_faults import counterpart
+from keras_matrix.records.schema import Record
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.cli.compare.compare import check_plant
+from keras_matrix.runner.cli.look.stored import write_reports
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
+from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.request import RunRequest
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from keras_matrix.analysis.selftest import Finding, Labelled, Rate
-    from keras_matrix.records.schema import Record
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "selftest"
-HELP = "measure the matrix against itself: false alarms, detection, cost of measuring"
 LABELS = ("base", "new")
 LONGEST_COST_S = 86_400
 
@@ -61,9 +66,6 @@ def cost_seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and say what all sessions show. Returns the exit code."""
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.cli.compare.compare import check_plant
-
     check_plant(args.plant)
     request = run_request(args)
     if not args.stored:
@@ -78,11 +80,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(request: RunRequest, fault: str | None, display: TerminalDisplay) -> None:
-    from keras_matrix.records.injected_faults import counterpart
-    from keras_matrix.runner.cli.look.stored import write_reports
-    from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-
     matrix, cells = request.choice.load()
     faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
     arms = {label: own_arm(request, cells, planted) for label, planted in faults.items()}
@@ -93,9 +90,6 @@ def _measure(request: RunRequest, fault: str | None, display: TerminalDisplay) -
 
 def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
     """Return the records of every stored session of two labels of this Python, with this fault planted or none."""
-    from keras_matrix.records.injected_faults import counterpart
-    from keras_matrix.records.store import Run
-
     faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
     wanted = {label: {"python": None, "fault": planted} for label, planted in faults.items()}
     found: list[Labelled] = []
@@ -108,10 +102,6 @@ def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
 
 
 def _document(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[str, Any]]) -> dict[str, Any]:
-    from keras_matrix.analysis.regression.gate import Rule
-    from keras_matrix.analysis.selftest import findings, gate_alarms, named, pooled
-    from keras_matrix.analysis.stats.sequential import FIXED
-
     return {
         "version": 1,
         "planted": fault,
@@ -154,16 +144,11 @@ def _parent_cpu(records: Sequence[Record]) -> dict[str, float] | None:
 
 
 def _cost(request: RunRequest, seconds: float) -> list[dict[str, Any]]:
-    from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
-
     _, cells = request.choice.load()
     return [cost_of_timing(backend, seconds) for backend in dict.fromkeys(cell.settings.backend for cell in cells)]
 
 
 def _text(document: dict[str, Any]) -> str:
-    from keras_matrix.dashboards.charts.format import plural
-    from keras_matrix.runner.cli.render.format import columns
-
     planted = document["planted"]
     told = "slower found in" if planted else "false alarms"
     rows = [["backend", "comparisons", told, "95 % interval of the rate", "median half-width", "mean ratio"]]

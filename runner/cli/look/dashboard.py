@@ -14,17 +14,22 @@ from __future__ import annotations
 import argparse
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING
 
+from keras_matrix.dashboards.live.app import hosts, serve
+from keras_matrix.dashboards.live.app.application import statements
+from keras_matrix.dashboards.live.app.needed import needed
+from keras_matrix.dashboards.live.app.refreshed import Refreshed, Terms, Times
+from keras_matrix.dashboards.live.app.source import Live, Source
+from keras_matrix.dashboards.live.page import empty_notice
+from keras_matrix.dashboards.live.questions import EVER
+from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.cli.options import add_results_option
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.measure.scheduler import utc_now
+from keras_matrix.uploader import opening
 from keras_matrix.uploader.cli import flags, options
+from keras_matrix.uploader.warehouse import LOCAL, is_local
 
-if TYPE_CHECKING:
-    from keras_matrix.dashboards.live.app.source import Source
-
-NAME = "dashboard"
-HELP = "serve the live dashboard"
 REFRESH_MIN = 10.0
 LEAST_REFRESH_MIN = 1.0
 
@@ -65,11 +70,6 @@ def _add_bigquery_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
-    from keras_matrix.dashboards.live.app import hosts
-    from keras_matrix.dashboards.live.app.serve import serve
-    from keras_matrix.runner.cli.measure import sending
-    from keras_matrix.uploader.warehouse import LOCAL
-
     try:
         place = hosts.place(args.listen, args.public)
     except ValueError as error:
@@ -79,23 +79,13 @@ def run(args: argparse.Namespace) -> int:
         if args.source == LOCAL:
             sending.send(sending.Upload(LOCAL), args.results)
         target = options.Target(args.source, args.results, options.warehouse_options(args))
-        serve(_source(target, args.since, args.refresh), place)
+        serve.serve(_source(target, args.since, args.refresh), place)
     return 0
 
 
 def _source(target: options.Target, since: str | None, refresh_min: float) -> Source:
     """Return what the pages are made from: the local warehouse itself, or snapshots of a dataset."""
-    from keras_matrix.dashboards.live.app.application import statements
-    from keras_matrix.dashboards.live.app.needed import needed
-    from keras_matrix.dashboards.live.app.refreshed import Refreshed, Terms, Times
-    from keras_matrix.dashboards.live.app.source import Live
-    from keras_matrix.dashboards.live.page import empty_notice
-    from keras_matrix.dashboards.live.questions import EVER
-    from keras_matrix.runner.measure.scheduler import utc_now
-    from keras_matrix.uploader.opening import open_warehouse
-    from keras_matrix.uploader.warehouse import is_local
-
-    warehouse = open_warehouse(target.address, target.results, target.options)
+    warehouse = opening.open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):
         return Live(warehouse, since or EVER, partial(empty_notice, target.address, target.results))
     return Refreshed(warehouse, needed(statements()), Terms(60 * refresh_min, since), Times(utc_now))

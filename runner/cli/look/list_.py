@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.catalog import Catalog
-
-NAME = "list"
-HELP = "list the workloads"
+from keras_matrix.runner.cli.render.format import columns, count
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.catalog import Catalog
+from keras_matrix.runner.matrix.grammar import near
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +20,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the catalog."""
-    from keras_matrix.runner.matrix import catalog
-
     if args.json:
         print(json.dumps(json.loads(catalog.CATALOG_PATH.read_text(encoding="utf-8")), indent=1))
         return 0
@@ -32,8 +29,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _all(known: Catalog) -> list[str]:
-    from keras_matrix.runner.cli.render.format import columns, count
-
     rows = [["workload", "batch", "input", "output", "parameters", "FLOPs/sample", "what it is"]]
     rows += [
         [
@@ -51,10 +46,6 @@ def _all(known: Catalog) -> list[str]:
 
 
 def _one(known: Catalog, name: str) -> list[str]:
-    from keras_matrix.runner.cli.render.format import count
-    from keras_matrix.runner.errors import UsageError
-    from keras_matrix.runner.matrix.grammar import near
-
     found = known.workloads.get(name)
     if found is None:
         raise UsageError(

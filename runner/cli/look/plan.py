@@ -11,17 +11,17 @@ import gc
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_matrix.records import left_out
+from keras_matrix.records.codec import to_json
+from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.plan.estimates import Estimates
-    from keras_matrix.runner.plan.plan import Step
-
-NAME = "plan"
-HELP = "print the cells, their order and their estimated time, and run nothing"
+from keras_matrix.runner.cli.render.format import asked, duration, work
+from keras_matrix.runner.matrix.grammar import LARGEST
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.plan.estimates import Estimates, estimates
+from keras_matrix.runner.plan.plan import Step, order, plan_id
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,12 +34,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
-    from keras_matrix.records import left_out
-    from keras_matrix.records.codec import to_json
-    from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
-    from keras_matrix.runner.plan.estimates import estimates
-    from keras_matrix.runner.plan.plan import order, plan_id
-
     gc.disable()  # nothing here forms cycles, and on 100,000 cells the collector takes a sixth of the time
     matrix, cells = cell_choice(args).load(largest=True)
     estimated = estimates(args.results, cells)
@@ -61,9 +55,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, seed: int) -> None:
-    from keras_matrix.runner.cli.render.attempt_text import work
-    from keras_matrix.runner.cli.render.format import asked
-
     lines = ["", "cells"]
     for cell in cells:
         s = cell.settings
@@ -75,14 +66,12 @@ def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, s
         if step.repeat != block:
             block = step.repeat
             lines += ["", f"block {block}, in the order of --order-seed {seed}"]
-        lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {work(step.cell)}")
+        lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {work(step.cell.settings)}")
     print("\n".join(lines))
 
 
 def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) -> str:
     """Return the plan in a few lines; `steps` are those that start a process."""
-    from keras_matrix.runner.cli.render.format import duration
-
     head = f"{len(cells)} cells, {len(steps)} processes, about {duration(estimated.total_s(steps))}"
     if any(cell.auto for cell in cells):
         head += " at least: repeats are added to auto cells"
@@ -100,9 +89,6 @@ def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) ->
 
 
 def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[str, Any]:
-    from keras_matrix.records.codec import to_json
-    from keras_matrix.runner.matrix.grammar import LARGEST
-
     cells = {step.cell.cell_id: step.cell for step in steps}
     return {
         "version": 1,
@@ -125,8 +111,6 @@ def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[st
 
 def _cap(estimated: Estimates, cell: Cell) -> str:
     """Return what a line of the plan says of a capped estimate, empty where it is not."""
-    from keras_matrix.runner.cli.render.format import duration
-
     if cell.cell_id not in estimated.over_limit_s:
         return ""
     took = "the newest run took {}" if cell.cell_id in estimated.earlier else "about {} without it"

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from keras_matrix.runner.cli.options import add_results_option
+from keras_matrix.dashboards.report import site
+from keras_matrix.records import findings
+from keras_matrix.records.store import Results, Run, StoreFailure
+from keras_matrix.runner.cli.look.merge import table
+from keras_matrix.runner.cli.look.merge.choice import MergeRequest
+from keras_matrix.runner.cli.look.stored import chosen_run, findings_of, update_findings, write_page, write_report
+from keras_matrix.runner.cli.measure import sending
+from keras_matrix.runner.cli.options import add_results_option, check_output
+from keras_matrix.runner.cli.render.findings import as_json, print_table
 from keras_matrix.runner.errors import UsageError
-
-if TYPE_CHECKING:
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.cli.look.merge.choice import MergeRequest
-
-NAME = "report"
-HELP = "write a run's HTML report again, and print its table"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page and print the table, of one run or of several, or write the site."""
-    from keras_matrix.runner.cli.look.merge import table
-    from keras_matrix.runner.cli.look.stored import chosen_run, write_report
-    from keras_matrix.runner.cli.render.findings import as_json, print_table
-
     if args.merge:
         return table.merge(_merge_request(args))
     if args.runs:
@@ -69,9 +65,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _merge_request(args: argparse.Namespace) -> MergeRequest:
     """Return which runs are to be in one table. Raises `UsageError`."""
-    from keras_matrix.runner.cli.look.merge.choice import MergeRequest
-    from keras_matrix.runner.cli.options import check_output
-
     if args.publish is not None:
         raise UsageError("--publish: a site is of all runs; leave out --merge")
     if args.run is not None and args.runs:
@@ -83,11 +76,6 @@ def _merge_request(args: argparse.Namespace) -> MergeRequest:
 
 def _publish(folder: Path, site_folder: Path, last: int) -> int:
     """Bring the local warehouse up to date and write the site from it."""
-    from keras_matrix.dashboards.report import site
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.cli.look.stored import chosen_run
-    from keras_matrix.runner.cli.measure import sending
-
     chosen_run(folder, None)  # raises if there is none
     if last < 1:
         raise UsageError(f"--last: must be 1 or more, got {last}")
@@ -105,10 +93,6 @@ def _publish(folder: Path, site_folder: Path, last: int) -> int:
 
 def _unreadable(run: Run) -> str | None:
     """Write a run's page and findings if they are missing; return why the run cannot be shown, or None."""
-    from keras_matrix.records import findings
-    from keras_matrix.records.store import StoreFailure
-    from keras_matrix.runner.cli.look.stored import findings_of, update_findings, write_page
-
     page = run.folder / "report.html"
     try:
         kept = findings.load(run)

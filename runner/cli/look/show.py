@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
+from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.look import cells
+from keras_matrix.runner.cli.look.stored import chosen_run, findings_of
 from keras_matrix.runner.cli.options import add_results_option
-
-NAME = "show"
-HELP = "print one cell of a run whole"
+from keras_matrix.runner.cli.render.findings import cell_lines
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -22,10 +22,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the cell that the argument names."""
-    from keras_matrix.records.codec import to_json
-    from keras_matrix.runner.cli.look.stored import chosen_run, findings_of
-    from keras_matrix.runner.cli.render.findings import cell_lines
-
     store = chosen_run(args.results, args.run)
     found = findings_of(store)
     there = {record.cell_id: record.settings for record in found.records}

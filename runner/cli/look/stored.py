@@ -6,21 +6,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from keras_matrix.records import left_out
+from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
+from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.findings import of_run
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.dashboards.report import page as report
+from keras_matrix.records import findings, history_reader, left_out
+from keras_matrix.records.instruments import parity
+from keras_matrix.records.instruments.usage import UsageSeries
+from keras_matrix.records.left_out import LeftOut
+from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Problem, Results, Run, latest_attempts
+from keras_matrix.records.traces.request import TraceError
+from keras_matrix.runner.checks.roofline import stored
+from keras_matrix.runner.cli.compare.histories import assessed
+from keras_matrix.runner.cli.render.default_settings import usual_values
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.grammar import near
-
-if TYPE_CHECKING:
-    from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
-    from keras_matrix.analysis.comparison.table import Row
-    from keras_matrix.records.instruments.usage import UsageSeries
-    from keras_matrix.records.left_out import LeftOut
-    from keras_matrix.records.schema import Record
-
+from keras_matrix.runner.measure.traces import kept_in, table_of
+from keras_matrix.runner.plan.session import FINISHED
+from keras_matrix.runner.plan.stopping import looks_of
 
 LOOKED_BACK = 400  # finding changes among n sessions takes time as n squared
 
@@ -49,9 +56,6 @@ def chosen_run(results: Path, name: str | None) -> Run:
 
 def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Problem]) -> list[str]:
     """Return what else must be known of one side of a comparison: what cannot be read, and that it is unfinished."""
-    from keras_matrix.dashboards.charts.format import plural
-    from keras_matrix.runner.plan.session import FINISHED
-
     told = []
     if problems:
         first = f"{problems[0].path.name}: {printable(problems[0].reason)}"
@@ -65,10 +69,6 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
 
 def findings_of(run: Run) -> Findings:
     """Return a stored run's table, with what its results folder knows beside it. Measures nothing."""
-    from keras_matrix.analysis.comparison.table import table
-    from keras_matrix.runner.cli.render.default_settings import usual_values
-    from keras_matrix.runner.plan.stopping import looks_of
-
     records, _ = run.load()
     about = run.about()
     rows = table(records, usual_values(), looks_of(about))
@@ -77,10 +77,6 @@ def findings_of(run: Run) -> Findings:
 
 def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
     """Return what the results folder of a run knows beside its speeds: twins compared, peaks measured, courses."""
-    from keras_matrix.analysis.comparison.context import RunContext
-    from keras_matrix.records.instruments import parity
-    from keras_matrix.runner.checks.roofline import stored
-
     results = run.folder.parent
     found = stored(results, rows, run.about())
     shares = {share.cell_id: share for share in found.shares}
@@ -99,10 +95,6 @@ def _traces(run: Run, records: Sequence[Record]) -> dict[str, ShownTrace]:
     traced = [record for record in records if record.trace]
     if not traced:
         return {}
-    from keras_matrix.analysis.comparison.context import ShownTrace
-    from keras_matrix.records.traces.request import TraceError
-    from keras_matrix.runner.measure.traces import kept_in, table_of
-
     found = {}
     for record, path in kept_in(run, traced):
         with suppress(TraceError):
@@ -128,10 +120,6 @@ def update_findings(run: Run) -> Findings:
 
 def keep_findings(run: Run, shown: Findings) -> None:
     """Keep the findings of a run's table and histories, which reach from `LOOKED_BACK` runs before up to this one."""
-    from keras_matrix.analysis.findings import of_run
-    from keras_matrix.records import findings, history_reader
-    from keras_matrix.runner.cli.compare.histories import assessed
-
     cells = {record.cell_id for record in shown.records}
     root = run.folder.parent
     read = history_reader.read([root], lambda cell_id, workload, backend: cell_id in cells)
@@ -148,8 +136,6 @@ def write_report(run: Run, page: Path) -> Findings:
 
 def write_page(run: Run, found: Findings, page: Path) -> None:
     """Write the page of a run's table."""
-    from keras_matrix.dashboards.report import page as report
-
     about = run.about()
     report.write(
         page, report.render(found.records, found.rows, about, pending_of(about, found.records), found.run_context)

@@ -11,11 +11,11 @@ import os
 import sys
 from pathlib import Path
 
+from keras_matrix.dashboards.live.app.hosts import address
+from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.options import add_results_option, log_folder
 from keras_matrix.runner.errors import InfrastructureError, UsageError
-
-NAME = "tensorboard"
-HELP = "start TensorBoard over what --log-dir wrote"
+from keras_matrix.runner.measure.measuring import LOG_DIR_NAME
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +29,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Become TensorBoard's own process: it ends with Ctrl-C."""
-    from keras_matrix.dashboards.live.app.hosts import address
-
     folder = args.log_dir or _newest(args.results)
     if not folder.is_dir():
         raise UsageError(f"--log-dir: there is no folder {folder}; write one with: runner --log-dir {folder}")
@@ -53,9 +51,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _newest(results: Path) -> Path:
     """Return the log folder of the newest run that had one. Raises `UsageError`."""
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.measure.measuring import LOG_DIR_NAME
-
     for one in reversed(Results(results).runs()):
         found = (one.kept(LOG_DIR_NAME) or {}).get("log_dir")
         if isinstance(found, str):

@@ -12,17 +12,23 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_matrix.analysis.stats.blocks import LEVEL, POWER
+from keras_matrix.analysis.surroundings.examination import examine
+from keras_matrix.analysis.surroundings.findings import Check, Finding, Verdict, worst
+from keras_matrix.analysis.surroundings.readings import Readings
+from keras_matrix.analysis.surroundings.resolution import in_words, resolution
+from keras_matrix.records.codec import dumps, to_json
+from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.runner.checks.preflight import cells
+from keras_matrix.runner.checks.preflight.builds import Build, build_of
+from keras_matrix.runner.checks.preflight.rules import build_problems
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.host.surroundings import aa_test, snapshot
+from keras_matrix.runner.host.surroundings.aa_test import Pair
 
-if TYPE_CHECKING:
-    from keras_matrix.analysis.surroundings.findings import Finding
-    from keras_matrix.analysis.surroundings.readings import Readings
-    from keras_matrix.runner.host.surroundings.aa_test import Pair
-
-NAME = "check"
-HELP = "examine the machine, and say what difference it can show"
 SECONDS = 10.0
 LEAST_S, MOST_S = 3.0, 600.0
 WIDTH = 80
@@ -38,26 +44,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look, measure, judge, print."""
-    from keras_matrix.analysis.surroundings.examination import examine
-    from keras_matrix.analysis.surroundings.findings import Verdict, worst
-    from keras_matrix.records.host.procfs import Tree
-    from keras_matrix.runner.host.surroundings.aa_test import measure
-    from keras_matrix.runner.host.surroundings.snapshot import look
-
     seconds, seed = _seconds(args.seconds), random.SystemRandom().getrandbits(32)
     cpus = sorted(os.sched_getaffinity(0))
     pairs: list[Pair] = []
 
     def measured() -> Sequence[float]:
-        pairs.extend(measure(seconds, cpus, seed, _progress(args.json)))
+        pairs.extend(aa_test.measure(seconds, cpus, seed, _progress(args.json)))
         return _ratios(pairs)
 
-    readings = look(Tree(Path("/")), cpus, measured)
+    readings = snapshot.look(Tree(Path("/")), cpus, measured)
     found = [*examine(readings), *_builds(readings)]
     verdict = worst(found)
     if args.json:
-        from keras_matrix.records.codec import dumps
-
         print(dumps(_document(readings, found, pairs, seed)), end="")
     else:
         print("\n".join([*_lines(found), "", *_closing(pairs)]))
@@ -66,16 +64,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _builds(readings: Readings) -> list[Finding]:
     """Return whether the installed backends' builds can use each GPU; nothing without a GPU that can be read."""
-    from keras_matrix.analysis.surroundings.findings import Check, Finding, Verdict
-    from keras_matrix.records.host.procfs import Unread
-    from keras_matrix.records.settings import BACKENDS
-    from keras_matrix.runner.checks.preflight.builds import Build, build_of
-    from keras_matrix.runner.checks.preflight.cells import installed
-    from keras_matrix.runner.checks.preflight.rules import build_problems
-
     if not readings.gpus or isinstance(readings.gpus, Unread) or readings.driver is None:
         return []
-    versions, found = installed(), []
+    versions, found = cells.installed(), []
     for build in (build_of(backend, versions) for backend in BACKENDS):
         if not isinstance(build, Build):
             continue
@@ -106,8 +97,6 @@ def _progress(quiet: bool) -> Callable[[int], None]:
 
 
 def _lines(found: Sequence[Finding]) -> list[str]:
-    from keras_matrix.analysis.surroundings.findings import Check, Verdict
-
     names, verdicts = max(len(check.value) for check in Check), max(len(verdict.value) for verdict in Verdict)
     lines = []
     for finding in found:
@@ -123,8 +112,6 @@ def _wrapped(text: str, head: str, indent: int) -> list[str]:
 
 
 def _closing(pairs: Sequence[Pair]) -> list[str]:
-    from keras_matrix.analysis.surroundings.resolution import in_words, resolution
-
     hit = [str(pair.disturbed) for pair in pairs if pair.disturbed is not None]
     ratios, spared = _ratios(pairs), _ratios(pair for pair in pairs if pair.disturbed is None)
     lines = [in_words(resolution(ratios), len(ratios))]
@@ -139,11 +126,6 @@ def _ratios(pairs: Iterable[Pair]) -> list[float]:
 
 
 def _document(readings: Readings, found: Sequence[Finding], pairs: Sequence[Pair], seed: int) -> dict[str, Any]:
-    from keras_matrix.analysis.stats.blocks import LEVEL, POWER
-    from keras_matrix.analysis.surroundings.findings import worst
-    from keras_matrix.analysis.surroundings.resolution import in_words, resolution
-    from keras_matrix.records.codec import to_json
-
     resolved = resolution(_ratios(pairs))
     return {
         "version": 1,

@@ -13,18 +13,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.runner.checks.first_hour.checks import Hour, steps
+from keras_matrix.runner.checks.first_hour.measured import Place
+from keras_matrix.runner.checks.first_hour.report import Report, merged, read
+from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step, exit_code
+from keras_matrix.runner.checks.peaks import probe_settings
+from keras_matrix.runner.checks.preflight.cells import preflight_of
 from keras_matrix.runner.cli.options import add_results_option, check_output, count_gpus
 from keras_matrix.runner.errors import InfrastructureError, InputError, Interrupted, UsageError
+from keras_matrix.runner.executors.probe import Probe, ProcessProbe
+from keras_matrix.runner.executors.process.interpreter import installed_versions
+from keras_matrix.runner.host import machine
+from keras_matrix.runner.interrupts import interruptible
+from keras_matrix.runner.measure.scheduler import utc_now
 
-if TYPE_CHECKING:
-    from keras_matrix.runner.checks.first_hour.report import Report
-    from keras_matrix.runner.checks.first_hour.steps import Done, Step
-    from keras_matrix.runner.executors.probe import Probe
-
-NAME = "first-hour"
-HELP = "check that figures measured on this device can be trusted, with a report"
 REPORT = "first-hour.md"
 DEVICES = ("cpu", "gpu", "tpu")
 
@@ -56,8 +60,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the checks and write the report; exit code 1 where one failed, 130 after an interruption."""
-    from keras_matrix.runner.executors.probe import ProcessProbe
-
     path = _report_path(args.report, args.results)
     if args.merge:
         if args.only or args.backend:
@@ -71,8 +73,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _merged(files: Sequence[Path]) -> Report:
-    from keras_matrix.runner.checks.first_hour.report import merged
-
     return merged({file.stem: _read(file) for file in files})
 
 
@@ -80,10 +80,6 @@ def _checked(
     backends: Sequence[str], device: str, only: Sequence[str], results: Path, probe: Probe
 ) -> tuple[Report, bool]:
     """Run the checks of these backends, of the names that have a text of `only`; return whether a signal ended them."""
-    from keras_matrix.runner.checks.first_hour.report import Report
-    from keras_matrix.runner.interrupts import interruptible
-    from keras_matrix.runner.measure.scheduler import utc_now
-
     count_gpus(device)  # refuses what CUDA_VISIBLE_DEVICES says before anything is asked of the driver
     _refuse_without_device(backends, device)
     about = {"date": f"{utc_now():%Y-%m-%d %H:%M} UTC", **_about(device, backends)}
@@ -105,9 +101,6 @@ def _checked(
 
 def _refuse_without_device(backends: Sequence[str], device: str) -> None:
     """Raise `InfrastructureError` where no backend can use the device: its first check would say no more."""
-    from keras_matrix.runner.checks.peaks import probe_settings
-    from keras_matrix.runner.checks.preflight.cells import preflight_of
-
     cells = [probe_settings(backend, device) for backend in backends]
     preflight = preflight_of(cells)
     if preflight is None:
@@ -118,9 +111,6 @@ def _refuse_without_device(backends: Sequence[str], device: str) -> None:
 
 
 def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[Step]:
-    from keras_matrix.runner.checks.first_hour.checks import Hour, steps
-    from keras_matrix.runner.checks.first_hour.measured import Place
-
     folder.mkdir()
     workers = (1, 2) if device == "cpu" or count_gpus(device) > 1 else (1,)
     return steps(Hour(Place(backend, device, folder), probe, workers=workers))
@@ -132,8 +122,6 @@ def _chosen(every: Iterator[Step], only: Sequence[str]) -> Iterator[Step]:
 
 def _run_all(every: Iterator[Step], done: list[Done]) -> None:
     """Run the steps in order and add them to those that are done; where an essential one fails none follows."""
-    from keras_matrix.runner.checks.first_hour.steps import Outcome
-
     for step in every:
         done.append(_done(step))
         if step.essential and done[-1].found.outcome is Outcome.FAILED:
@@ -142,8 +130,6 @@ def _run_all(every: Iterator[Step], done: list[Done]) -> None:
 
 def _done(step: Step) -> Done:
     """Run one step, and print a line on it. Whatever it raises, it has failed: the report names it."""
-    from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome
-
     print(f"{step.name} ...", end="", flush=True)
     began_s = time.monotonic()
     try:
@@ -160,8 +146,6 @@ def _done(step: Step) -> Done:
 
 def _backends(named: Sequence[str], probe: Probe) -> list[str]:
     """Return the backends to check. Raises `UsageError` for one that is not here, and where none is."""
-    from keras_matrix.records.settings import BACKENDS
-
     for name in named:
         if name not in BACKENDS:
             raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}")
@@ -175,9 +159,6 @@ def _backends(named: Sequence[str], probe: Probe) -> list[str]:
 
 def _about(device: str, backends: Sequence[str]) -> dict[str, str]:
     """Return what a reader of the report needs to know of the machine and the versions."""
-    from keras_matrix.runner.executors.process.interpreter import installed_versions
-    from keras_matrix.runner.host import machine
-
     here, versions = machine.detect(), installed_versions()
     gpus = {"GPUs": ", ".join(here.gpus) or "none", "driver": here.gpu_driver or "none"} if device == "gpu" else {}
     names = ("keras", *backends)
@@ -203,8 +184,6 @@ def _report_path(asked: Path | None, results: Path) -> Path:
 
 
 def _read(path: Path) -> Report:
-    from keras_matrix.runner.checks.first_hour.report import read
-
     try:
         return read(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -214,8 +193,6 @@ def _read(path: Path) -> Report:
 
 
 def _write(report: Report, path: Path) -> int:
-    from keras_matrix.runner.checks.first_hour.steps import exit_code
-
     path.write_text(report.markdown(), encoding="utf-8")
     path.with_suffix(".json").write_text(report.json(), encoding="utf-8")
     print(f"{report.title}\nreport: {path} and {path.with_suffix('.json')}", file=sys.stdout)

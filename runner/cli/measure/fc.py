@@ -9,10 +9,19 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.analysis.fc.cells import Summary, summary
+from keras_matrix.analysis.fc.parallel import Figure, figures
+from keras_matrix.analysis.fc.sweep import as_csv, backends_of
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.fc.rules import memory_fault
 from keras_matrix.records.fc.spec import MODES, gpu_aggr, task_of
+from keras_matrix.records.host.system import free_memory_bytes
+from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.store import Run, latest_attempts
+from keras_matrix.runner.checks.fc import matrix_of
+from keras_matrix.runner.cli.look.stored import Findings, chosen_run, findings_of, write_report
 from keras_matrix.runner.cli.measure import fc_proof
 from keras_matrix.runner.cli.measure.fc_flags import (
     FULL_TRACE,
@@ -24,22 +33,19 @@ from keras_matrix.runner.cli.measure.fc_flags import (
     check_values,
     fc_flags,
 )
+from keras_matrix.runner.cli.measure.run import exit_code
 from keras_matrix.runner.cli.options import add_measuring_options, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
+from keras_matrix.runner.cli.render.fc_text import figure_lines
 from keras_matrix.runner.cli.render.format import size
 from keras_matrix.runner.errors import MatrixError, UsageError
-
-if TYPE_CHECKING:
-    from keras_matrix.analysis.fc.cells import Summary
-    from keras_matrix.analysis.fc.parallel import Figure
-    from keras_matrix.records.schema import Record
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.cli.look.stored import Findings
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "fc"
-HELP = "measure or prove a parallel mode of fully connected layers"
+from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.matrix.reader import Cell, expand, parse
+from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.measure.traces import left_plain
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.request import CellChoice, RunRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,10 +71,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the task, prove, or export."""
-    from keras_matrix.runner.cli.look.stored import chosen_run
-    from keras_matrix.runner.matrix.overrides import Overrides
-    from keras_matrix.runner.request import CellChoice
-
     for name in args.backend:
         if name not in BACKENDS:
             raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}")
@@ -88,12 +90,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> int:
-    from keras_matrix.records.store import latest_attempts
-    from keras_matrix.runner.cli.look.stored import write_report
-    from keras_matrix.runner.cli.measure.run import exit_code
-    from keras_matrix.runner.measure.measuring import measure_session, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-
     text, cells = _cells(flags)
     if request.executors.contract.local_machine:
         _refuse_too_large(cells)
@@ -114,8 +110,6 @@ def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> i
 
 def _all_traces_left(store: Run, latest: Sequence[Record], display: TerminalDisplay) -> bool:
     """Leave each cell's trace here, as the original did for its one; return whether there were all."""
-    from keras_matrix.runner.measure.traces import left_plain
-
     left = left_plain(store, latest, Path(FULL_TRACE))
     for path in left:
         display.say(f"trace: {path}")
@@ -124,9 +118,6 @@ def _all_traces_left(store: Run, latest: Sequence[Record], display: TerminalDisp
 
 def _cells(flags: FcFlags) -> tuple[str, list[Cell]]:
     """Return the matrix that the flags stand for, as text, and its cells. Raises `InputError`."""
-    from keras_matrix.runner.checks.fc import matrix_of
-    from keras_matrix.runner.matrix.reader import expand, parse
-
     if flags.num_batches < 1:
         raise UsageError(f"--num-batches: must be at least 1, got {flags.num_batches}")
     if flags.full_trace not in (0, 1):
@@ -145,9 +136,6 @@ def _cells(flags: FcFlags) -> tuple[str, list[Cell]]:
 
 def _refuse_too_large(cells: Sequence[Cell]) -> None:
     """Raise `UsageError` for what cannot fit this machine's memory, before anything is started."""
-    from keras_matrix.records.fc.rules import memory_fault
-    from keras_matrix.records.host.system import free_memory_bytes
-
     for cell in cells:
         if cell.settings.device == "cpu" and (fault := memory_fault(task_of(cell.settings), free_memory_bytes())):
             raise UsageError("\n".join(as_flags([fault])))
@@ -155,17 +143,12 @@ def _refuse_too_large(cells: Sequence[Cell]) -> None:
 
 def _figures(found: Findings) -> dict[str, Figure]:
     """Return the figures of a run's cells of the FC modes, by cell_id."""
-    from keras_matrix.analysis.fc.parallel import figures
-
     cells = [cell for row in found.rows for cell in row.cells.values()]
     return {figure.cell_id: figure for figure in figures(cells, found.run_context.shares)}
 
 
 def measured_lines(records: Sequence[Record], figures: Mapping[str, Figure]) -> list[str]:
     """Return the original's summary of each cell, and what else is known of it."""
-    from keras_matrix.runner.cli.render.fc_text import figure_lines
-    from keras_matrix.runner.executors.supervise.output import printable
-
     lines: list[str] = []
     for cell in dict.fromkeys(record.cell_id for record in records):
         own = [record for record in records if record.cell_id == cell]
@@ -175,8 +158,6 @@ def measured_lines(records: Sequence[Record], figures: Mapping[str, Figure]) -> 
 
 
 def _summary_lines(records: Sequence[Record]) -> list[str]:
-    from keras_matrix.analysis.fc.cells import summary
-
     first, found = records[0], summary(records)
     if found is None:
         return []
@@ -212,17 +193,12 @@ def _layout(record: Record) -> str:
 
 
 def _trouble_lines(records: Sequence[Record]) -> list[str]:
-    from keras_matrix.records.schema import Status
-
     named = [(f"{r.settings.params['mode']} on {r.settings.backend}", r) for r in records]
     bad = [f"{name}: {r.status}: {r.reason}" for name, r in named if r.status is not Status.OK and r.reason]
     return bad + [f"  {warning}" for _, r in named for warning in r.warnings if warning != r.reason]
 
 
 def _measured_document(records: Sequence[Record], figures: Mapping[str, Figure]) -> str:
-    from keras_matrix.analysis.fc.cells import summary
-    from keras_matrix.records.codec import to_json
-
     cells = []
     for cell in dict.fromkeys(record.cell_id for record in records):
         own = [record for record in records if record.cell_id == cell]
@@ -244,9 +220,6 @@ def _measured_document(records: Sequence[Record], figures: Mapping[str, Figure])
 
 def _export(store: Run, backends: Sequence[str], path: Path) -> int:
     """Write a stored sweep of one backend as CSV."""
-    from keras_matrix.analysis.fc.sweep import as_csv, backends_of
-    from keras_matrix.runner.cli.look.stored import findings_of
-
     found = _figures(findings_of(store)).values()
     there = backends_of(found)
     if not there:

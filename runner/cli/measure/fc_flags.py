@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from keras_matrix.records.fc.spec import MODES, PARTITIONS
+from keras_matrix.records.fc.rules import faults
+from keras_matrix.records.fc.spec import MODES, PARTITIONS, WORKLOAD, Task, gpu_aggr
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import DEFAULTS, near
 
 FULL_TRACE = "full_trace.ctf"
 # The flags that are parameters or settings of the workload, and what they are called there.
@@ -144,10 +147,6 @@ def fc_flags(args: argparse.Namespace) -> FcFlags:
 
 def check_values(given: Mapping[str, Any]) -> None:
     """Raise `UsageError` for a value that its rule refuses."""
-    from keras_matrix.records.fc.spec import WORKLOAD
-    from keras_matrix.runner.matrix import catalog
-    from keras_matrix.runner.matrix.grammar import DEFAULTS, near
-
     rules = {**DEFAULTS, **catalog.load().workloads[WORKLOAD].params}
     for key, value in given.items():
         if fault := rules[key].fault(value):
@@ -158,9 +157,6 @@ def check_values(given: Mapping[str, Any]) -> None:
 
 def check_task(given: Mapping[str, Any]) -> None:
     """Raise `UsageError` for parameters that do not go together."""
-    from keras_matrix.records.fc.rules import faults
-    from keras_matrix.records.fc.spec import Task
-
     known = {field.name for field in fields(Task)}
     if problems := faults(Task(**{key: value for key, value in given.items() if key in known})):
         raise UsageError("\n".join(as_flags(problems)))
@@ -168,8 +164,6 @@ def check_task(given: Mapping[str, Any]) -> None:
 
 def check_original(flags: FcFlags) -> None:
     """Raise `UsageError` where the original's own flags ask for another thing than is done here."""
-    from keras_matrix.records.fc.spec import gpu_aggr
-
     device, workers = flags.task.get("device", "cpu"), max(flags.task.get("workers", [1]))
     mode = flags.task["mode"]
     if flags.gpu_aggr not in (None, own := gpu_aggr(mode, workers, device)):

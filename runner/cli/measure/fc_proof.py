@@ -6,20 +6,28 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_matrix.analysis.fc.cells import LIMITS, proof_fault
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
 from keras_matrix.records.fc.rules import PARAMETERS, backend_faults, memory_fault, parameter_faults
 from keras_matrix.records.fc.spec import LOCAL, MODES, Task
+from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.settings import BACKENDS
+from keras_matrix.runner.checks import fc
+from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, workers_on
+from keras_matrix.runner.checks.preflight.facts import read_gpus
+from keras_matrix.runner.checks.preflight.rules import gpu_problems
 from keras_matrix.runner.cli.measure.fc_flags import FcFlags, as_flags, check_values
 from keras_matrix.runner.cli.options import count_gpus
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
-
-if TYPE_CHECKING:
-    from keras_matrix.records.fc.proof import ProofAnswer
-    from keras_matrix.runner.checks.fc import ProofRequest
-    from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.executors.probe import ProcessProbe
+from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.interrupts import interruptible
+from keras_matrix.runner.measure.seams import Seams
 
 # Flags that hold for all tasks of a proof, by the names of a matrix file.
 FIXED = ("level", "weight_size", "batch_size", *(name for name in PARAMETERS if name != "network"))
@@ -54,12 +62,6 @@ def refuse_unused(given: Mapping[str, object]) -> None:
 
 def prove(flags: FcFlags, results: Path, seams: Seams, *, as_json: bool) -> int:
     """Prove what the flags ask for; exit code 1 where a task is beyond its limit or a backend gave no answer."""
-    from keras_matrix.analysis.fc.cells import proof_fault
-    from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
-    from keras_matrix.runner.checks import fc
-    from keras_matrix.runner.executors.probe import ProcessProbe
-    from keras_matrix.runner.interrupts import interruptible
-
     request, seed, device = proof_request(flags.task), flags.task.get("seed", 0), flags.task.get("device", "cpu")
     tasks = request.tasks()
     backends = _backends(flags.backends, tasks)
@@ -75,8 +77,6 @@ def prove(flags: FcFlags, results: Path, seams: Seams, *, as_json: bool) -> int:
             answers, refused = fc.prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
     holds = bool(answers) and not refused and not any(proof_fault(p) for a in answers for p in a.proofs)
     if as_json:
-        from keras_matrix.records.codec import to_json
-
         found = {"holds": holds, "seed": seed, "device": device, "answers": to_json(answers), "refused": refused}
         print(json.dumps({"version": 1, **found, "skipped": request.skipped()}, indent=1))
     elif not missing:
@@ -89,9 +89,6 @@ def _missing_gpu(device: str, seams: Seams) -> str | None:
     """Return why nothing can be proved on a GPU; None on the CPU. A test's probe stands for another machine."""
     if device != "gpu" or (seams.probe and not seams.preflight):
         return None
-    from keras_matrix.runner.checks.preflight.facts import read_gpus
-    from keras_matrix.runner.checks.preflight.rules import gpu_problems
-
     facts = (seams.preflight and seams.preflight.gpus) or read_gpus(())
     return next((str(one) for one in gpu_problems(facts, (), None) if one.status is not None), None)
 
@@ -102,8 +99,6 @@ def proof_request(given: Mapping[str, Any]) -> ProofRequest:
     `given` is what was given of a task, by the names of a matrix file. Raises `UsageError` where nothing is left to
     prove.
     """
-    from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, workers_on
-
     device, mode, precision = given.get("device", "cpu"), given.get("mode"), given.get("precision")
     if device not in ("cpu", "gpu"):
         raise UsageError(f"--device: must be cpu or gpu with --prove, got {device!r}")
@@ -144,8 +139,6 @@ def _backends(named: Sequence[str], tasks: Sequence[Task]) -> list[str]:
 
 def _refuse_too_large(tasks: Sequence[Task]) -> None:
     """Raise `UsageError` for a task that does not fit this machine's memory; the reference is in float64."""
-    from keras_matrix.records.host.system import free_memory_bytes
-
     free_bytes = free_memory_bytes()
     for task in tasks:
         if fault := memory_fault(task.changed(precision="float64"), free_bytes):
@@ -154,10 +147,6 @@ def _refuse_too_large(tasks: Sequence[Task]) -> None:
 
 def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> list[str]:
     """Return the proof as a table: the worst error of a mode over its numbers of workers, a column a backend."""
-    from keras_matrix.analysis.fc.cells import LIMITS, proof_fault
-    from keras_matrix.runner.cli.render.format import columns
-    from keras_matrix.runner.executors.supervise.output import printable
-
     rows = [["mode", "precision", "limit", *(answer.backend for answer in answers)]]
     keys = dict.fromkeys((p.task.precision, p.task.mode) for answer in answers for p in answer.proofs)
     for precision, mode in keys:
@@ -173,8 +162,6 @@ def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> l
 
 
 def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
-    from keras_matrix.analysis.fc.cells import proof_fault
-
     own = [p for p in answer.proofs if (p.task.mode, p.task.precision) == (mode, precision)]
     found = [e for p in own for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
     errors = [error for error in found if error is not None]

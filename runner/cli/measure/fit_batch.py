@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
+from keras_matrix.records.schema import Status
 from keras_matrix.runner.cli.look import cells
+from keras_matrix.runner.cli.measure.largest import line
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.plan.largest_cells import Found
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "fit-batch"
-HELP = "find the largest batch that fits a device's memory"
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.largest_search import find
+from keras_matrix.runner.plan.largest_cells import Found, check_limit
+from keras_matrix.runner.request import RunRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +30,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search on each backend and print what was found."""
-    from keras_matrix.runner.cli.measure.largest import line
-    from keras_matrix.runner.measure.largest_search import find
-
     request, display = run_request(args), TerminalDisplay(args.json)
     found = [(cell, find(request, cell, display)) for cell in _chosen(request, args.cell)]
     if args.json:
@@ -48,8 +42,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _chosen(request: RunRequest, name: str) -> list[Cell]:
     """Return the cells to search, one a backend. Raises `UsageError`."""
-    from keras_matrix.runner.plan.largest_cells import check_limit
-
     there = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1] if cell.task is None}
     settings = {cell_id: cell.settings for cell_id, cell in there.items()}
     names = cells.matching(name, settings)
@@ -74,8 +66,6 @@ def _row(cell: Cell, found: Found) -> dict[str, object]:
 
 
 def _exit_code(found: Found) -> int:
-    from keras_matrix.records.schema import Status
-
     if (found.stopped or "").startswith(f"{Status.INFRA}:"):
         return 3
     return 1 if found.largest is None else 0

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from keras_matrix.runner.cli.render.format import asked, size
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.measure.largest_search import LargestFound
-    from keras_matrix.runner.plan.largest_batch import Try
-    from keras_matrix.runner.plan.largest_cells import Found
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.largest_search import LargestFound
+from keras_matrix.runner.plan.largest_batch import Try
+from keras_matrix.runner.plan.largest_cells import Found
 
 
 def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from keras_matrix.runner.matrix.reader import Cell
+
 if TYPE_CHECKING:
     from keras_matrix.runner.checks.preflight.cells import Preflight
-    from keras_matrix.runner.matrix.reader import Cell
 
 
 def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> dict[str, str]:
@@ -21,7 +22,7 @@ def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> 
     on_gpu = [cell for cell in cells if cell.settings.device == "gpu"]
     if not on_gpu:
         return {}
-    from keras_matrix.runner.checks.preflight.cells import preflight_of
+    from keras_matrix.runner.checks.preflight.cells import preflight_of  # slow; only cells on a GPU need it
 
     found = preflight or preflight_of([cell.settings for cell in on_gpu], in_containers=True)
     assert found is not None, "there are cells on a GPU"

@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from keras_matrix.runner.cli.measure import sending
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.records.schema import HARMLESS, Record, Status
+from keras_matrix.records.settings import BACKENDS
+from keras_matrix.records.store import Run, latest_attempts
+from keras_matrix.runner.cli.look.stored import write_report
+from keras_matrix.runner.cli.measure import largest, sending
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
+from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from keras_matrix.analysis.comparison.table import Row
-    from keras_matrix.records.schema import Record
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.plan.session import Session
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "run"
-HELP = "measure the cells of a matrix (the default command)"
+from keras_matrix.runner.measure.largest_search import with_largest
+from keras_matrix.runner.measure.measuring import about_matrix, measure_session, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.plan.session import Session
+from keras_matrix.runner.request import RunRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,11 +46,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measured(request: RunRequest, display: TerminalDisplay) -> Session:
-    from keras_matrix.runner.cli.measure import largest
-    from keras_matrix.runner.measure.largest_search import with_largest
-    from keras_matrix.runner.measure.measuring import about_matrix, measure_session, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-
     matrix, cells = request.choice.load(largest=True)
     asked = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out))
     asked, found = with_largest(request, asked, display)
@@ -62,19 +56,15 @@ def _measured(request: RunRequest, display: TerminalDisplay) -> Session:
 
 def conclude(request: RunRequest, session: Session, display: TerminalDisplay) -> int:
     """Write the report, print the table, and return the exit code that the records ask for."""
-    from keras_matrix.records.store import latest_attempts
-    from keras_matrix.runner.cli.look.stored import write_report
-    from keras_matrix.runner.cli.render.findings import as_json, print_table
-
     store = session.runs[""]
     store.clear_leftovers()
     found = write_report(store, store.folder / "report.html")
     latest = latest_attempts(found.records)
     code = exit_code(latest, max(0, len(session.steps) - len(latest)))
     if display.quiet:
-        print(as_json(store, found, code))
+        print(findings.as_json(store, found, code))
     else:
-        print_table(found, display.known_problems)
+        findings.print_table(found, display.known_problems)
         if advice := merge_advice(found.rows, in_service=request.in_service):
             print(advice)
         print(f"\nreport: {_page(request.results, store)}   records: {store.folder / 'records'}")
@@ -83,8 +73,6 @@ def conclude(request: RunRequest, session: Session, display: TerminalDisplay) ->
 
 def merge_advice(rows: Sequence[Row], *, in_service: bool) -> str | None:
     """Return how to compare the one backend of this run with those of other runs; None where there are several."""
-    from keras_matrix.records.settings import BACKENDS
-
     backends = {backend for row in rows for backend in row.cells}
     if len(backends) != 1 or not backends <= set(BACKENDS):
         return None
@@ -100,8 +88,6 @@ def _page(results: Path, store: Run) -> Path:
 
 def exit_code(latest: Sequence[Record], pending: int) -> int:
     """Return 3 where infrastructure left something pending, 1 where a cell is not ok, else 0. Pure."""
-    from keras_matrix.records.schema import HARMLESS, Status
-
     statuses = Counter(record.status for record in latest)
     if pending or statuses[Status.INFRA]:
         return 3

@@ -10,8 +10,11 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_matrix.records.store import StoreFailure
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.uploader.cli import push
+from keras_matrix.uploader.errors import BadInput, UploadError
+from keras_matrix.uploader.warehouse import is_local
 
 PREFIX = "upload"
 
@@ -50,9 +53,6 @@ def asked(args: argparse.Namespace) -> Upload | None:
 
 def check(address: str, flag: str = "--upload") -> None:
     """Refuse an address that is none, before anything is measured or sent. Raises `UsageError` that names the flag."""
-    from keras_matrix.uploader.errors import BadInput
-    from keras_matrix.uploader.warehouse import is_local
-
     try:
         is_local(address, flag)
     except BadInput as error:
@@ -61,9 +61,6 @@ def check(address: str, flag: str = "--upload") -> None:
 
 def after_run(upload: Upload, results: Path) -> None:
     """Push what the run left. A failure is reported on stderr and leaves the rows pending for `uploader push`."""
-    from keras_matrix.records.store import StoreFailure
-    from keras_matrix.uploader.errors import UploadError
-
     try:
         with redirect_stdout(sys.stderr):  # stdout has the run's table or its JSON document
             send(upload, results)
@@ -80,8 +77,6 @@ def after_run(upload: Upload, results: Path) -> None:
 @contextmanager
 def explained() -> Iterator[None]:
     """Raise an error of the uploader as one of the runner's: `UsageError` or `InfrastructureError`."""
-    from keras_matrix.uploader.errors import UploadError
-
     try:
         yield
     except UploadError as error:

@@ -10,20 +10,26 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.records.store import latest_attempts
+from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import MATRIX, add_measuring_options, check_output, count_or_auto, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import LIMITS, near
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.matrix.reader import Matrix, load
+from keras_matrix.runner.matrix.service_selection import command_backends
+from keras_matrix.runner.measure.measuring import about_matrix, measure_session, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.request import CellChoice, RunRequest
+from keras_matrix.runner.tasks import result_file
+from keras_matrix.runner.tasks.cfg import Filled, placeless, read_cfg, unused_keys
+from keras_matrix.runner.tasks.entry import entry_of, with_gpus
+from keras_matrix.runner.tasks.request import TaskAsked, labelled
+from keras_matrix.runner.tasks.result_file import Labels
 
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Matrix
-    from keras_matrix.runner.request import RunRequest
-    from keras_matrix.runner.tasks.cfg import Filled
-    from keras_matrix.runner.tasks.result_file import Labels
-
-NAME = "task"
-HELP = "run one external command, of matrix.yaml or a .cfg file"
 CONFIGS = ("task_config_template.cfg", "task_config.cfg")
 CFG_ONLY = ("epochs", "kvstore", "dtype", "metrics_policy", "command_to_execute")
 WORKERS_VARIABLE = "DEEPLEARNING_WORKERS_COUNT"
@@ -58,11 +64,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the task, and write its result file."""
-    from keras_matrix.runner.matrix.overrides import Overrides
-    from keras_matrix.runner.matrix.service_selection import command_backends
-    from keras_matrix.runner.request import CellChoice
-    from keras_matrix.runner.tasks import result_file
-
     path, matrix = _matrix(args)
     service = args.service
     if service is not None and not command_backends(matrix.entries[0]):
@@ -79,12 +80,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _measured(request: RunRequest, matrix: Matrix, display: TerminalDisplay, output: Path, labels: Labels) -> int:
     """Measure the one task of a matrix, write its figures and show them."""
-    from keras_matrix.records.store import latest_attempts
-    from keras_matrix.runner.cli.measure.run import conclude
-    from keras_matrix.runner.measure.measuring import about_matrix, measure_session, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-    from keras_matrix.runner.tasks import result_file
-
     matrix, cells = request.choice.cells_of(matrix)
     output.unlink(missing_ok=True)  # what an earlier run found is no result of this one
     asked = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out))
@@ -112,13 +107,6 @@ def _matrix(args: argparse.Namespace) -> tuple[Path, Matrix]:
 
 
 def _of_cfg(path: Path, name: str | None, filled: Filled) -> Matrix:
-    from keras_matrix.runner.matrix import catalog
-    from keras_matrix.runner.matrix.grammar import LIMITS
-    from keras_matrix.runner.matrix.reader import Matrix
-    from keras_matrix.runner.tasks.cfg import Filled, placeless, read_cfg, unused_keys
-    from keras_matrix.runner.tasks.entry import entry_of
-    from keras_matrix.runner.tasks.request import TaskAsked, labelled
-
     task = read_cfg(path, name, filled)
     written = read_cfg(path, name, Filled(policy=filled.policy, command=filled.command))
     for note in unused_keys(path, name, filled):
@@ -131,8 +119,6 @@ def _of_cfg(path: Path, name: str | None, filled: Filled) -> Matrix:
 
 
 def _filled(args: argparse.Namespace) -> Filled:
-    from keras_matrix.runner.tasks.cfg import Filled
-
     if (args.metrics_policy is None) != (args.command_to_execute is None):
         raise UsageError("--metrics-policy, --command-to-execute: give both or neither")
     for flag in ("num_gpus", "epochs"):
@@ -146,10 +132,6 @@ def _filled(args: argparse.Namespace) -> Filled:
 
 
 def _of_matrix(path: Path, named: str | None, gpus: int | None) -> Matrix:
-    from keras_matrix.runner.matrix.grammar import near
-    from keras_matrix.runner.matrix.reader import load
-    from keras_matrix.runner.tasks.entry import with_gpus
-
     matrix = load(path)
     entries = {entry.task.task.name: entry for entry in matrix.entries if entry.task}
     name = named or (next(iter(entries)) if len(entries) == 1 else None)

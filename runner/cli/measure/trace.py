@@ -9,27 +9,41 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import Record
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Results, Run, latest_attempts
+from keras_matrix.records.task import PREFIX
+from keras_matrix.records.traces import conversion
+from keras_matrix.records.traces.neutral import plain
+from keras_matrix.records.traces.request import TRACE_NAME, Trace, TraceError
+from keras_matrix.records.traces.table import Table
 from keras_matrix.runner.cli.look import cells
+from keras_matrix.runner.cli.look.stored import chosen_run, write_report
+from keras_matrix.runner.cli.measure.run import exit_code
 from keras_matrix.runner.cli.options import MATRIX, add_measuring_options, check_output, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
+from keras_matrix.runner.cli.render.format import asked
+from keras_matrix.runner.cli.render.trace_text import heading, table_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.matrix.grammar import LIMITS
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.trace_rules import fault
+from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.measure.traces import kept_in, table_of
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.plan.largest_cells import refuse
+from keras_matrix.runner.request import RunRequest
 
-if TYPE_CHECKING:
-    from keras_matrix.records.schema import Record
-    from keras_matrix.records.settings import Settings
-    from keras_matrix.records.store import Run
-    from keras_matrix.records.traces.request import Trace
-    from keras_matrix.records.traces.table import Table
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "trace"
-HELP = "record a trace of one cell, or show where its time went"
 TOP = 20
 FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz", ".ctf")
 
@@ -92,9 +106,6 @@ class _Found:
 
 def _stored(results: Path, name: str, run: str | None) -> _Found | None:
     """Return the newest trace of the cell, None where there is none. Raises `UsageError` where `run` has none."""
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.cli.look.stored import chosen_run
-
     runs = [chosen_run(results, run)] if run else Results(results).runs()
     for one in reversed(runs):
         traces = {found.record.cell_id: found for found in _traces(one)}
@@ -107,8 +118,6 @@ def _stored(results: Path, name: str, run: str | None) -> _Found | None:
 
 
 def _traces(run: Run) -> Iterator[_Found]:
-    from keras_matrix.runner.measure.traces import kept_in
-
     for record, path in kept_in(run, run.load()[0]):
         yield _Found(run, record, path)
 
@@ -126,9 +135,6 @@ def _no_trace(name: str, run: Run, there: dict[str, Settings]) -> NoReturn:
 
 def _wanted(epochs: list[int] | None, steps: int | None) -> Trace:
     """Return what is to be traced. Raises `UsageError`."""
-    from keras_matrix.records.traces.request import Trace
-    from keras_matrix.runner.matrix.trace_rules import fault
-
     usual = Trace()
     wanted = replace(usual, epochs=epochs or usual.epochs, steps=usual.steps if steps is None else steps)
     if problem := fault(wanted):
@@ -137,12 +143,6 @@ def _wanted(epochs: list[int] | None, steps: int | None) -> Trace:
 
 
 def _recorded(request: RunRequest, cell: Cell, shown: _Shown) -> int:
-    from keras_matrix.records.store import latest_attempts
-    from keras_matrix.runner.cli.look.stored import write_report
-    from keras_matrix.runner.cli.measure.run import exit_code
-    from keras_matrix.runner.measure.measuring import measure_session, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-
     about = {"matrix_path": "runner trace", "matrix_text": _text(cell)}
     asked = session_request(request, [cell], about)
     session = measure_session(request, asked, Goal(None), TerminalDisplay(shown.as_json))
@@ -160,9 +160,6 @@ def _recorded(request: RunRequest, cell: Cell, shown: _Shown) -> int:
 
 def _say_why(record: Record, *, as_json: bool) -> None:
     """Say why there is no trace."""
-    from keras_matrix.runner.cli.render.format import asked
-    from keras_matrix.runner.executors.supervise.output import printable
-
     why = record.trace.problem if record.trace else f"{record.status}: {record.reason}"
     if as_json:
         about = {"run": record.run_id, "cell_id": record.cell_id, "trace": None, "problem": why}
@@ -173,8 +170,6 @@ def _say_why(record: Record, *, as_json: bool) -> None:
 
 def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
     """Return the cell that is named, once, of the matrix if it is there or of a stored run. Raises `UsageError`."""
-    from keras_matrix.runner.plan.largest_cells import refuse
-
     there = _cells(request, name, in_matrix=in_matrix)
     settings = {cell_id: cell.settings for cell_id, cell in there.items()}
     matrix = request.choice.matrix
@@ -189,12 +184,6 @@ def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
 
 def _cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell]:
     """Return the cells of the matrix or, without one, of the stored runs, the newest first."""
-    from keras_matrix.records.identity import cell_id
-    from keras_matrix.records.store import Results
-    from keras_matrix.records.task import PREFIX
-    from keras_matrix.runner.matrix.grammar import LIMITS
-    from keras_matrix.runner.matrix.reader import Cell
-
     found = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1]} if in_matrix else {}
     if cells.matching(name, {one: cell.settings for one, cell in found.items()}):
         return found
@@ -209,8 +198,6 @@ def _cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell
 
 
 def _text(cell: Cell) -> str:
-    from keras_matrix.records.codec import to_json
-
     return json.dumps({"settings": to_json(cell.settings), "trace": to_json(cell.trace)}, indent=1)
 
 
@@ -218,12 +205,6 @@ def _text(cell: Cell) -> str:
 
 
 def _show(found: _Found, shown: _Shown) -> int:
-    from keras_matrix.records.traces.request import TraceError
-    from keras_matrix.runner.cli.render.format import asked
-    from keras_matrix.runner.cli.render.trace_text import heading, table_lines
-    from keras_matrix.runner.executors.supervise.output import printable
-    from keras_matrix.runner.measure.traces import table_of
-
     try:
         table = table_of(found.path)
         _write_to(shown.copy, found.path)
@@ -250,14 +231,6 @@ def _call_time_s(record: Record) -> float | None:
 
 def _of_file(path: Path, shown: _Shown) -> int:
     """Show a profiler's own file, or a neutral trace."""
-    import tempfile
-
-    from keras_matrix.records.traces import conversion
-    from keras_matrix.records.traces.request import TRACE_NAME, TraceError
-    from keras_matrix.runner.cli.render.trace_text import heading, table_lines
-    from keras_matrix.runner.executors.supervise.output import printable
-    from keras_matrix.runner.measure.traces import table_of
-
     if not path.is_file():
         raise UsageError(f"CELL: there is no file {path}")
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
@@ -276,10 +249,6 @@ def _of_file(path: Path, shown: _Shown) -> int:
 
 
 def _write_to(copy: Path | None, path: Path) -> None:
-    import shutil
-
-    from keras_matrix.records.traces.neutral import plain
-
     if copy is None:
         return
     try:
@@ -292,6 +261,4 @@ def _write_to(copy: Path | None, path: Path) -> None:
 
 
 def _document(table: Table, about: dict[str, str]) -> str:
-    from keras_matrix.records.codec import to_json
-
     return json.dumps({"version": 1, **about, "table": to_json(table)}, indent=1, allow_nan=False)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from keras_matrix.records.schema import HARMLESS, MEASURED, Record, Status
 from keras_matrix.runner.cli.render.figures import told
+from keras_matrix.runner.cli.render.format import work
 from keras_matrix.runner.executors.supervise.output import printable
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.plan.plan import Step
 
 REASON_CHARACTERS = 200
 SYMBOLS = {Status.OK: "ok", Status.UNSTABLE: "unstable"}
@@ -72,17 +70,9 @@ def label(step: Step) -> str:
 def name(cell: Cell) -> str:
     """Return a short name of a cell: its work, phase and batch size; the plan lists all settings."""
     if cell.task is not None:
-        return f"{work(cell)} {cell.settings.backend}"
+        return f"{work(cell.settings)} {cell.settings.backend}"
     phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
-    return f"{work(cell)}{phase} b{cell.settings.batch_size} on {cell.settings.backend}"
-
-
-def work(cell: Cell) -> str:
-    """Return a cell's workload or, of the FC network, its mode and workers: `fc_data workers=2`."""
-    settings = cell.settings
-    if settings.workload != "fc":
-        return settings.workload
-    return f"{settings.params['mode']} workers={settings.params['workers']}"
+    return f"{work(cell.settings)}{phase} b{cell.settings.batch_size} on {cell.settings.backend}"
 
 
 def result(record: Record) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.measure.scheduler import Observer
-    from keras_matrix.runner.plan.largest_batch import Try
-    from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.cli.measure.largest import tried_line
+from keras_matrix.runner.cli.render.progress import progress
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.scheduler import Observer
+from keras_matrix.runner.plan.largest_batch import Try
+from keras_matrix.runner.plan.plan import Step
 
 
 class TerminalDisplay:
@@ -40,8 +40,6 @@ class TerminalDisplay:
 
     def tried(self, cell: Cell, found: Try) -> None:
         """Print whether a batch size fitted."""
-        from keras_matrix.runner.cli.measure.largest import tried_line
-
         if not self.quiet:
             print(tried_line(cell, found), file=sys.stderr, flush=True)
 
@@ -49,8 +47,6 @@ class TerminalDisplay:
         self, steps: Sequence[Step], pending: Sequence[Step], estimates_s: Mapping[str, float]
     ) -> AbstractContextManager[Observer]:
         """Return what prints the attempts of a session."""
-        from keras_matrix.runner.cli.render.progress import progress
-
         return progress(self.quiet, steps, pending, estimates_s, self._problems)
 
     def of_a_try(self) -> TerminalDisplay:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from keras_matrix.analysis.fc.parallel import Figure
+from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.runner.cli.render.format import count, size
-
-if TYPE_CHECKING:
-    from keras_matrix.analysis.fc.parallel import Figure
-    from keras_matrix.analysis.stats.blocks import Estimate
 
 HOW = {
     "timed": "each collective timed by itself",

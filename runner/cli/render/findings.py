@@ -6,7 +6,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_matrix.analysis.comparison import run_summary as whole
 from keras_matrix.analysis.comparison.context import RunContext, cell_caveats, same_work
@@ -18,14 +18,12 @@ from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, v
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.store import Run
 from keras_matrix.records.task import DEFINITION, PREFIX, TaskRun
+from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.render.figures import between, metric_lines, quantity, task_lines
 from keras_matrix.runner.cli.render.format import columns, seconds, significant, size
 from keras_matrix.runner.executors.supervise.output import printable
-
-if TYPE_CHECKING:
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.cli.look.stored import Findings
 
 WARNINGS_SHOWN = 12
 

@@ -7,6 +7,9 @@ from functools import cache
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import DEFINITION, PREFIX
 from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS
+from keras_matrix.runner.matrix.reader import TO_BE_FOUND
 
 NOTHING = "-"
 
@@ -61,9 +64,6 @@ def size(value: int | None) -> str:
 
 def asked(settings: Settings) -> str:
     """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case."""
-    from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS
-    from keras_matrix.runner.matrix.reader import TO_BE_FOUND
-
     usual = _default_params().get(settings.workload, {})
     told = [
         f"{name}={value}"
@@ -81,10 +81,15 @@ def asked(settings: Settings) -> str:
     return printable(" ".join([settings.workload, *told]))
 
 
+def work(settings: Settings) -> str:
+    """Return a cell's workload or, of the FC network, its mode and workers: `fc_data workers=2`."""
+    if settings.workload != "fc":
+        return settings.workload
+    return f"{settings.params['mode']} workers={settings.params['workers']}"
+
+
 @cache
 def _default_params() -> dict[str, dict[str, Scalar | None]]:
-    from keras_matrix.runner.matrix import catalog
-
     return {
         name: {param: rule.default for param, rule in entry.params.items()}
         for name, entry in catalog.load().workloads.items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -12,10 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.runner.cli.render.attempt_text import TimeLeft, Told, is_bad, label, name
 from keras_matrix.runner.cli.render.format import duration
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.plan.plan import Step
 
 
 class LiveView:

@@ -9,16 +9,13 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.runner.cli.render.attempt_text import TimeLeft, Told, label, name
 from keras_matrix.runner.cli.render.format import duration
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.measure.scheduler import Observer
-    from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.scheduler import Observer
+from keras_matrix.runner.plan.plan import Step
 
 
 class Silent:

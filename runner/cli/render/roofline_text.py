@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from keras_matrix.analysis.hardware.flops import agreements
+from keras_matrix.analysis.hardware.roofline import OwnGemm, Roofline, Share, Slope
+from keras_matrix.records.instruments.peaks import Peaks
+from keras_matrix.records.instruments.work import FlopCheck
 from keras_matrix.runner.cli.render.format import NOTHING, columns, count, significant, size
 from keras_matrix.runner.executors.supervise.output import printable
-
-if TYPE_CHECKING:
-    from keras_matrix.analysis.hardware.roofline import OwnGemm, Roofline, Share, Slope
-    from keras_matrix.records.instruments.peaks import Peaks
-    from keras_matrix.records.instruments.work import FlopCheck
 
 
 def lines(found: Roofline, peaks: Peaks | None) -> list[str]:
@@ -34,8 +32,6 @@ def lines(found: Roofline, peaks: Peaks | None) -> list[str]:
 
 def check_lines(checks: Sequence[FlopCheck], refused: Mapping[str, str]) -> list[str]:
     """Return the comparison of FLOP counts, as lines."""
-    from keras_matrix.analysis.hardware.flops import agreements
-
     rows = [["workload", "backend", "batch", "comparison", "expected", "found", "ratio", "within", "verdict"]]
     for check in checks:
         for one in agreements(check):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_matrix.analysis.comparison.merge import LeftOut, Merge, MergeCandidate, candidate, choose, few
+from keras_matrix.records.history_reader import left_out
+from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Problem, Run, StoreFailure
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.grammar import near
-
-if TYPE_CHECKING:
-    from keras_matrix.analysis.comparison.merge import LeftOut, Merge, MergeCandidate
-    from keras_matrix.records.schema import Record
+from keras_matrix.runner.plan.session import FINISHED
 
 LOOKED_BACK = 100  # runs; a backend that was not measured in so many is taken as not measured
 RUNS_NAMED = 5
@@ -42,10 +42,6 @@ class MergeReader:
 
     def candidates(self, names: Sequence[str]) -> Iterator[MergeCandidate]:
         """Yield the runs of these names that can be read and stand for a session."""
-        from keras_matrix.analysis.comparison.merge import LeftOut, candidate
-        from keras_matrix.records.history_reader import left_out
-        from keras_matrix.runner.plan.session import FINISHED
-
         for name in names:
             run = self.runs[name]
             try:
@@ -74,8 +70,6 @@ def _without_records(records: Sequence[Record], problems: Sequence[Problem]) -> 
 
 def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
     """Return which runs are merged. Raises `UsageError` where there are none, or where named ones do not fit."""
-    from keras_matrix.analysis.comparison.merge import choose, few
-
     if not reader.runs:
         raise UsageError(
             f"--results: {request.results} holds no run; measure one with: runner --matrix matrix.yaml, "

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_matrix.analysis.comparison.merge import Merge, MergedRun, MergeSummary
+from keras_matrix.analysis.comparison.table import in_order
+from keras_matrix.dashboards.charts.format import moment, plural
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.schema import Record
 from keras_matrix.runner.cli.look.merge import commands
+from keras_matrix.runner.cli.look.merge.choice import MergeReader
+from keras_matrix.runner.cli.look.stored import notes
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.executors.supervise.output import printable
-
-if TYPE_CHECKING:
-    from keras_matrix.analysis.comparison.merge import Merge, MergedRun, MergeSummary
-    from keras_matrix.records.schema import Record
-    from keras_matrix.runner.cli.look.merge.choice import MergeReader
 
 
 def merge_summary(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> MergeSummary:
     """Return what is printed above the table: the runs, what was left out, what to measure."""
-    from keras_matrix.analysis.comparison.merge import MergeSummary
-
     runs = tuple(
         _merged_run(reader, name, [r for r in records if merge.runs[r.settings.backend] == name])
         for name in merge.run_ids
@@ -30,9 +31,6 @@ def merge_summary(reader: MergeReader, merge: Merge, records: Sequence[Record]) 
 
 
 def _merged_run(reader: MergeReader, name: str, records: Sequence[Record]) -> MergedRun:
-    from keras_matrix.analysis.comparison.merge import MergedRun
-    from keras_matrix.analysis.comparison.table import in_order
-
     about, backends = reader.abouts[name], in_order(record.settings.backend for record in records)
     packages = ("keras", *backends)
     found = {(p, r.versions[p]) for r in records for p in packages if p in r.versions}
@@ -77,8 +75,6 @@ def _left_out_lines(reader: MergeReader, merge: Merge, records: Sequence[Record]
 
 def _notes(reader: MergeReader, merge: Merge) -> Iterator[str]:
     """Yield what else must be known of the runs: unfinished ones, files that cannot be read, works that differ."""
-    from keras_matrix.runner.cli.look.stored import notes
-
     for name in merge.run_ids:
         one = reader.runs[name]
         backends = "+".join(backend for backend, of in merge.runs.items() if of == name)
@@ -88,9 +84,6 @@ def _notes(reader: MergeReader, merge: Merge) -> Iterator[str]:
 
 def heading(summary: MergeSummary) -> str:
     """Return what is printed above a merged table."""
-    from keras_matrix.dashboards.charts.format import moment, plural
-    from keras_matrix.runner.cli.render.format import columns
-
     rows = [
         ["+".join(one.backends), one.run_id, moment(one.started_at), one.versions, "; ".join(one.images)]
         for one in summary.runs
@@ -110,7 +103,5 @@ def how_to_alternate(summary: MergeSummary) -> str:
 
 def as_json(merge: Merge, summary: MergeSummary) -> dict[str, Any]:
     """Return what a merged table's document says of its runs."""
-    from keras_matrix.records.codec import to_json
-
     found: dict[str, Any] = {**to_json(summary), "left_out": to_json(merge.left_out), "missing": list(merge.missing)}
     return found

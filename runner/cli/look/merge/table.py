@@ -9,26 +9,27 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
+from keras_matrix.analysis.comparison.merge import Merge, MergeSummary
+from keras_matrix.analysis.comparison.table import rows_of
+from keras_matrix.analysis.stats.sessions import SeparateSessions
+from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.store import Results
+from keras_matrix.runner.cli.compare.histories import spread_stored
 from keras_matrix.runner.cli.look.merge import summary
 from keras_matrix.runner.cli.look.merge.choice import MergeReader, MergeRequest, chosen
+from keras_matrix.runner.cli.look.stored import Findings, findings_of, pending_of
+from keras_matrix.runner.cli.render.default_settings import usual_values
+from keras_matrix.runner.cli.render.findings import as_document, print_table
 from keras_matrix.runner.errors import StoreError
-
-if TYPE_CHECKING:
-    from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
-    from keras_matrix.analysis.comparison.merge import Merge, MergeSummary
-    from keras_matrix.analysis.stats.sessions import SeparateSessions
-    from keras_matrix.runner.cli.look.stored import Findings
+from keras_matrix.runner.plan.stopping import looks_of
 
 FOLDER = "merged"  # no run's id, so that no reader of runs takes it for one
 
 
 def merge(request: MergeRequest) -> int:
     """Choose the runs, print their table, write their page. Returns the exit code."""
-    from keras_matrix.runner.cli.render.findings import as_document, print_table
-
     page = request.page or request.results / FOLDER / "report.html"
     reader = MergeReader({run.run_id: run for run in Results(request.results).runs()})
     merge = chosen(request, reader)
@@ -49,10 +50,6 @@ def merge(request: MergeRequest) -> int:
 
 def _findings(results: Path, reader: MergeReader, merge: Merge, page: Path) -> tuple[Findings, MergeSummary]:
     """Return the merged table, of the cells as each run's own table has them, and what it says of its runs."""
-    from keras_matrix.analysis.comparison.table import rows_of
-    from keras_matrix.runner.cli.look.stored import Findings, findings_of
-    from keras_matrix.runner.cli.render.default_settings import usual_values
-
     runs = {name: findings_of(reader.runs[name]) for name in merge.run_ids}
     own = {name: {b for b, of in merge.runs.items() if of == name} for name in runs}
     cells = [
@@ -71,10 +68,6 @@ def _findings(results: Path, reader: MergeReader, merge: Merge, page: Path) -> t
 
 
 def _separate(results: Path, reader: MergeReader, merge: Merge, cells: set[str]) -> SeparateSessions:
-    from keras_matrix.analysis.stats.sessions import SeparateSessions
-    from keras_matrix.runner.cli.compare.histories import spread_stored
-    from keras_matrix.runner.plan.stopping import looks_of
-
     looks = {backend: looks_of(reader.abouts[name]) for backend, name in merge.runs.items()}
     if len(merge.run_ids) < 2:
         return SeparateSessions(merge.runs, looks, lambda records: None)
@@ -85,8 +78,6 @@ def _run_context(
     reader: MergeReader, runs: Mapping[str, Findings], owners: Mapping[str, str], page: Path
 ) -> RunContext:
     """Return what is known of the cells, each from its own run in `owners`; links lead from the page's folder."""
-    from keras_matrix.analysis.comparison.context import RunContext
-
     several = [found.run_context for found in runs.values()]
     return RunContext(
         several[-1].parity,  # of the results folder, so each has the same
@@ -118,9 +109,6 @@ def _linked(trace: ShownTrace, folder: Path, page: Path) -> ShownTrace:
 
 def _write(page: Path, found: Findings, reader: MergeReader, merge: Merge) -> StoreError | None:
     """Write the page; return why it cannot be written, which is no reason to withhold the table."""
-    from keras_matrix.dashboards.report import page as report
-    from keras_matrix.runner.cli.look.stored import pending_of
-
     about = reader.abouts[merge.reference]
     pending = sum(pending_of(reader.abouts[name], reader.runs[name].load()[0]) for name in merge.run_ids)
     shown: dict[str, object] = {key: about[key] for key in ("matrix_path", "matrix_text") if key in about}
