@@ -33,7 +33,7 @@ from keras_matrix.runner.checks.peaks import Effort, Subject, measure, probe_set
 from keras_matrix.runner.checks.work import check
 from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.cli.options import add_results_option
-from keras_matrix.runner.cli.render.default_settings import usual_values
+from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.cli.render.roofline_text import check_lines, lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.probe import Probe, ProcessProbe
@@ -128,7 +128,7 @@ def _stage(results: Path, run: str | None) -> Stage:
         return Stage(None, {"machine": to_json(machine.detect()), "versions": installed_versions()}, [])
     store = chosen_run(results, run)
     records, _ = store.load()
-    return Stage(store, store.about(), table(records, usual_values()))
+    return Stage(store, store.about(), table(records, title_defaults()))
 
 
 def _found(asked: Asked, stage: Stage) -> tuple[Roofline, Peaks | None]:

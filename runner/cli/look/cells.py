@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
-from keras_matrix.runner.cli.render.format import asked
+from keras_matrix.runner.cli.render.format import settings_text
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import near
 
@@ -30,7 +30,7 @@ def one_of(text: str, there: Mapping[str, Settings], where: str) -> str:
 
 def ask(text: str, found: Sequence[str], there: Mapping[str, Settings]) -> None:
     """Raise `UsageError` for a text that names several cells."""
-    lines = [f"  {cell}  {there[cell].backend:<10}  {asked(there[cell])}" for cell in found]
+    lines = [f"  {cell}  {there[cell].backend:<10}  {settings_text(there[cell])}" for cell in found]
     raise UsageError("\n".join([f"CELL: {text!r} names {len(found)} cells; name one by its id:", *lines]))
 
 

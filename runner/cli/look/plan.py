@@ -17,7 +17,7 @@ from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
-from keras_matrix.runner.cli.render.format import asked, duration, work
+from keras_matrix.runner.cli.render.format import duration, settings_text, work
 from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.estimates import Estimates, estimates
@@ -60,7 +60,7 @@ def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, s
         s = cell.settings
         taken = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"
         cap = _cap(estimated, cell)
-        lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {asked(s)}{cap and f'  {cap}'}")
+        lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {settings_text(s)}{cap and f'  {cap}'}")
     block = None
     for step in steps:
         if step.repeat != block:

@@ -21,7 +21,7 @@ from keras_matrix.records.store import Problem, Results, Run, latest_attempts
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
 from keras_matrix.runner.cli.compare.histories import assessed
-from keras_matrix.runner.cli.render.default_settings import usual_values
+from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.grammar import near
@@ -71,7 +71,7 @@ def findings_of(run: Run) -> Findings:
     """Return a stored run's table, with what its results folder knows beside it. Measures nothing."""
     records, _ = run.load()
     about = run.about()
-    rows = table(records, usual_values(), looks_of(about))
+    rows = table(records, title_defaults(), looks_of(about))
     return Findings(rows, records, replace(run_context(run, rows), traces=_traces(run, records)), left_out.read(about))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from keras_matrix.runner.cli.render.format import asked, size
+from keras_matrix.runner.cli.render.format import settings_text, size
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.largest_search import LargestFound
 from keras_matrix.runner.plan.largest_batch import Try
@@ -39,4 +39,4 @@ def tried_line(cell: Cell, tried: Try) -> str:
 
 
 def _name(cell: Cell) -> str:
-    return f"{cell.settings.backend:<10}  {asked(cell.settings)}"
+    return f"{cell.settings.backend:<10}  {settings_text(cell.settings)}"

@@ -31,7 +31,7 @@ from keras_matrix.runner.cli.look.stored import chosen_run, write_report
 from keras_matrix.runner.cli.measure.run import exit_code
 from keras_matrix.runner.cli.options import MATRIX, add_measuring_options, check_output, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-from keras_matrix.runner.cli.render.format import asked
+from keras_matrix.runner.cli.render.format import settings_text
 from keras_matrix.runner.cli.render.trace_text import heading, table_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.executors.supervise.output import printable
@@ -165,7 +165,7 @@ def _say_why(record: Record, *, as_json: bool) -> None:
         about = {"run": record.run_id, "cell_id": record.cell_id, "trace": None, "problem": why}
         print(json.dumps({"version": 1, **about}, indent=1))
     else:
-        print(printable(f"no trace of {record.settings.backend} {asked(record.settings)}: {why}"))
+        print(printable(f"no trace of {record.settings.backend} {settings_text(record.settings)}: {why}"))
 
 
 def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
@@ -215,7 +215,7 @@ def _show(found: _Found, shown: _Shown) -> int:
         print(_document(table, document))
         return 0
     settings = found.record.settings
-    title = f"{settings.backend} {asked(settings)}, cell {found.record.cell_id} of run {found.run.run_id}"
+    title = f"{settings.backend} {settings_text(settings)}, cell {found.record.cell_id} of run {found.run.run_id}"
     lines = [title, *heading(table, _call_time_s(found.record)), *table_lines(table, shown.top)]
     print("\n".join([*map(printable, lines), f"trace: {found.path}   https://ui.perfetto.dev opens it"]))
     return 0

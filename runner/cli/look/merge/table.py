@@ -20,8 +20,8 @@ from keras_matrix.runner.cli.compare.histories import spread_stored
 from keras_matrix.runner.cli.look.merge import summary
 from keras_matrix.runner.cli.look.merge.choice import MergeReader, MergeRequest, chosen
 from keras_matrix.runner.cli.look.stored import Findings, findings_of, pending_of
-from keras_matrix.runner.cli.render.default_settings import usual_values
 from keras_matrix.runner.cli.render.findings import as_document, print_table
+from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.errors import StoreError
 from keras_matrix.runner.plan.stopping import looks_of
 
@@ -64,7 +64,7 @@ def _findings(results: Path, reader: MergeReader, merge: Merge, page: Path) -> t
     said = summary.merge_summary(reader, merge, records)
     owners = {record.cell_id: merge.runs[record.settings.backend] for record in records}
     run_context = replace(_run_context(reader, runs, owners, page), merge=said)
-    return Findings(rows_of(cells, usual_values(), separate=separate), records, run_context), said
+    return Findings(rows_of(cells, title_defaults(), separate=separate), records, run_context), said
 
 
 def _separate(results: Path, reader: MergeReader, merge: Merge, cells: set[str]) -> SeparateSessions:

@@ -223,7 +223,7 @@ def test_two_sessions_without_a_known_spread_say_what_would_decide(
     code, printed = told(flags, capsys)
     assert code == 5
     assert "undecided: no interval across these sessions" in printed
-    assert "measure both in turn: --base-env" in printed
+    assert "measure both interleaved: --base-env" in printed
 
 
 def test_a_side_without_a_figure_is_not_told_as_a_change_of_software(

@@ -84,7 +84,7 @@ def test_a_gate_over_two_stored_sessions_says_where_their_interval_lies_and_what
     assert main(["gate", names[-2], names[-1], "--results", str(tmp_path)]) == code
     printed = capsys.readouterr().out
     assert ("too wide to decide; more stored sessions" in printed) is (code == 5)
-    assert ("measure both in turn: --base-env" in printed) is (code == 5)
+    assert ("measure both interleaved: --base-env" in printed) is (code == 5)
 
 
 def test_only_processes_that_ended_ok_are_compared_across_sessions(

@@ -79,8 +79,8 @@ def test_json_holds_sessions_changes_levels_and_spread(folder: Path, capsys: pyt
 
 def test_few_sessions_say_what_is_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "bert")
-    assert "spread between sessions: not known below 5 sessions; 3 more are needed" in text
-    assert "changes: not looked for below 6 sessions" in text
+    assert "spread between sessions: needs 5 sessions, 2 so far" in text
+    assert "changes: need at least 6 sessions" in text
 
 
 def test_the_newest_sessions_are_listed_and_the_rest_is_counted(
@@ -153,9 +153,9 @@ def test_damaged_records_and_notes_are_told_and_the_rest_is_listed(
     path.write_text("{torn")
     (folder / "results" / FILE).write_text("{torn\n")
     found = document(capsys, "mnist_mlp")
-    assert [one["path"].rpartition("/")[2] for one in found["passed_over"]] == [path.name, FILE]
+    assert [one["path"].rpartition("/")[2] for one in found["skipped"]] == [path.name, FILE]
     assert found["histories"][0]["sessions"][3]["step_time"]["count"] == 2
-    assert f"passed over: results/{run_name(3)}/records/{path.name}: not JSON" in printed(capsys, "mnist_mlp")
+    assert f"skipped: results/{run_name(3)}/records/{path.name}: not JSON" in printed(capsys, "mnist_mlp")
 
 
 def test_a_folder_of_nothing_but_damage_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +211,7 @@ def test_a_command_whose_metric_is_no_number_is_passed_over_and_told(
     told["task"]["metrics"][0]["value"] = "fast"
     path.write_text(json.dumps(told))
     found = document(capsys, "task train")
-    assert [one["reason"] for one in found["passed_over"]] == ["task.metrics: must hold finite numbers, got 'fast'"]
+    assert [one["reason"] for one in found["skipped"]] == ["task.metrics: must hold finite numbers, got 'fast'"]
     assert found["histories"][0]["sessions"][0]["step_time"]["count"] == 1
 
 
@@ -250,7 +250,7 @@ def test_many_remarks_of_a_kind_are_counted_and_json_holds_them_all(
     for number in range(8):
         (folder / "results" / run_name(number) / "records" / "notes.txt").write_text("")
     assert "and 3 more of these; --json lists them" in printed(capsys)
-    assert len(document(capsys)["passed_over"]) == 8
+    assert len(document(capsys)["skipped"]) == 8
 
 
 def test_runs_of_the_runner_itself_are_sessions_in_their_order(
@@ -265,4 +265,4 @@ def test_runs_of_the_runner_itself_are_sessions_in_their_order(
     found = document(capsys, "--results", "mine")
     (one,) = found["histories"]
     assert [session["step_time"]["count"] for session in one["sessions"]] == [5, 5]
-    assert (found["doubts"], found["passed_over"]) == ([], [])
+    assert (found["caveats"], found["skipped"]) == ([], [])

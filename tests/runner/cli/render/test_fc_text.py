@@ -98,7 +98,7 @@ def test_a_cell_says_its_shares_of_both_products_its_communication_and_its_memor
     )
     assert figure_lines(figure_of(TWO, watched))[1] == (
         "  25% of the time in communication (each collective timed by itself); efficiency not measured: this run has "
-        "no such cell of one worker (--num-workers 1 2); peak memory 400 MiB of the largest worker"
+        "no such cell with one worker (--num-workers 1 2); peak memory 400 MiB of the largest worker"
     )
 
 
