@@ -1,15 +1,14 @@
-"""Compare two stored runs, or two environments measured in turn: what became faster or slower, and how sure it is.
+"""Compare two stored runs, or two environments measured interleaved: what became faster or slower, with intervals.
 
     runner compare RESULTS_A RESULTS_B                         two runs: folders, results folders or run ids
-    runner compare --base-env OLD/.venv --new-env NEW/.venv    two environments, measured epoch by epoch in turn
+    runner compare --base-env OLD/.venv --new-env NEW/.venv    two environments, epochs interleaved
 
 Ratios are new / base of the mean step time. Two environments are one session, paired by block. Two stored runs are two
-sessions: their interval needs the spread between sessions that the stored history knows, else there is none."""
+sessions: an interval needs the spread between sessions from the stored history."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +22,8 @@ from keras_matrix.records.injected_faults import UnknownFault, counterpart, pars
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.compare.histories import across_stored
 from keras_matrix.runner.cli.look import stored
-from keras_matrix.runner.cli.look.stored import write_reports
-from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request, share
+from keras_matrix.runner.cli.look.stored import write_report
+from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_output, run_request, share
 from keras_matrix.runner.cli.render import versus as texts
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
@@ -39,7 +38,7 @@ from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.request import RunRequest
 
 BASE, NEW = "base", "new"
-RUNS_NAMED = 5  # the newest of those that could have been meant
+RUNS_NAMED = 5  # the newest runs, in the message about an unknown one
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sides(parser: argparse.ArgumentParser) -> None:
-    """Add what is compared."""
+    """Add the flags that name both sides."""
     parser.add_argument("base", nargs="?", metavar="BASE", help="a run's folder, a results folder, or an id")
     parser.add_argument("new", nargs="?", metavar="NEW", help="the same")
     group = parser.add_argument_group("what to measure")
@@ -62,13 +61,12 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--plant",
         metavar="FAULT",
-        help="plant a fault in the new side to see it found and named, as in slower:0.1 (a tenth more work); "
-        "docs/comparing.md lists them",
+        help="inject a fault into the new side to see it detected, as in slower:0.1: docs/comparing.md",
     )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add where the findings go."""
+    """Add the flags for the output of the findings."""
     group = parser.add_argument_group("findings")
     group.add_argument(
         "--threshold", type=share, default=0.05, metavar="SHARE", help="slowdown that is tolerated (default: 0.05)"
@@ -109,12 +107,8 @@ def sides_of(args: argparse.Namespace) -> Sides:
 def check_pages(markdown: Path | None, page: Path | None) -> None:
     """Refuse files that could not be written, before anything is measured for them. Raises `UsageError`."""
     for flag, path in (("--markdown", markdown), ("--out", page)):
-        if path is None:
-            continue
-        if path.is_dir() or not path.parent.is_dir():
-            raise UsageError(f"{flag}: must name a file in a folder that exists, got {str(path)!r}")
-        if not os.access(path.parent, os.W_OK):
-            raise UsageError(f"{flag}: {path.parent} cannot be written; name a file in another folder")
+        if path is not None:
+            check_output(flag, path)
     if page is not None and page.suffix not in (".html", ".htm"):
         raise UsageError(f"--out: must end in .html, got {str(page)!r}")
 
@@ -135,41 +129,36 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
         raise UsageError(f"{sides.command}: name two stored runs (BASE NEW), or environments (--base-env, --new-env)")
     if base.folder.resolve() == new.folder.resolve():
         raise UsageError(f"{sides.command}: BASE and NEW are the same run, {base.folder}")
-    paired = _session(base) == _session(new) is not None
+    session = base.about().get("session")
     (base_records, base_problems), (new_records, new_problems) = base.load(), new.load()
-    across = None if paired else _across(sides.request.results, base, new, {record.cell_id for record in new_records})
+    across = None
+    if session is None or session != new.about().get("session"):
+        across = _across(sides.request.results, base, new, {record.cell_id for record in new_records})
     found = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
-    notes = [
-        *stored.notes(BASE, base, base_records, base_problems),
-        *stored.notes(NEW, new, new_records, new_problems),
-    ]
+    notes = stored.notes(BASE, base, base_records, base_problems) + stored.notes(NEW, new, new_records, new_problems)
     return replace(found, runs=(base.run_id, new.run_id), notes=tuple(notes))
 
 
 def rule_of(threshold: float, also: str = "") -> Rule:
-    """Return the rule of a gate that also fails on what `also` names, with commas. Raises `UsageError`."""
+    """Return the rule of a gate that also fails on the kinds in `also`, separated by commas. Raises `UsageError`."""
     given = [name.strip() for name in also.split(",")] if also else []
     for name in given:
         if name not in ALSO:
-            raise UsageError(f"--also: must be some of {', '.join(ALSO)}, with commas; got {name!r}")
+            raise UsageError(f"--also: must be some of {', '.join(ALSO)}, separated by commas, got {name!r}")
     kinds = [ALSO[name] for name in dict.fromkeys(given)]
     return sharing(Rule(threshold=threshold), kinds, sum(kind in TESTED for kind in kinds))
 
 
 def _across(results: Path, base: Run, new: Run, cells: set[str]) -> Across:
-    """Return how two sessions are compared: by the spread between sessions that their results folders know."""
+    """Return how two sessions are compared: with the spread between the sessions stored in their results folders."""
     roots = {folder.resolve() for folder in (results, base.folder.parent, new.folder.parent)}
     return across_stored(sorted(roots), {*_runs(base), *_runs(new)}, cells)
 
 
 def _runs(run: Run) -> list[str]:
-    """Return the runs of a run's session, itself and its other arm."""
+    """Return the ids of the runs of a run's session: the run and its other arm."""
     runs = run.about().get("runs")
     return [run.run_id, *map(str, runs.values() if isinstance(runs, dict) else ())]
-
-
-def _session(run: Run) -> object:
-    return run.about().get("session")
 
 
 def stored_run(sides: Sides, name: str) -> Run:
@@ -183,7 +172,7 @@ def stored_run(sides: Sides, name: str) -> Run:
     there = [run.run_id for run in Results(results).runs()]
     raise UsageError(
         f"{sides.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
-        f"{near(name, there)}; {results} holds {', '.join(there[-RUNS_NAMED:]) or 'no run'}"
+        f"{near(name, there)}; {results} contains {', '.join(there[-RUNS_NAMED:]) or 'no run'}"
     )
 
 
@@ -208,25 +197,26 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
         for name, environment, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
     }
     about = about_matrix(request.choice.matrix, matrix.left_out)
-    asked = session_request(request, cells, about, arms, to_decide=rule is not None)
-    session = measure_session(request, asked, Goal(request.budget_of(matrix), rule), sides.display)
-    write_reports(session.runs.values())
+    wanted = session_request(request, cells, about, arms, to_decide=rule is not None)
+    session = measure_session(request, wanted, Goal(request.budget_of(matrix), rule), sides.display)
+    for run in session.runs.values():
+        write_report(run)
     return session.runs[BASE], session.runs[NEW]
 
 
 def _check_packages(flag: str, environment: Interpreter | None, cells: Sequence[Cell]) -> None:
-    """Refuse an environment that lacks what the cells need, before the other side is measured. Raises `UsageError`."""
+    """Refuse an environment without the packages of the cells, before anything is measured. Raises `UsageError`."""
     backends = dict.fromkeys(cell.settings.backend for cell in cells)
     absent = environment.absent(["keras", "numpy", *backends]) if environment else []
     if environment and absent:
         raise UsageError(
-            f"{flag}: {environment.python} has no {', '.join(absent)}; install what is missing there, "
-            "or choose the backends that it has with --backend"
+            f"{flag}: {environment.python} has no {', '.join(absent)}; install them there, "
+            "or choose other backends with --backend"
         )
 
 
 def check_plant(fault: str | None) -> None:
-    """Refuse a fault that no one knows. Raises `UsageError`."""
+    """Refuse an unknown injected fault. Raises `UsageError`."""
     try:
         if fault:
             parse(fault)
@@ -235,7 +225,7 @@ def check_plant(fault: str | None) -> None:
 
 
 def show(found: Versus, threshold: float, markdown: Path | None, page: Path | None, *, as_json: bool) -> None:
-    """Print the findings, and write what was asked for."""
+    """Print the findings, and write the requested pages."""
     names = texts.names(found)
     print(texts.as_json(found, threshold) if as_json else texts.text(found, names), flush=True)
     if markdown:

@@ -1,12 +1,12 @@
-"""Decide whether new is slower than base: a comparison as `runner compare` makes it, with a verdict as exit code.
+"""Decide whether new is slower than base: the comparison of `runner compare`, with a verdict as exit code.
 
     runner gate --base-env PINNED/.venv --threshold 0.05
 
-regressed (exit 4): the interval of new / base lies beyond the threshold, and the comparison is a discovery among the
-run's; with --also, other figures that got worse fail it too, but never keep it undecided. no worse (exit 0): every
-interval ends within the threshold. undecided (exit 5): neither; it says how many more repeats would probably decide it;
-unless --repeats says otherwise, they are added until it is decided, within --budget. Nothing measured, or a cell that
-fails in more of its repeats in new than in base, is exit 1: what did not run has not passed.
+regressed (exit 4): the interval of new / base is beyond the threshold, and the comparison is a discovery among those
+of the run; with --also, other figures that got worse also fail the gate, but never leave it undecided. no worse (exit
+0): every interval ends within the threshold. undecided (exit 5): otherwise; the message says how many more repeats
+would probably decide it; they are added until it is decided, within --budget, unless --repeats is given. Exit 1:
+nothing was measured, or a cell fails in more of its repeats in new than in base.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--also",
         metavar="NAMES",
         default="",
-        help="fail on these too, beside slower steps: first-epoch, scatter, unstable, recompiles, with commas",
+        help="also fail on these, separated by commas: first-epoch, scatter, unstable, recompiles",
     )
     parser.set_defaults(repeats="auto")
 

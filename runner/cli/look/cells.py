@@ -39,7 +39,7 @@ def refuse(text: str, there: Mapping[str, Settings], where: str) -> None:
     names = sorted({f"{settings.backend}:{settings.workload}" for settings in there.values()})
     known = {name for settings in there.values() for name in _names(settings)}
     raise UsageError(
-        f"CELL: no cell of {where} is called {text!r}{near(text, sorted(known))}; there are {', '.join(names)}"
+        f"CELL: no cell of {where} is named {text!r}{near(text, sorted(known))}; there are {', '.join(names)}"
     )
 
 

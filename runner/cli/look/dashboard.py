@@ -23,7 +23,7 @@ from keras_matrix.dashboards.live.app.source import Live, Source
 from keras_matrix.dashboards.live.page import empty_notice
 from keras_matrix.dashboards.live.questions import EVER
 from keras_matrix.runner.cli.measure import sending
-from keras_matrix.runner.cli.options import add_results_option
+from keras_matrix.runner.cli.options import add_results_option, number
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.uploader import opening
@@ -60,7 +60,7 @@ def _add_bigquery_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("BigQuery")
     group.add_argument(
         "--refresh",
-        type=_refresh,
+        type=partial(number, "--refresh", LEAST_REFRESH_MIN, 24 * 60),
         default=REFRESH_MIN,
         metavar="MINUTES",
         help="read the rows at most once in so many minutes, 1 or more; default: 10",
@@ -99,14 +99,3 @@ def _day(text: str) -> str | None:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
         raise UsageError(f"--since: must be a day such as 2026-01-31, got {text!r}") from error
-
-
-def _refresh(text: str) -> float:
-    """Read minutes. Raises `UsageError`."""
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not LEAST_REFRESH_MIN <= minutes <= 24 * 60:
-        raise UsageError(f"--refresh: must be minutes from 1 to 1440, got {text!r}")
-    return minutes

@@ -25,7 +25,7 @@ from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.checks.preflight import cells
 from keras_matrix.runner.checks.preflight.builds import Build, build_of
 from keras_matrix.runner.checks.preflight.rules import build_problems
-from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.cli.options import number
 from keras_matrix.runner.host.surroundings import aa_test, snapshot
 from keras_matrix.runner.host.surroundings.aa_test import Pair
 
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look, measure, judge, print."""
-    seconds, seed = _seconds(args.seconds), random.SystemRandom().getrandbits(32)
+    seconds, seed = number("--seconds", LEAST_S, MOST_S, args.seconds), random.SystemRandom().getrandbits(32)
     cpus = sorted(os.sched_getaffinity(0))
     pairs: list[Pair] = []
 
@@ -77,16 +77,6 @@ def _builds(readings: Readings) -> list[Finding]:
                 for one in problems
             ] or [Finding(Check.GPU_BUILD, Verdict.FINE, f"{build} has code for GPU {gpu.index}")]
     return found
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = float("nan")
-    if not LEAST_S <= seconds <= MOST_S:
-        raise UsageError(f"--seconds: must be a number from {LEAST_S:.0f} to {MOST_S:.0f}, got {text!r}")
-    return seconds
 
 
 def _progress(quiet: bool) -> Callable[[int], None]:

@@ -97,7 +97,7 @@ def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> i
     session = measure_session(request, asked, Goal(None), display)
     store = session.runs[""]
     store.clear_leftovers()
-    found = write_report(store, store.folder / "report.html")
+    found = write_report(store)
     latest, figures = latest_attempts(found.records), _figures(found)
     if display.quiet:
         print(_measured_document(latest, figures))
@@ -224,7 +224,7 @@ def _export(store: Run, backends: Sequence[str], path: Path) -> int:
     there = backends_of(found)
     if not there:
         raise UsageError(
-            f"--export-csv: {store.run_id} holds no measured cell of the sweep; measure one with: "
+            f"--export-csv: {store.run_id} contains no measured cell of the sweep; measure one with: "
             "runner --matrix matrices/fc-sweep.yaml"
         )
     chosen = backends or there

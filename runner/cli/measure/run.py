@@ -58,7 +58,7 @@ def conclude(request: RunRequest, session: Session, display: TerminalDisplay) ->
     """Write the report, print the table, and return the exit code that the records ask for."""
     store = session.runs[""]
     store.clear_leftovers()
-    found = write_report(store, store.folder / "report.html")
+    found = write_report(store)
     latest = latest_attempts(found.records)
     code = exit_code(latest, max(0, len(session.steps) - len(latest)))
     if display.quiet:

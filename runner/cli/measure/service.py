@@ -42,7 +42,7 @@ def pin(args: argparse.Namespace, environment: Mapping[str, str] | None = None) 
 def _pinned_backends(asked: list[str], there: list[str]) -> list[str]:
     for name in asked:
         if name not in there:
-            told = f"this service holds {', '.join(there)} ({BACKENDS_VARIABLE})"
+            told = f"this service contains {', '.join(there)} ({BACKENDS_VARIABLE})"
             raise UsageError(f"--backend {name}: {told}; run the service of {name}")
     return asked or there
 

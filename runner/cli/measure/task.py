@@ -13,7 +13,7 @@ from pathlib import Path
 
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.cli.measure.run import conclude
-from keras_matrix.runner.cli.options import MATRIX, add_measuring_options, check_output, count_or_auto, run_request
+from keras_matrix.runner.cli.options import add_measuring_options, check_output, count_or_auto, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix import catalog
@@ -23,7 +23,7 @@ from keras_matrix.runner.matrix.reader import Matrix, load
 from keras_matrix.runner.matrix.service_selection import command_backends
 from keras_matrix.runner.measure.measuring import about_matrix, measure_session, session_request
 from keras_matrix.runner.plan.adaptive import Goal
-from keras_matrix.runner.request import CellChoice, RunRequest
+from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
 from keras_matrix.runner.tasks import result_file
 from keras_matrix.runner.tasks.cfg import Filled, placeless, read_cfg, unused_keys
 from keras_matrix.runner.tasks.entry import entry_of, with_gpus

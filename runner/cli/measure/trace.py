@@ -29,7 +29,7 @@ from keras_matrix.records.traces.table import Table
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.stored import chosen_run, write_report
 from keras_matrix.runner.cli.measure.run import exit_code
-from keras_matrix.runner.cli.options import MATRIX, add_measuring_options, check_output, run_request
+from keras_matrix.runner.cli.options import add_measuring_options, check_output, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import settings_text
 from keras_matrix.runner.cli.render.trace_text import heading, table_lines
@@ -42,7 +42,7 @@ from keras_matrix.runner.measure.measuring import measure_session, session_reque
 from keras_matrix.runner.measure.traces import kept_in, table_of
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.largest_cells import refuse
-from keras_matrix.runner.request import RunRequest
+from keras_matrix.runner.request import MATRIX, RunRequest
 
 TOP = 20
 FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz", ".ctf")
@@ -125,7 +125,7 @@ def _traces(run: Run) -> Iterator[_Found]:
 def _no_trace(name: str, run: Run, there: dict[str, Settings]) -> NoReturn:
     names = ", ".join(sorted({f"{one.backend}:{one.workload}" for one in there.values()})) or "none"
     raise UsageError(
-        f"--run: {run.run_id} holds no trace of {name!r} (traces there: {names}); record one with: "
+        f"--run: {run.run_id} contains no trace of {name!r} (traces there: {names}); record one with: "
         f"runner trace {name} --new"
     )
 
@@ -148,7 +148,7 @@ def _recorded(request: RunRequest, cell: Cell, shown: _Shown) -> int:
     session = measure_session(request, asked, Goal(None), TerminalDisplay(shown.as_json))
     store = session.runs[""]
     store.clear_leftovers()
-    latest = latest_attempts(write_report(store, store.folder / "report.html").records)
+    latest = latest_attempts(write_report(store).records)
     code = exit_code(latest, len(session.steps) - len(latest))
     for found in _traces(store):
         if found.record in latest:
@@ -174,7 +174,7 @@ def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
     settings = {cell_id: cell.settings for cell_id, cell in there.items()}
     matrix = request.choice.matrix
     if not there:
-        raise UsageError(f"CELL: there is no {matrix} and {request.results} holds no run; name a --matrix")
+        raise UsageError(f"CELL: there is no {matrix} and {request.results} contains no run; name a --matrix")
     found = there[cells.one_of(name, settings, f"{matrix} or a stored run")]
     if found.task is not None:
         raise UsageError(f"CELL: {name!r} is an external command; put a profiler round it with wrap: docs/tasks.md")

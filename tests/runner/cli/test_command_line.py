@@ -323,7 +323,7 @@ def test_without_a_run_there_is_one_clear_error(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     assert main(arguments) == 2
-    assert "holds no run; measure one with" in capsys.readouterr().err
+    assert "contains no run; measure one with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -299,10 +299,10 @@ def _answer(url: str, method: str, host: str | None) -> tuple[int, bytes]:
         (["dashboard", "--from", "x"], "--from: must be local"),
         (["dashboard", "--listen", "0.0.0.0:8080"], "--listen: 0.0.0.0:8080 is open to other machines: add --public"),
         (["dashboard", "--since", "yesterday"], "--since: must be a day such as 2026-01-31, got 'yesterday'"),
-        (["dashboard", "--refresh", "0"], "--refresh: must be minutes from 1 to 1440, got '0'"),
-        (["dashboard", "--refresh", "nan"], "--refresh: must be minutes from 1 to 1440, got 'nan'"),
+        (["dashboard", "--refresh", "0"], "--refresh: must be a number from 1 to 1440, got '0'"),
+        (["dashboard", "--refresh", "nan"], "--refresh: must be a number from 1 to 1440, got 'nan'"),
         (["dashboard", "--public", "http://x"], "--public: must be a host name or an address"),
-        (["report", "--publish", "site", "--last", "0"], "--last: must be 1 or more"),
+        (["report", "--publish", "site", "--last", "0"], "--last: must be at least 1"),
     ],
 )
 def test_what_cannot_be_used_is_refused(

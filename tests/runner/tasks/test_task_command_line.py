@@ -325,7 +325,7 @@ def test_a_place_for_the_result_that_is_none_is_refused_before_anything_runs(
 ) -> None:
     executor = FakeExecutor()
     assert runner("task", "--result", place, executor=executor) == 2
-    assert f"--result: must be a file in a folder that is there, got {place}" in capsys.readouterr().err
+    assert f"--result: must be a file in an existing folder, got {place}" in capsys.readouterr().err
     assert executor.jobs == []
 
 

@@ -72,14 +72,14 @@ def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
     """Return which runs are merged. Raises `UsageError` where there are none, or where named ones do not fit."""
     if not reader.runs:
         raise UsageError(
-            f"--results: {request.results} holds no run; measure one with: runner --matrix matrix.yaml, "
+            f"--results: {request.results} contains no run; measure one with: runner --matrix matrix.yaml, "
             "or with a service: docker compose run --rm jax-cpu"
         )
     named = list(dict.fromkeys(request.runs or ([request.reference] if request.reference else [])))
     for name in named:
         if name not in reader.runs:
             raise UsageError(
-                f"report --merge: {request.results} holds no run {name!r}{near(name, reader.runs)}; "
+                f"report --merge: {request.results} contains no run {name!r}{near(name, reader.runs)}; "
                 f"the newest are {', '.join(sorted(reader.runs)[-RUNS_NAMED:])}"
             )
     newest = sorted(reader.runs, reverse=True)[:LOOKED_BACK]

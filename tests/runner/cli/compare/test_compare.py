@@ -81,7 +81,7 @@ def test_a_time_that_no_clock_measured_is_passed_over_aloud(
     found = document(flags, capsys)
     assert len(found["comparisons"][0]["log_ratios"]) == 5
     (note,) = found["notes"]
-    assert note.startswith(f"new: 1 file of {run_name(1)} passed over, first {path.name}: times.step_time_s must be")
+    assert note.startswith(f"new: 1 file of {run_name(1)} skipped, first {path.name}: times.step_time_s must be")
 
 
 def failing(well: int, count: int = 9, status: Status = Status.CRASH) -> list[Record]:
@@ -244,11 +244,11 @@ def test_the_document_names_its_runs_and_its_threshold(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--out", "nowhere/page.html"], "--out: must name a file in a folder that exists, got 'nowhere/page.html'"),
+        (["--out", "nowhere/page.html"], "--out: must be a file in an existing folder, got nowhere/page.html"),
         (["--out", "page.pdf"], "--out: must end in .html, got 'page.pdf'"),
-        (["--markdown", "."], "--markdown: must name a file in a folder that exists"),
-        (["--threshold", "5%"], "--threshold: must be a share from 0 to 10, got '5%'; write 0.05 for 5 %"),
-        (["--threshold", "nan"], "--threshold: must be a share from 0 to 10, got 'nan'"),
+        (["--markdown", "."], "--markdown: must be a file in an existing folder"),
+        (["--threshold", "5%"], "--threshold: must be a number from 0 to 10, got '5%'; write 0.05 for 5 %"),
+        (["--threshold", "nan"], "--threshold: must be a number from 0 to 10, got 'nan'"),
         (["--repeats", "many"], "--repeats: must be auto or a whole number from 1 to 1000, got 'many'"),
     ],
 )

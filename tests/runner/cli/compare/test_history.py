@@ -116,18 +116,18 @@ def test_a_note_is_kept_in_the_folder_that_holds_the_run(folder: Path, capsys: p
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nonsense"], "CELL: no stored cell is called 'nonsense'; there are jax:mnist_mlp, torch:bert"),
+        (["nonsense"], "CELL: no stored cell is named 'nonsense'; there are jax:mnist_mlp, torch:bert"),
         (["a", "b"], "CELL: name one cell or pattern, got 2: a b"),
-        (["--last", "0"], "--last: must be 1 or more, got 0"),
-        (["--seed", "-1"], "--seed: must be 0 or more, got -1"),
+        (["--last", "0"], "--last: must be at least 1, got 0"),
+        (["--seed", "-1"], "--seed: must be at least 0, got -1"),
         (["--note", "x"], "--note: belongs to: runner history annotate"),
         (["annotate", "mnist_mlp"], "annotate: needs CELL, --run RUN, and one of --note TEXT and --withdraw"),
         (["annotate", "bert", "--run", "x", "--note", "y", "--withdraw"], "annotate: needs CELL"),
         (["annotate", "bert", "--run", "20200101T000000Z-000000", "--note", "x"], "--run: no run '20200101T000000Z"),
-        (["annotate", "bert", "--run", run_name(3), "--note", "x"], "holds no cell called 'bert'"),
+        (["annotate", "bert", "--run", run_name(3), "--note", "x"], "has no cell named 'bert'"),
         (["annotate", "bert", "--run", run_name(30), "--note", "two\nlines"], "--note: must be one line"),
         (["annotate", "bert", "--run", run_name(30), "--withdraw"], "has no note at run"),
-        (["--results", "absent"], "--results: absent holds no run; measure one with"),
+        (["--results", "absent"], "--results: absent contains no run; measure one with"),
     ],
 )
 def test_bad_input_is_one_clear_error(
@@ -162,7 +162,7 @@ def test_a_folder_of_nothing_but_damage_says_so(folder: Path, capsys: pytest.Cap
     name = run_name(0)
     (path,) = sorted(store_session(folder / "torn", name, processes(0.01, count=1)).glob("records/*.json"))
     path.write_text("{torn")
-    assert "torn holds no readable record: " in printed(capsys, "--results", "torn", code=2)
+    assert "torn contains no readable record: " in printed(capsys, "--results", "torn", code=2)
 
 
 def test_failed_and_unstable_processes_are_counted_beside_the_value(

@@ -190,7 +190,7 @@ def test_a_run_of_another_machine_gets_no_peaks_of_this_one(measured: Path, caps
         (["--out", "picture.png"], "--out: must end in .html or .svg, got 'picture.png'"),
         (["--rounds", "0"], "--rounds: must be from 1 to 100, got 0"),
         (["--check-flops", "mnist_mpl"], "did you mean mnist_mlp?"),
-        (["--run", "20200101T000000Z-000000"], "--results: results holds no run"),
+        (["--run", "20200101T000000Z-000000"], "--results: results contains no run"),
     ],
 )
 def test_bad_input_is_named(

@@ -230,9 +230,9 @@ def test_a_reference_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         (["--publish", "site"], "--publish: a site is of all runs; leave out --merge"),
         (["--run", run_name(0), run_name(1)], "--run: name the runs to merge alone, or the reference alone; got"),
-        ([run_name(9)], "holds no run '20260110T020000Z-000009'"),
-        (["--run", "gone"], "holds no run 'gone'"),
-        (["--out", "nowhere/page.html"], "--out: must be a file in a folder that is there, got nowhere/page.html"),
+        ([run_name(9)], "contains no run '20260110T020000Z-000009'"),
+        (["--run", "gone"], "contains no run 'gone'"),
+        (["--out", "nowhere/page.html"], "--out: must be a file in an existing folder, got nowhere/page.html"),
     ],
 )
 def test_a_flag_that_cannot_be_used_is_refused(
@@ -250,7 +250,7 @@ def test_runs_are_named_for_a_merge_alone(tmp_path: Path, capsys: pytest.Capture
 
 def test_without_a_run_the_refusal_names_what_measures_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = refusal(tmp_path, capsys)
-    assert "holds no run; measure one with: runner --matrix matrix.yaml" in told
+    assert "contains no run; measure one with: runner --matrix matrix.yaml" in told
     assert "docker compose run --rm jax-cpu" in told
 
 
@@ -276,7 +276,7 @@ def test_damaged_records_and_runs_are_listed_and_the_others_merged(
     found = document(tmp_path, capsys)["merge"]
     assert [run["run_id"] for run in found["runs"]] == [jax, torch]
     (note,) = [line for line in found["lines"] if line.startswith("note: ")]
-    assert note.startswith(f"note: torch: 1 file of {torch} passed over, first {damaged.name}: not strict JSON")
+    assert note.startswith(f"note: torch: 1 file of {torch} skipped, first {damaged.name}: not strict JSON")
     reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
     assert "run.json: cannot be read" in reasons[torn]
     assert "schema version 99 is newer" in reasons[newer]

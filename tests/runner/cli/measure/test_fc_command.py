@@ -135,7 +135,7 @@ def test_without_peaks_or_one_worker_the_figures_that_need_them_are_absent_and_s
     assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "jax") == 0
     printed = capsys.readouterr().out
     assert "share of the best product not measured: runner roofline --measure" in printed
-    assert "efficiency not measured: this run has no such cell of one worker (--num-workers 1 2)" in printed
+    assert "efficiency not measured: this run has no such cell with one worker (--num-workers 1 2)" in printed
 
 
 def test_several_numbers_of_workers_are_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,7 +185,7 @@ def test_a_stored_sweep_is_exported_in_the_originals_layout(folder: Path, capsys
 def test_a_run_without_a_point_of_the_sweep_cannot_be_exported(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--mode", "fc_data", *SMALL) == 0
     assert runner("--export-csv", "sweep.csv") == 2
-    assert "holds no measured cell of the sweep; measure one with: runner --matrix" in capsys.readouterr().err
+    assert "contains no measured cell of the sweep; measure one with: runner --matrix" in capsys.readouterr().err
 
 
 def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +209,7 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
         (["--mode", "fc_data", "--num-workers", "1", "3"], "workers: must divide batch_size (128), got 3"),
         (["--mode", "fc_data", "--network", "fast"], "network: must be local or a rate such as 200mbit, got fast"),
         (["--mode", "fc_data", "--network", "1gbit"], "network: must be local for tensorflow on cpu, got 1gbit"),
-        (["--export-csv", "sweep.csv"], "--results: results holds no run"),
+        (["--export-csv", "sweep.csv"], "--results: results contains no run"),
         (["--mode", "fc_data", "--num-batches", "0"], "--num-batches: must be at least 1, got 0"),
         (["--mode", "fc_data", "--full-trace", "2"], "--full-trace: must be 0 or 1, got 2"),
         (

@@ -246,15 +246,15 @@ def test_a_stored_trace_that_is_damaged_is_told_by_its_name(folder: Path, capsys
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gro",), "no cell of matrix.yaml or a stored run is called 'gro'; did you mean gru?"),
+        (("gro",), "no cell of matrix.yaml or a stored run is named 'gro'; did you mean gru?"),
         (("mnist_mlp",), "CELL: 'mnist_mlp' names 2 cells; name one by its id:"),
         (("jax:gru", "--steps", "0"), "--steps: must be a whole number from 1 to 10000, got 0"),
         (("jax:gru", "--epochs", "0"), "--epochs: must be a whole number from 1 to 100, got 0; epochs are counted"),
         (("jax:gru", "--epochs", "2", "2"), "--epochs: must not repeat, got 2 2"),
         (("jax:gru", "--top", "0"), "--top: must be at least 1, got 0"),
         (("absent.json",), "CELL: there is no file absent.json"),
-        (("jax:gru", "--to", "."), "--to: must be a file in a folder that is there, got ."),
-        (("jax:gru", "--to", "nowhere/mine.json"), "--to: must be a file in a folder that is there, got nowhere/mine"),
+        (("jax:gru", "--to", "."), "--to: must be a file in an existing folder, got ."),
+        (("jax:gru", "--to", "nowhere/mine.json"), "--to: must be a file in an existing folder, got nowhere/mine"),
         (("jax:gru", "--matrix", "absent.yaml"), "absent.yaml: there is no such file"),
     ],
 )
@@ -288,7 +288,7 @@ def test_a_run_that_has_no_such_trace_says_which_it_has(folder: Path, capsys: py
     runner("--matrix", "matrix.yaml")
     run = (folder / "results" / "latest").resolve().name
     assert runner("trace", "jax:gru", "--run", run) == 2
-    assert "holds no trace of 'jax:gru' (traces there: jax:mnist_mlp, torch:mnist_mlp)" in capsys.readouterr().err
+    assert "contains no trace of 'jax:gru' (traces there: jax:mnist_mlp, torch:mnist_mlp)" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_trace_is_refused_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
