@@ -21,40 +21,40 @@ from keras_matrix.runner.measure.seams import Seams
 # The name of each command: its module, and its line in `runner --help`.
 COMMANDS = {
     "run": ("runner.cli.measure.run", "measure the cells of a matrix (the default command)"),
-    "plan": ("runner.cli.look.plan", "print the cells, their order and their estimated time, and run nothing"),
+    "plan": ("runner.cli.look.plan", "print the cells, their order and their estimated time"),
     "list": ("runner.cli.look.list_", "list the workloads"),
     "show": ("runner.cli.look.show", "print one cell of a run in detail"),
     "report": ("runner.cli.look.report", "write a run's HTML report again, and print its table"),
     "check": ("runner.cli.machine.check", "examine the machine and report the smallest difference it can show"),
     "first-hour": (
         "runner.cli.machine.first_hour",
-        "check that figures measured on this device can be trusted, with a report",
+        "check that measurements on this device can be trusted",
     ),
-    "roofline": ("runner.cli.compare.roofline", "set a run's cells against the machine's measured peak"),
-    "parity": ("runner.cli.compare.parity", "check that every backend does the same work"),
+    "roofline": ("runner.cli.compare.roofline", "compare a run's cells with the machine's measured peak"),
+    "parity": ("runner.cli.compare.parity", "check that all backends do the same work"),
     "fc": ("runner.cli.measure.fc", "measure or prove a parallel mode of fully connected layers"),
-    "fit-batch": ("runner.cli.measure.fit_batch", "find the largest batch that fits a device's memory"),
+    "fit-batch": ("runner.cli.measure.fit_batch", "find the largest batch that fits into a device's memory"),
     "task": ("runner.cli.measure.task", "run one external command, of matrix.yaml or a .cfg file"),
     "trace": ("runner.cli.measure.trace", "record a trace of one cell, or show where its time went"),
     "compare": ("runner.cli.compare.compare", "compare two runs, or two environments measured interleaved"),
     "gate": ("runner.cli.compare.gate", "fail where new is slower than base"),
     "history": (
         "runner.cli.compare.history",
-        "list a cell over all stored sessions, with the points at which it changed",
+        "list a cell over all stored sessions, with its change points",
     ),
     "dashboard": ("runner.cli.look.dashboard", "serve the live dashboard"),
-    "tensorboard": ("runner.cli.look.tensorboard", "start TensorBoard over what --log-dir wrote"),
+    "tensorboard": ("runner.cli.look.tensorboard", "start TensorBoard on the files of --log-dir"),
     "selftest": (
         "runner.cli.compare.selftest",
-        "measure the matrix against itself: false alarms, detection, cost of measuring",
+        "measure the matrix against itself: false alarms, detection, cost",
     ),
     "completion": ("runner.cli.machine.completion", "print a shell's completion script"),
     "schema": ("runner.cli.look.schema", "print the JSON Schema of matrix files"),
 }
 VERSION = "0.1.0"
-DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest for your models, and say how sure it is.
+DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest for your models, with intervals.
 
-Without a command, `run` is meant: `runner --matrix matrix.yaml`."""
+The default command is `run`: `runner --matrix matrix.yaml`."""
 EPILOG = """exit codes: 0 all cells ok, 1 some cell not ok, 2 bad input, 3 infrastructure, 130 interrupted;
 of gate: 4 regressed, 5 undecided"""
 
@@ -96,17 +96,19 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     except StoreFailure as error:
         return _complain(str(error), 3)
     except BrokenPipeError:
-        # The reader of our output has left, as `runner list | head` does.
+        # The reader of the output has closed the pipe, as in `runner list | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _complain(f"{error.filename or 'this machine'}: {error.strerror or error}; nothing published is lost", 3)
+        return _complain(
+            f"{error.filename or 'this machine'}: {error.strerror or error}; published records are not affected", 3
+        )
     except KeyboardInterrupt:
         return _complain("stopped", 130)
 
 
 def _with_command(given: list[str]) -> list[str]:
-    """Put `run` where no command is named. Help and version belong to the program itself."""
+    """Insert `run` if no command is named. Help and version belong to the program itself."""
     if given and (given[0] in COMMANDS or given[0] in ("-h", "--help", "--version")):
         return given
     if given and not given[0].startswith("-"):
@@ -116,7 +118,7 @@ def _with_command(given: list[str]) -> list[str]:
 
 
 def _spelled(given: list[str]) -> list[str]:
-    """Return a command line of `runner fc` in the spelling of its flags here; it takes the original's, too."""
+    """Return a command line of `runner fc` in the spelling of its flags; those of the original are accepted, too."""
     if given[0] != "fc":
         return given
     from keras_matrix.runner.cli.measure.fc_flags import spelled

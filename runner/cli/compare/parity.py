@@ -34,12 +34,8 @@ PRECISIONS = ("float64", "float32")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    parser.add_argument(
-        "workloads",
-        nargs="*",
-        metavar="WORKLOAD",
-        help="a workload, or your own module:build; default: all of the catalog",
-    )
+    workloads = "a workload, or your own module:build; default: all workloads of the catalog"
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=workloads)
     parser.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--precision", default=",".join(PRECISIONS), metavar="NAMES", help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="training steps (default: %(default)s)")

@@ -1,10 +1,10 @@
-"""Serve the live dashboard: every question over all runs, read from the local warehouse or from BigQuery.
+"""Serve the live dashboard over all runs, from the local warehouse or from BigQuery.
 
 runner dashboard                                        results/warehouse, brought up to date first
 runner dashboard --from bigquery://PROJECT.DATASET      what was uploaded; needs dataViewer and jobUser
 
-From BigQuery the rows that the questions need are read at most once in --refresh minutes, by three queries, however
-many visitors there are and whatever they choose; without a visitor nothing is read.
+From BigQuery the rows are read at most once in --refresh minutes, with three queries, for any number of visitors and
+any selection; without a visitor nothing is read.
 
 It answers GET and HEAD under the loopback's names only. To let other machines in, name the hosts under which they reach
 it: --listen 0.0.0.0:8080 --public bench.example.org"""
@@ -63,7 +63,7 @@ def _add_bigquery_options(parser: argparse.ArgumentParser) -> None:
         type=partial(number, "--refresh", LEAST_REFRESH_MIN, 24 * 60),
         default=REFRESH_MIN,
         metavar="MINUTES",
-        help="read the rows at most once in so many minutes, 1 or more; default: 10",
+        help="read the rows at most once in this many minutes, 1 to 1440; default: 10",
     )
     flags.add(group, flags.READING)
 
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _source(target: options.Target, since: str | None, refresh_min: float) -> Source:
-    """Return what the pages are made from: the local warehouse itself, or snapshots of a dataset."""
+    """Return the source of the pages: the local warehouse itself, or snapshots of a dataset."""
     warehouse = opening.open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):
         return Live(warehouse, since or EVER, partial(empty_notice, target.address, target.results))
@@ -92,7 +92,7 @@ def _source(target: options.Target, since: str | None, refresh_min: float) -> So
 
 
 def _day(text: str) -> str | None:
-    """Read a day; '' is the default, as of a variable in `compose.yaml` that is not set. Raises `UsageError`."""
+    """Read a day; '' is the default, as from an unset variable in `compose.yaml`. Raises `UsageError`."""
     if not text:
         return None
     try:

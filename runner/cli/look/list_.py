@@ -14,7 +14,7 @@ from keras_matrix.runner.matrix.grammar import near
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    parser.add_argument("workload", nargs="?", help="show this one with its parameters")
+    parser.add_argument("workload", nargs="?", help="show this workload with its parameters")
     parser.add_argument("--json", action="store_true", help="print the catalog itself")
 
 
@@ -30,18 +30,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _all(known: Catalog) -> list[str]:
     rows = [["workload", "batch", "input", "output", "parameters", "FLOPs/sample", "what it is"]]
-    rows += [
-        [
-            w.name,
-            str(w.batch_size),
-            _shape(w.input_shape),
-            _shape(w.output_shape),
-            count(w.parameters),
-            count(w.forward_flops_per_sample),
-            w.summary,
-        ]
-        for w in known.workloads.values()
-    ]
+    for w in known.workloads.values():
+        numbers = [count(w.parameters), count(w.forward_flops_per_sample)]
+        rows.append([w.name, str(w.batch_size), _shape(w.input_shape), _shape(w.output_shape), *numbers, w.summary])
     return columns(rows, right=frozenset({1, 4, 5}))
 
 

@@ -1,6 +1,6 @@
-"""Print the cells of a matrix, an order they would run in and the time they would take. Runs nothing.
+"""Print the cells of a matrix, the order of a run and its estimated time. Nothing is measured.
 
-A run has the printed order where it gets the same --order-seed; by default it draws one of its own. A cell whose
+A run has the printed order if it is given the same --order-seed; by default it draws a new one. A cell whose
 estimate is longer than its time limit is counted with the limit, and the plan says so.
 """
 
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
-    gc.disable()  # nothing here forms cycles, and on 100,000 cells the collector takes a sixth of the time
+    gc.disable()  # there are no reference cycles, and for 100,000 cells the collector takes a sixth of the time
     matrix, cells = cell_choice(args).load(largest=True)
     estimated = estimates(args.results, cells)
     steps = order(cells, args.order_seed)
@@ -71,7 +71,7 @@ def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, s
 
 
 def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) -> str:
-    """Return the plan in a few lines; `steps` are those that start a process."""
+    """Return the summary of the plan; `steps` are the repeats that start a process."""
     head = f"{len(cells)} cells, {len(steps)} processes, about {duration(estimated.total_s(steps))}"
     if any(cell.auto for cell in cells):
         head += " at least: repeats are added to auto cells"
@@ -84,7 +84,7 @@ def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) ->
     subject = f"{capped} cells are" if capped > 1 else "1 cell is"
     return (
         f"{head}\n{subject} likely to be ended by the time limit (timeout_s), without which the plan takes about "
-        f"{unlimited}; raise it, or have these cells do less"
+        f"{unlimited}; raise the limit, or reduce the work of these cells"
     )
 
 
@@ -110,7 +110,7 @@ def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[st
 
 
 def _cap(estimated: Estimates, cell: Cell) -> str:
-    """Return what a line of the plan says of a capped estimate, empty where it is not."""
+    """Return the note on an estimate capped by the time limit, empty for others."""
     if cell.cell_id not in estimated.over_limit_s:
         return ""
     took = "the newest run took {}" if cell.cell_id in estimated.earlier else "about {} without it"

@@ -1,7 +1,7 @@
-"""Examine the machine: what disturbs measuring here, what to do about it, and what difference it can show.
+"""Examine the machine: what disturbs measurements, what to do about it, and the smallest difference it can show.
 
-Two identical arms take turns for some seconds, without any backend. Exit code 0 when nothing is bad, 1 when
-something is; docs/noise.md explains every line."""
+Two identical arms are interleaved for some seconds, without a backend. Exit code 1 if a finding is bad, else 0;
+docs/noise.md explains every line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, measure, judge, print."""
+    """Read the machine, measure, judge and print."""
     seconds, seed = number("--seconds", LEAST_S, MOST_S, args.seconds), random.SystemRandom().getrandbits(32)
     cpus = sorted(os.sched_getaffinity(0))
     pairs: list[Pair] = []
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _builds(readings: Readings) -> list[Finding]:
-    """Return whether the installed backends' builds can use each GPU; nothing without a GPU that can be read."""
+    """Return whether the builds of the installed backends can use each GPU; empty if no GPU can be read."""
     if not readings.gpus or isinstance(readings.gpus, Unread) or readings.driver is None:
         return []
     versions, found = cells.installed(), []
@@ -80,7 +80,7 @@ def _builds(readings: Readings) -> list[Finding]:
 
 
 def _progress(quiet: bool) -> Callable[[int], None]:
-    """Return what shows the count of pairs, in place, where somebody looks on."""
+    """Return a function that shows the number of pairs on a terminal, and does nothing otherwise."""
     if quiet or not sys.stderr.isatty():
         return lambda count: None
     return lambda count: print(f"\r{count} pairs measured\r", end="", file=sys.stderr, flush=True)

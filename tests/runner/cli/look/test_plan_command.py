@@ -64,7 +64,7 @@ def test_an_estimate_above_the_time_limit_is_counted_with_the_limit_and_marked(
     assert lines[:2] == [
         "4 cells, 8 processes, about 4 min 21 s",
         "2 cells are likely to be ended by the time limit (timeout_s), without which the plan takes about 5 min 11 s; "
-        "raise it, or have these cells do less",
+        "raise the limit, or reduce the work of these cells",
     ]
     marked = [
         line.split()[1]

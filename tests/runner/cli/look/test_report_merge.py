@@ -228,8 +228,8 @@ def test_a_reference_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--publish", "site"], "--publish: a site is of all runs; leave out --merge"),
-        (["--run", run_name(0), run_name(1)], "--run: name the runs to merge alone, or the reference alone; got"),
+        (["--publish", "site"], "--publish: a site contains all runs; leave out --merge"),
+        (["--run", run_name(0), run_name(1)], "--run: name either the runs to merge or the reference, got"),
         ([run_name(9)], "contains no run '20260110T020000Z-000009'"),
         (["--run", "gone"], "contains no run 'gone'"),
         (["--out", "nowhere/page.html"], "--out: must be a file in an existing folder, got nowhere/page.html"),
@@ -296,8 +296,8 @@ def test_a_run_without_a_readable_record_is_left_out_with_the_reason(
     assert [run["run_id"] for run in found["runs"]] == [jax, torch]
     reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
     assert reasons[empty] == "no cell was measured"
-    assert reasons[damaged].startswith(f"none of its 2 files is a record: {files[0].name}: not strict JSON")
-    assert f"run {damaged}: none of its 2 files is a record" in refusal(tmp_path, capsys, jax, damaged)
+    assert reasons[damaged].startswith(f"its 2 files are not records: {files[0].name}: not strict JSON")
+    assert f"run {damaged}: its 2 files are not records" in refusal(tmp_path, capsys, jax, damaged)
 
 
 def test_a_run_that_this_user_may_not_read_is_left_out(
@@ -335,7 +335,7 @@ def test_an_unfinished_run_is_used_with_a_note(tmp_path: Path, capsys: pytest.Ca
     found = document(tmp_path, capsys)["merge"]
     assert found["runs"][-1]["run_id"] == torch
     assert found["lines"] == [
-        f"note: torch: {torch} is not finished, 6 processes so far; what follows may change",
+        f"note: torch: {torch} is not finished, 6 processes so far; the figures may change",
     ]
 
 
