@@ -26,10 +26,7 @@ COMMANDS = {
     "show": ("runner.cli.look.show", "print one cell of a run in detail"),
     "report": ("runner.cli.look.report", "write a run's HTML report again, and print its table"),
     "check": ("runner.cli.machine.check", "examine the machine and report the smallest difference it can show"),
-    "first-hour": (
-        "runner.cli.machine.first_hour",
-        "check that measurements on this device can be trusted",
-    ),
+    "first-hour": ("runner.cli.machine.first_hour", "check that measurements on this device can be trusted"),
     "roofline": ("runner.cli.compare.roofline", "compare a run's cells with the machine's measured peak"),
     "parity": ("runner.cli.compare.parity", "check that all backends do the same work"),
     "fc": ("runner.cli.measure.fc", "measure or prove a parallel mode of fully connected layers"),
@@ -38,16 +35,10 @@ COMMANDS = {
     "trace": ("runner.cli.measure.trace", "record a trace of one cell, or show where its time went"),
     "compare": ("runner.cli.compare.compare", "compare two runs, or two environments measured interleaved"),
     "gate": ("runner.cli.compare.gate", "fail where new is slower than base"),
-    "history": (
-        "runner.cli.compare.history",
-        "list a cell over all stored sessions, with its change points",
-    ),
+    "history": ("runner.cli.compare.history", "list a cell over all stored sessions, with its change points"),
     "dashboard": ("runner.cli.look.dashboard", "serve the live dashboard"),
     "tensorboard": ("runner.cli.look.tensorboard", "start TensorBoard on the files of --log-dir"),
-    "selftest": (
-        "runner.cli.compare.selftest",
-        "measure the matrix against itself: false alarms, detection, cost",
-    ),
+    "selftest": ("runner.cli.compare.selftest", "measure the matrix against itself: false alarms, detection, cost"),
     "completion": ("runner.cli.machine.completion", "print a shell's completion script"),
     "schema": ("runner.cli.look.schema", "print the JSON Schema of matrix files"),
 }
@@ -101,7 +92,7 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
         return 0
     except OSError as error:
         return _complain(
-            f"{error.filename or 'this machine'}: {error.strerror or error}; published records are not affected", 3
+            f"{error.filename or 'this machine'}: {error.strerror or error}; no published record is lost", 3
         )
     except KeyboardInterrupt:
         return _complain("stopped", 130)

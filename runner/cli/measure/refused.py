@@ -1,4 +1,4 @@
-"""Which cells of a plan will not be measured on this machine's GPUs, known without measuring anything."""
+"""The cells of a plan that will not be measured on this machine's GPUs; nothing is measured."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> dict[str, str]:
     """Return by cell_id why a cell on a GPU will not be measured.
 
-    A plan does not know what its cells will run in, so the backends' builds are not judged. `preflight` replaces that
-    of this machine.
+    The environment of the cells is not known to a plan, so the backends' builds are not checked. `preflight` replaces
+    that of this machine.
     """
     on_gpu = [cell for cell in cells if cell.settings.device == "gpu"]
     if not on_gpu:

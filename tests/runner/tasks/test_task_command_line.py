@@ -333,8 +333,8 @@ def test_a_field_that_the_command_does_not_have_is_told(folder: Path, capsys: py
     (folder / "task_config.cfg").write_text(CFG)
     assert runner("task", "--num-gpus", "2", "--epochs", "3", "--kvstore", "nccl") == 0
     assert capsys.readouterr().err.splitlines() == [
-        "runner: --epochs 3: the command has no such field, and runs as it stands there",
-        "runner: --kvstore nccl: the command has no such field, and runs as it stands there",
+        "runner: --epochs 3: the command has no such field, and runs unchanged",
+        "runner: --kvstore nccl: the command has no such field, and runs unchanged",
     ]
 
 

@@ -211,7 +211,7 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
         (["--mode", "fc_data", "--network", "1gbit"], "network: must be local for tensorflow on cpu, got 1gbit"),
         (["--export-csv", "sweep.csv"], "--results: results contains no run"),
         (["--mode", "fc_data", "--num-batches", "0"], "--num-batches: must be at least 1, got 0"),
-        (["--mode", "fc_data", "--full-trace", "2"], "--full-trace: must be 0 or 1, got 2"),
+        (["--mode", "fc_data", "--full-trace", "2"], "--full-trace: must be from 0 to 1, got 2"),
         (
             ["--mode", "fc_data", "--backend", "theano"],
             "--backend: must be one of tensorflow, jax, torch, got",

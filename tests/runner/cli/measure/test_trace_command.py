@@ -390,4 +390,4 @@ def test_the_fc_modes_leave_the_originals_file_where_they_are_run(
         "full_trace.torch.1.ctf",
     }
     assert runner("fc", *small, "--full-trace", "2") == 2
-    assert "--full-trace: must be 0 or 1, got 2" in capsys.readouterr().err
+    assert "--full-trace: must be from 0 to 1, got 2" in capsys.readouterr().err
