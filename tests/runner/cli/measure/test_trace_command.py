@@ -281,7 +281,7 @@ def test_a_neutral_trace_of_what_cannot_be_is_refused_by_its_name(
 def test_an_external_command_is_sent_to_its_wrapper(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "matrix.yaml").write_text(MATRIX + "tasks:\n  - {task: mine, command: [train]}\n")
     assert runner("trace", "mine") == 2
-    assert "'mine' is an external command; put a profiler round it with wrap" in capsys.readouterr().err
+    assert "'mine' is an external command; run it under a profiler with wrap" in capsys.readouterr().err
 
 
 def test_a_run_that_has_no_such_trace_says_which_it_has(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
