@@ -50,7 +50,9 @@ def document(flags: Sequence[str], capsys: pytest.CaptureFixture[str]) -> dict[s
     return found
 
 
-def test_one_repeat_gives_no_interval_and_says_what_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_repeat_gives_no_interval_and_says_how_many_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = pair(tmp_path, processes(0.01, count=1), processes(0.02, count=1))
     assert told(flags, capsys)[0] == 1
     (one,) = document(flags, capsys)["comparisons"]
@@ -58,7 +60,7 @@ def test_one_repeat_gives_no_interval_and_says_what_would(tmp_path: Path, capsys
     assert (one["ratio"]["low"], one["ratio"]["high"]) == (None, None)
 
 
-def test_a_side_that_timed_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_side_without_a_time_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), processes(0.01, count=5))
     for path in (tmp_path / run_name(1) / "records").iterdir():
         record = json.loads(path.read_text())
@@ -70,7 +72,7 @@ def test_a_side_that_timed_nothing_says_so(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("step_time_s", [-0.01, 0.0])
-def test_a_time_that_no_clock_measured_is_passed_over_aloud(
+def test_impossible_time_is_skipped_with_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], step_time_s: float
 ) -> None:
     flags = pair(tmp_path, processes(0.01, count=6), processes(0.01, count=6))
@@ -102,13 +104,13 @@ def failing(well: int, count: int = 9, status: Status = Status.CRASH) -> list[Re
         (failing(7, count=9), failing(7, count=8), 0),  # a run that is not finished
     ],
 )
-def test_a_cell_that_fails_in_more_of_its_repeats_than_before_has_not_passed(
+def test_cell_that_fails_more_often_than_before_does_not_pass(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], base: list[Record], new: list[Record], code: int
 ) -> None:
     assert told(pair(tmp_path, base, new), capsys)[0] == code
 
 
-def test_what_fails_in_part_is_told_and_its_ratio_stands_beside_it_in_no_mean(
+def test_partly_failed_cell_is_listed_with_its_ratio_but_in_no_mean(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = processes(0.01, count=9, **OTHER)
@@ -127,9 +129,7 @@ def test_what_fails_in_part_is_told_and_its_ratio_stands_beside_it_in_no_mean(
     assert found["whole"]["estimate"]["count"] == 9
 
 
-def test_a_slowdown_of_what_is_left_is_a_regression_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slowdown_of_the_remaining_repeats_is_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = [*processes(0.02, count=11), make_record(None, 11, Status.CRASH)]
     code, printed = told(pair(tmp_path, processes(0.01, count=12), slow), capsys)
     assert (code, "new: crash in 1 of 12 repeats" in printed) == (4, True)
@@ -149,7 +149,7 @@ OTHER = {"settings": make_settings(batch_size=64)}
     ],
     ids=["whole", "gone", "too few", "mixed", "elsewhere"],
 )
-def test_a_cell_without_a_figure_fails_the_gate_however_well_the_others_do(
+def test_cell_without_a_figure_fails_the_gate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], other: list[Record], code: int
 ) -> None:
     good = processes(0.01, count=6)
@@ -163,7 +163,7 @@ def test_a_comparison_ends_with_1_where_no_cell_has_a_ratio(tmp_path: Path, caps
     assert [told(flags, capsys, "compare")[0] for flags in (both, one)] == [0, 1]
 
 
-def test_the_document_keeps_base_and_new_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_has_separate_figures_for_base_and_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), processes(0.02, count=5))
     (one,) = document(flags, capsys)["comparisons"]
     assert (one["base_step_time_s"], one["new_step_time_s"]) == pytest.approx((0.01, 0.02), rel=1e-4)
@@ -171,7 +171,7 @@ def test_the_document_keeps_base_and_new_apart(tmp_path: Path, capsys: pytest.Ca
     assert one["log_ratios"] == pytest.approx([math.log(2)] * 5)
 
 
-def test_median_and_p95_are_told_beside_the_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_median_and_p95_are_printed_next_to_the_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, new = processes(0.01, scatter=0.0, count=5), processes(0.01, scatter=0.0, count=5)
     new[4] = make_record(0.02, 4, versions=new[4].versions)
     flags = pair(tmp_path, base, new)
@@ -182,7 +182,7 @@ def test_median_and_p95_are_told_beside_the_mean(tmp_path: Path, capsys: pytest.
     assert line.split()[:7] == ["mnist_mlp", "jax", "+0.0", "%", "+80.0", "%", "-"]
 
 
-def test_show_tells_median_and_p95_of_each_process_and_of_all(
+def test_show_prints_median_and_p95_of_each_process_and_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = [
@@ -206,19 +206,17 @@ def test_show_tells_median_and_p95_of_each_process_and_of_all(
     ("names", "shares"),
     [("", 1), ("recompiles", 1), ("scatter", 2), ("unstable", 2), ("first-epoch, scatter,recompiles,scatter", 3)],
 )
-def test_the_chance_of_a_false_alarm_is_shared_by_what_can_be_one(names: str, shares: int) -> None:
+def test_false_alarm_rate_is_shared_among_the_tested_kinds(names: str, shares: int) -> None:
     assert rule_of(0.05, names).level == pytest.approx(0.01 / shares)
 
 
-def test_a_run_that_is_still_going_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_run_has_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), processes(0.01, count=5))
     (tmp_path / run_name(1) / "finished.json").unlink()
     assert f"new: {run_name(1)} is not finished, 5 processes so far" in told(flags, capsys)[1]
 
 
-def test_two_sessions_without_a_known_spread_say_what_would_decide(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_sessions_without_a_known_spread_have_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*nights(tmp_path, [0.01, 0.02]), "--results", str(tmp_path)]
     code, printed = told(flags, capsys)
     assert code == 5
@@ -226,7 +224,7 @@ def test_two_sessions_without_a_known_spread_say_what_would_decide(
     assert "measure both interleaved: --base-env" in printed
 
 
-def test_a_side_without_a_figure_is_not_told_as_a_change_of_software(
+def test_side_without_a_figure_is_not_listed_as_changed_software(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), [])
@@ -252,7 +250,7 @@ def test_the_document_names_its_runs_and_its_threshold(tmp_path: Path, capsys: p
         (["--repeats", "many"], "--repeats: must be auto or a whole number from 1 to 1000, got 'many'"),
     ],
 )
-def test_a_flag_that_cannot_be_used_is_one_line_before_anything_is_measured(
+def test_invalid_flag_is_one_line_before_anything_is_measured(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -267,7 +265,7 @@ def test_a_flag_that_cannot_be_used_is_one_line_before_anything_is_measured(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_not_there_names_those_that_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_run_is_refused_with_the_known_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (name,) = nights(tmp_path, [0.01])
     code, printed = told([name[:-1], name, "--results", str(tmp_path)], capsys, "gate")
     assert code == 2
@@ -282,7 +280,7 @@ def test_a_run_is_not_compared_with_itself(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("seconds", ["-4", "nan", "soon"])
-def test_a_cost_that_is_no_time_is_refused(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+def test_invalid_cost_time_is_refused(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
     assert told(["--stored", "--cost-s", seconds], capsys, "selftest")[0] == 2
 
 
@@ -292,7 +290,7 @@ def test_a_misspelt_command_names_the_near_one(capsys: pytest.CaptureFixture[str
     assert printed.endswith("got 'comprae'; did you mean compare?\n")
 
 
-def test_progress_tells_that_a_block_was_disturbed() -> None:
+def test_progress_shows_that_a_block_was_disturbed() -> None:
     record = make_record(0.01, 0)
     noisy = replace(record, surroundings=replace(record.surroundings, disturbed="other_cpu: 12 %"))
     assert result(record) == "ok, 10.0 ms a step"

@@ -66,7 +66,7 @@ def test_a_cell_is_named_by_workload_backend_pattern_or_id(
     assert [one["title"] for one in document(capsys, cell)["histories"]] == ["mnist_mlp batch_size=32 on jax"]
 
 
-def test_json_holds_sessions_changes_levels_and_spread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_sessions_changes_levels_and_spread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (one,) = document(capsys, "mnist_mlp")["histories"]
     assert len(one["sessions"]) == 30
     (change,) = one["changes"]
@@ -77,7 +77,7 @@ def test_json_holds_sessions_changes_levels_and_spread(folder: Path, capsys: pyt
     assert (bert["spread"], bert["changes"]) == (None, [])
 
 
-def test_few_sessions_say_what_is_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_few_sessions_are_listed_with_the_number_needed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "bert")
     assert "spread between sessions: needs 5 sessions, 2 so far" in text
     assert "changes: need at least 6 sessions" in text
@@ -104,7 +104,7 @@ def test_an_intended_change_is_noted_shown_and_withdrawn(folder: Path, capsys: p
     assert len((folder / "results" / FILE).read_text().splitlines()) == 2
 
 
-def test_a_note_is_kept_in_the_folder_that_holds_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_note_is_stored_in_the_folder_of_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights(folder / "other", [0.01], first=40)
     folders = ("--results", "results", "--results", "other")
     printed(capsys, "annotate", "mnist_mlp", "--run", run_name(40), "--note", "moved", *folders)
@@ -137,7 +137,7 @@ def test_bad_input_is_one_clear_error(
     assert not (folder / "results" / FILE).exists()
 
 
-def test_several_machines_have_histories_of_their_own_and_that_is_said(
+def test_several_machines_have_separate_histories_with_a_remark(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights(folder / "results", [0.5], first=40, machine=replace(MACHINE, host_id="1" * 16))
@@ -146,9 +146,7 @@ def test_several_machines_have_histories_of_their_own_and_that_is_said(
     assert text.count("baseline: ") == 2
 
 
-def test_damaged_records_and_notes_are_told_and_the_rest_is_listed(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_records_and_notes_are_skipped_with_a_remark(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = sorted((folder / "results" / run_name(3) / "records").iterdir())[0]
     path.write_text("{torn")
     (folder / "results" / FILE).write_text("{torn\n")
@@ -158,14 +156,14 @@ def test_damaged_records_and_notes_are_told_and_the_rest_is_listed(
     assert f"skipped: results/{run_name(3)}/records/{path.name}: not JSON" in printed(capsys, "mnist_mlp")
 
 
-def test_a_folder_of_nothing_but_damage_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_with_only_damaged_records_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = run_name(0)
     (path,) = sorted(store_session(folder / "torn", name, processes(0.01, count=1)).glob("records/*.json"))
     path.write_text("{torn")
     assert "torn contains no readable record: " in printed(capsys, "--results", "torn", code=2)
 
 
-def test_failed_and_unstable_processes_are_counted_beside_the_value(
+def test_failed_and_unstable_processes_are_counted_next_to_the_value(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spoilt = [replace(record, status=Status.UNSTABLE, reason="x") for record in processes(9.0)]
@@ -202,7 +200,7 @@ def test_an_external_command_is_listed_and_drawn_by_its_primary_metric(
     assert 'class="change slower"' in page
 
 
-def test_a_command_whose_metric_is_no_number_is_passed_over_and_told(
+def test_command_with_an_invalid_metric_is_skipped_with_a_remark(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = store_session(folder / "results", run_name(40), [command(800.0, 0), command(810.0, 1)])
@@ -222,7 +220,7 @@ def test_a_page_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "mnist_mlp batch_size=32 on jax" in page
 
 
-def test_a_run_length_changes_what_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_length_changes_the_threshold(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights(folder / "small", [*noisy(0.01, 15), *noisy(0.01014, 10, seed=5)])
     counts = [
         len(document(capsys, "--results", "small", "--false-alarm-every", every)["histories"][0]["changes"])
@@ -231,7 +229,7 @@ def test_a_run_length_changes_what_counts(folder: Path, capsys: pytest.CaptureFi
     assert counts == [1, 0]
 
 
-def test_the_rule_is_measured_by_replay_of_models_and_of_what_is_stored(
+def test_rule_is_measured_by_replay_of_models_and_stored_histories(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keras_matrix.runner.cli.compare.history_rule.SHIFTS", (0.10,))
@@ -244,7 +242,7 @@ def test_the_rule_is_measured_by_replay_of_models_and_of_what_is_stored(
     assert "stored history: 0 sessions" in text
 
 
-def test_many_remarks_of_a_kind_are_counted_and_json_holds_them_all(
+def test_many_remarks_of_a_kind_are_counted_and_json_lists_all(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(8):

@@ -84,7 +84,7 @@ def test_the_document_has_each_estimate_with_and_without_the_time_limit(capsys: 
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_plan_within_its_time_limits_says_nothing_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_within_its_time_limits_does_not_mention_them(capsys: pytest.CaptureFixture[str]) -> None:
     for chosen in ("batch_size=32", "workload=task train"):  # of a command that never ran nothing is known
         lines = planned(capsys, "--filter", chosen)
         assert [line for line in lines if "limit" in line or "capped" in line] == []
@@ -120,7 +120,7 @@ def test_a_cell_is_estimated_by_the_median_of_its_processes_in_the_newest_run(
     assert [one["estimated_s"] for one in document(capsys, *chosen)["cells"]] == [2.0]
 
 
-def test_a_plan_runs_nothing_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_runs_nothing_and_writes_no_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     executor = FakeExecutor()
     assert main(["plan"], Seams(executor=executor)) == 0
     assert (executor.jobs, executor.blocks) == ([], 0)
@@ -168,7 +168,7 @@ def test_a_plan_with_automatic_repeats_says_that_it_takes_longer(
     assert planned(capsys)[0].endswith(" at least: repeats are added to auto cells")
 
 
-def test_a_plan_says_which_cells_will_lack_gpus(
+def test_plan_lists_cells_without_enough_gpus(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "machine", DRIVER_FILES[0], "")

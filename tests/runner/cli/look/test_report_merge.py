@@ -79,7 +79,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_the_figures_of_the_merged_table_are_the_runs_own_to_the_last_digit(
+def test_figures_of_the_merged_table_equal_those_of_the_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = services(tmp_path)
@@ -122,7 +122,7 @@ def test_a_history_of_both_cells_gives_intervals_and_a_fastest(
     assert all(ratio["separate"] and ratio["estimate"]["low"] > 1 for row in rows for ratio in row["ratios"])
 
 
-def test_the_page_lies_in_a_folder_of_its_own_and_no_run_changes(
+def test_page_is_written_to_a_separate_folder_and_runs_are_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = services(tmp_path)
@@ -235,20 +235,22 @@ def test_a_reference_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--out", "nowhere/page.html"], "--out: must be a file in an existing folder, got nowhere/page.html"),
     ],
 )
-def test_a_flag_that_cannot_be_used_is_refused(
+def test_invalid_flag_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
 ) -> None:
     services(tmp_path)
     assert complaint in refusal(tmp_path, capsys, *flags)
 
 
-def test_runs_are_named_for_a_merge_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_arguments_need_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = services(tmp_path)
     assert main(["report", names[0], "--results", str(tmp_path)]) == 2
     assert f"name one run with --run {names[0]}, or merge several with --merge" in capsys.readouterr().err
 
 
-def test_without_a_run_the_refusal_names_what_measures_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_run_the_error_names_a_command_that_measures_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     told = refusal(tmp_path, capsys)
     assert "contains no run; measure one with: runner --matrix matrix.yaml" in told
     assert "docker compose run --rm jax-cpu" in told
@@ -339,7 +341,9 @@ def test_an_unfinished_run_is_used_with_a_note(tmp_path: Path, capsys: pytest.Ca
     ]
 
 
-def test_a_page_that_cannot_be_written_costs_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_is_printed_although_the_page_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     services(tmp_path)
     (tmp_path / "merged").write_text("a file where the folder belongs")
     assert merge(tmp_path) == 3
@@ -351,7 +355,7 @@ def test_a_page_that_cannot_be_written_costs_the_page_alone(tmp_path: Path, caps
     assert document(tmp_path, capsys)["exit_code"] == 0
 
 
-def test_a_run_that_holds_every_backend_is_its_own_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_every_backend_is_merged_with_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     services(tmp_path)
     everything = [record for backend in STEP_TIME_S for record in records(backend)]
     name = store(tmp_path, 3, everything)
@@ -412,7 +416,7 @@ def test_commands_name_the_device_of_a_service() -> None:
     assert commands.alternating(MATRIX, "gpu", service=False) == HOW_TO_ALTERNATE
 
 
-def test_runs_without_a_matrix_file_have_no_such_command() -> None:
+def test_runs_without_a_matrix_file_give_no_command() -> None:
     about = {"command": ["runner", "fc", "--mode", "fc_data"], "matrix_path": "runner fc"}
     assert commands.one_backend(about, "torch", "cpu", service=True) is None
     assert commands.alternating(about, "cpu", service=True) is None
@@ -428,7 +432,7 @@ def test_of_an_older_run_of_all_backends_only_those_without_a_newer_run_are_used
     assert {one["backend"]: one["separate"] for one in found["rows"][0]["ratios"]} == {"jax": True, "torch": False}
 
 
-def test_works_that_a_run_lacks_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workloads_missing_from_a_run_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch = store(tmp_path, 0, [r for r in records("torch") if r.settings.workload == "gru"])
     store(tmp_path, 1, records("jax"))
     assert f"note: torch: {torch} lacks 1 of the 2 works" in document(tmp_path, capsys)["merge"]["lines"]
@@ -447,7 +451,7 @@ def test_cells_in_containers_of_a_runner_on_the_host_are_measured_again_by_that_
     assert "keras-benchmark-matrix:jax-cpu, sha256:abababababab\n" in capsys.readouterr().out
 
 
-def test_a_traces_link_leads_from_the_merged_page_into_its_run(tmp_path: Path) -> None:
+def test_trace_link_of_the_merged_page_points_into_its_run(tmp_path: Path) -> None:
     shown = ShownTrace("traces/one.html", cast(Any, None))
     found = table._linked(shown, tmp_path / "run", tmp_path / "merged" / "report.html")
     assert found.link == "../run/traces/one.html"

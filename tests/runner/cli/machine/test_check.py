@@ -88,7 +88,7 @@ def test_the_installed_builds_are_judged_for_every_gpu(
     }
 
 
-def test_json_holds_the_findings_the_pairs_and_what_was_read(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_findings_pairs_and_readings(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pretend(BUSY)
     assert main(["check", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -105,7 +105,7 @@ def test_too_few_pairs_give_no_figure(pretend: Any, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "601"])
-def test_seconds_that_cannot_be_are_refused_by_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_seconds_are_refused_with_the_flag_named(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"--seconds={text}"]) == 2
     assert capsys.readouterr().err == f"runner: --seconds: must be a number from 3 to 600, got {text!r}\n"
 

@@ -119,7 +119,7 @@ def test_the_originals_own_spelling_measures_the_same_cells(folder: Path) -> Non
         (["--gpu_aggr=0", "--device=gpu"], ["--gpu-aggr: must be 1 for fc_data with 2 workers on gpu, got 0"]),
     ],
 )
-def test_a_flag_of_the_original_that_means_nothing_here_has_one_message(
+def test_meaningless_flag_of_the_original_has_one_message(
     arguments: list[str], messages: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     executor = FakeExecutor()
@@ -129,7 +129,7 @@ def test_a_flag_of_the_original_that_means_nothing_here_has_one_message(
     assert (len(printed.splitlines()), executor.jobs) == (len(messages), [])
 
 
-def test_without_peaks_or_one_worker_the_figures_that_need_them_are_absent_and_say_how_to_get_them(
+def test_without_peaks_or_one_worker_dependent_figures_are_missing_with_advice(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "jax") == 0
@@ -151,7 +151,7 @@ def test_several_numbers_of_workers_are_compared(folder: Path, capsys: pytest.Ca
     assert "Gain by workers" in page
 
 
-def test_time_in_communication_is_printed_with_how_it_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_in_communication_is_printed_with_its_method(capsys: pytest.CaptureFixture[str]) -> None:
     def watched(job: Job) -> Outcome:
         result = FakeExecutor().result(job)
         assert result.parallel is not None
@@ -188,7 +188,7 @@ def test_a_run_without_a_point_of_the_sweep_cannot_be_exported(capsys: pytest.Ca
     assert "contains no measured cell of the sweep; measure one with: runner --matrix" in capsys.readouterr().err
 
 
-def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--mode", "fc_phy", "--phy-blocks", "2", "--backend", "jax", "--json") == 0
     (cell,) = json.loads(capsys.readouterr().out)["cells"]
     assert cell["statuses"] == ["ok"]
@@ -237,7 +237,7 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
         (["--prove", "--mode", "fc_dada"], "--mode: must be one of"),
     ],
 )
-def test_bad_input_is_told_before_anything_starts(
+def test_bad_input_is_refused_before_anything_starts(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     executor = FakeExecutor()
@@ -245,7 +245,7 @@ def test_bad_input_is_told_before_anything_starts(
     assert (told in capsys.readouterr().err, executor.jobs) == (True, [])
 
 
-def test_the_hosts_memory_does_not_bound_what_a_gpu_holds() -> None:
+def test_host_memory_does_not_limit_a_gpu() -> None:
     executor = FakeExecutor()
     runner("--mode", "fc_data", "--weight-size", "1000000", "--device", "gpu", "--backend", "jax", executor=executor)
     assert [job.settings.params["weight_size"] for job in executor.jobs] == [1000000]
@@ -272,7 +272,7 @@ def changed(**changes: Any) -> FakeExecutor:
     return FakeExecutor(behaviours={"fc": behave})
 
 
-def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cell_with_another_layout_than_requested_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--mode", "fc_data", "--backend", "jax", executor=changed(parallel=None)) == 1
     (record,) = newest_records(folder)
     assert (record.status, record.reason) == (Status.ERROR, "bad_result: it proves no layout")
@@ -287,7 +287,7 @@ def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys
     ],
     ids=["bytes", "workers"],
 )
-def test_a_cell_whose_bytes_or_workers_are_not_its_tasks_is_an_error(
+def test_cell_with_other_bytes_or_workers_than_requested_is_an_error(
     wrong: dict[str, Any], told: str, folder: Path
 ) -> None:
     right = FakeProbe().proof(Task("fc_data", workers=2, level=2, weight_size=32, batch_size=8)).parallel
@@ -309,11 +309,11 @@ def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("batches", "epochs"), [(100, (10, 10)), (20, (2, 10)), (10, (10, 1)), (7, (7, 1))])
-def test_batches_are_timed_in_tens_where_they_come_out_even(batches: int, epochs: tuple[int, int]) -> None:
+def test_batches_are_timed_in_tens_if_divisible(batches: int, epochs: tuple[int, int]) -> None:
     assert epochs_of(batches) == epochs
 
 
-def test_a_proof_that_holds_is_a_table_and_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_successful_proof_is_a_table_and_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--prove", probe=FakeProbe()) == 0
     printed = capsys.readouterr().out
     assert "fc_model_manual   float64    1e-10       1e-16  1e-16  1e-16" in printed
@@ -329,7 +329,7 @@ def test_every_mode_is_proved_for_every_number_of_workers_it_can_have() -> None:
     assert found == {(mode, precision, n) for mode, n in wanted for precision in ("float64", "float32")}
 
 
-def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
+def test_partition_is_proved_on_backends_that_support_it() -> None:
     probe = FakeProbe()
     assert runner("--prove", probe=probe) == 0
     divided = {
@@ -343,7 +343,7 @@ def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
     }
 
 
-def test_what_a_mode_can_be_told_is_proved_too() -> None:
+def test_parameters_of_a_mode_are_proved_too() -> None:
     tasks = [task for task in ProofRequest().tasks() if task.precision == "float64" and task.workers == 4]
     assert {task.model_size for task in tasks if task.mode == "fc_hybrid"} == {1, 2, 4}
     assert {task.micro_batches for task in tasks if task.mode == "fc_pipeline"} == {1, 4, 24}
@@ -449,7 +449,7 @@ def test_a_proof_on_gpus_without_a_visible_one_is_bad_input_and_on_the_cpu_runs(
         ("0", ["--num-workers", "2"], {2}),
     ],
 )
-def test_a_proof_on_gpus_takes_as_many_workers_as_there_are_gpus_or_as_the_user_says(
+def test_proof_on_gpus_uses_all_gpus_or_the_given_workers(
     visible: str, arguments: list[str], workers: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -476,7 +476,7 @@ def test_a_proof_on_gpus_without_a_driver_says_so_once_and_ends_with_1(
     assert refused == (dict.fromkeys(BACKENDS, f"gpu_missing: {NO_DRIVER}") if arguments else "")
 
 
-def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_proof_names_the_tasks_and_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--prove", "--mode", "fc_model", "--backend", "jax", probe=FakeProbe(1e-6)) == 1
     printed = capsys.readouterr().out
     assert "* fc_model on jax, 4 workers, float64, sum: gradients are 1.0e-06 from plain NumPy, limit 1e-10" in printed
@@ -489,7 +489,7 @@ def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pyte
 
 
 @pytest.mark.parametrize("absent", [("torch",), BACKENDS])
-def test_a_backend_that_was_not_proved_is_named_and_ends_with_1(
+def test_backend_without_a_proof_is_named_and_the_exit_code_is_1(
     absent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner("--prove", "--mode", "fc_data", probe=FakeProbe(absent=absent)) == 1
@@ -499,7 +499,7 @@ def test_a_backend_that_was_not_proved_is_named_and_ends_with_1(
     assert (found["holds"], list(found["refused"])) == (False, list(absent))
 
 
-def test_a_proof_without_gradients_or_with_a_wrong_layout_does_not_hold() -> None:
+def test_proof_without_gradients_or_with_a_wrong_layout_fails() -> None:
     proof = FakeProbe().proof(Task(mode="fc_data"))
     assert proof_fault(proof) is None
     assert proof_fault(replace(proof, gradient_error=None)) == "it shows no gradients or no updates"
@@ -527,7 +527,7 @@ def test_real_workers_prove_their_layout_in_the_record(folder: Path) -> None:
 
 
 @pytest.mark.process
-def test_samples_are_counted_over_all_copies_and_the_record_says_what_was_trained(folder: Path) -> None:
+def test_samples_are_counted_over_all_copies_and_the_record_has_the_trained_parameters(folder: Path) -> None:
     copies = ("--mode", "fc_phy", "--num-workers", "2", "--phy-blocks", "2")
     assert main(["fc", *copies, *SMALL, "--num-batches", "4", "--dtype", "float64"]) == 0
     latest = {record.settings.backend: record for record in newest_records(folder)}
@@ -542,7 +542,7 @@ def test_samples_are_counted_over_all_copies_and_the_record_says_what_was_traine
 
 
 @pytest.mark.process
-def test_what_only_goes_forward_trains_nothing(folder: Path) -> None:
+def test_forward_only_mode_trains_no_parameter(folder: Path) -> None:
     assert main(["fc", "--mode", "fc_data_ff", "--backend", "torch", *SMALL, "--num-batches", "4"]) == 0
     (record,) = newest_records(folder)
     found = record.resolved
@@ -556,7 +556,7 @@ def test_keras_own_layers_are_one_of_the_modes(folder: Path) -> None:
     assert (record.parallel, record.resolved.parameters) == (None, 2 * 32**2 + 32)
 
 
-def test_the_ready_made_sweep_holds_every_configuration_of_the_original(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_matrix_contains_every_configuration_of_the_original(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(__file__).parents[4] / "matrices" / "fc-sweep.yaml"
     assert main(["plan", "--matrix", str(path), "--json", "--backend", "jax"]) == 0
     found = [cell["settings"] for cell in json.loads(capsys.readouterr().out)["cells"]]
@@ -566,7 +566,7 @@ def test_the_ready_made_sweep_holds_every_configuration_of_the_original(capsys: 
     assert {(s["epochs"], s["discard"], s["steps_per_epoch"]) for s in found} == {(21, 1, 10)}
 
 
-def test_the_ready_made_matrix_holds_every_mode_on_one_worker_and_on_two(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fc_matrix_contains_every_mode_with_one_and_two_workers(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(__file__).parents[4] / "matrices" / "fc.yaml"
     assert main(["plan", "--matrix", str(path), "--json"]) == 0
     found = [cell["settings"] for cell in json.loads(capsys.readouterr().out)["cells"]]
