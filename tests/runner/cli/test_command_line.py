@@ -1,4 +1,4 @@
-"""The whole command line, with pretended durations."""
+"""The complete command line, with fake executors and synthetic durations."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_processes_with_cached_programs_are_interleaved_too(folder: Path) -> Non
 def test_processes_are_interleaved_only_if_they_fit_in_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch, free_gib: float, alone: bool
 ) -> None:
-    """A pretended process holds 500 MiB; another is started beside it where twice as much is free."""
+    """A fake process uses 500 MiB; a second one is started if twice as much is free."""
     monkeypatch.setattr("keras_matrix.runner.measure.scheduler.free_memory_bytes", lambda: int(free_gib * 2**30))
     executor = FakeExecutor()
     runner("--filter", "gru", "--repeats", "1", "--set", "steps_per_epoch=5", executor=executor)
@@ -239,7 +239,7 @@ def test_another_plan_does_not_continue_an_unfinished_run(folder: Path) -> None:
 
 
 def stop_after(count: int, *arguments: str) -> None:
-    """Run until `count` cells were measured, then be interrupted."""
+    """An executor that is interrupted after `count` cells."""
     from keras_matrix.runner.cli import main as program
 
     class Interrupting(FakeExecutor):
@@ -394,7 +394,7 @@ def test_record_that_cannot_be_stored_ends_the_run_with_exit_code_3(
 
 @pytest.fixture
 def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
-    """A real runner process whose cells take a while."""
+    """Start a real runner process with slow cells."""
     script = (
         "import sys, time\n"
         "from keras_matrix.runner.cli.main import Seams, main\n"
@@ -425,9 +425,9 @@ def test_signal_at_any_moment_damages_no_file_and_the_run_can_be_completed(
         for _ in range(lines):
             process.stdout.readline()
         process.send_signal(number)
-        _, told = process.communicate()
+        _, errors = process.communicate()
         ends = {signal.SIGKILL: {-9}, signal.SIGINT: {130, 0, -2}, signal.SIGTERM: {130, 0, -15}}
-        assert process.returncode in ends[number], told
+        assert process.returncode in ends[number], errors
         for run in Results(folder / "results").runs():
             assert run.load()[1] == []
     assert slow_runner().communicate() is not None
@@ -621,7 +621,7 @@ def test_invalid_path_is_one_error(
 
 
 def test_the_module_is_the_command() -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "keras_matrix.runner", "--version"], capture_output=True, text=True, check=True
     )
-    assert told.stdout.startswith("runner ")
+    assert done.stdout.startswith("runner ")

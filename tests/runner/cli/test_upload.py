@@ -1,4 +1,4 @@
-"""A run pushes what it measured, and no upload ever fails a measurement; a site over all runs is published."""
+"""A run pushes its records, no upload fails a measurement, and a site of all runs is published."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def test_failed_upload_is_reported_and_fails_no_measurement(folder: Path, capsys
     (folder / "results" / "warehouse").parent.mkdir()
     (folder / "results" / "warehouse").write_text("in the way")
     assert runner("--upload", "local") == 0
-    told = capsys.readouterr().err
-    assert "the upload did not succeed, the measurement did" in told
-    assert "later: uploader push --to local --results results" in told
+    errors = capsys.readouterr().err
+    assert "the upload did not succeed, the measurement did" in errors
+    assert "later: uploader push --to local --results results" in errors
 
 
 def test_without_credentials_the_measurement_is_stored_and_the_failure_reported(
@@ -88,8 +88,8 @@ def test_without_credentials_the_measurement_is_stored_and_the_failure_reported(
     monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
     monkeypatch.setattr(google, "default", none)
     assert runner("--upload", "bigquery://some-project.data") == 0
-    told = capsys.readouterr().err
-    assert "the upload did not succeed, the measurement did: connect to project some-project: no usable cred" in told
+    errors = capsys.readouterr().err
+    assert "the upload did not succeed, the measurement did: connect to project some-project: no usable cred" in errors
     assert len(Results(folder / "results").runs()) == 1
 
 
@@ -160,9 +160,9 @@ def test_unreadable_run_is_left_out_of_the_site_with_a_message(
     (first.folder / "report.html").unlink()
     capsys.readouterr()
     assert runner("report", "--publish", "site") == 1
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped: ")]
-    assert told
-    assert all(record.name in line for line in told)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped: ")]
+    assert lines
+    assert all(record.name in line for line in lines)
     assert [path.stem for path in (folder / "site" / "runs").iterdir()] == [second.run_id]
 
 
@@ -260,8 +260,8 @@ def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        told = process.stdout.readline()
-        [url] = re.findall(r"http://127\.0\.0\.1:[0-9]+/", told)
+        line = process.stdout.readline()
+        [url] = re.findall(r"http://127\.0\.0\.1:[0-9]+/", line)
         pages = {}
         for path in ("", "health", "cell?id=nothing"):
             try:
@@ -291,7 +291,7 @@ def _answer(url: str, method: str, host: str | None) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["dashboard", "--listen", "here"], "--listen: must be HOST:PORT"),
         (["dashboard", "--from", "x"], "--from: must be local"),
@@ -304,12 +304,12 @@ def _answer(url: str, method: str, host: str | None) -> tuple[int, bytes]:
     ],
 )
 def test_invalid_flags_are_refused(
-    folder: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runner()
     capsys.readouterr()
     assert runner(*arguments) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_limit_of_bytes_must_be_a_positive_number(capsys: pytest.CaptureFixture[str]) -> None:

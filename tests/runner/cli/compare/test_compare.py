@@ -1,4 +1,4 @@
-"""What `runner compare` and `runner gate` say of sides that cannot carry a figure, and of flags that cannot be used."""
+"""`runner compare` and `runner gate` with sides that lack a figure, and with invalid flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sessions import nights, processes, run_name, store_session
 
 
 class Bare(Interpreter):
-    """A Python with none of the packages."""
+    """A Python environment without any package."""
 
     def absent(self, packages: Iterable[str]) -> list[str]:
         """All of them."""
@@ -38,7 +38,7 @@ def pair(root: Path, base: Sequence[Record], new: Sequence[Record]) -> list[str]
     return [*names, "--results", str(root)]
 
 
-def told(flags: Sequence[str], capsys: pytest.CaptureFixture[str], command: str = "gate") -> tuple[int, str]:
+def run(flags: Sequence[str], capsys: pytest.CaptureFixture[str], command: str = "gate") -> tuple[int, str]:
     code = main([command, *flags])
     printed = capsys.readouterr()
     return code, printed.out + printed.err
@@ -54,7 +54,7 @@ def test_one_repeat_gives_no_interval_and_says_how_many_would(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = pair(tmp_path, processes(0.01, count=1), processes(0.02, count=1))
-    assert told(flags, capsys)[0] == 1
+    assert run(flags, capsys)[0] == 1
     (one,) = document(flags, capsys)["comparisons"]
     assert one["reason"] == "no interval from 1 block in common: it takes 5, as --repeats 5 gives"
     assert (one["ratio"]["low"], one["ratio"]["high"]) == (None, None)
@@ -66,7 +66,7 @@ def test_side_without_a_time_is_reported(tmp_path: Path, capsys: pytest.CaptureF
         record = json.loads(path.read_text())
         record["times"] |= {"step_time_s": None, "epoch_times_s": []}
         path.write_text(json.dumps(record))
-    code, printed = told(flags, capsys)
+    code, printed = run(flags, capsys)
     assert code == 1
     assert "no kept epoch in new: nothing was timed" in printed
 
@@ -107,7 +107,7 @@ def failing(well: int, count: int = 9, status: Status = Status.CRASH) -> list[Re
 def test_cell_that_fails_more_often_than_before_does_not_pass(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], base: list[Record], new: list[Record], code: int
 ) -> None:
-    assert told(pair(tmp_path, base, new), capsys)[0] == code
+    assert run(pair(tmp_path, base, new), capsys)[0] == code
 
 
 def test_partly_failed_cell_is_listed_with_its_ratio_but_in_no_mean(
@@ -115,7 +115,7 @@ def test_partly_failed_cell_is_listed_with_its_ratio_but_in_no_mean(
 ) -> None:
     whole = processes(0.01, count=9, **OTHER)
     flags = pair(tmp_path, [*failing(9), *whole], [*failing(5), *whole])
-    code, printed = told([*flags, "--markdown", str(tmp_path / "page.md")], capsys)
+    code, printed = run([*flags, "--markdown", str(tmp_path / "page.md")], capsys)
     assert code == 1
     assert "failed: mnist_mlp batch_size=32 on jax: new: crash in 4 of 9 repeats: a reason" in printed
     assert "failed: mnist_mlp" in (tmp_path / "page.md").read_text()
@@ -131,7 +131,7 @@ def test_partly_failed_cell_is_listed_with_its_ratio_but_in_no_mean(
 
 def test_slowdown_of_the_remaining_repeats_is_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = [*processes(0.02, count=11), make_record(None, 11, Status.CRASH)]
-    code, printed = told(pair(tmp_path, processes(0.01, count=12), slow), capsys)
+    code, printed = run(pair(tmp_path, processes(0.01, count=12), slow), capsys)
     assert (code, "new: crash in 1 of 12 repeats" in printed) == (4, True)
 
 
@@ -154,13 +154,13 @@ def test_cell_without_a_figure_fails_the_gate(
 ) -> None:
     good = processes(0.01, count=6)
     flags = pair(tmp_path, [*good, *processes(0.01, count=6, **OTHER)], [*good, *other])
-    assert told(flags, capsys)[0] == code
+    assert run(flags, capsys)[0] == code
 
 
 def test_a_comparison_ends_with_1_where_no_cell_has_a_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = pair(tmp_path / "both", processes(0.01, count=1), processes(0.02, count=1))
     one = pair(tmp_path / "one", processes(0.01, count=5), [])
-    assert [told(flags, capsys, "compare")[0] for flags in (both, one)] == [0, 1]
+    assert [run(flags, capsys, "compare")[0] for flags in (both, one)] == [0, 1]
 
 
 def test_document_has_separate_figures_for_base_and_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +178,7 @@ def test_median_and_p95_are_printed_next_to_the_mean(tmp_path: Path, capsys: pyt
     (found,) = document(flags, capsys)["comparisons"]
     assert (found["base_median"], found["new_median"]) == pytest.approx((0.01, 0.01))
     assert (found["base_p95"], found["new_p95"]) == pytest.approx((0.01, 0.018))
-    (line,) = (line for line in told(flags, capsys)[1].splitlines() if " : " in line)
+    (line,) = (line for line in run(flags, capsys)[1].splitlines() if " : " in line)
     assert line.split()[:7] == ["mnist_mlp", "jax", "+0.0", "%", "+80.0", "%", "-"]
 
 
@@ -213,12 +213,12 @@ def test_false_alarm_rate_is_shared_among_the_tested_kinds(names: str, shares: i
 def test_unfinished_run_has_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), processes(0.01, count=5))
     (tmp_path / run_name(1) / "finished.json").unlink()
-    assert f"new: {run_name(1)} is not finished, 5 processes so far" in told(flags, capsys)[1]
+    assert f"new: {run_name(1)} is not finished, 5 processes so far" in run(flags, capsys)[1]
 
 
 def test_two_sessions_without_a_known_spread_have_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*nights(tmp_path, [0.01, 0.02]), "--results", str(tmp_path)]
-    code, printed = told(flags, capsys)
+    code, printed = run(flags, capsys)
     assert code == 5
     assert "undecided: no interval across these sessions" in printed
     assert "measure both interleaved: --base-env" in printed
@@ -228,7 +228,7 @@ def test_side_without_a_figure_is_not_listed_as_changed_software(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), [])
-    assert "only in base" in told(flags, capsys)[1]
+    assert "only in base" in run(flags, capsys)[1]
     assert document(flags, capsys)["changed"] == []
 
 
@@ -258,7 +258,7 @@ def test_invalid_flag_is_one_line_before_anything_is_measured(
     complaint: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, printed = told(["--plant", "slower:0.1", *flags], capsys)
+    code, printed = run(["--plant", "slower:0.1", *flags], capsys)
     assert code == 2
     assert printed.startswith(f"runner: {complaint}")
     assert len(printed.splitlines()) == 1
@@ -267,7 +267,7 @@ def test_invalid_flag_is_one_line_before_anything_is_measured(
 
 def test_unknown_run_is_refused_with_the_known_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (name,) = nights(tmp_path, [0.01])
-    code, printed = told([name[:-1], name, "--results", str(tmp_path)], capsys, "gate")
+    code, printed = run([name[:-1], name, "--results", str(tmp_path)], capsys, "gate")
     assert code == 2
     assert printed.startswith(f"runner: gate: '{name[:-1]}' is neither a run's folder")
     assert f"did you mean {name}?" in printed
@@ -275,17 +275,17 @@ def test_unknown_run_is_refused_with_the_known_runs(tmp_path: Path, capsys: pyte
 
 def test_a_run_is_not_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (name,) = nights(tmp_path, [0.01])
-    code, printed = told([name, str(tmp_path), "--results", str(tmp_path)], capsys, "gate")
+    code, printed = run([name, str(tmp_path), "--results", str(tmp_path)], capsys, "gate")
     assert (code, "BASE and NEW are the same run" in printed) == (2, True)
 
 
 @pytest.mark.parametrize("seconds", ["-4", "nan", "soon"])
 def test_invalid_cost_time_is_refused(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
-    assert told(["--stored", "--cost-s", seconds], capsys, "selftest")[0] == 2
+    assert run(["--stored", "--cost-s", seconds], capsys, "selftest")[0] == 2
 
 
 def test_a_misspelt_command_names_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
-    code, printed = told(["a", "b"], capsys, "comprae")
+    code, printed = run(["a", "b"], capsys, "comprae")
     assert code == 2
     assert printed.endswith("got 'comprae'; did you mean compare?\n")
 
@@ -305,7 +305,7 @@ def test_an_environment_without_keras_is_refused_before_the_other_side_is_measur
     monkeypatch.setattr(
         "keras_matrix.runner.executors.process.interpreter.of_environment", lambda folder, flag: Bare(str(folder))
     )
-    code, printed = told(["--base-env", "bare"], capsys)
+    code, printed = run(["--base-env", "bare"], capsys)
     assert (code, printed.startswith("runner: --base-env: bare has no keras, numpy, jax; install")) == (2, True)
     assert not (tmp_path / "results").exists()
 
@@ -317,5 +317,5 @@ def test_another_environment_is_refused_where_cells_run_in_containers(
     monkeypatch.setattr(
         "keras_matrix.runner.executors.process.interpreter.of_environment", lambda folder, flag: Bare(str(folder))
     )
-    code, printed = told(["--base-env", "bare", "--executor", "docker"], capsys)
+    code, printed = run(["--base-env", "bare", "--executor", "docker"], capsys)
     assert (code, printed.startswith("runner: --executor docker: its cells bring their own environment")) == (2, True)

@@ -1,4 +1,4 @@
-"""What stored sessions know of the spread between sessions, for comparisons across them."""
+"""The spread between stored sessions, in comparisons across sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CELL = BASE[0].cell_id
 
 
 def width(roots: list[Path], base: list[Record], new: list[Record], compared: set[str] | None = None) -> float | None:
-    """The interval's upper end over its lower one; None without an interval."""
+    """Return the ratio of an interval's ends; None without an interval."""
     found = across_stored(roots, compared or set(), {CELL})(base, new)
     assert found is not None
     ratio = found.estimate

@@ -1,4 +1,4 @@
-"""The command `runner history`, through the whole command line."""
+"""The command `runner history`, through the complete command line."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_note_is_stored_in_the_folder_of_the_run(folder: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["nonsense"], "CELL: no stored cell is named 'nonsense'; there are jax:mnist_mlp, torch:bert"),
         (["a", "b"], "CELL: name one cell or pattern, got 2: a b"),
@@ -131,9 +131,9 @@ def test_note_is_stored_in_the_folder_of_the_run(folder: Path, capsys: pytest.Ca
     ],
 )
 def test_bad_input_is_one_clear_error(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert told in printed(capsys, *arguments, code=2)
+    assert message in printed(capsys, *arguments, code=2)
     assert not (folder / "results" / FILE).exists()
 
 
@@ -172,7 +172,7 @@ def test_failed_and_unstable_processes_are_counted_next_to_the_value(
 
 
 def command(speed: float | None, repeat: int) -> Record:
-    """One process of a command that reports a speed, of which more is better."""
+    """One process of a command that reports a speed, where higher is better."""
     metric = Metric("speed", speed, "samples/s", goal=Goal.HIGHER, problem=None if speed else "no_match")
     settings = make_settings(workload="task train", backend="batch_size=32", params={"definition": "0" * 16})
     return make_record(None, repeat, settings=settings, task=TaskRun("train", ["./train"], "speed", [metric]))
@@ -186,11 +186,11 @@ def test_an_external_command_is_listed_and_drawn_by_its_primary_metric(
         processes_ = [command(speed * (1 + 0.001 * repeat), repeat) for repeat in range(3)]
         store_session(folder / "results", run_name(night), [*processes_, command(None, 3)])
     assert "samples/s" in next(line for line in printed(capsys).splitlines() if "task train" in line)
-    told = printed(capsys, "task train", "--out", "history.html")
-    head = next(line for line in told.splitlines() if line.strip().startswith("session"))
+    text = printed(capsys, "task train", "--out", "history.html")
+    head = next(line for line in text.splitlines() if line.strip().startswith("session"))
     assert head.split()[:2] == ["session", "speed"]
-    assert "1 ok without a value" in told
-    assert f"baseline: 8 sessions since {run_name(52)}, " in told
+    assert "1 ok without a value" in text
+    assert f"baseline: 8 sessions since {run_name(52)}, " in text
     [found] = document(capsys, "task train")["histories"]
     assert found["figure"] == {"name": "speed", "unit": "samples/s", "goal": "higher"}
     [change] = found["changes"]
@@ -205,9 +205,9 @@ def test_command_with_an_invalid_metric_is_skipped_with_a_remark(
 ) -> None:
     run = store_session(folder / "results", run_name(40), [command(800.0, 0), command(810.0, 1)])
     path = sorted((run / "records").iterdir())[0]
-    told = json.loads(path.read_text())
-    told["task"]["metrics"][0]["value"] = "fast"
-    path.write_text(json.dumps(told))
+    fields = json.loads(path.read_text())
+    fields["task"]["metrics"][0]["value"] = "fast"
+    path.write_text(json.dumps(fields))
     found = document(capsys, "task train")
     assert [one["reason"] for one in found["skipped"]] == ["task.metrics: must hold finite numbers, got 'fast'"]
     assert found["histories"][0]["sessions"][0]["step_time"]["count"] == 1

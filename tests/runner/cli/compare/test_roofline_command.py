@@ -1,4 +1,4 @@
-"""`runner roofline` from end to end, with pretended cells, peaks and counts; then small with real backends."""
+"""`runner roofline` from end to end, with synthetic cells, peaks and counts; then small with real backends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RATES = {"tensorflow": 400e9, "jax": 300e9, "torch": 200e9, "numpy": 0.0}
 
 @dataclass
 class FakeProbe:
-    """Pretends a machine of 400 GFLOP/s and 20 GB/s, and workloads of 1 MFLOP a sample."""
+    """A fake machine of 400 GFLOP/s and 20 GB/s, and workloads of 1 MFLOP per sample."""
 
     asked: list[str] = field(default_factory=list)
     wrong: bool = False
@@ -129,10 +129,10 @@ def test_text_has_peaks_own_products_cells_and_the_path_of_the_picture(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert roofline() == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     for words in ("400 GFLOP/s", "50.0 %", "20.0 GB/s", "gru units=64", "FLOPs not known", "roofline.html"):
-        assert words in told.out
-    assert "round 1 of 3" in told.err
+        assert words in printed.out
+    assert "round 1 of 3" in printed.err
     assert (measured / "results" / "latest" / "roofline.html").read_text().startswith("<!doctype html>")
 
 
@@ -180,10 +180,10 @@ def test_run_of_another_machine_is_not_compared_with_these_peaks(
     (run.folder / "run.json").write_text(json.dumps(about))
     probe = FakeProbe()
     assert roofline("--json", probe=probe) == 0
-    told = capsys.readouterr()
-    assert "cannot be measured here" in told.err
+    printed = capsys.readouterr()
+    assert "cannot be measured here" in printed.err
     assert PEAKS not in probe.asked
-    assert json.loads(told.out)["notes"][0].startswith("no peaks measured for this machine")
+    assert json.loads(printed.out)["notes"][0].startswith("no peaks measured for this machine")
 
 
 @pytest.mark.parametrize(

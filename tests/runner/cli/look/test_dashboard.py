@@ -1,4 +1,4 @@
-"""The command `runner dashboard`: what it serves, where, and with which limits."""
+"""The command `runner dashboard`: its pages, addresses and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`runner plan`: what it prints of cells, their order and their estimated time, and that it runs nothing."""
+"""`runner plan`: the printed cells, their order and estimated time; nothing is run."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ def test_the_plan_distinguishes_fc_modes_and_workers(folder: Path, capsys: pytes
     cells = "  - workload: fc\n    mode: fc_data\n    workers: [1, 2]\n"
     (folder / "matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n{cells}")
     assert main(["plan"]) == 0
-    told = capsys.readouterr().out.partition("block 0")
-    assert "fc mode=fc_data workers=2 batch_size=128" in told[0]
-    assert sorted(line.split(maxsplit=2)[2] for line in told[2].partition("\n\n")[0].splitlines()[1:]) == [
+    printed = capsys.readouterr().out.partition("block 0")
+    assert "fc mode=fc_data workers=2 batch_size=128" in printed[0]
+    assert sorted(line.split(maxsplit=2)[2] for line in printed[2].partition("\n\n")[0].splitlines()[1:]) == [
         "fc_data workers=1",
         "fc_data workers=2",
     ]

@@ -29,7 +29,7 @@ HOW_TO_ALTERNATE = "runner --matrix matrix.yaml --executor docker"
 
 
 def records(backend: str, level: float = 1.0, **changes: Any) -> list[Record]:
-    """A service's records: two works, five processes each, with what a table shows of them."""
+    """A service's records: two workloads, five processes each, with the figures of a table."""
     changes = {"versions": {"keras": "3.15.1", backend: "1"}, "machine": SERVICE, **changes}
     count = changes.pop("count", 5)
     return [
@@ -166,8 +166,8 @@ def test_named_runs_that_do_not_fit_are_refused_together(tmp_path: Path, capsys:
         store(tmp_path, 1, records("jax", versions={"keras": "3.14.0"})),
         store(tmp_path, 2, records("torch")),
     ]
-    told = refusal(tmp_path, capsys, *names)
-    assert told == (
+    message = refusal(tmp_path, capsys, *names)
+    assert message == (
         "runner: report --merge: these runs do not make one table:\n"
         f"  jax run {names[1]}: other version of Keras (3.14.0 against 3.15.1)\n"
         f"  tensorflow run {names[0]}: other machine (host 9a9a9a9a against 00000000)\n"
@@ -212,8 +212,8 @@ def test_exactly_the_named_runs_are_merged(tmp_path: Path, capsys: pytest.Captur
     found = document(tmp_path, capsys, names[0], names[4])
     assert [run["run_id"] for run in found["merge"]["runs"]] == [names[0], names[4]]
     assert found["merge"]["missing"] == ["torch"]
-    told = refusal(tmp_path, capsys, names[0], names[3])
-    assert told.endswith(f"  run {names[0]}: each of its backends is in a newer run that was named\n")
+    message = refusal(tmp_path, capsys, names[0], names[3])
+    assert message.endswith(f"  run {names[0]}: each of its backends is in a newer run that was named\n")
 
 
 def test_a_reference_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,17 +251,17 @@ def test_run_arguments_need_merge(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_without_a_run_the_error_names_a_command_that_measures_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refusal(tmp_path, capsys)
-    assert "contains no run; measure one with: runner --matrix matrix.yaml" in told
-    assert "docker compose run --rm jax-cpu" in told
+    message = refusal(tmp_path, capsys)
+    assert "contains no run; measure one with: runner --matrix matrix.yaml" in message
+    assert "docker compose run --rm jax-cpu" in message
 
 
 def test_without_a_measured_cell_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = store(tmp_path, 0, [])
-    told = refusal(tmp_path, capsys)
-    assert f"has a measured cell: run {name}: no cell was measured" in told
-    told = refusal(tmp_path, capsys, "--run", name)
-    assert told.endswith(f"  run {name}: no cell was measured\n")
+    message = refusal(tmp_path, capsys)
+    assert f"has a measured cell: run {name}: no cell was measured" in message
+    message = refusal(tmp_path, capsys, "--run", name)
+    assert message.endswith(f"  run {name}: no cell was measured\n")
 
 
 def test_damaged_records_and_runs_are_listed_and_the_others_merged(

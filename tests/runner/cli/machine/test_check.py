@@ -32,11 +32,11 @@ BUSY = replace(
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put made-up readings and pairs in place of the machine's."""
+    """Replace the machine's readings and pairs by synthetic ones."""
 
     def put(readings: Readings, pairs: int = 10, disturbed: Disturbed | None = None) -> None:
         made = [Pair(0.01 * (-1) ** n, ((1.0, 1.0),), disturbed) for n in range(pairs)]
-        monkeypatch.setattr(aa_test, "measure", lambda seconds, cpus, seed, told: made)
+        monkeypatch.setattr(aa_test, "measure", lambda seconds, cpus, seed, progress: made)
 
         def seen(tree: object, cpus: object, measure: Any) -> Readings:
             return replace(readings, pair_log_ratios=tuple(measure()))

@@ -1,4 +1,4 @@
-"""`runner fc` from end to end, with pretended cells and proofs; then small with real workers."""
+"""`runner fc` from end to end, with synthetic cells and proofs; then small with real workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass
 class FakeProbe:
-    """Pretends that every task came out as far from NumPy as `error` says; keeps what it was asked, by backend."""
+    """A fake proof in which every task differs from NumPy by `error`; stores the requests by backend."""
 
     error: float = 1e-16
     absent: tuple[str, ...] = ()
@@ -161,8 +161,8 @@ def test_time_in_communication_is_printed_with_its_method(capsys: pytest.Capture
 
     executor = FakeExecutor(behaviours={"fc": watched})
     assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "jax", executor=executor) == 0
-    told = "25% of the time in communication (by the backend's profiler)"
-    assert told in capsys.readouterr().out
+    line = "25% of the time in communication (by the backend's profiler)"
+    assert line in capsys.readouterr().out
 
 
 def test_a_stored_sweep_is_exported_in_the_originals_layout(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,7 +196,7 @@ def test_json_contains_the_same_figures(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "--mode: must be one of fc_single_manual, "),
         (["--mode", "fc_dada"], "fc_phy, got 'fc_dada'; did you mean fc_data?"),
@@ -238,11 +238,11 @@ def test_json_contains_the_same_figures(capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     executor = FakeExecutor()
     assert runner(*arguments, executor=executor) == 2
-    assert (told in capsys.readouterr().err, executor.jobs) == (True, [])
+    assert (message in capsys.readouterr().err, executor.jobs) == (True, [])
 
 
 def test_host_memory_does_not_limit_a_gpu() -> None:
@@ -262,7 +262,7 @@ def test_a_matrix_with_an_impossible_task_is_refused_at_its_line(
 
 
 def changed(**changes: Any) -> FakeExecutor:
-    """An executor whose cells of fc leave a result with these changes."""
+    """Return an executor whose FC cells write a result with these changes."""
 
     def behave(job: Job) -> Outcome:
         result: CellResult = replace(FakeExecutor().result(job), **changes)
@@ -280,7 +280,7 @@ def test_cell_with_another_layout_than_requested_is_an_error(folder: Path, capsy
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"counted_bytes_per_step": 0}, "its workers communicated 0, not 16640 bytes a step"),
         ({"places": []}, "it shows 0 workers, not 2"),
@@ -288,14 +288,14 @@ def test_cell_with_another_layout_than_requested_is_an_error(folder: Path, capsy
     ids=["bytes", "workers"],
 )
 def test_cell_with_other_bytes_or_workers_than_requested_is_an_error(
-    wrong: dict[str, Any], told: str, folder: Path
+    wrong: dict[str, Any], message: str, folder: Path
 ) -> None:
     right = FakeProbe().proof(Task("fc_data", workers=2, level=2, weight_size=32, batch_size=8)).parallel
     arguments = ("--mode", "fc_data", "--num-workers", "2", "--backend", "jax", *SMALL)
     assert runner(*arguments, executor=changed(parallel=right)) == 0
     assert runner(*arguments, "--new", executor=changed(parallel=replace(right, **wrong))) == 1
     (record,) = newest_records(folder)
-    assert (record.status, record.reason) == (Status.ERROR, f"bad_result: {told}")
+    assert (record.status, record.reason) == (Status.ERROR, f"bad_result: {message}")
 
 
 def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
@@ -484,8 +484,8 @@ def test_failed_proof_names_the_tasks_and_exits_with_1(capsys: pytest.CaptureFix
     runner("--prove", "--mode", "fc_pipeline", "--backend", "jax", probe=FakeProbe(1e-6))
     runner("--prove", "--mode", "fc_data", "--backend", "jax", probe=FakeProbe(1e-6))
     printed = capsys.readouterr().out
-    for told in ("float64, mean model_workers=2:", "float64, sum micro_batches=24:", "float64, sum overlap=off:"):
-        assert f"on jax, 4 workers, {told}" in printed
+    for task in ("float64, mean model_workers=2:", "float64, sum micro_batches=24:", "float64, sum overlap=off:"):
+        assert f"on jax, 4 workers, {task}" in printed
 
 
 @pytest.mark.parametrize("absent", [("torch",), BACKENDS])

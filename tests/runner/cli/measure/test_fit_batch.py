@@ -1,4 +1,4 @@
-"""`runner fit-batch` from end to end, with pretended cells."""
+"""`runner fit-batch` from end to end, with a fake executor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def device_of(
     limits: dict[str, int], exception: str = "XlaRuntimeError", text: str = "RESOURCE_EXHAUSTED"
 ) -> Behaviour:
-    """A cell that raises beyond its backend's limit."""
+    """A cell that raises an error above its backend's limit."""
 
     def behave(job: Job) -> Outcome:
         if job.settings.batch_size <= limits[job.settings.backend]:

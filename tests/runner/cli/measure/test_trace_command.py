@@ -1,4 +1,4 @@
-"""`runner trace` and traced runs from end to end, with pretended cells."""
+"""`runner trace` and traced runs from end to end, with a fake executor."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
 
 
 def ending(change: Callable[[Job, CellResult], CellResult | None], outcome: Outcome) -> Behaviour:
-    """A cell that leaves its result changed and then ends so."""
+    """A cell that changes its result and exits in a given way."""
 
     def behave(job: Job) -> Outcome:
         if (changed := change(job, FakeExecutor().result(job))) is not None:

@@ -1,4 +1,4 @@
-"""What `runner fc` prints of cells and of proofs."""
+"""The texts of `runner fc` for cells and proofs."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_cell_has_shares_of_both_products_communication_and_memory() -> None:
 
 
 def test_one_worker_communicates_nothing_and_has_no_efficiency() -> None:
-    told = figure_lines(figure_of(TWO.changed(workers=1)))[1]
-    assert told == "  no time in communication; one worker; peak memory 400 MiB"
+    line = figure_lines(figure_of(TWO.changed(workers=1)))[1]
+    assert line == "  no time in communication; one worker; peak memory 400 MiB"
 
 
 def test_memory_of_workers_in_one_process_is_labelled_as_that_of_all() -> None:
@@ -139,5 +139,5 @@ def test_collectives_of_physics_without_shared_weights_are_counted() -> None:
 
 def test_omitted_flags_have_the_workloads_defaults() -> None:
     workload = catalog.load().workloads[spec.WORKLOAD]
-    told = {name: rule.default for name, rule in workload.params.items()} | {"batch_size": workload.batch_size}
-    assert {field.name: field.default for field in fields(Task)} == {**told, "precision": "float32"}
+    defaults = {name: rule.default for name, rule in workload.params.items()} | {"batch_size": workload.batch_size}
+    assert {field.name: field.default for field in fields(Task)} == {**defaults, "precision": "float32"}

@@ -1,4 +1,4 @@
-"""The tables of a trace as the terminal shows them."""
+"""The tables of a trace for the terminal."""
 
 from __future__ import annotations
 
