@@ -72,8 +72,8 @@ def _measure(request: RunRequest, fault: str | None, display: TerminalDisplay) -
     matrix, cells = request.choice.load()
     faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
     arms = {label: own_arm(request, cells, planted) for label, planted in faults.items()}
-    asked = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out), arms)
-    session = measure_session(request, asked, Goal(request.budget_of(matrix)), display)
+    wanted = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out), arms)
+    session = measure_session(request, wanted, Goal(request.budget_of(matrix)), display)
     for run in session.runs.values():
         write_report(run)
 
