@@ -89,12 +89,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     for flag, read, metavar, meaning in (
         ("--budget", seconds, "SECONDS", "add repeats to auto cells for this long, over the file"),
         ("--order-seed", int, "N", "seed of the random order; default: a new one, recorded"),
-        (
-            "--log-dir",
-            log_folder,
-            "FOLDER",
-            "write files for TensorBoard into this folder; see runner tensorboard",
-        ),
+        ("--log-dir", log_folder, "FOLDER", "write files for TensorBoard into this folder: runner tensorboard"),
         ("--datasets", Path, "FOLDER", "folder of the data sets; default: ~/.keras/datasets"),
     ):
         group.add_argument(flag, type=read, metavar=metavar, help=meaning)
