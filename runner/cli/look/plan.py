@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
-from keras_matrix.runner.cli.render.format import duration, settings_text, work
+from keras_matrix.runner.cli.render.format import document, duration, settings_text, work
 from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.estimates import Estimates, estimates
@@ -41,12 +40,12 @@ def run(args: argparse.Namespace) -> int:
     refused = refused_cells(cells, args.seams.preflight)
     measured = [step for step in steps if step.cell.cell_id not in refused]
     if args.json:
-        document = _document(plan_id(cells), steps, estimated) | {
+        fields = _fields(plan_id(cells), steps, estimated) | {
             "estimated_s": estimated.total_s(measured),
             left_out.KEY: to_json(matrix.left_out),
             "gpu_problems": Counter(refused.values()),
         }
-        print(json.dumps(document, indent=1))
+        print(document(fields))
     else:
         head = _head(cells, measured, estimated)
         print("\n".join([head, *left_out.lines(matrix.left_out), *refused_lines(refused)]))
@@ -88,10 +87,9 @@ def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) ->
     )
 
 
-def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[str, Any]:
+def _fields(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[str, Any]:
     cells = {step.cell.cell_id: step.cell for step in steps}
     return {
-        "version": 1,
         "plan_id": name,
         "estimated_s": estimated.total_s(steps),
         "cells": [

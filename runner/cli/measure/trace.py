@@ -14,12 +14,10 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record
-from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces import conversion
@@ -108,21 +106,17 @@ def _stored(results: Path, name: str, run: str | None) -> _Found | None:
         if cells.matching(name, there):
             return traces[cells.one_of(name, there, one.run_id)]
         if run:
-            _no_trace(name, one, there)
+            names = ", ".join(sorted({f"{own.backend}:{own.workload}" for own in there.values()})) or "none"
+            raise UsageError(
+                f"--run: {one.run_id} contains no trace of {name!r} (traces there: {names}); record one with: "
+                f"runner trace {name} --new"
+            )
     return None
 
 
 def _traces(run: Run) -> Iterator[_Found]:
     for record, path in kept_in(run, run.load()[0]):
         yield _Found(run, record, path)
-
-
-def _no_trace(name: str, run: Run, there: dict[str, Settings]) -> NoReturn:
-    names = ", ".join(sorted({f"{one.backend}:{one.workload}" for one in there.values()})) or "none"
-    raise UsageError(
-        f"--run: {run.run_id} contains no trace of {name!r} (traces there: {names}); record one with: "
-        f"runner trace {name} --new"
-    )
 
 
 # A new one.
@@ -138,7 +132,8 @@ def _wanted(epochs: list[int] | None, steps: int | None) -> Trace:
 
 
 def _recorded(request: RunRequest, cell: Cell, output: _Output) -> int:
-    about = {"matrix_path": "runner trace", "matrix_text": _text(cell)}
+    text = json.dumps({"settings": to_json(cell.settings), "trace": to_json(cell.trace)}, indent=1)
+    about = {"matrix_path": "runner trace", "matrix_text": text}
     wanted = session_request(request, [cell], about)
     done = finished(measure_session(request, wanted, Goal(None), TerminalDisplay(output.as_json)))
     for found in _traces(done.run):
@@ -185,10 +180,6 @@ def _cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell
         if cells.matching(name, there):
             return found
     return found
-
-
-def _text(cell: Cell) -> str:
-    return json.dumps({"settings": to_json(cell.settings), "trace": to_json(cell.trace)}, indent=1)
 
 
 # Showing.
