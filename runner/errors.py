@@ -1,16 +1,16 @@
-"""The one tree of errors the runner raises, and the exit code each one ends the program with.
+"""The errors of the runner, and the exit code of each.
 
-    RunnerError                 3   base: catch this to catch every error of ours
-    ├── InputError              2   what the user gave cannot be used
+    RunnerError                 3   base: catch this to catch every error of the runner
+    ├── InputError              2   the input of the user is invalid
     │   ├── MatrixError         2   the matrix file; lists every problem at once
     │   └── UsageError          2   a flag or an argument
-    ├── InfrastructureError     3   the world around the cells failed; no cell is to blame
+    ├── InfrastructureError     3   the environment failed, not a cell
     │   ├── StoreError          3   the results folder cannot be read or written
     │   └── ExecutorError       3   cells cannot be started at all
     │       └── EngineGone      3   the container engine does not answer (runner.executors.docker.engine)
     └── Interrupted           130   a signal asked the runner to stop
 
-`runner gate` also ends with 4 (regressed) and 5 (undecided), which are verdicts and no errors.
+`runner gate` also ends with 4 (regressed) and 5 (undecided), which are verdicts, not errors.
 
 A cell that fails is a record, not an exception. A message says what is wrong, where, the value received and what to do.
 """
@@ -28,13 +28,13 @@ class RunnerError(Exception):
 
 
 class InputError(RunnerError):
-    """What the user gave cannot be used."""
+    """The input of the user is invalid."""
 
     exit_code: ClassVar[int] = 2
 
 
 class MatrixError(InputError):
-    """The matrix cannot be used. `problems` holds one line each: `matrix.yaml:LINE: path: rule, got VALUE`."""
+    """The matrix is invalid. `problems` has one line for each: `matrix.yaml:LINE: path: rule, got VALUE`."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(problems)
@@ -45,11 +45,11 @@ class MatrixError(InputError):
 
 
 class UsageError(InputError):
-    """A flag or an argument cannot be used; the message names it."""
+    """A flag or an argument is invalid; the message names it."""
 
 
 class InfrastructureError(RunnerError):
-    """The world around the cells failed; no cell is to blame."""
+    """The environment failed, not a cell."""
 
 
 class StoreError(InfrastructureError):

@@ -1,6 +1,7 @@
 """Signals to exceptions: the first asks the runner to stop cleanly, the second ends it at once.
 
-`held` is for the few steps that must not be left half done, such as starting what has to be ended by its name.
+`deferring_interrupts` is for the few steps that must not be interrupted half way, such as starting a container that has
+to be stopped by its name.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Stop:
-    """The handler of the signals: what has come, and whether it has to wait."""
+    """The handler of the signals: the signal received so far, and whether it is deferred."""
 
     def __init__(self) -> None:
-        self.seen: Interrupted | None = None
-        self.holds = 0
+        self.received: Interrupted | None = None
+        self.deferrals = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.seen is not None:
+        if self.received is not None:
             os._exit(Interrupted.exit_code)
-        self.seen = Interrupted(
-            f"stopped by {signal.Signals(number).name}; what is finished is kept, the same command continues it"
+        self.received = Interrupted(
+            f"stopped by {signal.Signals(number).name}; finished records are stored; the same command continues the run"
         )
-        if self.holds == 0:
-            raise self.seen
+        if self.deferrals == 0:
+            raise self.received
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, SIGINT, SIGTERM and SIGHUP raise `Interrupted`; a second one exits with 130 without more ado."""
+    """Within, SIGINT, SIGTERM and SIGHUP raise `Interrupted`; a second one exits with 130 at once."""
     stop = _Stop()
-    # What the caller ignores, as nohup does SIGHUP, stays ignored.
-    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in heard}
+    # Signals that the caller ignores, as nohup ignores SIGHUP, stay ignored.
+    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in handled}
     try:
         yield
     finally:
@@ -48,19 +49,19 @@ def interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Within, the first signal waits: it raises `Interrupted` at the end, in place of any error, which might be caught.
+def deferring_interrupts() -> Iterator[None]:
+    """Within, the first signal is deferred: `Interrupted` is raised at the end, in place of any other error.
 
-    Without `interruptible`, and once a signal has been raised, nothing changes: stopping is not to be stopped again.
+    Outside `interruptible`, and after a signal was raised, this has no effect: stopping must not be stopped again.
     """
     handlers = {signal.getsignal(number) for number in SIGNALS}
-    stops = [stop for stop in handlers if isinstance(stop, _Stop) and stop.seen is None]
+    stops = [stop for stop in handlers if isinstance(stop, _Stop) and stop.received is None]
     for stop in stops:
-        stop.holds += 1
+        stop.deferrals += 1
     try:
         yield
     finally:
         for stop in stops:
-            stop.holds -= 1
-            if stop.seen is not None and stop.holds == 0:
-                raise stop.seen
+            stop.deferrals -= 1
+            if stop.received is not None and stop.deferrals == 0:
+                raise stop.received

@@ -1,28 +1,27 @@
-"""What a command line asks for, as values. Only `runner.cli` knows flags; everything below it takes these.
+"""The request of a command line, as values. Only `runner.cli` knows flags; the layers below take these.
 
-`CellChoice` says which cells of which matrix; `RunRequest` adds how they are measured and where results go.
+`CellChoice` has the matrix and the choice of cells; `RunRequest` adds how they are measured and where results go.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.runner.executors.registry import Executors
+from keras_matrix.runner.host.mounts import import_roots, missing
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.matrix.reader import Cell, Matrix, expand, load
+from keras_matrix.runner.matrix.service_selection import Service, chosen
 from keras_matrix.runner.measure.seams import Seams
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.executors.registry import Executors
-    from keras_matrix.runner.matrix.overrides import Overrides
-    from keras_matrix.runner.matrix.reader import Cell, Matrix
-    from keras_matrix.runner.matrix.service_selection import Service
+from keras_matrix.runner.plan.largest_cells import refuse
 
 MATRIX = Path("matrix.yaml")
 
 
 @dataclass(frozen=True, slots=True)
 class CellChoice:
-    """Which cells are meant: of which matrix file, with what changed, and of these what a service can run."""
+    """The matrix file, what is changed in it, and the service that limits the cells."""
 
     matrix: Path
     overrides: Overrides
@@ -33,9 +32,6 @@ class CellChoice:
 
         Raises `InputError`.
         """
-        from keras_matrix.runner.matrix.reader import load
-        from keras_matrix.runner.plan.largest_cells import refuse
-
         matrix, cells = self.cells_of(load(self.matrix))
         if not largest:
             refuse(cells)
@@ -46,13 +42,8 @@ class CellChoice:
 
         Raises `InputError`.
         """
-        from keras_matrix.runner.matrix.reader import expand
-
         if self.service is None:
             return matrix, expand(matrix, self.overrides)
-        from keras_matrix.runner.host.mounts import import_roots, missing
-        from keras_matrix.runner.matrix.service_selection import chosen
-
         roots = import_roots(self.matrix.resolve().parent)
         cells, left_out = chosen(matrix, self.service, self.overrides, lambda cell: missing(cell, roots))
         return replace(matrix, left_out=tuple(left_out)), cells
@@ -62,9 +53,8 @@ class CellChoice:
 class RunRequest:
     """How cells are measured and where results go.
 
-    `command` is the command line, which `run.json` keeps; `memory_bytes` the limit of a container, None for the usual
-    one; `new` starts a new run even if an unfinished one could be continued; an `order_seed` of None asks for a random
-    one.
+    `command` is the command line, stored in `run.json`; `memory_bytes` is the limit of a container, None for the
+    default; `new` starts a new run even if an unfinished one could be continued; an `order_seed` of None means random.
     """
 
     command: tuple[str, ...]
@@ -81,5 +71,5 @@ class RunRequest:
     seams: Seams = field(default_factory=Seams)
 
     def budget_of(self, matrix: Matrix) -> float | None:
-        """Return the budget that was asked for, or else the matrix's, in seconds."""
+        """Return the requested budget, else that of the matrix, in seconds."""
         return matrix.budget_s if self.budget_s is None else self.budget_s

@@ -1,7 +1,7 @@
-"""The command `runner`: finds the command's file, parses, runs it, and turns errors into one message and an exit code.
+"""The command `runner`: imports a command's module, parses, runs it, and turns errors into a message and an exit code.
 
-A command is a module of this package with `NAME`, `HELP`, `configure(parser)` and `run(args) -> exit code`, listed in
-`COMMANDS`. Nothing heavy is imported until a command runs.
+A command is a row of `COMMANDS` and a module with `configure(parser)` and `run(args) -> exit code`, which is imported
+only if that command is called: `runner --help` and each command load nothing that they do not need.
 """
 
 from __future__ import annotations
@@ -9,49 +9,49 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from importlib import import_module
 
 from keras_matrix.records.store import StoreFailure
-from keras_matrix.runner.cli.compare import compare, gate, history, parity, roofline, selftest
-from keras_matrix.runner.cli.look import dashboard, list_, plan, report, schema, show, tensorboard
-from keras_matrix.runner.cli.machine import check, completion, first_hour
-from keras_matrix.runner.cli.measure import fc, fc_flags, fit_batch, run, service, task, trace
+from keras_matrix.runner.cli.measure import service
 from keras_matrix.runner.errors import RunnerError, UsageError
+from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.measure.seams import Seams
 
-COMMANDS = (
-    run,
-    plan,
-    list_,
-    show,
-    report,
-    check,
-    first_hour,
-    roofline,
-    parity,
-    fc,
-    fit_batch,
-    task,
-    trace,
-    compare,
-    gate,
-    history,
-    dashboard,
-    tensorboard,
-    selftest,
-    completion,
-    schema,
-)
+# The name of each command: its module, and its line in `runner --help`.
+COMMANDS = {
+    "run": ("runner.cli.measure.run", "measure the cells of a matrix (the default command)"),
+    "plan": ("runner.cli.look.plan", "print the cells, their order and their estimated time"),
+    "list": ("runner.cli.look.list_", "list the workloads"),
+    "show": ("runner.cli.look.show", "print one cell of a run in detail"),
+    "report": ("runner.cli.look.report", "write a run's HTML report again, and print its table"),
+    "check": ("runner.cli.machine.check", "examine the machine and report the smallest difference it can show"),
+    "first-hour": ("runner.cli.machine.first_hour", "check that measurements on this device can be trusted"),
+    "roofline": ("runner.cli.compare.roofline", "compare a run's cells with the machine's measured peak"),
+    "parity": ("runner.cli.compare.parity", "check that all backends do the same work"),
+    "fc": ("runner.cli.measure.fc", "measure or prove a parallel mode of fully connected layers"),
+    "fit-batch": ("runner.cli.measure.fit_batch", "find the largest batch that fits into a device's memory"),
+    "task": ("runner.cli.measure.task", "run one external command, of matrix.yaml or a .cfg file"),
+    "trace": ("runner.cli.measure.trace", "record a trace of one cell, or show where its time went"),
+    "compare": ("runner.cli.compare.compare", "compare two runs, or two environments measured interleaved"),
+    "gate": ("runner.cli.compare.gate", "fail where new is slower than base"),
+    "history": ("runner.cli.compare.history", "list a cell over all stored sessions, with its change points"),
+    "dashboard": ("runner.cli.look.dashboard", "serve the live dashboard"),
+    "tensorboard": ("runner.cli.look.tensorboard", "start TensorBoard on the files of --log-dir"),
+    "selftest": ("runner.cli.compare.selftest", "measure the matrix against itself: false alarms, detection, cost"),
+    "completion": ("runner.cli.machine.completion", "print a shell's completion script"),
+    "schema": ("runner.cli.look.schema", "print the JSON Schema of matrix files"),
+}
 VERSION = "0.1.0"
-DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest for your models, and say how sure it is.
+DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest for your models, with intervals.
 
-Without a command, `run` is meant: `runner --matrix matrix.yaml`."""
+The default command is `run`: `runner --matrix matrix.yaml`."""
 EPILOG = """exit codes: 0 all cells ok, 1 some cell not ok, 2 bad input, 3 infrastructure, 130 interrupted;
 of gate: 4 regressed, 5 undecided"""
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the whole command line, for parsing, help and completion."""
+def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:
+    """Return the command line; of commands that are not `called`, only the names and summaries."""
     top = argparse.ArgumentParser(
         prog="runner",
         description=DESCRIPTION,
@@ -60,8 +60,12 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"runner {VERSION}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for module in COMMANDS:
-        configured = commands.add_parser(module.NAME, help=module.HELP, description=module.__doc__)
+    for name, (path, summary) in COMMANDS.items():
+        if name not in called:
+            commands.add_parser(name, help=summary)
+            continue
+        module = import_module(f"keras_matrix.{path}")
+        configured = commands.add_parser(name, help=summary, description=module.__doc__)
         configured.formatter_class = argparse.RawDescriptionHelpFormatter
         module.configure(configured)
         configured.set_defaults(main=module.run, service=None, in_service=False)
@@ -72,9 +76,8 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     """Run the command line and return the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        top = parser()
-        args = top.parse_args(_spelled(_with_command(given)))
-        args.parser = top
+        words = _spelled(_with_command(given))
+        args = parser(words[:1]).parse_args(words)
         args.seams = seams or Seams()
         args.given = given
         service.pin(args)
@@ -84,30 +87,34 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     except StoreFailure as error:
         return _complain(str(error), 3)
     except BrokenPipeError:
-        # The reader of our output has left, as `runner list | head` does.
+        # The reader of the output has closed the pipe, as in `runner list | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _complain(f"{error.filename or 'this machine'}: {error.strerror or error}; nothing published is lost", 3)
+        return _complain(
+            f"{error.filename or 'this machine'}: {error.strerror or error}; no published record is lost", 3
+        )
     except KeyboardInterrupt:
         return _complain("stopped", 130)
 
 
 def _with_command(given: list[str]) -> list[str]:
-    """Put `run` where no command is named. Help and version belong to the program itself."""
-    from keras_matrix.runner.matrix.grammar import near
-
-    names = {module.NAME for module in COMMANDS}
-    if given and (given[0] in names or given[0] in ("-h", "--help", "--version")):
+    """Insert `run` if no command is named. Help and version belong to the program itself."""
+    if given and (given[0] in COMMANDS or given[0] in ("-h", "--help", "--version")):
         return given
     if given and not given[0].startswith("-"):
-        raise UsageError(f"COMMAND: must be one of {', '.join(sorted(names))}, got {given[0]!r}{near(given[0], names)}")
+        known = ", ".join(sorted(COMMANDS))
+        raise UsageError(f"COMMAND: must be one of {known}, got {given[0]!r}{near(given[0], COMMANDS)}")
     return ["run", *given]
 
 
 def _spelled(given: list[str]) -> list[str]:
-    """Return a command line of `runner fc` in the spelling of its flags here; it takes the original's, too."""
-    return [fc.NAME, *fc_flags.spelled(given[1:])] if given[0] == fc.NAME else given
+    """Return a command line of `runner fc` in the spelling of its flags; those of the original are accepted, too."""
+    if given[0] != "fc":
+        return given
+    from keras_matrix.runner.cli.measure.fc_flags import spelled
+
+    return ["fc", *spelled(given[1:])]
 
 
 def _complain(message: str, code: int) -> int:

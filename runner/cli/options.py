@@ -1,27 +1,56 @@
-"""The flags that several commands share, and what they become."""
+"""Flags that several commands share, their checks, and the values that they become."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
+from keras_matrix.runner.matrix.grammar import WHOLE, near
+from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
+from keras_matrix.runner.matrix.strict_yaml import resolve
+from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
 
-if TYPE_CHECKING:
-    from keras_matrix.runner.request import CellChoice, RunRequest
-
-MATRIX = Path("matrix.yaml")
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def check_output(flag: str, path: Path) -> None:
-    """Refuse a place where no file can be written, before anything is measured. Raises `UsageError`."""
+    """Refuse a file that could not be written, before anything is measured. Raises `UsageError`."""
     if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"{flag}: must be a file in a folder that is there, got {path}")
+        raise UsageError(f"{flag}: must be a file in an existing folder, got {path}")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{flag}: {path.parent} is not writable; name a file in another folder")
+
+
+def check_range(flag: str, value: float, least: int, most: int | None = None) -> None:
+    """Refuse a number outside its range. Raises `UsageError`."""
+    if value < least or (most is not None and value > most):
+        rule = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{flag}: must be {rule}, got {value}")
+
+
+def number(flag: str, least: float, most: float, text: str) -> float:
+    """Read the number given with a flag. Raises `UsageError`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise UsageError(f"{flag}: must be a number from {least:g} to {most:g}, got {text!r}")
+    return value
+
+
+def check_backends(names: Sequence[str]) -> None:
+    """Refuse a name that is not a backend. Raises `UsageError`."""
+    for name in names:
+        if name not in BACKENDS:
+            raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")
 
 
 def count_gpus(device: str) -> int:
@@ -35,32 +64,20 @@ def count_gpus(device: str) -> int:
 
 
 def add_matrix_options(parser: argparse.ArgumentParser) -> None:
-    """Add what chooses the cells."""
+    """Add the flags that choose the cells."""
     group = parser.add_argument_group("which cells")
+    add_several = partial(group.add_argument, action="append", default=[])
     group.add_argument("--matrix", type=Path, default=MATRIX, metavar="FILE", help="default: matrix.yaml")
-    group.add_argument(
-        "--backend", action="append", default=[], metavar="NAME", help="only this backend; may be repeated"
-    )
-    group.add_argument(
-        "--filter",
-        action="append",
-        default=[],
-        metavar="KEY=PATTERN",
-        help="only cells whose setting or parameter matches, as in workload=mnist*; several must all match",
-    )
-    group.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="assignments",
-        help="set a setting or parameter on every cell, over the file",
-    )
+    add_several("--backend", metavar="NAME", help="only this backend; may be repeated")
+    matching = "only cells whose setting or parameter matches, as in workload=mnist*; several must all match"
+    add_several("--filter", metavar="KEY=PATTERN", help=matching)
+    setting = "set a setting or parameter on every cell, over the file"
+    add_several("--set", metavar="KEY=VALUE", dest="assignments", help=setting)
     group.add_argument("--repeats", type=count_or_auto, metavar="N", help="processes per cell, or auto, over the file")
 
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
-    """Add how cells are measured."""
+    """Add the flags that say how cells are measured."""
     group = parser.add_argument_group("how")
     add_results_option(group)
     group.add_argument(
@@ -69,22 +86,14 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
         help="fork cells from a server that has imported the backend, or start a fresh interpreter for each; "
         "accelerators always start fresh (default: fork; with --executor docker: fresh, or warm for fork)",
     )
-    group.add_argument(
-        "--budget", type=seconds, metavar="SECONDS", help="add repeats to auto cells for this long, over the file"
-    )
-    group.add_argument(
-        "--order-seed", type=int, metavar="N", help="seed of the random order; default: a new one, recorded"
-    )
-    group.add_argument("--new", action="store_true", help="start a new run even where an unfinished one could go on")
-    group.add_argument(
-        "--log-dir",
-        type=log_folder,
-        metavar="FOLDER",
-        help="write what TensorBoard shows of each cell into this folder; see runner tensorboard",
-    )
-    group.add_argument(
-        "--datasets", type=Path, metavar="FOLDER", help="where data sets lie; default: ~/.keras/datasets"
-    )
+    for flag, read, metavar, meaning in (
+        ("--budget", seconds, "SECONDS", "add repeats to auto cells for this long, over the file"),
+        ("--order-seed", int, "N", "seed of the random order; default: a new one, recorded"),
+        ("--log-dir", log_folder, "FOLDER", "write files for TensorBoard into this folder: runner tensorboard"),
+        ("--datasets", Path, "FOLDER", "folder of the data sets; default: ~/.keras/datasets"),
+    ):
+        group.add_argument(flag, type=read, metavar=metavar, help=meaning)
+    group.add_argument("--new", action="store_true", help="start a new run even if an unfinished one can be continued")
     group.add_argument(
         "--executor",
         choices=tuple(registry.ENTRIES),
@@ -92,40 +101,33 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
         help=f"{', or '.join(entry.summary for entry in registry.ENTRIES.values())}; default: {registry.DEFAULT}",
     )
     for entry in registry.ENTRIES.values():
-        if entry.options:
-            _add_executor_options(parser.add_argument_group(f"in {entry.place} ({entry.guide})"), entry)
-
-
-def _add_executor_options(group: argparse._ArgumentGroup, entry: registry.Entry) -> None:
-    for option in entry.options:
-        read = partial(size_bytes, option.flag) if option.is_size else str
-        group.add_argument(option.flag, type=read, metavar=option.metavar, help=option.meaning)
+        options = parser.add_argument_group(f"in {entry.place} ({entry.guide})") if entry.options else group
+        for option in entry.options:
+            size = partial(size_bytes, option.flag) if option.is_size else str
+            options.add_argument(option.flag, type=size, metavar=option.metavar, help=option.meaning)
 
 
 def add_results_option(parser: argparse._ActionsContainer) -> None:
-    """Add where results are."""
+    """Add the flag that names the results folder."""
     parser.add_argument(
-        "--results", type=folder, default=Path("results"), metavar="FOLDER", help="where results are; default: results"
+        "--results", type=folder, default=Path("results"), metavar="FOLDER", help="folder of results; default: results"
     )
 
 
 def count_or_auto(text: str) -> int | str:
-    """Read a number of repeats, or the word auto. Raises `UsageError` for what is neither."""
+    """Read a number of repeats, or the word auto. Raises `UsageError`."""
     if text != "auto" and not text.lstrip("-").isdecimal():
         raise UsageError(f"--repeats: must be auto or a whole number from 1 to 1000, got {text!r}")
     return text if text == "auto" else int(text)
 
 
 def share(text: str) -> float:
-    """Read a tolerated slowdown. Raises `UsageError` for what is none."""
+    """Read a tolerated slowdown. Raises `UsageError`."""
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 10:
+        return number("--threshold", 0, 10, text)
+    except UsageError as error:
         advice = "; write 0.05 for 5 %" if text.strip().endswith("%") else ""
-        raise UsageError(f"--threshold: must be a share from 0 to 10, got {text!r}{advice}")
-    return value
+        raise UsageError(f"{error}{advice}") from error
 
 
 def size_bytes(flag: str, text: str) -> int:
@@ -137,10 +139,7 @@ def size_bytes(flag: str, text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Read a number of seconds. Raises `UsageError` for what is none."""
-    from keras_matrix.runner.matrix.grammar import WHOLE
-    from keras_matrix.runner.matrix.strict_yaml import resolve
-
+    """Read a number of seconds. Raises `UsageError`."""
     value = resolve(text)
     if (fault := WHOLE["budget"].fault(value)) or not isinstance(value, (int, float)):
         raise UsageError(f"--budget: {fault}")
@@ -148,14 +147,14 @@ def seconds(text: str) -> float:
 
 
 def folder(text: str) -> Path:
-    """Read a folder's name. Raises `UsageError` for none."""
+    """Read the name of a results folder. Raises `UsageError`."""
     if not text:
         raise UsageError("--results: must name a folder, got ''")
     return Path(text).expanduser()
 
 
 def log_folder(text: str) -> Path:
-    """Read a folder for TensorBoard. Raises `UsageError` for what cannot be one."""
+    """Read the name of a folder for TensorBoard. Raises `UsageError`."""
     path = Path(text).expanduser()
     if not text or (path.exists() and not path.is_dir()):
         raise UsageError(f"--log-dir: must name a folder, got {text!r}{', a file' if text else ''}")
@@ -163,13 +162,10 @@ def log_folder(text: str) -> Path:
 
 
 def cell_choice(args: argparse.Namespace) -> CellChoice:
-    """Return which cells are meant by those of the flags of `add_matrix_options` that a command has.
+    """Return the choice of cells made by those flags of `add_matrix_options` that a command has.
 
     Raises `UsageError`.
     """
-    from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
-    from keras_matrix.runner.request import CellChoice
-
     overrides = Overrides(
         backends=tuple(getattr(args, "backend", ())),
         filters=tuple(getattr(args, "filter", ())),
@@ -180,9 +176,7 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
 
 
 def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> RunRequest:
-    """Return what the flags of `add_measuring_options` ask for, of the cells that are chosen. Raises `UsageError`."""
-    from keras_matrix.runner.request import RunRequest
-
+    """Return the request made by the flags of `add_measuring_options`, for the chosen cells. Raises `UsageError`."""
     return RunRequest(
         command=("runner", *args.given),
         choice=choice or cell_choice(args),

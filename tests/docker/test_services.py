@@ -177,7 +177,7 @@ def test_any_arguments_of_the_runner_may_follow_and_none_loses_the_backend(proje
     other = next(name for name in BACKENDS.values() if name != BACKENDS[service])
     refused = run(project, service, "--backend", other)
     assert refused.returncode == 2
-    assert f"--backend {other}: this service holds {BACKENDS[service]}" in refused.stderr
+    assert f"--backend {other}: this service has {BACKENDS[service]}" in refused.stderr
 
 
 def test_the_records_are_the_owners_of_the_folder(project: Path) -> None:

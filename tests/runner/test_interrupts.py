@@ -1,4 +1,4 @@
-"""Signals: one stops cleanly, and waits where it has to."""
+"""Signals: the first stops the runner cleanly, and can be deferred."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from keras_matrix.runner.errors import Interrupted
-from keras_matrix.runner.interrupts import held, interruptible
+from keras_matrix.runner.interrupts import deferring_interrupts, interruptible
 
 
 def test_an_ignored_hangup_stays_ignored() -> None:
@@ -20,47 +20,47 @@ def test_an_ignored_hangup_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_signal_stops_at_once_and_says_which() -> None:
+def test_a_signal_raises_at_once_and_is_named_in_the_message() -> None:
     with pytest.raises(Interrupted, match=r"stopped by SIGTERM; "), interruptible():
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_held_signal_waits_until_the_outermost_end() -> None:
+def test_a_deferred_signal_is_raised_at_the_end_of_the_outermost_context() -> None:
     done: list[str] = []
     with pytest.raises(Interrupted), interruptible():
-        stopped_twice_held(done)
+        stopped_in_nested_contexts(done)
     assert done == ["inner", "outer"]
 
 
-def stopped_twice_held(done: list[str]) -> None:
-    with held():
-        with held():
+def stopped_in_nested_contexts(done: list[str]) -> None:
+    with deferring_interrupts():
+        with deferring_interrupts():
             signal.raise_signal(signal.SIGTERM)
             done.append("inner")
         done.append("outer")
     done.append("after")
 
 
-def test_what_is_held_while_stopping_does_not_stop_again() -> None:
+def test_deferring_while_stopping_does_not_raise_again() -> None:
     with interruptible():
         with pytest.raises(Interrupted):
             signal.raise_signal(signal.SIGTERM)
-        with held():
+        with deferring_interrupts():
             pass
 
 
-def test_nothing_is_held_where_nothing_is_heard() -> None:
+def test_deferring_without_handlers_changes_no_handler() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with held():
+    with deferring_interrupts():
         assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_held_signal_is_told_rather_than_an_error_that_someone_may_catch() -> None:
+def test_a_deferred_signal_replaces_an_error_of_the_context() -> None:
     with pytest.raises(Interrupted), interruptible(), contextlib.suppress(ValueError):
-        failing_while_held()
+        failing_while_deferred()
 
 
-def failing_while_held() -> None:
-    with held():
+def failing_while_deferred() -> None:
+    with deferring_interrupts():
         signal.raise_signal(signal.SIGTERM)
-        raise ValueError("of the step")
+        raise ValueError("of the context")

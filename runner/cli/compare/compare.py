@@ -1,37 +1,44 @@
-"""Compare two stored runs, or two environments measured in turn: what became faster or slower, and how sure it is.
+"""Compare two stored runs, or two environments measured interleaved: what became faster or slower, with intervals.
 
     runner compare RESULTS_A RESULTS_B                         two runs: folders, results folders or run ids
-    runner compare --base-env OLD/.venv --new-env NEW/.venv    two environments, measured epoch by epoch in turn
+    runner compare --base-env OLD/.venv --new-env NEW/.venv    two environments, epochs interleaved
 
 Ratios are new / base of the mean step time. Two environments are one session, paired by block. Two stored runs are two
-sessions: their interval needs the spread between sessions that the stored history knows, else there is none."""
+sessions: an interval needs the spread between sessions from the stored history."""
 
 from __future__ import annotations
 
 import argparse
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request, share
+from keras_matrix.analysis.comparison.versus import Across, Versus, versus
+from keras_matrix.analysis.regression.gate import Rule, sharing
+from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED
+from keras_matrix.dashboards.report import comparison_page
+from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.injected_faults import UnknownFault, counterpart, parse
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.cli.compare.histories import across_stored
+from keras_matrix.runner.cli.look import stored
+from keras_matrix.runner.cli.look.stored import write_report
+from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_output, run_request, share
+from keras_matrix.runner.cli.render import versus as texts
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors.process import interpreter
+from keras_matrix.runner.executors.process.interpreter import Interpreter
+from keras_matrix.runner.matrix.grammar import near
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.plan.session import ArmAsked
+from keras_matrix.runner.plan.stopping import looks_of
+from keras_matrix.runner.request import RunRequest
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from keras_matrix.analysis.comparison.versus import Across, Versus
-    from keras_matrix.analysis.regression.gate import Rule
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.executors.process.interpreter import Interpreter
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "compare"
-HELP = "compare two runs, or two environments measured in turn"
 BASE, NEW = "base", "new"
-RUNS_NAMED = 5  # the newest of those that could have been meant
+RUNS_NAMED = 5  # the newest runs, in the message about an unknown one
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sides(parser: argparse.ArgumentParser) -> None:
-    """Add what is compared."""
+    """Add the flags that name both sides."""
     parser.add_argument("base", nargs="?", metavar="BASE", help="a run's folder, a results folder, or an id")
     parser.add_argument("new", nargs="?", metavar="NEW", help="the same")
     group = parser.add_argument_group("what to measure")
@@ -54,13 +61,12 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--plant",
         metavar="FAULT",
-        help="plant a fault in the new side to see it found and named, as in slower:0.1 (a tenth more work); "
-        "docs/comparing.md lists them",
+        help="inject a fault into the new side to see it detected, as in slower:0.1: docs/comparing.md",
     )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add where the findings go."""
+    """Add the flags for the output of the findings."""
     group = parser.add_argument_group("findings")
     group.add_argument(
         "--threshold", type=share, default=0.05, metavar="SHARE", help="slowdown that is tolerated (default: 0.05)"
@@ -101,12 +107,8 @@ def sides_of(args: argparse.Namespace) -> Sides:
 def check_pages(markdown: Path | None, page: Path | None) -> None:
     """Refuse files that could not be written, before anything is measured for them. Raises `UsageError`."""
     for flag, path in (("--markdown", markdown), ("--out", page)):
-        if path is None:
-            continue
-        if path.is_dir() or not path.parent.is_dir():
-            raise UsageError(f"{flag}: must name a file in a folder that exists, got {str(path)!r}")
-        if not os.access(path.parent, os.W_OK):
-            raise UsageError(f"{flag}: {path.parent} cannot be written; name a file in another folder")
+        if path is not None:
+            check_output(flag, path)
     if page is not None and page.suffix not in (".html", ".htm"):
         raise UsageError(f"--out: must end in .html, got {str(page)!r}")
 
@@ -116,10 +118,6 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
 
     Raises `UsageError`.
     """
-    from keras_matrix.analysis.comparison.versus import versus
-    from keras_matrix.runner.cli.look import stored
-    from keras_matrix.runner.plan.stopping import looks_of
-
     to_measure = sides.base_env or sides.new_env or sides.fault
     if to_measure and sides.base:
         raise UsageError(f"{sides.command}: name two stored runs or two environments, not both; got {sides.base} too")
@@ -131,53 +129,40 @@ def findings(sides: Sides, rule: Rule, *, to_decide: bool) -> Versus:
         raise UsageError(f"{sides.command}: name two stored runs (BASE NEW), or environments (--base-env, --new-env)")
     if base.folder.resolve() == new.folder.resolve():
         raise UsageError(f"{sides.command}: BASE and NEW are the same run, {base.folder}")
-    paired = _session(base) == _session(new) is not None
+    session = base.about().get("session")
     (base_records, base_problems), (new_records, new_problems) = base.load(), new.load()
-    across = None if paired else _across(sides.request.results, base, new, {record.cell_id for record in new_records})
+    across = None
+    if session is None or session != new.about().get("session"):
+        across = _across(sides.request.results, base, new, {record.cell_id for record in new_records})
     found = versus(base_records, new_records, replace(rule, looks=looks_of(base.about())), across)
-    notes = [
-        *stored.notes(BASE, base, base_records, base_problems),
-        *stored.notes(NEW, new, new_records, new_problems),
-    ]
+    notes = stored.notes(BASE, base, base_records, base_problems) + stored.notes(NEW, new, new_records, new_problems)
     return replace(found, runs=(base.run_id, new.run_id), notes=tuple(notes))
 
 
 def rule_of(threshold: float, also: str = "") -> Rule:
-    """Return the rule of a gate that also fails on what `also` names, with commas. Raises `UsageError`."""
-    from keras_matrix.analysis.regression.gate import Rule, sharing
-    from keras_matrix.analysis.regression.regression_kinds import ALSO, TESTED
-
+    """Return the rule of a gate that also fails on the kinds in `also`, separated by commas. Raises `UsageError`."""
     given = [name.strip() for name in also.split(",")] if also else []
     for name in given:
         if name not in ALSO:
-            raise UsageError(f"--also: must be some of {', '.join(ALSO)}, with commas; got {name!r}")
+            raise UsageError(f"--also: must be some of {', '.join(ALSO)}, separated by commas, got {name!r}")
     kinds = [ALSO[name] for name in dict.fromkeys(given)]
     return sharing(Rule(threshold=threshold), kinds, sum(kind in TESTED for kind in kinds))
 
 
 def _across(results: Path, base: Run, new: Run, cells: set[str]) -> Across:
-    """Return how two sessions are compared: by the spread between sessions that their results folders know."""
-    from keras_matrix.runner.cli.compare.histories import across_stored
-
+    """Return how two sessions are compared: with the spread between the sessions stored in their results folders."""
     roots = {folder.resolve() for folder in (results, base.folder.parent, new.folder.parent)}
     return across_stored(sorted(roots), {*_runs(base), *_runs(new)}, cells)
 
 
 def _runs(run: Run) -> list[str]:
-    """Return the runs of a run's session, itself and its other arm."""
+    """Return the ids of the runs of a run's session: the run and its other arm."""
     runs = run.about().get("runs")
     return [run.run_id, *map(str, runs.values() if isinstance(runs, dict) else ())]
 
 
-def _session(run: Run) -> object:
-    return run.about().get("session")
-
-
 def stored_run(sides: Sides, name: str) -> Run:
     """Return the run that a folder or an id names. Raises `UsageError`."""
-    from keras_matrix.records.store import Results, Run
-    from keras_matrix.runner.matrix.grammar import near
-
     results = sides.request.results
     for folder in (Path(name), results / name):
         if (folder / "run.json").is_file():
@@ -187,59 +172,51 @@ def stored_run(sides: Sides, name: str) -> Run:
     there = [run.run_id for run in Results(results).runs()]
     raise UsageError(
         f"{sides.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
-        f"{near(name, there)}; {results} holds {', '.join(there[-RUNS_NAMED:]) or 'no run'}"
+        f"{near(name, there)}; {results} contains {', '.join(there[-RUNS_NAMED:]) or 'no run'}"
     )
 
 
 def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     """Measure both sides interleaved, in one session."""
-    from keras_matrix.records.injected_faults import counterpart
-    from keras_matrix.runner.cli.look.stored import write_reports
-    from keras_matrix.runner.executors.process.interpreter import of_environment
-    from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-    from keras_matrix.runner.plan.session import ArmAsked
-
     check_plant(sides.fault)
     request = sides.request
-    base = of_environment(sides.base_env, "--base-env") if sides.base_env else None
-    new = of_environment(sides.new_env, "--new-env") if sides.new_env else None
+    base = interpreter.of_environment(sides.base_env, "--base-env") if sides.base_env else None
+    new = interpreter.of_environment(sides.new_env, "--new-env") if sides.new_env else None
     if (base or new) and not request.executors.contract.local_software:
         name = request.executors.entry.name
         raise UsageError(
             f"--executor {name}: its cells bring their own environment; leave out --base-env and --new-env"
         )
     matrix, cells = request.choice.load()
-    for flag, interpreter in (("--base-env", base), ("--new-env", new)):
-        _check_packages(flag, interpreter, cells)
+    for flag, environment in (("--base-env", base), ("--new-env", new)):
+        _check_packages(flag, environment, cells)
     arms = {
-        name: ArmAsked(interpreter.python, fault, interpreter.versions())
-        if interpreter
+        name: ArmAsked(environment.python, fault, environment.versions())
+        if environment
         else own_arm(request, cells, fault)
-        for name, interpreter, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
+        for name, environment, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
     }
     about = about_matrix(request.choice.matrix, matrix.left_out)
-    asked = session_request(request, cells, about, arms, to_decide=rule is not None)
-    session = measure_session(request, asked, Goal(request.budget_of(matrix), rule), sides.display)
-    write_reports(session.runs.values())
+    wanted = session_request(request, cells, about, arms, to_decide=rule is not None)
+    session = measure_session(request, wanted, Goal(request.budget_of(matrix), rule), sides.display)
+    for run in session.runs.values():
+        write_report(run)
     return session.runs[BASE], session.runs[NEW]
 
 
-def _check_packages(flag: str, interpreter: Interpreter | None, cells: Sequence[Cell]) -> None:
-    """Refuse an environment that lacks what the cells need, before the other side is measured. Raises `UsageError`."""
+def _check_packages(flag: str, environment: Interpreter | None, cells: Sequence[Cell]) -> None:
+    """Refuse an environment without the packages of the cells, before anything is measured. Raises `UsageError`."""
     backends = dict.fromkeys(cell.settings.backend for cell in cells)
-    absent = interpreter.absent(["keras", "numpy", *backends]) if interpreter else []
-    if interpreter and absent:
+    absent = environment.absent(["keras", "numpy", *backends]) if environment else []
+    if environment and absent:
         raise UsageError(
-            f"{flag}: {interpreter.python} has no {', '.join(absent)}; install what is missing there, "
-            "or choose the backends that it has with --backend"
+            f"{flag}: {environment.python} has no {', '.join(absent)}; install them there, "
+            "or choose other backends with --backend"
         )
 
 
 def check_plant(fault: str | None) -> None:
-    """Refuse a fault that no one knows. Raises `UsageError`."""
-    from keras_matrix.records.injected_faults import UnknownFault, parse
-
+    """Refuse an unknown injected fault. Raises `UsageError`."""
     try:
         if fault:
             parse(fault)
@@ -248,15 +225,10 @@ def check_plant(fault: str | None) -> None:
 
 
 def show(found: Versus, threshold: float, markdown: Path | None, page: Path | None, *, as_json: bool) -> None:
-    """Print the findings, and write what was asked for."""
-    from keras_matrix.runner.cli.render import versus
-
-    names = versus.names(found)
-    print(versus.as_json(found, threshold) if as_json else versus.text(found, names), flush=True)
+    """Print the findings, and write the requested pages."""
+    names = texts.names(found)
+    print(texts.as_json(found, threshold) if as_json else texts.text(found, names), flush=True)
     if markdown:
-        markdown.write_text(versus.markdown(found, names), encoding="utf-8")
+        markdown.write_text(texts.markdown(found, names), encoding="utf-8")
     if page:
-        from keras_matrix.dashboards.report import comparison_page
-        from keras_matrix.dashboards.report import page as report
-
         report.write(page, comparison_page.page(found, names, threshold))

@@ -1,23 +1,21 @@
-"""Decide whether new is slower than base: a comparison as `runner compare` makes it, with a verdict as exit code.
+"""Decide whether new is slower than base: the comparison of `runner compare`, with a verdict as exit code.
 
     runner gate --base-env PINNED/.venv --threshold 0.05
 
-regressed (exit 4): the interval of new / base lies beyond the threshold, and the comparison is a discovery among the
-run's; with --also, other figures that got worse fail it too, but never keep it undecided. no worse (exit 0): every
-interval ends within the threshold. undecided (exit 5): neither; it says how many more repeats would probably decide it;
-unless --repeats says otherwise, they are added until it is decided, within --budget. Nothing measured, or a cell that
-fails in more of its repeats in new than in base, is exit 1: what did not run has not passed.
+regressed (exit 4): the interval of new / base is beyond the threshold, and the comparison is a discovery among those
+of the run; with --also, other figures that got worse also fail the gate, but never leave it undecided. no worse (exit
+0): every interval ends within the threshold. undecided (exit 5): otherwise; the message says how many more repeats
+would probably decide it; they are added until it is decided, within --budget, unless --repeats is given. Exit 1:
+nothing was measured, or a cell fails in more of its repeats in new than in base.
 """
 
 from __future__ import annotations
 
 import argparse
 
+from keras_matrix.analysis.regression.gate import Outcome
 from keras_matrix.runner.cli.compare import compare
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options
-
-NAME = "gate"
-HELP = "fail where new is slower than base"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,15 +28,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--also",
         metavar="NAMES",
         default="",
-        help="fail on these too, beside slower steps: first-epoch, scatter, unstable, recompiles, with commas",
+        help="also fail on these, separated by commas: first-epoch, scatter, unstable, recompiles",
     )
     parser.set_defaults(repeats="auto")
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare, show, and return the verdict as an exit code."""
-    from keras_matrix.analysis.regression.gate import Outcome
-
     compare.check_pages(args.markdown, args.out)
     found = compare.findings(compare.sides_of(args), compare.rule_of(args.threshold, args.also), to_decide=True)
     compare.show(found, args.threshold, args.markdown, args.out, as_json=args.json)

@@ -1,4 +1,4 @@
-"""Stored histories for commands: read, judged with their notes, and what they know of the spread between sessions."""
+"""Stored histories for commands: their change points with annotations, and the spread between sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_matrix.records.schema import Record
 
 
 def assessed(found: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LENGTH) -> list[Assessment]:
-    """Return every history with its changes, those that were annotated in these folders told from the others."""
+    """Return every history with its changes; changes annotated in these folders are marked as intended."""
     notes = in_force(line for root in roots for line in load(root)[0])
     return [
         assess(
@@ -31,10 +31,10 @@ def assessed(found: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LEN
 def across_stored(
     roots: Sequence[Path], compared: Collection[str], cells: Collection[str]
 ) -> Callable[[Sequence[Record], Sequence[Record]], SessionRatio | None]:
-    """Return how a cell's records of two sessions compare, given the spread that these folders know.
+    """Return a function that compares a cell's records of two sessions, with the spread stored in these folders.
 
-    `cells` are those that will be asked for. The runs that are compared themselves do not count for the spread: a
-    regression must not widen the interval that shall show it.
+    `cells` are the cells it will be called for. The compared runs are left out of the spread, because a regression must
+    not widen the interval that shows it.
     """
     spread_of = spread_stored(roots, compared, cells)
 
@@ -48,9 +48,9 @@ def across_stored(
 def spread_stored(
     roots: Sequence[Path], compared: Collection[str], cells: Collection[str]
 ) -> Callable[[Sequence[Record]], SessionSpread | None]:
-    """Return the spread between the stored sessions of a cell, from records of it; None for records of several places.
+    """Return a function that returns the spread between stored sessions of a cell; None for records of several places.
 
-    The runs in `compared` do not count; `cells` are those that will be asked for.
+    The runs in `compared` are left out; `cells` are the cells it will be called for.
     """
     found = history_reader.read(roots, lambda cell_id, workload, backend: cell_id in cells)
     others = replace(found, runs=tuple(run for run in found.runs if run.run_id not in compared))

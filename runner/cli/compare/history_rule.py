@@ -1,11 +1,10 @@
-"""The rule for change points, measured: false alarms and delays by replay, as a table and as JSON."""
+"""False alarms and delays of the rule for change points, measured by replay, as a table and as JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keras_matrix.analysis.history.change_points import THRESHOLDS
 from keras_matrix.analysis.history.replay import (
@@ -21,7 +20,7 @@ from keras_matrix.analysis.history.replay import (
     shuffled,
 )
 from keras_matrix.records.codec import to_json
-from keras_matrix.runner.cli.render.format import columns, significant
+from keras_matrix.runner.cli.render.format import columns, document, significant
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.history.replay import Draw
@@ -34,7 +33,7 @@ CORRELATION = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured, by the name of the kind of history."""
+    """False alarms and delays by the name of the kind of history."""
 
     replays: Replays
     run_length: int
@@ -63,13 +62,14 @@ def measure(residuals_log: Sequence[float], replays: Replays, run_length: int) -
 
 
 def lines(figures: Figures) -> list[str]:
-    """Return the tables as people read them."""
+    """Return the tables for the terminal."""
     replays = figures.replays
     head = ["false alarms: steady history", *(f"{length} (threshold {h})" for length, h in THRESHOLDS.items())]
     alarms = [head, *([name, *map(_run_length, found)] for name, found in figures.false_alarms.items())]
     head = ["delay: shift after " + f"{replays.baseline} sessions", *(f"{shift:.0%}" for shift in SHIFTS)]
     delays = [head, *([name, *map(_delay, found)] for name, found in figures.delays.items())]
     stored = figures.stored_sessions
+    missing = f"stored history: {stored} sessions in levels long enough, {LEAST_STORED} needed"
     return [
         f"{replays.count} replays of {replays.sessions} sessions, seed {replays.seed}",
         "",
@@ -79,18 +79,13 @@ def lines(figures: Figures) -> list[str]:
         *columns(delays),
         f"sessions until it is found: median, 90th percentile; share found within {replays.watched_after}; "
         f"threshold {THRESHOLDS[figures.run_length]}",
-        *(
-            []
-            if stored >= LEAST_STORED
-            else [f"stored history: {stored} sessions in levels long enough, {LEAST_STORED} needed"]
-        ),
+        *([missing] if stored < LEAST_STORED else []),
     ]
 
 
 def as_json(figures: Figures) -> str:
-    """Return the figures as one JSON document."""
-    document: dict[str, Any] = {
-        "version": 1,
+    """Return the figures as a JSON document."""
+    fields = {
         "replays": to_json(figures.replays),
         "thresholds": {str(length): threshold for length, threshold in THRESHOLDS.items()},
         "delays_at_run_length": figures.run_length,
@@ -99,7 +94,7 @@ def as_json(figures: Figures) -> str:
         "false_alarms": {name: [to_json(one) for one in found] for name, found in figures.false_alarms.items()},
         "delays": {name: [to_json(one) for one in found] for name, found in figures.delays.items()},
     }
-    return json.dumps(document, indent=1, allow_nan=False)
+    return document(fields)
 
 
 def _run_length(one: RunLength) -> str:
@@ -109,8 +104,5 @@ def _run_length(one: RunLength) -> str:
 
 
 def _delay(one: Delay) -> str:
-    return f"{_or_later(one.median)}, {_or_later(one.p90)}; {one.share_found:.0%}"
-
-
-def _or_later(sessions: int | None) -> str:
-    return "later" if sessions is None else str(sessions)
+    median, p90 = ("later" if sessions is None else str(sessions) for sessions in (one.median, one.p90))
+    return f"{median}, {p90}; {one.share_found:.0%}"

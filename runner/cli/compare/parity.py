@@ -1,4 +1,4 @@
-"""Check that every backend does the same work: equal weights and batches, random layers off, compared untimed.
+"""Check that all backends do the same work: equal weights and batches, random layers off, compared without timing.
 
 Each workload trains a small preset for a few steps on each backend, in float64 and in float32. The table shows, for
 every two backends, how far apart (relative; 0 is equal) they are in float64: the gradient of step 1 and the update of
@@ -9,35 +9,39 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from keras_matrix.runner.cli.options import add_results_option
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.instruments.parity import ParityRecord
+from keras_matrix.records.settings import Scalar
+from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
+from keras_matrix.runner.checks.parity_processes import Subject
+from keras_matrix.runner.cli.options import add_results_option, check_backends, check_range
+from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import Executor
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import USER_WORKLOAD, near
+from keras_matrix.runner.matrix.overrides import parse_assignment
+from keras_matrix.runner.matrix.presets import small, small_batch
 
-if TYPE_CHECKING:
-    from keras_matrix.records.instruments.parity import ParityRecord
-    from keras_matrix.records.settings import Scalar
-    from keras_matrix.runner.checks.parity import ParityRequest
-    from keras_matrix.runner.executors import Executor
-
-NAME = "parity"
-HELP = "check that every backend does the same work"
 PRECISIONS = ("float64", "float32")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    parser.add_argument(
-        "workloads", nargs="*", metavar="WORKLOAD", help="a workload, or your own module:build; default: all known ones"
-    )
+    workloads = "a workload, or your own module:build; default: all workloads of the catalog"
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=workloads)
     parser.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--precision", default=",".join(PRECISIONS), metavar="NAMES", help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="training steps (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, metavar="N", help="samples in a batch (default: 8; xception 4)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and batches (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of weights and batches (default: 0)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="set a workload's parameter"
     )
@@ -51,8 +55,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare the workloads and return the exit code."""
-    from keras_matrix.runner.checks.parity import compare_all, exit_code
-
     request = _request(args)
     ended = itertools.count(1)
 
@@ -71,16 +73,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _request(args: argparse.Namespace) -> ParityRequest:
-    """Return what the flags ask to be compared. Raises `UsageError`."""
-    from keras_matrix.runner.checks.parity import ParityRequest
-    from keras_matrix.runner.checks.parity_processes import Subject
-    from keras_matrix.runner.matrix import catalog
-    from keras_matrix.runner.matrix.overrides import parse_assignment
-    from keras_matrix.runner.matrix.presets import small_batch
-
-    for name, value, least in (("--steps", args.steps, 2), ("--batch-size", args.batch_size, 1)):
-        if value is not None and value < least:
-            raise UsageError(f"{name}: must be a whole number from {least}, got {value}")
+    """Return the request that the flags make. Raises `UsageError`."""
+    check_range("--steps", args.steps, 2)
+    if args.batch_size is not None:
+        check_range("--batch-size", args.batch_size, 1)
     known = catalog.load()
     assigned = dict(map(parse_assignment, args.assignments))
     return ParityRequest(
@@ -98,9 +94,6 @@ def _request(args: argparse.Namespace) -> ParityRequest:
 
 
 def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Scalar]:
-    from keras_matrix.runner.matrix.grammar import USER_WORKLOAD, near
-    from keras_matrix.runner.matrix.presets import small
-
     if USER_WORKLOAD.fullmatch(name):
         return assigned
     if name not in known.workloads:
@@ -118,66 +111,51 @@ def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Sca
 
 
 def _backends(named: Sequence[str], executor: Executor | None) -> list[str]:
-    """Return the backends to compare, two at least, all installed. Raises `UsageError`."""
-    from keras_matrix.records.backends import BACKENDS
-    from keras_matrix.runner.executors.process.executor import ProcessExecutor
-    from keras_matrix.runner.matrix.grammar import near
-
-    for name in named:
-        if name not in BACKENDS:
-            raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")
+    """Return the backends to compare: at least two, all of them installed. Raises `UsageError`."""
+    check_backends(named)
     executor = executor or ProcessExecutor()
-    asked = [name for name in BACKENDS if not named or name in named]
-    missing = {name: reason for name in asked if (reason := executor.missing(name))}
+    wanted = [name for name in BACKENDS if not named or name in named]
+    missing = {name: reason for name in wanted if (reason := executor.missing(name))}
     if named and missing:
         raise UsageError(f"--backend: {'; '.join(missing.values())}")
-    found = [name for name in asked if name not in missing]
+    found = [name for name in wanted if name not in missing]
     if len(found) < 2:
-        told = f" ({'; '.join(missing.values())})" if missing else ""
-        raise UsageError(f"--backend: parity compares two backends at least, got {', '.join(found) or 'none'}{told}")
+        reasons = f" ({'; '.join(missing.values())})" if missing else ""
+        raise UsageError(f"--backend: parity needs at least two backends, got {', '.join(found) or 'none'}{reasons}")
     return found
 
 
 def _precisions(text: str) -> list[str]:
     found = [name for name in PRECISIONS if name in text.split(",")]
     if not found or set(text.split(",")) != set(found):
-        raise UsageError(f"--precision: must be {' or '.join(PRECISIONS)}, or both with a comma between, got {text!r}")
+        raise UsageError(f"--precision: must be {' or '.join(PRECISIONS)}, or both separated by a comma, got {text!r}")
     return found
 
 
 def verdict(record: ParityRecord) -> str:
     """Return a workload's verdict in a few words."""
     if record.agrees:
-        explained = any(pair.findings for pair in record.pairs)
-        return "agrees, with an exception" if explained else "agrees"
+        return "agrees, with an exception" if any(pair.findings for pair in record.pairs) else "agrees"
     if not record.pairs:
         return "not compared"
-    parted = [pair.located for pair in record.pairs if pair.located]
-    return f"deviates at {parted[0]}" if parted else "deviates" if not record.failures else "not all compared"
+    located = [pair.located for pair in record.pairs if pair.located]
+    return f"deviates at {located[0]}" if located else "deviates" if not record.failures else "not all compared"
 
 
 HEAD = ["workload", "backends", "f64 gradient", "f64 update", "f32 loss", "f32 norm", "f32 update", "f32 losses", ""]
-SHOWN = (
-    ("float64", "gradient"),
-    ("float64", "update"),
-    ("float32", "loss"),
-    ("float32", "gradient_norm"),
-    ("float32", "update"),
-    ("float32", "losses"),
-)
+SHOWN = [("float64", name) for name in ("gradient", "update")]
+SHOWN += [("float32", name) for name in ("loss", "gradient_norm", "update", "losses")]
 
 
 def table(records: Sequence[ParityRecord]) -> list[str]:
-    """Return the table and, below it, every exception and failure with its reason."""
-    from keras_matrix.runner.cli.render.format import columns
-
+    """Return the table and, below it, all exceptions and failures with their reasons."""
     rows = [HEAD]
     notes: list[str] = []
     for record in records:
         for number, pair in enumerate(record.pairs):
             figures = [_figure(pair.deviations.get(precision), figure) for precision, figure in SHOWN]
-            told = "agrees" if pair.agrees and not pair.findings else "agrees *" if pair.agrees else "deviates *"
-            rows.append(["" if number else record.workload, " - ".join(pair.backends), *figures, told])
+            summary = "agrees" if pair.agrees and not pair.findings else "agrees *" if pair.agrees else "deviates *"
+            rows.append(["" if number else record.workload, " - ".join(pair.backends), *figures, summary])
         notes += _notes(record)
     return [*columns(rows, right=frozenset(range(2, 8))), *([""] if notes else []), *notes]
 
@@ -188,8 +166,6 @@ def _figure(deviation: Any, figure: str) -> str:
 
 
 def _notes(record: ParityRecord) -> list[str]:
-    from keras_matrix.runner.executors.supervise.output import printable
-
     lines = []
     for pair in record.pairs:
         name = f"* {record.workload}, {' - '.join(pair.backends)}"
@@ -200,16 +176,14 @@ def _notes(record: ParityRecord) -> list[str]:
             why = f": {finding.explanation}" if finding.explanation else ""
             lines.append(f"{name}: {finding.precision} {finding.figure} {value}{at}{why}")
         if pair.located:
-            lines.append(f"{name}: they part at {pair.located}")
-    for twin, reason in record.failures.items():
-        lines.append(f"* {record.workload}, {twin}: not compared: {reason}")
-    for twin, reason in record.unsupported.items():
-        lines.append(f"  {record.workload}, {twin}: not offered: {reason}")
+            lines.append(f"{name}: they deviate first at {pair.located}")
+    for process, reason in record.failures.items():
+        lines.append(f"* {record.workload}, {process}: not compared: {reason}")
+    for process, reason in record.unsupported.items():
+        lines.append(f"  {record.workload}, {process}: not offered: {reason}")
     return list(map(printable, lines))
 
 
 def _document(records: Sequence[ParityRecord], code: int) -> str:
-    from keras_matrix.records.codec import to_json
-
-    told = [{"agrees": record.agrees, "verdict": verdict(record), **to_json(record)} for record in records]
-    return json.dumps({"version": 1, "exit_code": code, "workloads": told}, indent=1, allow_nan=False)
+    found = [{"agrees": record.agrees, "verdict": verdict(record), **to_json(record)} for record in records]
+    return document({"exit_code": code, "workloads": found})

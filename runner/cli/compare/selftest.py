@@ -1,30 +1,35 @@
-"""Measure the matrix against itself under two labels, and say how often it finds a difference that is not there.
+"""Measure the matrix against itself under two labels, and report how often a difference is found that does not exist.
 
-With --plant slower:0.1 the second label does a tenth more work: then it says how often that was found. Every call adds
-a session to the results folder, and all sessions of the same kind are told together. It also measures what measuring
-costs: epochs timed by this program against those of a bare `fit`, in turn in one process, and the runner's own CPU."""
+With --plant slower:0.1 the second label does a tenth more work; then the report says how often that was found. Every
+call adds a session to the results folder, and all sessions of the same kind are reported together. It also measures the
+cost of measuring: timed epochs against those of a bare `fit`, interleaved in one process, and the runner's own CPU."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
+from keras_matrix.analysis.regression.gate import Rule
+from keras_matrix.analysis.selftest import Finding, Labelled, Rate, findings, gate_alarms, named, pooled
+from keras_matrix.analysis.stats.sequential import FIXED
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.injected_faults import counterpart
+from keras_matrix.records.schema import Record
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.cli.compare.compare import check_plant
+from keras_matrix.runner.cli.look.stored import write_report
+from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, number, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
+from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
+from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.request import RunRequest
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from keras_matrix.analysis.selftest import Finding, Labelled, Rate
-    from keras_matrix.records.schema import Record
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "selftest"
-HELP = "measure the matrix against itself: false alarms, detection, cost of measuring"
 LABELS = ("base", "new")
 LONGEST_COST_S = 86_400
 
@@ -34,13 +39,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_matrix_options(parser)
     add_measuring_options(parser)
     group = parser.add_argument_group("what to test")
-    group.add_argument("--plant", metavar="FAULT", help="plant a fault in the second label, as in slower:0.05")
+    group.add_argument("--plant", metavar="FAULT", help="inject a fault into the second label, as in slower:0.05")
     group.add_argument(
-        "--stored", action="store_true", help="measure nothing; tell of the sessions the results folder holds"
+        "--stored", action="store_true", help="measure nothing; report on the sessions in the results folder"
     )
     group.add_argument(
         "--cost-s",
-        type=cost_seconds,
+        type=partial(number, "--cost-s", 0, LONGEST_COST_S),
         default=0.0,
         metavar="SECONDS",
         help="measure the cost of timing this long a backend",
@@ -48,22 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
 
 
-def cost_seconds(text: str) -> float:
-    """Read how long the cost of timing is measured. Raises `UsageError` for what is no time."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= LONGEST_COST_S:
-        raise UsageError(f"--cost-s: must be a number of seconds from 0 to {LONGEST_COST_S}, got {text!r}")
-    return value
-
-
 def run(args: argparse.Namespace) -> int:
-    """Measure, and say what all sessions show. Returns the exit code."""
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.cli.compare.compare import check_plant
-
+    """Measure, and report on all sessions. Returns the exit code."""
     check_plant(args.plant)
     request = run_request(args)
     if not args.stored:
@@ -71,31 +62,24 @@ def run(args: argparse.Namespace) -> int:
     sessions = stored_sessions(Results(request.results), args.plant)
     if not sessions:
         planted = f" with {args.plant}" if args.plant else ""
-        raise UsageError(f"--stored: {request.results} holds no selftest{planted}")
-    document = _document(sessions, args.plant, _cost(request, args.cost_s) if args.cost_s else [])
-    print(json.dumps(document, indent=1, allow_nan=False) if args.json else _text(document))
-    return 0 if document["findings"] else 1
+        raise UsageError(f"--stored: {request.results} contains no selftest{planted}")
+    fields = _fields(sessions, args.plant, _cost(request, args.cost_s) if args.cost_s else [])
+    print(document(fields) if args.json else _text(fields))
+    return 0 if fields["findings"] else 1
 
 
 def _measure(request: RunRequest, fault: str | None, display: TerminalDisplay) -> None:
-    from keras_matrix.records.injected_faults import counterpart
-    from keras_matrix.runner.cli.look.stored import write_reports
-    from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-
     matrix, cells = request.choice.load()
     faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
     arms = {label: own_arm(request, cells, planted) for label, planted in faults.items()}
-    asked = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out), arms)
-    session = measure_session(request, asked, Goal(request.budget_of(matrix)), display)
-    write_reports(session.runs.values())
+    wanted = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out), arms)
+    session = measure_session(request, wanted, Goal(request.budget_of(matrix)), display)
+    for run in session.runs.values():
+        write_report(run)
 
 
 def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
-    """Return the records of every stored session of two labels of this Python, with this fault planted or none."""
-    from keras_matrix.records.injected_faults import counterpart
-    from keras_matrix.records.store import Run
-
+    """Return the records of the stored sessions of two labels with this Python and this injected fault, or without."""
     faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
     wanted = {label: {"python": None, "fault": planted} for label, planted in faults.items()}
     found: list[Labelled] = []
@@ -107,13 +91,8 @@ def stored_sessions(results: Results, fault: str | None) -> list[Labelled]:
     return found
 
 
-def _document(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[str, Any]]) -> dict[str, Any]:
-    from keras_matrix.analysis.regression.gate import Rule
-    from keras_matrix.analysis.selftest import findings, gate_alarms, named, pooled
-    from keras_matrix.analysis.stats.sequential import FIXED
-
+def _fields(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "version": 1,
         "planted": fault,
         "sessions": len(sessions),
         "notes": pooled(sessions),
@@ -154,49 +133,44 @@ def _parent_cpu(records: Sequence[Record]) -> dict[str, float] | None:
 
 
 def _cost(request: RunRequest, seconds: float) -> list[dict[str, Any]]:
-    from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
-
     _, cells = request.choice.load()
     return [cost_of_timing(backend, seconds) for backend in dict.fromkeys(cell.settings.backend for cell in cells)]
 
 
-def _text(document: dict[str, Any]) -> str:
-    from keras_matrix.dashboards.charts.format import plural
-    from keras_matrix.runner.cli.render.format import columns
-
-    planted = document["planted"]
-    told = "slower found in" if planted else "false alarms"
-    rows = [["backend", "comparisons", told, "95 % interval of the rate", "median half-width", "mean ratio"]]
-    for one in document["findings"]:
+def _text(fields: dict[str, Any]) -> str:
+    planted = fields["planted"]
+    rate_name = "slower found in" if planted else "false alarms"
+    rows = [["backend", "comparisons", rate_name, "95 % interval of the rate", "median half-width", "mean ratio"]]
+    for one in fields["findings"]:
         rate = one["slower"] if planted else one["outside"]
         low, high = rate["interval"]
         width = "-" if one["half_width"] is None else f"{one['half_width']:.1%}"
         figures = [str(rate["of"]), f"{rate['share']:.1%}", f"{low:.1%} to {high:.1%}", width, f"{one['ratio']:.4f}"]
         rows.append([one["name"], *figures])
-    gate = document["gate_regressed"]
+    gate = fields["gate_regressed"]
     lines = [
-        f"{plural(document['sessions'], 'session')} of the matrix against itself, {planted or 'nothing'} planted",
-        *document["notes"],
+        f"{plural(fields['sessions'], 'session')} of the matrix against itself, injected fault: {planted or 'none'}",
+        *fields["notes"],
         "",
         *columns(rows),
         "",
         f"gate at threshold 0: regressed in {gate['count']} of {gate['of']} sessions",
     ]
-    lines += [f"named on {name}: {_kinds_text(kinds)}" for name, kinds in document["named"].items()]
+    lines += [f"named on {name}: {_kinds_text(kinds)}" for name, kinds in fields["named"].items()]
     if not planted:
-        lines.append("of 95 % intervals, 5 % miss 1 by right; what the rate's own interval must hold is 5 %")
-    if cpu := document["parent_cpu_share"]:
+        lines.append("5 % of 95 % intervals miss 1 by chance: the interval of the rate should contain 5 %")
+    if cpu := fields["parent_cpu_share"]:
         lines.append(f"the runner's CPU: median {cpu['median']:.2%} of a core, at most {cpu['maximum']:.2%}")
     lines += [
         f"cost of timing on {one['backend']}: epochs {one['ratio']:.4f} of bare ones "
         f"[{one['low']:.4f} {one['high']:.4f}], {one['pairs']} pairs"
-        for one in document["cost"]
+        for one in fields["cost"]
     ]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def _kinds_text(kinds: dict[str, Any]) -> str:
-    """Return what the comparisons of a backend were called, all blocks of a cell and session being one comparison."""
+    """Return the regression kinds found on a backend; all blocks of a cell and session are one comparison."""
     of = next(iter(kinds.values()))["of"]
-    told = [f"{kind} in {rate['count']}" for kind, rate in kinds.items() if rate["count"]]
-    return f"{', '.join(told) or 'nothing'}, of {of} comparison{'' if of == 1 else 's'}"
+    found = [f"{kind} in {rate['count']}" for kind, rate in kinds.items() if rate["count"]]
+    return f"{', '.join(found) or 'nothing'}, of {of} comparison{'' if of == 1 else 's'}"

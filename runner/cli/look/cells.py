@@ -1,4 +1,4 @@
-"""Naming one cell on the command line: by its id or the beginning of it, a workload, or both as in jax:mnist_mlp."""
+"""Cells named on the command line: by the beginning of an id, by a workload, or as in jax:mnist_mlp."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
+from keras_matrix.runner.cli.render.format import settings_text
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import near
 
@@ -13,12 +14,12 @@ HELP = "a cell id or its beginning, or a workload, as in mnist_mlp or jax:mnist_
 
 
 def matching(text: str, there: Mapping[str, Settings]) -> list[str]:
-    """Return the ids of the cells that a text names, of those that are there by their id."""
+    """Return the ids of the cells that a text names; `there` are the settings by id."""
     return sorted(cell for cell, settings in there.items() if cell.startswith(text) or text in _names(settings))
 
 
 def one_of(text: str, there: Mapping[str, Settings], where: str) -> str:
-    """Return the id of the one cell that a text names. Raises `UsageError` where it names none or several."""
+    """Return the id of the cell that a text names. Raises `UsageError` if there is no such cell or more than one."""
     found = matching(text, there)
     if not found:
         refuse(text, there, where)
@@ -29,18 +30,16 @@ def one_of(text: str, there: Mapping[str, Settings], where: str) -> str:
 
 def ask(text: str, found: Sequence[str], there: Mapping[str, Settings]) -> None:
     """Raise `UsageError` for a text that names several cells."""
-    from keras_matrix.runner.cli.render.format import asked
-
-    lines = [f"  {cell}  {there[cell].backend:<10}  {asked(there[cell])}" for cell in found]
+    lines = [f"  {cell}  {there[cell].backend:<10}  {settings_text(there[cell])}" for cell in found]
     raise UsageError("\n".join([f"CELL: {text!r} names {len(found)} cells; name one by its id:", *lines]))
 
 
 def refuse(text: str, there: Mapping[str, Settings], where: str) -> None:
-    """Raise `UsageError` for a text that names none."""
+    """Raise `UsageError` for a text that names no cell."""
     names = sorted({f"{settings.backend}:{settings.workload}" for settings in there.values()})
     known = {name for settings in there.values() for name in _names(settings)}
     raise UsageError(
-        f"CELL: no cell of {where} is called {text!r}{near(text, sorted(known))}; there are {', '.join(names)}"
+        f"CELL: no cell of {where} is named {text!r}{near(text, sorted(known))}; there are {', '.join(names)}"
     )
 
 

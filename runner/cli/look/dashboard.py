@@ -1,10 +1,10 @@
-"""Serve the live dashboard: every question over all runs, read from the local warehouse or from BigQuery.
+"""Serve the live dashboard over all runs, from the local warehouse or from BigQuery.
 
 runner dashboard                                        results/warehouse, brought up to date first
 runner dashboard --from bigquery://PROJECT.DATASET      what was uploaded; needs dataViewer and jobUser
 
-From BigQuery the rows that the questions need are read at most once in --refresh minutes, by three queries, however
-many visitors there are and whatever they choose; without a visitor nothing is read.
+From BigQuery the rows are read at most once in --refresh minutes, with three queries, for any number of visitors and
+any selection; without a visitor nothing is read.
 
 It answers GET and HEAD under the loopback's names only. To let other machines in, name the hosts under which they reach
 it: --listen 0.0.0.0:8080 --public bench.example.org"""
@@ -14,17 +14,22 @@ from __future__ import annotations
 import argparse
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING
 
-from keras_matrix.runner.cli.options import add_results_option
+from keras_matrix.dashboards.live.app import hosts, serve
+from keras_matrix.dashboards.live.app.application import statements
+from keras_matrix.dashboards.live.app.needed import needed
+from keras_matrix.dashboards.live.app.refreshed import Refreshed, Terms, Times
+from keras_matrix.dashboards.live.app.source import Live, Source
+from keras_matrix.dashboards.live.page import empty_notice
+from keras_matrix.dashboards.live.questions import EVER
+from keras_matrix.runner.cli.measure import sending
+from keras_matrix.runner.cli.options import add_results_option, number
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.measure.scheduler import utc_now
+from keras_matrix.uploader import opening
 from keras_matrix.uploader.cli import flags, options
+from keras_matrix.uploader.warehouse import LOCAL, is_local
 
-if TYPE_CHECKING:
-    from keras_matrix.dashboards.live.app.source import Source
-
-NAME = "dashboard"
-HELP = "serve the live dashboard"
 REFRESH_MIN = 10.0
 LEAST_REFRESH_MIN = 1.0
 
@@ -55,21 +60,16 @@ def _add_bigquery_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("BigQuery")
     group.add_argument(
         "--refresh",
-        type=_refresh,
+        type=partial(number, "--refresh", LEAST_REFRESH_MIN, 24 * 60),
         default=REFRESH_MIN,
         metavar="MINUTES",
-        help="read the rows at most once in so many minutes, 1 or more; default: 10",
+        help="read the rows at most once in this many minutes, 1 to 1440; default: 10",
     )
     flags.add(group, flags.READING)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
-    from keras_matrix.dashboards.live.app import hosts
-    from keras_matrix.dashboards.live.app.serve import serve
-    from keras_matrix.runner.cli.measure import sending
-    from keras_matrix.uploader.warehouse import LOCAL
-
     try:
         place = hosts.place(args.listen, args.public)
     except ValueError as error:
@@ -79,44 +79,23 @@ def run(args: argparse.Namespace) -> int:
         if args.source == LOCAL:
             sending.send(sending.Upload(LOCAL), args.results)
         target = options.Target(args.source, args.results, options.warehouse_options(args))
-        serve(_source(target, args.since, args.refresh), place)
+        serve.serve(_source(target, args.since, args.refresh), place)
     return 0
 
 
 def _source(target: options.Target, since: str | None, refresh_min: float) -> Source:
-    """Return what the pages are made from: the local warehouse itself, or snapshots of a dataset."""
-    from keras_matrix.dashboards.live.app.application import statements
-    from keras_matrix.dashboards.live.app.needed import needed
-    from keras_matrix.dashboards.live.app.refreshed import Refreshed, Terms, Times
-    from keras_matrix.dashboards.live.app.source import Live
-    from keras_matrix.dashboards.live.page import empty_notice
-    from keras_matrix.dashboards.live.questions import EVER
-    from keras_matrix.runner.measure.scheduler import utc_now
-    from keras_matrix.uploader.opening import open_warehouse
-    from keras_matrix.uploader.warehouse import is_local
-
-    warehouse = open_warehouse(target.address, target.results, target.options)
+    """Return the source of the pages: the local warehouse itself, or snapshots of a dataset."""
+    warehouse = opening.open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):
         return Live(warehouse, since or EVER, partial(empty_notice, target.address, target.results))
     return Refreshed(warehouse, needed(statements()), Terms(60 * refresh_min, since), Times(utc_now))
 
 
 def _day(text: str) -> str | None:
-    """Read a day; '' is the default, as of a variable in `compose.yaml` that is not set. Raises `UsageError`."""
+    """Read a day; '' is the default, as from an unset variable in `compose.yaml`. Raises `UsageError`."""
     if not text:
         return None
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
         raise UsageError(f"--since: must be a day such as 2026-01-31, got {text!r}") from error
-
-
-def _refresh(text: str) -> float:
-    """Read minutes. Raises `UsageError`."""
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not LEAST_REFRESH_MIN <= minutes <= 24 * 60:
-        raise UsageError(f"--refresh: must be minutes from 1 to 1440, got {text!r}")
-    return minutes

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.catalog import Catalog
-
-NAME = "list"
-HELP = "list the workloads"
+from keras_matrix.runner.cli.render.format import columns, count
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.catalog import Catalog
+from keras_matrix.runner.matrix.grammar import near
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    parser.add_argument("workload", nargs="?", help="show this one with its parameters")
+    parser.add_argument("workload", nargs="?", help="show this workload with its parameters")
     parser.add_argument("--json", action="store_true", help="print the catalog itself")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the catalog."""
-    from keras_matrix.runner.matrix import catalog
-
     if args.json:
         print(json.dumps(json.loads(catalog.CATALOG_PATH.read_text(encoding="utf-8")), indent=1))
         return 0
@@ -32,29 +29,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _all(known: Catalog) -> list[str]:
-    from keras_matrix.runner.cli.render.format import columns, count
-
     rows = [["workload", "batch", "input", "output", "parameters", "FLOPs/sample", "what it is"]]
-    rows += [
-        [
-            w.name,
-            str(w.batch_size),
-            _shape(w.input_shape),
-            _shape(w.output_shape),
-            count(w.parameters),
-            count(w.forward_flops_per_sample),
-            w.summary,
-        ]
-        for w in known.workloads.values()
-    ]
+    for w in known.workloads.values():
+        numbers = [count(w.parameters), count(w.forward_flops_per_sample)]
+        rows.append([w.name, str(w.batch_size), _shape(w.input_shape), _shape(w.output_shape), *numbers, w.summary])
     return columns(rows, right=frozenset({1, 4, 5}))
 
 
 def _one(known: Catalog, name: str) -> list[str]:
-    from keras_matrix.runner.cli.render.format import count
-    from keras_matrix.runner.errors import UsageError
-    from keras_matrix.runner.matrix.grammar import near
-
     found = known.workloads.get(name)
     if found is None:
         raise UsageError(

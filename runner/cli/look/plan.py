@@ -1,6 +1,6 @@
-"""Print the cells of a matrix, an order they would run in and the time they would take. Runs nothing.
+"""Print the cells of a matrix, the order of a run and its estimated time. Nothing is measured.
 
-A run has the printed order where it gets the same --order-seed; by default it draws one of its own. A cell whose
+A run has the printed order if it is given the same --order-seed; by default it draws a new one. A cell whose
 estimate is longer than its time limit is counted with the limit, and the plan says so.
 """
 
@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_matrix.records import left_out
+from keras_matrix.records.codec import to_json
+from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.plan.estimates import Estimates
-    from keras_matrix.runner.plan.plan import Step
-
-NAME = "plan"
-HELP = "print the cells, their order and their estimated time, and run nothing"
+from keras_matrix.runner.cli.render.format import document, duration, settings_text, work
+from keras_matrix.runner.matrix.grammar import LARGEST
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.plan.estimates import Estimates, estimates
+from keras_matrix.runner.plan.plan import Step, order, plan_id
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,25 +33,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
-    from keras_matrix.records import left_out
-    from keras_matrix.records.codec import to_json
-    from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
-    from keras_matrix.runner.plan.estimates import estimates
-    from keras_matrix.runner.plan.plan import order, plan_id
-
-    gc.disable()  # nothing here forms cycles, and on 100,000 cells the collector takes a sixth of the time
+    gc.disable()  # there are no reference cycles, and for 100,000 cells the collector takes a sixth of the time
     matrix, cells = cell_choice(args).load(largest=True)
     estimated = estimates(args.results, cells)
     steps = order(cells, args.order_seed)
     refused = refused_cells(cells, args.seams.preflight)
     measured = [step for step in steps if step.cell.cell_id not in refused]
     if args.json:
-        document = _document(plan_id(cells), steps, estimated) | {
+        fields = _fields(plan_id(cells), steps, estimated) | {
             "estimated_s": estimated.total_s(measured),
             left_out.KEY: to_json(matrix.left_out),
             "gpu_problems": Counter(refused.values()),
         }
-        print(json.dumps(document, indent=1))
+        print(document(fields))
     else:
         head = _head(cells, measured, estimated)
         print("\n".join([head, *left_out.lines(matrix.left_out), *refused_lines(refused)]))
@@ -61,28 +54,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, seed: int) -> None:
-    from keras_matrix.runner.cli.render.attempt_text import work
-    from keras_matrix.runner.cli.render.format import asked
-
     lines = ["", "cells"]
     for cell in cells:
         s = cell.settings
         taken = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"
         cap = _cap(estimated, cell)
-        lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {asked(s)}{cap and f'  {cap}'}")
+        lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {settings_text(s)}{cap and f'  {cap}'}")
     block = None
     for step in steps:
         if step.repeat != block:
             block = step.repeat
             lines += ["", f"block {block}, in the order of --order-seed {seed}"]
-        lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {work(step.cell)}")
+        lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {work(step.cell.settings)}")
     print("\n".join(lines))
 
 
 def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) -> str:
-    """Return the plan in a few lines; `steps` are those that start a process."""
-    from keras_matrix.runner.cli.render.format import duration
-
+    """Return the summary of the plan; `steps` are the repeats that start a process."""
     head = f"{len(cells)} cells, {len(steps)} processes, about {duration(estimated.total_s(steps))}"
     if any(cell.auto for cell in cells):
         head += " at least: repeats are added to auto cells"
@@ -95,17 +83,13 @@ def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) ->
     subject = f"{capped} cells are" if capped > 1 else "1 cell is"
     return (
         f"{head}\n{subject} likely to be ended by the time limit (timeout_s), without which the plan takes about "
-        f"{unlimited}; raise it, or have these cells do less"
+        f"{unlimited}; raise the limit, or reduce the work of these cells"
     )
 
 
-def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[str, Any]:
-    from keras_matrix.records.codec import to_json
-    from keras_matrix.runner.matrix.grammar import LARGEST
-
+def _fields(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[str, Any]:
     cells = {step.cell.cell_id: step.cell for step in steps}
     return {
-        "version": 1,
         "plan_id": name,
         "estimated_s": estimated.total_s(steps),
         "cells": [
@@ -124,9 +108,7 @@ def _document(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[st
 
 
 def _cap(estimated: Estimates, cell: Cell) -> str:
-    """Return what a line of the plan says of a capped estimate, empty where it is not."""
-    from keras_matrix.runner.cli.render.format import duration
-
+    """Return the note on an estimate capped by the time limit, empty for others."""
     if cell.cell_id not in estimated.over_limit_s:
         return ""
     took = "the newest run took {}" if cell.cell_id in estimated.earlier else "about {} without it"

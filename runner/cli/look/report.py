@@ -1,27 +1,27 @@
-"""Write a run's report: one HTML page that needs nothing else. Prints the table too.
+"""Write a run's report, an HTML page without external files, and print its table.
 
 With --merge, one table and one page of several runs: the newest run of each backend on the same machine and the same
-matrix as the newest run. What does not fit is left out, with the reason; cells of separate sessions have an interval
-only where the stored history knows the spread between sessions.
+matrix as the newest run. Runs that do not fit are left out, with the reason; cells of separate sessions have an
+interval only if the stored history has the spread between sessions.
 
-With --publish, write a small site instead: every question over all stored runs, a page a cell, a page a run; plain
-files that GitHub Pages or any folder can hold."""
+With --publish, write a site instead: the dashboard over all stored runs, a page per cell and a page per run, as static
+files for GitHub Pages or any folder."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from keras_matrix.runner.cli.options import add_results_option
+from keras_matrix.dashboards.report import site
+from keras_matrix.records import findings
+from keras_matrix.records.store import Results, Run, StoreFailure
+from keras_matrix.runner.cli.look.merge import table
+from keras_matrix.runner.cli.look.merge.choice import MergeRequest
+from keras_matrix.runner.cli.look.stored import chosen_run, findings_of, update_findings, write_page, write_report
+from keras_matrix.runner.cli.measure import sending
+from keras_matrix.runner.cli.options import add_results_option, check_output, check_range
+from keras_matrix.runner.cli.render.findings import as_json, print_table
 from keras_matrix.runner.errors import UsageError
-
-if TYPE_CHECKING:
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.cli.look.merge.choice import MergeRequest
-
-NAME = "report"
-HELP = "write a run's HTML report again, and print its table"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="default: report.html in the run's folder; with --merge: merged/report.html in the results folder",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
-    parser.add_argument("--publish", type=Path, metavar="DIR", help="write a site over all runs into this folder")
+    parser.add_argument("--publish", type=Path, metavar="DIR", help="write a site of all runs into this folder")
     parser.add_argument(
         "--last", type=int, default=50, metavar="N", help="with --publish: pages of the newest N runs; default: 50"
     )
@@ -47,10 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page and print the table, of one run or of several, or write the site."""
-    from keras_matrix.runner.cli.look.merge import table
-    from keras_matrix.runner.cli.look.stored import chosen_run, write_report
-    from keras_matrix.runner.cli.render.findings import as_json, print_table
-
     if args.merge:
         return table.merge(_merge_request(args))
     if args.runs:
@@ -58,24 +54,22 @@ def run(args: argparse.Namespace) -> int:
     if args.publish is not None:
         return _publish(args.results, args.publish, args.last)
     store = chosen_run(args.results, args.run)
-    found = write_report(store, args.output or store.folder / "report.html")
+    page = args.output or store.folder / "report.html"
+    found = write_report(store, page)
     if args.json:
         print(as_json(store, found, 0))
     else:
         print_table(found)
-        print(f"\nreport: {args.output or store.folder / 'report.html'}")
+        print(f"\nreport: {page}")
     return 0
 
 
 def _merge_request(args: argparse.Namespace) -> MergeRequest:
-    """Return which runs are to be in one table. Raises `UsageError`."""
-    from keras_matrix.runner.cli.look.merge.choice import MergeRequest
-    from keras_matrix.runner.cli.options import check_output
-
+    """Return the request to merge runs into one table. Raises `UsageError`."""
     if args.publish is not None:
-        raise UsageError("--publish: a site is of all runs; leave out --merge")
+        raise UsageError("--publish: a site contains all runs; leave out --merge")
     if args.run is not None and args.runs:
-        raise UsageError(f"--run: name the runs to merge alone, or the reference alone; got {args.run} and RUN ...")
+        raise UsageError(f"--run: name either the runs to merge or the reference, got {args.run} and RUN ...")
     if args.output is not None:
         check_output("--out", args.output)
     return MergeRequest(args.results, args.runs, args.run, args.output, args.json)
@@ -83,21 +77,14 @@ def _merge_request(args: argparse.Namespace) -> MergeRequest:
 
 def _publish(folder: Path, site_folder: Path, last: int) -> int:
     """Bring the local warehouse up to date and write the site from it."""
-    from keras_matrix.dashboards.report import site
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.cli.look.stored import chosen_run
-    from keras_matrix.runner.cli.measure import sending
-
-    chosen_run(folder, None)  # raises if there is none
-    if last < 1:
-        raise UsageError(f"--last: must be 1 or more, got {last}")
-    results = Results(folder)
-    told = [(run, _unreadable(run)) for run in results.runs()[-last:]]
+    chosen_run(folder, None)  # raises if there is no run
+    check_range("--last", last, 1)
+    shown = [(run, _unreadable(run)) for run in Results(folder).runs()[-last:]]
     with sending.explained():
         sending.send(sending.Upload("local"), folder)
-        pages = site.publish(site_folder, folder, [run for run, problem in told if problem is None])
+        pages = site.publish(site_folder, folder, [run for run, problem in shown if problem is None])
     print(f"{pages} pages: {site_folder / 'index.html'}")
-    problems = [problem for _, problem in told if problem is not None]
+    problems = [problem for _, problem in shown if problem is not None]
     for problem in problems:
         print(f"left out: {problem}")
     return 1 if problems else 0
@@ -105,15 +92,11 @@ def _publish(folder: Path, site_folder: Path, last: int) -> int:
 
 def _unreadable(run: Run) -> str | None:
     """Write a run's page and findings if they are missing; return why the run cannot be shown, or None."""
-    from keras_matrix.records import findings
-    from keras_matrix.records.store import StoreFailure
-    from keras_matrix.runner.cli.look.stored import findings_of, update_findings, write_page
-
     page = run.folder / "report.html"
     try:
-        kept = findings.load(run)
-        if kept is None or not page.exists():
-            write_page(run, findings_of(run) if kept else update_findings(run), page)
+        stored = findings.load(run)
+        if stored is None or not page.exists():
+            write_page(run, findings_of(run) if stored else update_findings(run), page)
     except StoreFailure as error:
         return str(error)
     return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-NAME = "schema"
-HELP = "print the JSON Schema of matrix files"
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.json_schema import json_schema
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +15,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the schema."""
-    from keras_matrix.runner.matrix import catalog
-    from keras_matrix.runner.matrix.json_schema import json_schema
-
     print(json.dumps(json_schema(catalog.load()), indent=2))
     return 0

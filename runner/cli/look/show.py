@@ -1,15 +1,15 @@
-"""Print one cell whole: what was asked, what it became, every process, and what went wrong."""
+"""Print one cell in detail: its requested and resolved settings, every process, failures and warnings."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
+from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.look import cells
+from keras_matrix.runner.cli.look.stored import chosen_run, findings_of
 from keras_matrix.runner.cli.options import add_results_option
-
-NAME = "show"
-HELP = "print one cell of a run whole"
+from keras_matrix.runner.cli.render.findings import cell_lines
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,22 +21,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the cell that the argument names."""
-    from keras_matrix.records.codec import to_json
-    from keras_matrix.runner.cli.look.stored import chosen_run, findings_of
-    from keras_matrix.runner.cli.render.findings import cell_lines
-
+    """Print the named cell."""
     store = chosen_run(args.results, args.run)
     found = findings_of(store)
     there = {record.cell_id: record.settings for record in found.records}
-    wanted = cells.matching(args.cell, there)
-    if not wanted:
-        cells.refuse(args.cell, there, f"run {store.run_id}")
-    if len(wanted) > 1 and not args.json:
-        cells.ask(args.cell, wanted, there)
     if args.json:
+        wanted = cells.matching(args.cell, there)
+        if not wanted:
+            cells.refuse(args.cell, there, f"run {store.run_id}")
         print(json.dumps([to_json(r) for r in found.records if r.cell_id in wanted], indent=1, allow_nan=False))
         return 0
-    shown = [(cell, row) for row in found.rows for cell in row.cells.values() if cell.cell_id == wanted[0]]
+    name = cells.one_of(args.cell, there, f"run {store.run_id}")
+    shown = [(cell, row) for row in found.rows for cell in row.cells.values() if cell.cell_id == name]
     print("\n".join(cell_lines(*shown[0], found.run_context)))
     return 0

@@ -1,7 +1,7 @@
-"""Examine the machine: what disturbs measuring here, what to do about it, and what difference it can show.
+"""Examine the machine: what disturbs measurements, what to do about it, and the smallest difference it can show.
 
-Two identical arms take turns for some seconds, without any backend. Exit code 0 when nothing is bad, 1 when
-something is; docs/noise.md explains every line."""
+Two identical arms are interleaved for some seconds, without a backend. Exit code 1 if a finding is bad, else 0;
+docs/noise.md explains every line."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from keras_matrix.runner.errors import UsageError
+from keras_matrix.analysis.stats.blocks import LEVEL, POWER
+from keras_matrix.analysis.surroundings.examination import examine
+from keras_matrix.analysis.surroundings.findings import Check, Finding, Verdict, worst
+from keras_matrix.analysis.surroundings.readings import Readings
+from keras_matrix.analysis.surroundings.resolution import in_words, resolution
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.codec import dumps, to_json
+from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.runner.checks.preflight import cells
+from keras_matrix.runner.checks.preflight.builds import Build, build_of
+from keras_matrix.runner.checks.preflight.rules import build_problems
+from keras_matrix.runner.cli.options import number
+from keras_matrix.runner.host.surroundings import aa_test, snapshot
+from keras_matrix.runner.host.surroundings.aa_test import Pair
 
-if TYPE_CHECKING:
-    from keras_matrix.analysis.surroundings.findings import Finding
-    from keras_matrix.analysis.surroundings.readings import Readings
-    from keras_matrix.runner.host.surroundings.aa_test import Pair
-
-NAME = "check"
-HELP = "examine the machine, and say what difference it can show"
 SECONDS = 10.0
 LEAST_S, MOST_S = 3.0, 600.0
 WIDTH = 80
@@ -37,27 +43,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, measure, judge, print."""
-    from keras_matrix.analysis.surroundings.examination import examine
-    from keras_matrix.analysis.surroundings.findings import Verdict, worst
-    from keras_matrix.records.host.procfs import Tree
-    from keras_matrix.runner.host.surroundings.aa_test import measure
-    from keras_matrix.runner.host.surroundings.snapshot import look
-
-    seconds, seed = _seconds(args.seconds), random.SystemRandom().getrandbits(32)
+    """Read the machine, measure, judge and print."""
+    seconds, seed = number("--seconds", LEAST_S, MOST_S, args.seconds), random.SystemRandom().getrandbits(32)
     cpus = sorted(os.sched_getaffinity(0))
     pairs: list[Pair] = []
 
     def measured() -> Sequence[float]:
-        pairs.extend(measure(seconds, cpus, seed, _progress(args.json)))
+        pairs.extend(aa_test.measure(seconds, cpus, seed, _progress(args.json)))
         return _ratios(pairs)
 
-    readings = look(Tree(Path("/")), cpus, measured)
+    readings = snapshot.look(Tree(Path("/")), cpus, measured)
     found = [*examine(readings), *_builds(readings)]
     verdict = worst(found)
     if args.json:
-        from keras_matrix.records.codec import dumps
-
         print(dumps(_document(readings, found, pairs, seed)), end="")
     else:
         print("\n".join([*_lines(found), "", *_closing(pairs)]))
@@ -65,17 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _builds(readings: Readings) -> list[Finding]:
-    """Return whether the installed backends' builds can use each GPU; nothing without a GPU that can be read."""
-    from keras_matrix.analysis.surroundings.findings import Check, Finding, Verdict
-    from keras_matrix.records.backends import BACKENDS
-    from keras_matrix.records.host.procfs import Unread
-    from keras_matrix.runner.checks.preflight.builds import Build, build_of
-    from keras_matrix.runner.checks.preflight.cells import installed
-    from keras_matrix.runner.checks.preflight.rules import build_problems
-
+    """Return whether the builds of the installed backends can use each GPU; empty if no GPU can be read."""
     if not readings.gpus or isinstance(readings.gpus, Unread) or readings.driver is None:
         return []
-    versions, found = installed(), []
+    versions, found = cells.installed(), []
     for build in (build_of(backend, versions) for backend in BACKENDS):
         if not isinstance(build, Build):
             continue
@@ -88,26 +79,14 @@ def _builds(readings: Readings) -> list[Finding]:
     return found
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = float("nan")
-    if not LEAST_S <= seconds <= MOST_S:
-        raise UsageError(f"--seconds: must be a number from {LEAST_S:.0f} to {MOST_S:.0f}, got {text!r}")
-    return seconds
-
-
 def _progress(quiet: bool) -> Callable[[int], None]:
-    """Return what shows the count of pairs, in place, where somebody looks on."""
+    """Return a function that shows the number of pairs on a terminal, and does nothing otherwise."""
     if quiet or not sys.stderr.isatty():
         return lambda count: None
     return lambda count: print(f"\r{count} pairs measured\r", end="", file=sys.stderr, flush=True)
 
 
 def _lines(found: Sequence[Finding]) -> list[str]:
-    from keras_matrix.analysis.surroundings.findings import Check, Verdict
-
     names, verdicts = max(len(check.value) for check in Check), max(len(verdict.value) for verdict in Verdict)
     lines = []
     for finding in found:
@@ -123,8 +102,6 @@ def _wrapped(text: str, head: str, indent: int) -> list[str]:
 
 
 def _closing(pairs: Sequence[Pair]) -> list[str]:
-    from keras_matrix.analysis.surroundings.resolution import in_words, resolution
-
     hit = [str(pair.disturbed) for pair in pairs if pair.disturbed is not None]
     ratios, spared = _ratios(pairs), _ratios(pair for pair in pairs if pair.disturbed is None)
     lines = [in_words(resolution(ratios), len(ratios))]
@@ -139,11 +116,6 @@ def _ratios(pairs: Iterable[Pair]) -> list[float]:
 
 
 def _document(readings: Readings, found: Sequence[Finding], pairs: Sequence[Pair], seed: int) -> dict[str, Any]:
-    from keras_matrix.analysis.stats.blocks import LEVEL, POWER
-    from keras_matrix.analysis.surroundings.findings import worst
-    from keras_matrix.analysis.surroundings.resolution import in_words, resolution
-    from keras_matrix.records.codec import to_json
-
     resolved = resolution(_ratios(pairs))
     return {
         "version": 1,

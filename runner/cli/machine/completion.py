@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-NAME = "completion"
-HELP = "print a shell's completion script"
+import shtab
+
+from keras_matrix.runner.cli import main
+
 SHELLS = ("bash", "zsh", "tcsh")
 
 
@@ -16,7 +18,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
-    import shtab
-
-    print(shtab.complete(args.parser, args.shell))
+    print(shtab.complete(main.parser(), args.shell))
     return 0

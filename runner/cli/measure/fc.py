@@ -1,4 +1,4 @@
-"""Measure one FC mode with the flags of the 2016 mini-benchmark, or prove that all of them compute the same.
+"""Measure one FC mode with the flags of the 2016 mini-benchmark, or prove that all modes compute the same.
 
 A stack of fully connected layers is trained by data, model or physics parallelism, with automatic or manual
 backpropagation: docs/fc.md. Workers are virtual devices on JAX, logical devices on TensorFlow, processes on PyTorch."""
@@ -9,10 +9,18 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.analysis.fc.cells import Summary, summary
+from keras_matrix.analysis.fc.parallel import Figure, figures
+from keras_matrix.analysis.fc.sweep import as_csv, backends_of
+from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.spec import MODES, gpu_aggr, task_of
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.store import Run
+from keras_matrix.runner.checks.fc import matrix_of
+from keras_matrix.runner.cli.look.stored import Findings, chosen_run, findings_of
 from keras_matrix.runner.cli.measure import fc_proof
 from keras_matrix.runner.cli.measure.fc_flags import (
     FULL_TRACE,
@@ -23,23 +31,21 @@ from keras_matrix.runner.cli.measure.fc_flags import (
     check_task,
     check_values,
     fc_flags,
+    refuse_too_large,
 )
-from keras_matrix.runner.cli.options import add_measuring_options, run_request
+from keras_matrix.runner.cli.measure.run import finished
+from keras_matrix.runner.cli.options import add_measuring_options, check_backends, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-from keras_matrix.runner.cli.render.format import size
+from keras_matrix.runner.cli.render.fc_text import figure_lines
+from keras_matrix.runner.cli.render.format import document, size
 from keras_matrix.runner.errors import MatrixError, UsageError
-
-if TYPE_CHECKING:
-    from keras_matrix.analysis.fc.cells import Summary
-    from keras_matrix.analysis.fc.parallel import Figure
-    from keras_matrix.records.schema import Record
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.cli.look.stored import Findings
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "fc"
-HELP = "measure or prove a parallel mode of fully connected layers"
+from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.matrix.reader import Cell, expand, parse
+from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.measure.traces import left_plain
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.request import CellChoice, RunRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,29 +55,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--prove",
         action="store_true",
         help="compare gradients and weights of every mode (or of --mode) with plain NumPy instead, for 1, 2, 3 and 4 "
-        "workers in float64 and float32, or with the sizes, parameters and seed given; exit code 1 where one is beyond "
+        "workers in float64 and float32, or with the sizes, parameters and seed given; exit code 1 if one is beyond "
         "its limit",
     )
-    parser.add_argument(
-        "--export-csv",
-        type=Path,
-        metavar="FILE",
-        help="write a stored run of matrices/fc-sweep.yaml in the original's layout instead, of one --backend",
-    )
-    parser.add_argument("--run", metavar="RUN", help="of --export-csv; default: the newest")
+    export = "instead, write a stored run of matrices/fc-sweep.yaml on one --backend in the original's layout"
+    parser.add_argument("--export-csv", type=Path, metavar="FILE", help=export)
+    parser.add_argument("--run", metavar="RUN", help="run for --export-csv; default: the newest")
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure the task, prove, or export."""
-    from keras_matrix.runner.cli.look.stored import chosen_run
-    from keras_matrix.runner.matrix.overrides import Overrides
-    from keras_matrix.runner.request import CellChoice
-
-    for name in args.backend:
-        if name not in BACKENDS:
-            raise UsageError(f"--backend: must be one of {', '.join(BACKENDS)}, got {name!r}")
+    check_backends(args.backend)
     if args.prove:
         fc_proof.refuse_unused(vars(args))
         return fc_proof.prove(fc_flags(args), args.results, args.seams, as_json=args.json)
@@ -80,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.mode is None:
         raise UsageError(f"--mode: must be one of {', '.join(MODES)}, got none")
     flags = fc_flags(args)
-    request = run_request(args, CellChoice(Path("fc"), Overrides()))  # the cells are of no file
+    request = run_request(args, CellChoice(Path("fc"), Overrides()))  # the cells come from the flags, not from a file
     return _measure(request, flags, TerminalDisplay(args.json))
 
 
@@ -88,34 +84,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> int:
-    from keras_matrix.records.store import latest_attempts
-    from keras_matrix.runner.cli.look.stored import write_report
-    from keras_matrix.runner.cli.measure.run import exit_code
-    from keras_matrix.runner.measure.measuring import measure_session, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-
     text, cells = _cells(flags)
     if request.executors.contract.local_machine:
-        _refuse_too_large(cells)
-    asked = session_request(request, cells, {"matrix_path": "runner fc", "matrix_text": text})
-    session = measure_session(request, asked, Goal(None), display)
-    store = session.runs[""]
-    store.clear_leftovers()
-    found = write_report(store, store.folder / "report.html")
-    latest, figures = latest_attempts(found.records), _figures(found)
+        refuse_too_large(task_of(cell.settings) for cell in cells if cell.settings.device == "cpu")
+    wanted = session_request(request, cells, {"matrix_path": "runner fc", "matrix_text": text})
+    done = finished(measure_session(request, wanted, Goal(None), display))
+    figures = _figures(done.found)
     if display.quiet:
-        print(_measured_document(latest, figures))
+        print(document({"cells": _cell_rows(done.latest, figures)}))
     else:
-        print("\n".join(measured_lines(latest, figures)))
-        print(f"records: {store.folder / 'records'}")
-    missing = flags.full_trace and not _all_traces_left(store, latest, display)
-    return exit_code(latest, max(0, len(session.steps) - len(latest))) or int(missing)
+        print("\n".join(measured_lines(done.latest, figures)))
+        print(f"records: {done.run.folder / 'records'}")
+    missing = flags.full_trace and not _all_traces_left(done.run, done.latest, display)
+    return done.exit_code or int(missing)
 
 
 def _all_traces_left(store: Run, latest: Sequence[Record], display: TerminalDisplay) -> bool:
-    """Leave each cell's trace here, as the original did for its one; return whether there were all."""
-    from keras_matrix.runner.measure.traces import left_plain
-
+    """Write each cell's trace to the working folder, as the original did; return whether every cell has one."""
     left = left_plain(store, latest, Path(FULL_TRACE))
     for path in left:
         display.say(f"trace: {path}")
@@ -123,14 +108,9 @@ def _all_traces_left(store: Run, latest: Sequence[Record], display: TerminalDisp
 
 
 def _cells(flags: FcFlags) -> tuple[str, list[Cell]]:
-    """Return the matrix that the flags stand for, as text, and its cells. Raises `InputError`."""
-    from keras_matrix.runner.checks.fc import matrix_of
-    from keras_matrix.runner.matrix.reader import expand, parse
-
-    if flags.num_batches < 1:
-        raise UsageError(f"--num-batches: must be at least 1, got {flags.num_batches}")
-    if flags.full_trace not in (0, 1):
-        raise UsageError(f"--full-trace: must be 0 or 1, got {flags.full_trace}")
+    """Return the matrix that the flags describe, as text, and its cells. Raises `InputError`."""
+    check_range("--num-batches", flags.num_batches, 1)
+    check_range("--full-trace", flags.full_trace, 0, 1)
     for workers in flags.task.get("workers", [1]):
         check_values({**flags.task, "workers": workers, "repeats": flags.repeats})
         check_task({**flags.task, "workers": workers})
@@ -143,40 +123,29 @@ def _cells(flags: FcFlags) -> tuple[str, list[Cell]]:
         raise UsageError("\n".join(as_flags(error.problems))) from error
 
 
-def _refuse_too_large(cells: Sequence[Cell]) -> None:
-    """Raise `UsageError` for what cannot fit this machine's memory, before anything is started."""
-    from keras_matrix.records.fc.rules import memory_fault
-    from keras_matrix.records.host.system import free_memory_bytes
-
-    for cell in cells:
-        if cell.settings.device == "cpu" and (fault := memory_fault(task_of(cell.settings), free_memory_bytes())):
-            raise UsageError("\n".join(as_flags([fault])))
-
-
 def _figures(found: Findings) -> dict[str, Figure]:
-    """Return the figures of a run's cells of the FC modes, by cell_id."""
-    from keras_matrix.analysis.fc.parallel import figures
-
+    """Return the figures of the FC cells of a run, by cell_id."""
     cells = [cell for row in found.rows for cell in row.cells.values()]
     return {figure.cell_id: figure for figure in figures(cells, found.run_context.shares)}
 
 
-def measured_lines(records: Sequence[Record], figures: Mapping[str, Figure]) -> list[str]:
-    """Return the original's summary of each cell, and what else is known of it."""
-    from keras_matrix.runner.cli.render.fc_text import figure_lines
-    from keras_matrix.runner.executors.supervise.output import printable
+def _by_cell(records: Sequence[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.cell_id, []).append(record)
+    return found
 
+
+def measured_lines(records: Sequence[Record], figures: Mapping[str, Figure]) -> list[str]:
+    """Return the original's summary of each cell, with further figures and problems."""
     lines: list[str] = []
-    for cell in dict.fromkeys(record.cell_id for record in records):
-        own = [record for record in records if record.cell_id == cell]
+    for cell, own in _by_cell(records).items():
         lines += [*_summary_lines(own), *(figure_lines(figures[cell]) if cell in figures else [])]
-        lines += [*_trouble_lines(own), ""]
+        lines += [*_problem_lines(own), ""]
     return list(map(printable, lines))
 
 
 def _summary_lines(records: Sequence[Record]) -> list[str]:
-    from keras_matrix.analysis.fc.cells import summary
-
     first, found = records[0], summary(records)
     if found is None:
         return []
@@ -192,7 +161,7 @@ def _summary_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _sent(found: Summary) -> str:
-    """Return the payload of a step by formula, and what processes send for it; workers in one process send nothing."""
+    """Return the payload of a step by formula and the bytes sent for it; workers in one process send nothing."""
     if not found.bytes_per_step:
         return "nothing communicated"
     payload = f"{size(found.bytes_per_step)} payload a step"
@@ -201,42 +170,33 @@ def _sent(found: Summary) -> str:
 
 
 def _layout(record: Record) -> str:
-    """Return where the workers' weights lie, as they proved it."""
+    """Return the processes or devices with the workers' weights, as verified at run time."""
     if record.parallel is None:
         return "one device"
     places = record.parallel.places
     shapes = sorted({"x".join(map(str, place.weights[0])) for place in places})
-    where = "process" if any(place.process for place in places) else "device"
-    plural = {"process": "processes", "device": "devices"}[where] if len(places) > 1 else where
-    return f"{len(places)} {plural} with first weights of {', '.join(shapes)}"
+    names = ("process", "processes") if any(place.process for place in places) else ("device", "devices")
+    return f"{plural(len(places), *names)} with first weights of {', '.join(shapes)}"
 
 
-def _trouble_lines(records: Sequence[Record]) -> list[str]:
-    from keras_matrix.records.schema import Status
-
+def _problem_lines(records: Sequence[Record]) -> list[str]:
     named = [(f"{r.settings.params['mode']} on {r.settings.backend}", r) for r in records]
     bad = [f"{name}: {r.status}: {r.reason}" for name, r in named if r.status is not Status.OK and r.reason]
     return bad + [f"  {warning}" for _, r in named for warning in r.warnings if warning != r.reason]
 
 
-def _measured_document(records: Sequence[Record], figures: Mapping[str, Figure]) -> str:
-    from keras_matrix.analysis.fc.cells import summary
-    from keras_matrix.records.codec import to_json
-
-    cells = []
-    for cell in dict.fromkeys(record.cell_id for record in records):
-        own = [record for record in records if record.cell_id == cell]
-        cells.append(
-            {
-                "cell_id": cell,
-                "settings": to_json(own[0].settings),
-                "statuses": [str(record.status) for record in own],
-                "summary": to_json(summary(own)),
-                "figure": to_json(figures.get(cell)),
-                "parallel": to_json(own[0].parallel),
-            }
-        )
-    return json.dumps({"version": 1, "cells": cells}, indent=1, allow_nan=False)
+def _cell_rows(records: Sequence[Record], figures: Mapping[str, Figure]) -> list[dict[str, object]]:
+    return [
+        {
+            "cell_id": cell,
+            "settings": to_json(own[0].settings),
+            "statuses": [str(record.status) for record in own],
+            "summary": to_json(summary(own)),
+            "figure": to_json(figures.get(cell)),
+            "parallel": to_json(own[0].parallel),
+        }
+        for cell, own in _by_cell(records).items()
+    ]
 
 
 # Exporting.
@@ -244,14 +204,11 @@ def _measured_document(records: Sequence[Record], figures: Mapping[str, Figure])
 
 def _export(store: Run, backends: Sequence[str], path: Path) -> int:
     """Write a stored sweep of one backend as CSV."""
-    from keras_matrix.analysis.fc.sweep import as_csv, backends_of
-    from keras_matrix.runner.cli.look.stored import findings_of
-
     found = _figures(findings_of(store)).values()
     there = backends_of(found)
     if not there:
         raise UsageError(
-            f"--export-csv: {store.run_id} holds no measured cell of the sweep; measure one with: "
+            f"--export-csv: {store.run_id} contains no measured cell of the sweep; measure one with: "
             "runner --matrix matrices/fc-sweep.yaml"
         )
     chosen = backends or there

@@ -1,42 +1,50 @@
-"""The flags of `runner fc`: the original's names and spelling, and what they are called in a matrix file."""
+"""The flags of `runner fc`: names and spelling of the original, and the names in a matrix file."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from keras_matrix.records.fc.spec import MODES, PARTITIONS
+from keras_matrix.records.fc.rules import faults, memory_fault
+from keras_matrix.records.fc.spec import MODES, PARTITIONS, WORKLOAD, Task, gpu_aggr
+from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import DEFAULTS, near
 
 FULL_TRACE = "full_trace.ctf"
-# The flags that are parameters or settings of the workload, and what they are called there.
-TASK = {
-    "mode": "mode",
-    "num_workers": "workers",
-    "level": "level",
-    "weight_size": "weight_size",
-    "batch_size": "batch_size",
-    "dtype": "precision",
-    "phy_blocks": "phy_blocks",
-    "shared_ratio": "shared_ratio",
-    "reduce": "reduce",
-    "overlap": "overlap",
-    "partition": "partition",
-    "model_workers": "model_workers",
-    "micro_batches": "micro_batches",
-    "network": "network",
-    "threads": "threads",
-    "device": "device",
-    "seed": "seed",
+# The flags that are parameters or settings of the workload: name in a matrix file, type, metavar and help. Flags that
+# are left out have the workload's defaults.
+TASK: dict[str, tuple[str, Callable[[str], object], str, str]] = {
+    "mode": ("mode", str, "MODE", f"one of {', '.join(MODES)}"),
+    "num_workers": ("workers", int, "N", "workers that share the work; several are compared; default: 1"),
+    "level": ("level", int, "N", "square layers; one with a single column follows; default: 10"),
+    "weight_size": ("weight_size", int, "N", "rows and columns of a layer; default: 1024"),
+    "batch_size": ("batch_size", int, "N", "of all workers together; default: 128"),
+    "dtype": ("precision", str, "NAME", "float32, float64 or bfloat16; default: float32"),
+    "phy_blocks": ("phy_blocks", int, "N", "fc_phy: models per worker; default: 1"),
+    "shared_ratio": ("shared_ratio", float, "R", "fc_phy: share averaged; default: 1/1024"),
+    "reduce": ("reduce", str, "HOW", "sum or mean of the workers' gradients; default: sum"),
+    "overlap": ("overlap", str, "ON|OFF", "fc_data, fc_data_manual: sum while other gradients are computed"),
+    "partition": ("partition", str, "WHO", f"inserts the collectives: {', '.join(PARTITIONS)}"),
+    "model_workers": ("model_workers", int, "N", "fc_hybrid: workers that divide a layer"),
+    "micro_batches": ("micro_batches", int, "N", "fc_pipeline: parts of the batch; default: 4"),
+    "network": ("network", str, "RATE", "local, or the rate of ci/netns's links; default: local"),
+    "threads": ("threads", int, "N", "CPU threads of all workers together; default: all"),
+    "device": ("device", str, "NAME", "cpu or gpu; default: cpu"),
+    "seed": ("seed", int, "N", "seed of weights and batch; default: 0"),
 }
-# What else a message may name, and the flag that it means.
-FLAGS = {key: flag.replace("_", "-") for flag, key in TASK.items()} | {"backends": "backend", "repeats": "repeats"}
-# The original's flags whose names differ here.
+# The flag of each name in a message on the matrix.
+FLAGS = {key: flag.replace("_", "-") for flag, (key, *_) in TASK.items()} | {
+    "backends": "backend",
+    "repeats": "repeats",
+}
+# Flags of the original that have another name here.
 RENAMED = {"model": "mode"}
-# The original's flags that have no meaning here, and why.
+# Flags of the original that have no meaning here, with the reason.
 _HERE = "workers are started by this command, on this machine"
 MEANINGLESS = {
     "num-gpus": "--num-workers says how many workers there are, and --device on what",
@@ -52,39 +60,19 @@ MEANINGLESS = {
 
 
 def add_task_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of the original, and of what came later; those left out are at the workload's defaults."""
+    """Add the flags of the original and the newer ones."""
     task = parser.add_argument_group("which task (--num_workers=2, as in the original, is --num-workers 2)")
-    task.add_argument("--mode", metavar="MODE", help=f"one of {', '.join(MODES)}")
-    task.add_argument(
-        "--num-workers",
-        type=int,
-        nargs="+",
-        metavar="N",
-        help="workers the work is divided among; several are compared; default: 1",
-    )
-    task.add_argument("--level", type=int, metavar="N", help="square layers; one of one column follows; default: 10")
-    task.add_argument("--weight-size", type=int, metavar="N", help="rows and columns of a layer; default: 1024")
-    task.add_argument("--batch-size", type=int, metavar="N", help="of all workers together; default: 128")
+    for name, (_, kind, metavar, meaning) in TASK.items():
+        several = "+" if name == "num_workers" else None
+        task.add_argument(f"--{name.replace('_', '-')}", type=kind, nargs=several, metavar=metavar, help=meaning)
     task.add_argument("--num-batches", type=int, default=100, metavar="N", help="batches timed; default: 100")
-    task.add_argument("--dtype", metavar="NAME", help="float32, float64 or bfloat16; default: float32")
-    task.add_argument("--phy-blocks", type=int, metavar="N", help="fc_phy: models each worker holds; default: 1")
-    task.add_argument("--shared-ratio", type=float, metavar="R", help="fc_phy: share averaged; default: 1/1024")
-    task.add_argument("--reduce", metavar="HOW", help="sum or mean of the workers' gradients; default: sum")
-    task.add_argument("--overlap", metavar="ON|OFF", help="fc_data, fc_data_manual: sum while others are made")
-    task.add_argument("--partition", metavar="WHO", help=f"puts the collectives in: {', '.join(PARTITIONS)}")
-    task.add_argument("--model-workers", type=int, metavar="N", help="fc_hybrid: workers that divide a layer")
-    task.add_argument("--micro-batches", type=int, metavar="N", help="fc_pipeline: parts of the batch; default: 4")
-    task.add_argument("--network", metavar="RATE", help="local, or the rate of ci/netns's links; default: local")
-    task.add_argument("--threads", type=int, metavar="N", help="CPU threads of all workers together; default: all")
-    task.add_argument("--device", metavar="NAME", help="cpu or gpu; default: cpu")
-    task.add_argument("--seed", type=int, metavar="N", help="of weights and batch; default: 0")
     task.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this; may be repeated")
     task.add_argument("--repeats", type=int, default=1, metavar="N", help="processes; default: 1")
     _add_original_flags(parser)
 
 
 def _add_original_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that only the original needs: one takes a number or none, two must agree with how it is here."""
+    """Add the flags that only the original needs: one has an optional number, two must agree with the others."""
     parser.add_argument(
         "--full-trace",
         type=int,
@@ -92,7 +80,7 @@ def _add_original_flags(parser: argparse.ArgumentParser) -> None:
         const=1,
         default=0,
         metavar="1",
-        help=f"record a trace after what is measured, too, and write it to {FULL_TRACE} here (docs/traces.md)",
+        help=f"also record a trace after the measurement, and write it to {FULL_TRACE} here (docs/traces.md)",
     )
     agree = parser.add_argument_group("flags of the original that must agree with the others, or be left out")
     agree.add_argument(
@@ -105,9 +93,9 @@ def _add_original_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def spelled(given: Sequence[str]) -> list[str]:
-    """Return a command line in this command's spelling: hyphens, and the names that differ.
+    """Return a command line in the spelling of this command: with hyphens and with its names.
 
-    Raises `UsageError` for the original's flags that have no meaning here, all in one message.
+    Raises `UsageError` for flags of the original that have no meaning here, all in one message.
     """
     found = [_spelled(word) if word.startswith("--") else word for word in given]
     named = {word.partition("=")[0].removeprefix("--"): given[at] for at, word in enumerate(found)}
@@ -124,7 +112,7 @@ def _spelled(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FcFlags:
-    """What the flags ask for; `task` has what was given of the workload, by the names of a matrix file."""
+    """The values of the flags; `task` has the given parameters of the workload, by the names of a matrix file."""
 
     task: dict[str, Any]
     backends: list[str]
@@ -136,18 +124,14 @@ class FcFlags:
 
 
 def fc_flags(args: argparse.Namespace) -> FcFlags:
-    """Return what the flags of `add_task_flags` ask for."""
-    task = {key: value for flag, key in TASK.items() if (value := getattr(args, flag)) is not None}
+    """Return the values of the flags of `add_task_flags`."""
+    task = {key: value for flag, (key, *_) in TASK.items() if (value := getattr(args, flag)) is not None}
     agree = (args.full_trace, args.gpu_aggr, args.num_classes)
     return FcFlags(task, args.backend, args.num_batches, args.repeats, *agree)
 
 
 def check_values(given: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for a value that its rule refuses."""
-    from keras_matrix.records.fc.spec import WORKLOAD
-    from keras_matrix.runner.matrix import catalog
-    from keras_matrix.runner.matrix.grammar import DEFAULTS, near
-
+    """Raise `UsageError` for a value that is not allowed."""
     rules = {**DEFAULTS, **catalog.load().workloads[WORKLOAD].params}
     for key, value in given.items():
         if fault := rules[key].fault(value):
@@ -158,18 +142,13 @@ def check_values(given: Mapping[str, Any]) -> None:
 
 def check_task(given: Mapping[str, Any]) -> None:
     """Raise `UsageError` for parameters that do not go together."""
-    from keras_matrix.records.fc.rules import faults
-    from keras_matrix.records.fc.spec import Task
-
     known = {field.name for field in fields(Task)}
     if problems := faults(Task(**{key: value for key, value in given.items() if key in known})):
         raise UsageError("\n".join(as_flags(problems)))
 
 
 def check_original(flags: FcFlags) -> None:
-    """Raise `UsageError` where the original's own flags ask for another thing than is done here."""
-    from keras_matrix.records.fc.spec import gpu_aggr
-
+    """Raise `UsageError` if the flags of the original contradict the others."""
     device, workers = flags.task.get("device", "cpu"), max(flags.task.get("workers", [1]))
     mode = flags.task["mode"]
     if flags.gpu_aggr not in (None, own := gpu_aggr(mode, workers, device)):
@@ -182,14 +161,22 @@ def check_original(flags: FcFlags) -> None:
 
 
 def as_flags(problems: Iterable[str]) -> list[str]:
-    """Return what is wrong with a matrix that was made from flags, or with its parameters, by flag; each once."""
+    """Return the problems of a matrix made from flags, or of its parameters, with the flags named; each once."""
     return list(dict.fromkeys(map(_as_flag, problems)))
 
 
 def _as_flag(problem: str) -> str:
-    """Return a problem without the place in the matrix, which the user did not write."""
+    """Return a problem without its place in the matrix, which the user did not write."""
     text = re.sub(r"^runner fc:\d+: (cells\[0\](: |\.)|defaults\.)?", "", problem)
     name = re.match(r"(\w+)(\[\d+\])?: ", text)
     if name is None or name[1] not in FLAGS:
         return text
     return f"--{FLAGS[name[1]]}: {text[name.end() :]}"
+
+
+def refuse_too_large(tasks: Iterable[Task]) -> None:
+    """Raise `UsageError` for a task that does not fit this machine's memory, before anything is started."""
+    free_bytes = free_memory_bytes()
+    for task in tasks:
+        if fault := memory_fault(task, free_bytes):
+            raise UsageError("\n".join(as_flags([fault])))

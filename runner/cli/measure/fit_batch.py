@@ -1,26 +1,23 @@
-"""Find the largest batch of a cell that fits the memory of its device, on each backend.
+"""Find the largest batch of a cell that fits into the memory of its device, on each backend.
 
-The batch is doubled from 1 until it does not fit, then bisected to an eighth of a power of two; each try is a process
-of its own. CELL is a cell of the matrix; a workload stands for it on every backend. On a CPU the limit is that of a
-container: --executor docker --memory 8g. A matrix may say batch_size: largest to measure with what fits. docs/gpu.md"""
+The batch is doubled from 1 until it does not fit, then bisected to an eighth of a power of two; each try is a separate
+process. CELL is a cell of the matrix; a workload means its cells on every backend. On a CPU the limit is that of a
+container: --executor docker --memory 8g. With batch_size: largest a matrix is measured with that batch. docs/gpu.md"""
 
 from __future__ import annotations
 
 import argparse
-import json
-from typing import TYPE_CHECKING
 
+from keras_matrix.records.schema import Status
 from keras_matrix.runner.cli.look import cells
+from keras_matrix.runner.cli.measure.largest import line
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.plan.largest_cells import Found
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "fit-batch"
-HELP = "find the largest batch that fits a device's memory"
+from keras_matrix.runner.cli.render.format import document
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.largest_search import find
+from keras_matrix.runner.plan.largest_cells import Found, check_limit
+from keras_matrix.runner.request import RunRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +29,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search on each backend and print what was found."""
-    from keras_matrix.runner.cli.measure.largest import line
-    from keras_matrix.runner.measure.largest_search import find
-
+    """Search on each backend and print the results."""
     request, display = run_request(args), TerminalDisplay(args.json)
     found = [(cell, find(request, cell, display)) for cell in _chosen(request, args.cell)]
     if args.json:
-        print(json.dumps({"version": 1, "cells": [_row(*one) for one in found]}, indent=1, allow_nan=False))
+        print(document({"cells": [_row(*one) for one in found]}))
     else:
         names = {cell.cell_id: f"{cell.settings.backend:<10}  {cell.settings.workload}" for cell, _ in found}
         print("\n".join(line(names[cell.cell_id], one, display.known_problems) for cell, one in found))
@@ -47,9 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(request: RunRequest, name: str) -> list[Cell]:
-    """Return the cells to search, one a backend. Raises `UsageError`."""
-    from keras_matrix.runner.plan.largest_cells import check_limit
-
+    """Return the cells to search, one per backend. Raises `UsageError`."""
     there = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1] if cell.task is None}
     settings = {cell_id: cell.settings for cell_id, cell in there.items()}
     names = cells.matching(name, settings)
@@ -74,8 +66,6 @@ def _row(cell: Cell, found: Found) -> dict[str, object]:
 
 
 def _exit_code(found: Found) -> int:
-    from keras_matrix.records.schema import Status
-
     if (found.stopped or "").startswith(f"{Status.INFRA}:"):
         return 3
     return 1 if found.largest is None else 0

@@ -1,29 +1,27 @@
-"""What a search for the largest batch that fits has found, as text."""
+"""The results of a search for the largest batch that fits, as text."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
-from keras_matrix.runner.cli.render.format import asked, size
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.measure.largest_search import LargestFound
-    from keras_matrix.runner.plan.largest_batch import Try
-    from keras_matrix.runner.plan.largest_cells import Found
+from keras_matrix.runner.cli.render.format import settings_text, size
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.largest_search import LargestFound
+from keras_matrix.runner.plan.largest_batch import Try
+from keras_matrix.runner.plan.largest_cells import Found
 
 
 def lines(largest: LargestFound, printed: Collection[str] = ()) -> list[str]:
-    """Return a heading, and a line for each cell: what was found."""
+    """Return a heading, and a line with the result of each cell."""
     by_cell = {one.planned: one for one in largest.found}
-    earlier = ", as the run found that is continued" if largest.by_earlier_start else ""
+    earlier = ", as found by the run that is continued" if largest.by_earlier_start else ""
     heading = f"largest batch that fits{earlier}:"
-    return [heading, *(line(_name(cell), by_cell[cell.cell_id], printed) for cell in largest.cells)]
+    names = [(cell, f"{cell.settings.backend:<10}  {settings_text(cell.settings)}") for cell in largest.cells]
+    return [heading, *(line(name, by_cell[cell.cell_id], printed) for cell, name in names)]
 
 
 def line(name: str, found: Found, printed: Collection[str] = ()) -> str:
-    """Return what was found for a cell, as text; of a problem that was printed in full, its name alone."""
+    """Return the result of a cell as text; of a problem that was printed in full, only the name."""
     if found.stopped:
         status, _, reason = found.stopped.partition(": ")
         stopped = f"{status}: {reason.partition(':')[0]}" if reason in printed else found.stopped
@@ -39,7 +37,3 @@ def tried_line(cell: Cell, tried: Try) -> str:
     """Return how a try of a batch size ended."""
     ended = f"fits, peak memory {size(tried.peak_memory_bytes)}" if tried.fits else f"{tried.status}"
     return f"trying {cell.settings.backend} {cell.settings.workload} batch {tried.batch_size}: {ended}"
-
-
-def _name(cell: Cell) -> str:
-    return f"{cell.settings.backend:<10}  {asked(cell.settings)}"

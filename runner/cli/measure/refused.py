@@ -1,4 +1,4 @@
-"""Which cells of a plan will not be measured on this machine's GPUs, known without measuring anything."""
+"""The cells of a plan that will not be measured on this machine's GPUs; nothing is measured."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from keras_matrix.runner.matrix.reader import Cell
+
 if TYPE_CHECKING:
     from keras_matrix.runner.checks.preflight.cells import Preflight
-    from keras_matrix.runner.matrix.reader import Cell
 
 
 def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> dict[str, str]:
     """Return by cell_id why a cell on a GPU will not be measured.
 
-    A plan does not know what its cells will run in, so the backends' builds are not judged. `preflight` replaces that
-    of this machine.
+    The environment of the cells is not known to a plan, so the backends' builds are not checked. `preflight` replaces
+    that of this machine.
     """
     on_gpu = [cell for cell in cells if cell.settings.device == "gpu"]
     if not on_gpu:
         return {}
-    from keras_matrix.runner.checks.preflight.cells import preflight_of
+    from keras_matrix.runner.checks.preflight.cells import preflight_of  # slow; only cells on a GPU need it
 
     found = preflight or preflight_of([cell.settings for cell in on_gpu], in_containers=True)
     assert found is not None, "there are cells on a GPU"

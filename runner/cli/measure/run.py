@@ -1,30 +1,29 @@
-"""Measure the cells of a matrix and show what was found.
+"""Measure the cells of a matrix and print the table.
 
-The same command continues the newest unfinished run of the same plan: its pending cells and those that the
-infrastructure spoiled. A finished one starts a new run."""
+The same command continues the newest unfinished run of the same plan: its pending cells and those that failed because
+of the infrastructure. If that run is finished, a new one starts."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from keras_matrix.runner.cli.measure import sending
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.schema import HARMLESS, Record, Status
+from keras_matrix.records.store import Run, latest_attempts
+from keras_matrix.runner.cli.look.stored import Findings, write_report
+from keras_matrix.runner.cli.measure import largest, sending
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, run_request
+from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from keras_matrix.analysis.comparison.table import Row
-    from keras_matrix.records.schema import Record
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.plan.session import Session
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "run"
-HELP = "measure the cells of a matrix (the default command)"
+from keras_matrix.runner.measure.largest_search import with_largest
+from keras_matrix.runner.measure.measuring import about_matrix, measure_session, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.plan.session import Session
+from keras_matrix.runner.request import RunRequest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, publish, show. Returns the exit code."""
-    request, upload = run_request(args), sending.asked(args)
+    """Measure, print the table and upload. Returns the exit code."""
+    request, upload = run_request(args), sending.upload_of(args)
     display = TerminalDisplay(args.json)
     session = _measured(request, display)
     code = conclude(request, session, display)
@@ -47,44 +46,51 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measured(request: RunRequest, display: TerminalDisplay) -> Session:
-    from keras_matrix.runner.cli.measure import largest
-    from keras_matrix.runner.measure.largest_search import with_largest
-    from keras_matrix.runner.measure.measuring import about_matrix, measure_session, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-
     matrix, cells = request.choice.load(largest=True)
-    asked = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out))
-    asked, found = with_largest(request, asked, display)
+    wanted = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out))
+    wanted, found = with_largest(request, wanted, display)
     if found is not None:
         display.say("\n".join(largest.lines(found, display.known_problems)))
-    return measure_session(request, asked, Goal(request.budget_of(matrix)), display)
+    return measure_session(request, wanted, Goal(request.budget_of(matrix)), display)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A session that has ended: its run, with findings, latest attempts and exit code."""
+
+    run: Run
+    found: Findings
+    latest: list[Record]
+    exit_code: int
+
+
+def finished(session: Session) -> Finished:
+    """Write the report of a session with one run, and return its findings."""
+    run = session.runs[""]
+    run.clear_leftovers()
+    found = write_report(run)
+    latest = latest_attempts(found.records)
+    return Finished(run, found, latest, exit_code(latest, max(0, len(session.steps) - len(latest))))
 
 
 def conclude(request: RunRequest, session: Session, display: TerminalDisplay) -> int:
-    """Write the report, print the table, and return the exit code that the records ask for."""
-    from keras_matrix.records.store import latest_attempts
-    from keras_matrix.runner.cli.look.stored import write_report
-    from keras_matrix.runner.cli.render.findings import as_json, print_table
-
-    store = session.runs[""]
-    store.clear_leftovers()
-    found = write_report(store, store.folder / "report.html")
-    latest = latest_attempts(found.records)
-    code = exit_code(latest, max(0, len(session.steps) - len(latest)))
+    """Write the report, print the table, and return the exit code."""
+    done = finished(session)
     if display.quiet:
-        print(as_json(store, found, code))
+        print(findings.as_json(done.run, done.found, done.exit_code))
     else:
-        print_table(found, display.known_problems)
-        if advice := merge_advice(found.rows, in_service=request.in_service):
+        findings.print_table(done.found, display.known_problems)
+        if advice := merge_advice(done.found.rows, in_service=request.in_service):
             print(advice)
-        print(f"\nreport: {_page(request.results, store)}   records: {store.folder / 'records'}")
-    return code
+        # The path through the link `latest` is shorter.
+        latest = request.results / "latest"
+        folder = latest if latest.resolve() == done.run.folder.resolve() else done.run.folder
+        print(f"\nreport: {folder / 'report.html'}   records: {done.run.folder / 'records'}")
+    return done.exit_code
 
 
 def merge_advice(rows: Sequence[Row], *, in_service: bool) -> str | None:
-    """Return how to compare the one backend of this run with those of other runs; None where there are several."""
-    from keras_matrix.records.backends import BACKENDS
-
+    """Return how to compare the only backend of this run with those of other runs; None if there are several."""
     backends = {backend for row in rows for backend in row.cells}
     if len(backends) != 1 or not backends <= set(BACKENDS):
         return None
@@ -92,16 +98,8 @@ def merge_advice(rows: Sequence[Row], *, in_service: bool) -> str | None:
     return f"{backends.pop()} alone was measured; for one table with the newest runs of the other backends: {command}"
 
 
-def _page(results: Path, store: Run) -> Path:
-    """Return the page's path, through the link `latest` where that leads to this run."""
-    latest = results / "latest"
-    return (latest if latest.resolve() == store.folder.resolve() else store.folder) / "report.html"
-
-
 def exit_code(latest: Sequence[Record], pending: int) -> int:
-    """Return 3 where infrastructure left something pending, 1 where a cell is not ok, else 0. Pure."""
-    from keras_matrix.records.schema import HARMLESS, Status
-
+    """Return 3 if repeats are pending because of the infrastructure, 1 if a cell is not ok, else 0."""
     statuses = Counter(record.status for record in latest)
     if pending or statuses[Status.INFRA]:
         return 3

@@ -1,4 +1,4 @@
-"""Pushing from the runner: before it, whether it can be at all; after it, without ever failing the measurement."""
+"""Pushing results from the runner: checked before the measurement, and never a reason for it to fail."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_matrix.records.store import StoreFailure
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.uploader.cli import push
+from keras_matrix.uploader.errors import BadInput, UploadError
+from keras_matrix.uploader.warehouse import is_local
 
 PREFIX = "upload"
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Where results are pushed to, and the options of `uploader push` that they are pushed with."""
+    """The address that results are pushed to, and the options of `uploader push`."""
 
     address: str
     options: tuple[str, ...] = ()
@@ -37,8 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     push.forwarded(PREFIX).add_to(group)
 
 
-def asked(args: argparse.Namespace) -> Upload | None:
-    """Return what the flags ask to be pushed, None for nothing. Raises `UsageError` that names the flag."""
+def upload_of(args: argparse.Namespace) -> Upload | None:
+    """Return the upload that the flags request, else None. Raises `UsageError` that names the flag."""
     options = push.forwarded(PREFIX).given(args)
     if args.upload is not None:
         check(args.upload)
@@ -49,10 +52,7 @@ def asked(args: argparse.Namespace) -> Upload | None:
 
 
 def check(address: str, flag: str = "--upload") -> None:
-    """Refuse an address that is none, before anything is measured or sent. Raises `UsageError` that names the flag."""
-    from keras_matrix.uploader.errors import BadInput
-    from keras_matrix.uploader.warehouse import is_local
-
+    """Refuse an invalid address before anything is measured or sent. Raises `UsageError` that names the flag."""
     try:
         is_local(address, flag)
     except BadInput as error:
@@ -60,14 +60,11 @@ def check(address: str, flag: str = "--upload") -> None:
 
 
 def after_run(upload: Upload, results: Path) -> None:
-    """Push what the run left. A failure is reported on stderr and leaves the rows pending for `uploader push`."""
-    from keras_matrix.records.store import StoreFailure
-    from keras_matrix.uploader.errors import UploadError
-
+    """Push the results. A failure is reported on stderr and leaves the rows pending for `uploader push`."""
     try:
         with redirect_stdout(sys.stderr):  # stdout has the run's table or its JSON document
             send(upload, results)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the measurement is done and must not be lost to it
+    except Exception as error:  # noqa: BLE001 - no error may cost the finished measurement
         known = isinstance(error, UploadError | StoreFailure | OSError)
         print(
             f"runner: the upload did not succeed, the measurement did: {'' if known else type(error).__name__ + ': '}"
@@ -80,8 +77,6 @@ def after_run(upload: Upload, results: Path) -> None:
 @contextmanager
 def explained() -> Iterator[None]:
     """Raise an error of the uploader as one of the runner's: `UsageError` or `InfrastructureError`."""
-    from keras_matrix.uploader.errors import UploadError
-
     try:
         yield
     except UploadError as error:

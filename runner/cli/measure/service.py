@@ -1,7 +1,7 @@
-"""What a container's service pins: its backend and its device, from its environment, so that no argument can lose them.
+"""The backend and device of a container's service, from its environment: no argument can change them.
 
-Read here and nowhere else. Of a matrix the service runs what it can (`runner.matrix.service_selection`); where a
-command takes a backend or a device without a matrix, they are put where `--backend` and `--device` put them.
+The variables are read only here. Of a matrix the service runs the cells it can (`runner.matrix.service_selection`); for
+a command with a backend or device but without a matrix, they replace the values of `--backend` and `--device`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ DEVICE_VARIABLE = "KERAS_BENCHMARK_DEVICE"
 
 
 def pin(args: argparse.Namespace, environment: Mapping[str, str] | None = None) -> None:
-    """Hold parsed flags to the service's backend and device. Raises `UsageError` where they ask for others.
+    """Set the service's backend and device in parsed flags. Raises `UsageError` if the flags name others.
 
-    `args.service` becomes the service that a command with a matrix is held to; outside of a service it stays None.
+    `args.service` becomes the service of a command with a matrix; outside of a service it remains None.
     """
     environment = os.environ if environment is None else environment
     backends = [name for name in environment.get(BACKENDS_VARIABLE, "").split(",") if name]
@@ -28,27 +28,27 @@ def pin(args: argparse.Namespace, environment: Mapping[str, str] | None = None) 
     if backends and hasattr(args, "backend"):
         args.backend = _pinned_backends(args.backend, backends)
     if device and hasattr(args, "assignments"):
-        asked = [text.partition("=")[2] for text in args.assignments if text.partition("=")[0] == "device"]
-        _refuse_other(asked, device, "--set device=")
+        given = [text.partition("=")[2] for text in args.assignments if text.partition("=")[0] == "device"]
+        _refuse_other(given, device, "--set device=")
     elif device and hasattr(args, "device"):
         _refuse_other([args.device] if args.device else [], device, "--device ")
         args.device = device
     if hasattr(args, "matrix") and (backends or device):
-        from keras_matrix.runner.matrix.service_selection import Service  # most commands do without
+        from keras_matrix.runner.matrix.service_selection import Service  # needed by few commands
 
         args.service = Service(tuple(getattr(args, "backend", None) or backends), device)
 
 
-def _pinned_backends(asked: list[str], there: list[str]) -> list[str]:
-    for name in asked:
+def _pinned_backends(given: list[str], there: list[str]) -> list[str]:
+    for name in given:
         if name not in there:
-            told = f"this service holds {', '.join(there)} ({BACKENDS_VARIABLE})"
-            raise UsageError(f"--backend {name}: {told}; run the service of {name}")
-    return asked or there
+            service = f"this service has {', '.join(there)} ({BACKENDS_VARIABLE})"
+            raise UsageError(f"--backend {name}: {service}; run the service of {name}")
+    return given or there
 
 
-def _refuse_other(asked: list[str], device: str, flag: str) -> None:
-    for other in asked:
+def _refuse_other(given: list[str], device: str, flag: str) -> None:
+    for other in given:
         if other != device:
             raise UsageError(
                 f"{flag}{other}: this service is for {device} ({DEVICE_VARIABLE}); run the service for {other}"

@@ -1,7 +1,7 @@
 """Run one external command as a cell, and write its figures to dlbenchmark_result.json.
 
 The task is an entry of `tasks` in a matrix file, or a section of a `.cfg` file of the deeplearning-benchmark driver,
-which runs as it is. What that driver did otherwise is listed in docs/tasks.md."""
+which runs unchanged. docs/tasks.md lists the differences from that driver."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from keras_matrix.runner.cli.options import MATRIX, add_measuring_options, check_output, count_or_auto, run_request
+from keras_matrix.records.store import latest_attempts
+from keras_matrix.runner.cli.measure.run import conclude
+from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, count_or_auto, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import LIMITS, near
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.matrix.reader import Matrix, load
+from keras_matrix.runner.matrix.service_selection import command_backends
+from keras_matrix.runner.measure.measuring import about_matrix, measure_session, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
+from keras_matrix.runner.tasks import result_file
+from keras_matrix.runner.tasks.cfg import Filled, placeless, read_cfg, unused_keys
+from keras_matrix.runner.tasks.entry import entry_of, with_gpus
+from keras_matrix.runner.tasks.request import TaskAsked, labelled
+from keras_matrix.runner.tasks.result_file import Labels
 
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Matrix
-    from keras_matrix.runner.request import RunRequest
-    from keras_matrix.runner.tasks.cfg import Filled
-    from keras_matrix.runner.tasks.result_file import Labels
-
-NAME = "task"
-HELP = "run one external command, of matrix.yaml or a .cfg file"
 CONFIGS = ("task_config_template.cfg", "task_config.cfg")
 CFG_ONLY = ("epochs", "kvstore", "dtype", "metrics_policy", "command_to_execute")
 WORKERS_VARIABLE = "DEEPLEARNING_WORKERS_COUNT"
@@ -32,44 +38,35 @@ WORKERS_VARIABLE = "DEEPLEARNING_WORKERS_COUNT"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     group = parser.add_argument_group("which task")
-    group.add_argument("--task-name", metavar="NAME", help="which task; may be left out where the file has one")
-    group.add_argument("--config", type=Path, metavar="FILE", help=f"a .cfg file; default: {CONFIGS[0]}, where it is")
-    group.add_argument("--matrix", type=Path, metavar="FILE", help="else a matrix file; default: matrix.yaml")
-    group.add_argument("--num-gpus", type=int, metavar="N", help="GPUs it gets, over the file")
-    group.add_argument("--repeats", type=count_or_auto, default=1, metavar="N", help="processes of it; default: 1")
+    group.add_argument("--task-name", metavar="NAME", help="which task; optional if the file has only one")
+    group.add_argument("--config", type=Path, metavar="FILE", help=f"a .cfg file; default: {CONFIGS[0]}, if it exists")
+    group.add_argument("--matrix", type=Path, metavar="FILE", help="otherwise a matrix file; default: matrix.yaml")
+    group.add_argument("--num-gpus", type=int, metavar="N", help="number of GPUs, over the file")
+    group.add_argument("--repeats", type=count_or_auto, default=1, metavar="N", help="processes; default: 1")
     fields = parser.add_argument_group("fields of a .cfg file's template")
     fields.add_argument("--epochs", type=int, metavar="N", help="in place of the number after --epochs")
     fields.add_argument("--kvstore", metavar="NAME", help="in place of device after --kvstore")
     fields.add_argument("--dtype", metavar="NAME", help="in place of float32 after --dtype")
-    fields.add_argument("--metrics-policy", metavar="SECTION", help="take this section's metrics for another command")
+    fields.add_argument("--metrics-policy", metavar="SECTION", help="use this section's metrics for another command")
     fields.add_argument("--command-to-execute", metavar="TEXT", help="that command")
-    names = parser.add_argument_group("what its figures are called")
+    names = parser.add_argument_group("names of the figures")
     names.add_argument("--framework", default="", metavar="NAME", help="put before each key")
     names.add_argument("--metrics-suffix", default="", metavar="NAME", help="put after each key")
-    names.add_argument(
-        "--result",
-        type=Path,
-        metavar="FILE",
-        help="default: dlbenchmark_result.json; in a service, in its results folder",
-    )
+    result = "default: dlbenchmark_result.json; in a service, in its results folder"
+    names.add_argument("--result", type=Path, metavar="FILE", help=result)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
     add_measuring_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the task, and write its result file."""
-    from keras_matrix.runner.matrix.overrides import Overrides
-    from keras_matrix.runner.matrix.service_selection import command_backends
-    from keras_matrix.runner.request import CellChoice
-    from keras_matrix.runner.tasks import result_file
-
     path, matrix = _matrix(args)
     service = args.service
     if service is not None and not command_backends(matrix.entries[0]):
-        # It is chosen by its name, so that it need not say which backend's service runs it.
+        # A task is chosen by its name, so it need not name the backend of the service that runs it.
         service = replace(service, backends=())
     request = run_request(args, CellChoice(path, Overrides(repeats=args.repeats), service))
-    # In a service only the results folder can be written, and the engine has made it.
+    # In a service only the results folder is writable, and the engine has created it.
     output: Path = args.result or (request.results if service else Path()) / result_file.NAME
     if args.result is not None or not service:
         check_output("--result", output)
@@ -78,19 +75,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measured(request: RunRequest, matrix: Matrix, display: TerminalDisplay, output: Path, labels: Labels) -> int:
-    """Measure the one task of a matrix, write its figures and show them."""
-    from keras_matrix.records.store import latest_attempts
-    from keras_matrix.runner.cli.measure.run import conclude
-    from keras_matrix.runner.measure.measuring import about_matrix, measure_session, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-    from keras_matrix.runner.tasks import result_file
-
+    """Measure the only task of a matrix, write its figures and print them."""
     matrix, cells = request.choice.cells_of(matrix)
-    output.unlink(missing_ok=True)  # what an earlier run found is no result of this one
-    asked = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out))
-    session = measure_session(request, asked, Goal(request.budget_of(matrix)), display)
+    output.unlink(missing_ok=True)  # the file of an earlier run is not the result of this one
+    wanted = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out))
+    session = measure_session(request, wanted, Goal(request.budget_of(matrix)), display)
     figures = result_file.document(latest_attempts(session.records("")), labels)
-    if figures:  # before anything is printed: who reads that may leave amid it
+    if figures:  # before printing, which ends early if the reader closes the pipe
         output.write_text(result_file.text(figures), encoding="utf-8")
     code = conclude(request, session, display)
     display.say(f"result: {output}" if figures else f"no result: nothing was measured, and {output} was not written")
@@ -98,7 +89,7 @@ def _measured(request: RunRequest, matrix: Matrix, display: TerminalDisplay, out
 
 
 def _matrix(args: argparse.Namespace) -> tuple[Path, Matrix]:
-    """Return the file of the one task that the flags name, and its matrix. Raises `InputError`."""
+    """Return the file of the named task, and its matrix. Raises `InputError`."""
     if args.config is not None and args.matrix is not None:
         raise UsageError("--config, --matrix: name one file, not both")
     here = (Path(name) for name in CONFIGS if Path(name).is_file())
@@ -112,32 +103,22 @@ def _matrix(args: argparse.Namespace) -> tuple[Path, Matrix]:
 
 
 def _of_cfg(path: Path, name: str | None, filled: Filled) -> Matrix:
-    from keras_matrix.runner.matrix import catalog
-    from keras_matrix.runner.matrix.grammar import LIMITS
-    from keras_matrix.runner.matrix.reader import Matrix
-    from keras_matrix.runner.tasks.cfg import Filled, placeless, read_cfg, unused_keys
-    from keras_matrix.runner.tasks.entry import entry_of
-    from keras_matrix.runner.tasks.request import TaskAsked, labelled
-
     task = read_cfg(path, name, filled)
     written = read_cfg(path, name, Filled(policy=filled.policy, command=filled.command))
     for note in unused_keys(path, name, filled):
         print(f"runner: {note}", file=sys.stderr)
     for flag in placeless(written.command[0], filled):
-        print(f"runner: {flag}: the command has no such field, and runs as it stands there", file=sys.stderr)
+        print(f"runner: {flag}: the command has no such field, and runs unchanged", file=sys.stderr)
     limits = {key: rule.default for key, rule in LIMITS.items()} | {"timeout_s": LIMITS["timeout_s"].maximum}
     entry = entry_of((f"[{task.name}]", None), TaskAsked(task, None, labelled(None, ())), {}, limits)
     return Matrix(str(path), (entry,), catalog.load())
 
 
 def _filled(args: argparse.Namespace) -> Filled:
-    from keras_matrix.runner.tasks.cfg import Filled
-
     if (args.metrics_policy is None) != (args.command_to_execute is None):
         raise UsageError("--metrics-policy, --command-to-execute: give both or neither")
     for flag in ("num_gpus", "epochs"):
-        if (number := getattr(args, flag)) is not None and number < 0:
-            raise UsageError(f"--{flag.replace('_', '-')}: must be at least 0, got {number}")
+        check_range(f"--{flag.replace('_', '-')}", getattr(args, flag) or 0, 0)
     workers = os.environ.get(WORKERS_VARIABLE, "0")
     if not (workers.isascii() and workers.isdecimal()):
         raise UsageError(f"{WORKERS_VARIABLE}: must be a whole number, got {workers!r}")
@@ -146,10 +127,6 @@ def _filled(args: argparse.Namespace) -> Filled:
 
 
 def _of_matrix(path: Path, named: str | None, gpus: int | None) -> Matrix:
-    from keras_matrix.runner.matrix.grammar import near
-    from keras_matrix.runner.matrix.reader import load
-    from keras_matrix.runner.tasks.entry import with_gpus
-
     matrix = load(path)
     entries = {entry.task.task.name: entry for entry in matrix.entries if entry.task}
     name = named or (next(iter(entries)) if len(entries) == 1 else None)

@@ -1,35 +1,46 @@
-"""Record a trace of one cell, or show where the time of a stored one went.
+"""Record a trace of one cell, or show where the time of a stored trace was spent.
 
-CELL is a cell of the matrix or of a stored run. Where the newest run with such a cell has its trace, that one is shown;
-otherwise, and with --new, --steps or --epochs, one is recorded: the cell is measured once, and traced after that. CELL
-may also be a file: a profiler's own, *.xplane.pb of JAX or TensorFlow, *.json or *.json.gz of PyTorch, or a neutral
-trace, packed or plain. docs/traces.md"""
+CELL is a cell of the matrix or of a stored run. If the newest run with such a cell has its trace, it is shown;
+otherwise, and with --new, --steps or --epochs, one is recorded: the cell is measured once, and traced afterwards. CELL
+can also be a file of a profiler, *.xplane.pb of JAX or TensorFlow, *.json or *.json.gz of PyTorch, or a neutral trace,
+packed or plain. docs/traces.md"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
 
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import Record
+from keras_matrix.records.store import Results, Run
+from keras_matrix.records.task import PREFIX
+from keras_matrix.records.traces import conversion
+from keras_matrix.records.traces.neutral import plain
+from keras_matrix.records.traces.request import TRACE_NAME, Trace, TraceError
 from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.options import MATRIX, add_measuring_options, check_output, run_request
+from keras_matrix.runner.cli.look.stored import chosen_run
+from keras_matrix.runner.cli.measure.run import finished
+from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
+from keras_matrix.runner.cli.render.format import document, settings_text
+from keras_matrix.runner.cli.render.trace_text import heading, table_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.matrix.grammar import LIMITS
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.matrix.trace_rules import fault
+from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.measure.traces import kept_in, table_of
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.plan.largest_cells import refuse
+from keras_matrix.runner.request import MATRIX, RunRequest
 
-if TYPE_CHECKING:
-    from keras_matrix.records.schema import Record
-    from keras_matrix.records.settings import Settings
-    from keras_matrix.records.store import Run
-    from keras_matrix.records.traces.request import Trace
-    from keras_matrix.records.traces.table import Table
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.request import RunRequest
-
-NAME = "trace"
-HELP = "record a trace of one cell, or show where its time went"
 TOP = 20
 FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz", ".ctf")
 
@@ -37,41 +48,37 @@ FILE_ENDINGS = (".xplane.pb", ".json", ".json.gz", ".ctf")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     parser.add_argument("cell", metavar="CELL", help=f"{cells.HELP}; or a file of a trace")
-    parser.add_argument(
-        "--matrix", type=Path, metavar="FILE", help="where the cell is looked for; default: matrix.yaml"
-    )
-    parser.add_argument("--run", metavar="RUN", help="show the trace that this run has")
-    parser.add_argument(
-        "--epochs", type=int, nargs="+", metavar="N", help="which epochs after the measured ones, from 1; default: 2"
-    )
-    parser.add_argument("--steps", type=int, metavar="N", help="steps of each; default: 5")
+    parser.add_argument("--matrix", type=Path, metavar="FILE", help="matrix with the cell; default: matrix.yaml")
+    parser.add_argument("--run", metavar="RUN", help="show the trace of this run")
+    epochs = "which epochs after the measured ones, from 1; default: 2"
+    parser.add_argument("--epochs", type=int, nargs="+", metavar="N", help=epochs)
+    parser.add_argument("--steps", type=int, metavar="N", help="steps of each epoch; default: 5")
     parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"lines of each table; default: {TOP}")
-    parser.add_argument("--to", type=Path, metavar="FILE", help="write the neutral trace here, too; .gz packs it")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="also write the neutral trace here; .gz packs it")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_measuring_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Find or record the trace; show it."""
-    if args.top < 1:
-        raise UsageError(f"--top: must be at least 1, got {args.top}")
+    check_range("--top", args.top, 1)
     if args.to is not None:
         check_output("--to", args.to)
-    shown = _Shown(args.top, args.to, args.json)
+    output = _Output(args.top, args.to, args.json)
     if args.cell.endswith(FILE_ENDINGS):
-        return _of_file(Path(args.cell), shown)
+        return _of_file(Path(args.cell), output)
     wanted = _wanted(args.epochs, args.steps)
     request = run_request(args)
     found = None if args.new or args.steps or args.epochs else _stored(request.results, args.cell, args.run)
     if found:
-        return _show(found, shown)
+        return _show(found, output)
     in_matrix = args.matrix is not None or MATRIX.is_file()
-    return _recorded(request, replace(_cell(request, args.cell, in_matrix=in_matrix), trace=wanted), shown)
+    return _recorded(request, replace(_cell(request, args.cell, in_matrix=in_matrix), trace=wanted), output)
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """How a trace is shown: how many lines of each table, where else it is written, whether as JSON."""
+class _Output:
+    """How a trace is shown: the lines of each table, the file of a copy, and whether as JSON."""
 
     top: int
     copy: Path | None
@@ -91,44 +98,32 @@ class _Found:
 
 
 def _stored(results: Path, name: str, run: str | None) -> _Found | None:
-    """Return the newest trace of the cell, None where there is none. Raises `UsageError` where `run` has none."""
-    from keras_matrix.records.store import Results
-    from keras_matrix.runner.cli.look.stored import chosen_run
-
+    """Return the newest trace of the cell, or None. Raises `UsageError` if `run` is given and has no trace of it."""
     runs = [chosen_run(results, run)] if run else Results(results).runs()
     for one in reversed(runs):
         traces = {found.record.cell_id: found for found in _traces(one)}
         there = {cell: found.record.settings for cell, found in traces.items()}
-        if names := cells.matching(name, there):
-            return traces[cells.one_of(name, there, one.run_id) if len(names) > 1 else names[0]]
+        if cells.matching(name, there):
+            return traces[cells.one_of(name, there, one.run_id)]
         if run:
-            _no_trace(name, one, there)
+            names = ", ".join(sorted({f"{own.backend}:{own.workload}" for own in there.values()})) or "none"
+            raise UsageError(
+                f"--run: {one.run_id} contains no trace of {name!r} (traces there: {names}); record one with: "
+                f"runner trace {name} --new"
+            )
     return None
 
 
 def _traces(run: Run) -> Iterator[_Found]:
-    from keras_matrix.runner.measure.traces import kept_in
-
     for record, path in kept_in(run, run.load()[0]):
         yield _Found(run, record, path)
-
-
-def _no_trace(name: str, run: Run, there: dict[str, Settings]) -> NoReturn:
-    names = ", ".join(sorted({f"{one.backend}:{one.workload}" for one in there.values()})) or "none"
-    raise UsageError(
-        f"--run: {run.run_id} holds no trace of {name!r} (traces there: {names}); record one with: "
-        f"runner trace {name} --new"
-    )
 
 
 # A new one.
 
 
 def _wanted(epochs: list[int] | None, steps: int | None) -> Trace:
-    """Return what is to be traced. Raises `UsageError`."""
-    from keras_matrix.records.traces.request import Trace
-    from keras_matrix.runner.matrix.trace_rules import fault
-
+    """Return the requested epochs and steps. Raises `UsageError`."""
     usual = Trace()
     wanted = replace(usual, epochs=epochs or usual.epochs, steps=usual.steps if steps is None else steps)
     if problem := fault(wanted):
@@ -136,65 +131,44 @@ def _wanted(epochs: list[int] | None, steps: int | None) -> Trace:
     return wanted
 
 
-def _recorded(request: RunRequest, cell: Cell, shown: _Shown) -> int:
-    from keras_matrix.records.store import latest_attempts
-    from keras_matrix.runner.cli.look.stored import write_report
-    from keras_matrix.runner.cli.measure.run import exit_code
-    from keras_matrix.runner.measure.measuring import measure_session, session_request
-    from keras_matrix.runner.plan.adaptive import Goal
-
-    about = {"matrix_path": "runner trace", "matrix_text": _text(cell)}
-    asked = session_request(request, [cell], about)
-    session = measure_session(request, asked, Goal(None), TerminalDisplay(shown.as_json))
-    store = session.runs[""]
-    store.clear_leftovers()
-    latest = latest_attempts(write_report(store, store.folder / "report.html").records)
-    code = exit_code(latest, len(session.steps) - len(latest))
-    for found in _traces(store):
-        if found.record in latest:
-            return _show(found, shown) or code
-    for record in latest:
-        _say_why(record, as_json=shown.as_json)
-    return code or 1  # what was measured without a trace is not what was asked for
+def _recorded(request: RunRequest, cell: Cell, output: _Output) -> int:
+    text = json.dumps({"settings": to_json(cell.settings), "trace": to_json(cell.trace)}, indent=1)
+    about = {"matrix_path": "runner trace", "matrix_text": text}
+    wanted = session_request(request, [cell], about)
+    done = finished(measure_session(request, wanted, Goal(None), TerminalDisplay(output.as_json)))
+    for found in _traces(done.run):
+        if found.record in done.latest:
+            return _show(found, output) or done.exit_code
+    for record in done.latest:
+        _say_why(record, as_json=output.as_json)
+    return done.exit_code or 1  # a measurement without a trace is a failure
 
 
 def _say_why(record: Record, *, as_json: bool) -> None:
-    """Say why there is no trace."""
-    from keras_matrix.runner.cli.render.format import asked
-    from keras_matrix.runner.executors.supervise.output import printable
-
+    """Print why there is no trace."""
     why = record.trace.problem if record.trace else f"{record.status}: {record.reason}"
     if as_json:
-        about = {"run": record.run_id, "cell_id": record.cell_id, "trace": None, "problem": why}
-        print(json.dumps({"version": 1, **about}, indent=1))
+        print(document({"run": record.run_id, "cell_id": record.cell_id, "trace": None, "problem": why}))
     else:
-        print(printable(f"no trace of {record.settings.backend} {asked(record.settings)}: {why}"))
+        print(printable(f"no trace of {record.settings.backend} {settings_text(record.settings)}: {why}"))
 
 
 def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
-    """Return the cell that is named, once, of the matrix if it is there or of a stored run. Raises `UsageError`."""
-    from keras_matrix.runner.plan.largest_cells import refuse
-
+    """Return the named cell, of the matrix if it is there, else of a stored run. Raises `UsageError`."""
     there = _cells(request, name, in_matrix=in_matrix)
     settings = {cell_id: cell.settings for cell_id, cell in there.items()}
     matrix = request.choice.matrix
     if not there:
-        raise UsageError(f"CELL: there is no {matrix} and {request.results} holds no run; name a --matrix")
+        raise UsageError(f"CELL: there is no {matrix} and {request.results} contains no run; name a --matrix")
     found = there[cells.one_of(name, settings, f"{matrix} or a stored run")]
     if found.task is not None:
-        raise UsageError(f"CELL: {name!r} is an external command; put a profiler round it with wrap: docs/tasks.md")
+        raise UsageError(f"CELL: {name!r} is an external command; run it under a profiler with wrap: docs/tasks.md")
     refuse([found])
     return replace(found, repeats=1, precision_target=None)
 
 
 def _cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell]:
     """Return the cells of the matrix or, without one, of the stored runs, the newest first."""
-    from keras_matrix.records.identity import cell_id
-    from keras_matrix.records.store import Results
-    from keras_matrix.records.task import PREFIX
-    from keras_matrix.runner.matrix.grammar import LIMITS
-    from keras_matrix.runner.matrix.reader import Cell
-
     found = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1]} if in_matrix else {}
     if cells.matching(name, {one: cell.settings for one, cell in found.items()}):
         return found
@@ -208,56 +182,37 @@ def _cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell
     return found
 
 
-def _text(cell: Cell) -> str:
-    from keras_matrix.records.codec import to_json
-
-    return json.dumps({"settings": to_json(cell.settings), "trace": to_json(cell.trace)}, indent=1)
-
-
 # Showing.
 
 
-def _show(found: _Found, shown: _Shown) -> int:
-    from keras_matrix.records.traces.request import TraceError
-    from keras_matrix.runner.cli.render.format import asked
-    from keras_matrix.runner.cli.render.trace_text import heading, table_lines
-    from keras_matrix.runner.executors.supervise.output import printable
-    from keras_matrix.runner.measure.traces import table_of
-
+def _show(found: _Found, output: _Output) -> int:
     try:
         table = table_of(found.path)
-        _write_to(shown.copy, found.path)
+        _write_to(output.copy, found.path)
     except TraceError as error:
         raise InfrastructureError(str(error)) from error
-    if shown.as_json:
-        document = {"run": found.run.run_id, "cell_id": found.record.cell_id, "trace": str(found.path)}
-        print(_document(table, document))
+    record, path = found.record, str(found.path)
+    if output.as_json:
+        fields = {"run": found.run.run_id, "cell_id": record.cell_id, "trace": path, "table": to_json(table)}
+        print(document(fields))
         return 0
-    settings = found.record.settings
-    title = f"{settings.backend} {asked(settings)}, cell {found.record.cell_id} of run {found.run.run_id}"
-    lines = [title, *heading(table, _call_time_s(found.record)), *table_lines(table, shown.top)]
-    print("\n".join([*map(printable, lines), f"trace: {found.path}   https://ui.perfetto.dev opens it"]))
+    settings = record.settings
+    title = f"{settings.backend} {settings_text(settings)}, cell {record.cell_id} of run {found.run.run_id}"
+    lines = [title, *heading(table, _call_time_s(record)), *table_lines(table, output.top)]
+    print("\n".join([*map(printable, lines), f"trace: {path}   https://ui.perfetto.dev opens it"]))
     return 0
 
 
 def _call_time_s(record: Record) -> float | None:
-    """Return what a traced step, which is a call of the backend, took where it was measured."""
+    """Return the measured time of a traced step, which is a call of the backend."""
     step_time_s, settings = record.times.step_time_s, record.settings
     if step_time_s is None or settings.phase == "predict":
         return step_time_s
     return step_time_s * settings.steps_per_execution
 
 
-def _of_file(path: Path, shown: _Shown) -> int:
-    """Show a profiler's own file, or a neutral trace."""
-    import tempfile
-
-    from keras_matrix.records.traces import conversion
-    from keras_matrix.records.traces.request import TRACE_NAME, TraceError
-    from keras_matrix.runner.cli.render.trace_text import heading, table_lines
-    from keras_matrix.runner.executors.supervise.output import printable
-    from keras_matrix.runner.measure.traces import table_of
-
+def _of_file(path: Path, output: _Output) -> int:
+    """Show a file of a profiler, or a neutral trace."""
     if not path.is_file():
         raise UsageError(f"CELL: there is no file {path}")
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
@@ -267,19 +222,15 @@ def _of_file(path: Path, shown: _Shown) -> int:
             table = table_of(made)
         except TraceError as error:
             raise UsageError(str(error)) from error
-        _write_to(shown.copy, made)
-    if shown.as_json:
-        print(_document(table, {"file": str(path)}))
+        _write_to(output.copy, made)
+    if output.as_json:
+        print(document({"file": str(path), "table": to_json(table)}))
     else:
-        print("\n".join(map(printable, [str(path), *heading(table, None), *table_lines(table, shown.top)])))
+        print("\n".join(map(printable, [str(path), *heading(table, None), *table_lines(table, output.top)])))
     return 0
 
 
 def _write_to(copy: Path | None, path: Path) -> None:
-    import shutil
-
-    from keras_matrix.records.traces.neutral import plain
-
     if copy is None:
         return
     try:
@@ -289,9 +240,3 @@ def _write_to(copy: Path | None, path: Path) -> None:
             plain(path, copy)
     except OSError as error:
         raise InfrastructureError(f"--to: {copy}: cannot be written: {error.strerror or error}") from error
-
-
-def _document(table: Table, about: dict[str, str]) -> str:
-    from keras_matrix.records.codec import to_json
-
-    return json.dumps({"version": 1, **about, "table": to_json(table)}, indent=1, allow_nan=False)

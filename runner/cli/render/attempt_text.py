@@ -1,25 +1,23 @@
-"""What progress says of repeats and attempts: a short name, how each ended, and the time left."""
+"""Texts of the progress lines: short names of repeats, outcomes of attempts, and the time left."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from keras_matrix.records.schema import HARMLESS, MEASURED, Record, Status
-from keras_matrix.runner.cli.render.figures import told
+from keras_matrix.records.schema import MEASURED, Record, Status
+from keras_matrix.runner.cli.render.figures import attempt_figure
+from keras_matrix.runner.cli.render.format import work
 from keras_matrix.runner.executors.supervise.output import printable
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.plan.plan import Step
 
 REASON_CHARACTERS = 200
 SYMBOLS = {Status.OK: "ok", Status.UNSTABLE: "unstable"}
 
 
 class TimeLeft:
-    """Estimates the time left from the plan's estimates, corrected by how they have done so far."""
+    """Estimates the time left from the plan's estimates, scaled by how far they were off so far."""
 
     def __init__(self, estimates_s: Mapping[str, float], steps: Sequence[Step]) -> None:
         self._estimates_s = estimates_s
@@ -29,7 +27,7 @@ class TimeLeft:
         self._measured: set[tuple[str, str, int]] = set()
 
     def done(self, step: Step) -> bool:
-        """Count a repeat as done; return False where it was before, and has been measured again."""
+        """Count a repeat as done; return False if it was already counted and has been measured again."""
         if step.key in self._measured:
             return False
         self._measured.add(step.key)
@@ -37,16 +35,16 @@ class TimeLeft:
         return True
 
     def seconds(self) -> float:
-        """Return the seconds left, as far as can be told."""
+        """Return the estimated seconds left."""
         left_s = max(0.0, self._ahead_s - self._done_s)
         taken_s = time.perf_counter() - self._begun_s
         return left_s * (taken_s / self._done_s if self._done_s else 1.0)
 
 
-class Told:
-    """How attempts ended, in half a line each: what keeps many from being made, as a missing image, at length once.
+class OutcomeText:
+    """Short texts of how attempts ended. A reason shared by many, such as a missing image, is printed in full once.
 
-    `printed` are the problems that the preflight has printed in full: each is then given by its name alone.
+    `printed` are the problems that the preflight has printed in full: of these only the name is repeated.
     """
 
     def __init__(self, printed: Collection[str] = ()) -> None:
@@ -70,19 +68,11 @@ def label(step: Step) -> str:
 
 
 def name(cell: Cell) -> str:
-    """Return a short name of a cell: its work, phase and batch size; the plan lists all settings."""
+    """Return a short name of a cell: its workload, phase and batch size; the plan lists all settings."""
     if cell.task is not None:
-        return f"{work(cell)} {cell.settings.backend}"
+        return f"{work(cell.settings)} {cell.settings.backend}"
     phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
-    return f"{work(cell)}{phase} b{cell.settings.batch_size} on {cell.settings.backend}"
-
-
-def work(cell: Cell) -> str:
-    """Return a cell's workload or, of the FC network, its mode and workers: `fc_data workers=2`."""
-    settings = cell.settings
-    if settings.workload != "fc":
-        return settings.workload
-    return f"{settings.params['mode']} workers={settings.params['workers']}"
+    return f"{work(cell.settings)}{phase} b{cell.settings.batch_size} on {cell.settings.backend}"
 
 
 def result(record: Record) -> str:
@@ -90,10 +80,5 @@ def result(record: Record) -> str:
     if record.status in MEASURED:
         warned = f", {len(record.warnings)} warning{'s'[: len(record.warnings) > 1]}" if record.warnings else ""
         disturbed = ", disturbed by others" if record.surroundings.disturbed else ""
-        return f"{SYMBOLS[record.status]}, {told(record)}{warned}{disturbed}"
+        return f"{SYMBOLS[record.status]}, {attempt_figure(record)}{warned}{disturbed}"
     return f"{record.status}: {printable(record.reason or '')[:REASON_CHARACTERS]}"
-
-
-def is_bad(record: Record) -> bool:
-    """Return whether an attempt needs somebody's attention."""
-    return record.status not in HARMLESS

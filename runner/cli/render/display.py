@@ -1,21 +1,21 @@
-"""What a measuring command prints while it measures: its progress on stdout, problems on stderr."""
+"""The output of a command while it measures: progress on stdout, problems on stderr."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.measure.scheduler import Observer
-    from keras_matrix.runner.plan.largest_batch import Try
-    from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.cli.measure.largest import tried_line
+from keras_matrix.runner.cli.render.progress import progress
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.scheduler import Observer
+from keras_matrix.runner.plan.largest_batch import Try
+from keras_matrix.runner.plan.plan import Step
 
 
 class TerminalDisplay:
-    """Prints what happens; with `quiet`, as for --json, the problems of the preflight alone."""
+    """Prints progress and problems; with `quiet`, as for --json, only the problems of the preflight."""
 
     def __init__(self, quiet: bool, problems: set[str] | None = None) -> None:
         self.quiet = quiet
@@ -23,7 +23,7 @@ class TerminalDisplay:
 
     @property
     def known_problems(self) -> Collection[str]:
-        """The problems that were printed so far, in full."""
+        """The problems that have been printed in full."""
         return self._problems
 
     def say(self, text: str) -> None:
@@ -40,19 +40,15 @@ class TerminalDisplay:
 
     def tried(self, cell: Cell, found: Try) -> None:
         """Print whether a batch size fitted."""
-        from keras_matrix.runner.cli.measure.largest import tried_line
-
         if not self.quiet:
             print(tried_line(cell, found), file=sys.stderr, flush=True)
 
     def progress(
         self, steps: Sequence[Step], pending: Sequence[Step], estimates_s: Mapping[str, float]
     ) -> AbstractContextManager[Observer]:
-        """Return what prints the attempts of a session."""
-        from keras_matrix.runner.cli.render.progress import progress
-
+        """Return a context manager whose value prints the attempts of a session."""
         return progress(self.quiet, steps, pending, estimates_s, self._problems)
 
     def of_a_try(self) -> TerminalDisplay:
-        """Return what a try of a batch size is printed with: problems alone."""
+        """Return the display for a try of a batch size: only problems are printed."""
         return TerminalDisplay(True, self._problems)

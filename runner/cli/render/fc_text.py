@@ -1,37 +1,24 @@
-"""The figures of one cell of the FC modes for the terminal, beside the original's summary."""
+"""The figures of one cell of the FC modes for the terminal, printed below the original's summary."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from keras_matrix.analysis.fc.parallel import Figure
 from keras_matrix.runner.cli.render.format import count, size
 
-if TYPE_CHECKING:
-    from keras_matrix.analysis.fc.parallel import Figure
-    from keras_matrix.analysis.stats.blocks import Estimate
-
-HOW = {
-    "timed": "each collective timed by itself",
-    "profiled": "by the backend's profiler",
-}
+METHODS = {"timed": "each collective timed by itself", "profiled": "by the backend's profiler"}
 
 
 def figure_lines(figure: Figure) -> list[str]:
-    """Return what a cell shows besides its times and bytes, as lines."""
-    return [
-        f"  {_rate(figure)}",
-        f"  {_communication(figure)}; {_efficiency(figure)}; {_memory(figure)}",
-    ]
+    """Return the rate, communication, efficiency and memory of a cell, as lines."""
+    return [f"  {_rate(figure)}", f"  {_communication(figure)}; {_efficiency(figure)}; {_memory(figure)}"]
 
 
 def _rate(figure: Figure) -> str:
     rate = f"{count(figure.flop_per_s)}FLOP/s"
     if figure.share_of_best is None:
         return f"{rate}; share of the best product not measured: runner roofline --measure"
-    told = f"{rate}: {figure.share_of_best:.0%} of the machine's best product"
-    if figure.share_of_own is not None:
-        told += f", {figure.share_of_own:.0%} of {figure.settings.backend}'s own"
-    return told
+    own = "" if figure.share_of_own is None else f", {figure.share_of_own:.0%} of {figure.settings.backend}'s own"
+    return f"{rate}: {figure.share_of_best:.0%} of the machine's best product{own}"
 
 
 def _communication(figure: Figure) -> str:
@@ -39,27 +26,23 @@ def _communication(figure: Figure) -> str:
         return "time in communication not measured"
     if figure.spent is None:
         return "no time in communication"
-    return f"{figure.communication_share:.0%} of the time in communication ({HOW[figure.spent.method]})"
+    return f"{figure.communication_share:.0%} of the time in communication ({METHODS[figure.spent.method]})"
 
 
 def _efficiency(figure: Figure) -> str:
     if figure.task.workers == 1:
         return "one worker"
     if figure.efficiency is None:
-        return "efficiency not measured: this run has no such cell of one worker (--num-workers 1 2)"
-    return f"efficiency {figure.efficiency.centre:.2f}{_interval(figure.efficiency)} against one worker"
-
-
-def _interval(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f" [{estimate.low:.2f}-{estimate.high:.2f}]"
+        return "efficiency not measured: this run has no such cell with one worker (--num-workers 1 2)"
+    found = figure.efficiency
+    interval = "" if found.low is None or found.high is None else f" [{found.low:.2f}-{found.high:.2f}]"
+    return f"efficiency {found.centre:.2f}{interval} against one worker"
 
 
 def _memory(figure: Figure) -> str:
     if figure.worker_memory_bytes is None:
         return "memory not measured"
-    told = size(figure.worker_memory_bytes)
+    memory = size(figure.worker_memory_bytes)
     if figure.processes < figure.task.workers:
-        return f"peak memory {told}, all {figure.task.workers} workers in one process"
-    return f"peak memory {told}" + (" of the largest worker" if figure.task.workers > 1 else "")
+        return f"peak memory {memory}, all {figure.task.workers} workers in one process"
+    return f"peak memory {memory}" + (" of the largest worker" if figure.task.workers > 1 else "")

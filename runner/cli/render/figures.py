@@ -1,8 +1,6 @@
-"""The figure a cell is compared by, as people read it: the time of a step, or a metric of an external command."""
+"""Texts of the figure that a cell is compared by: the time of a step, or a metric of an external command."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from keras_matrix.analysis.comparison import primary_metric
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure, completed, figure_of, metrics_over
@@ -21,12 +19,12 @@ def quantity(found: float | None, figure: Figure) -> str:
 
 
 def between(low: float, high: float, figure: Figure) -> str:
-    """Return an interval, a unit of the user's own once."""
+    """Return an interval; a unit defined by the user appears once."""
     first = seconds(low) if figure.unit == "s" else significant(low)
     return f"{first} - {quantity(high, figure)}"
 
 
-def told(record: Record) -> str:
+def attempt_figure(record: Record) -> str:
     """Return one attempt's figure for the progress line."""
     figure = figure_of([record])
     found = record.times.step_time_s if record.task is None else primary_metric.shown([record])
@@ -34,7 +32,7 @@ def told(record: Record) -> str:
 
 
 def metric_lines(cell: CellSummary) -> list[str]:
-    """Return a command's other metrics, a line each, for a cell of the table."""
+    """Return a command's metrics other than the primary one, a line each, for a cell of the table."""
     others = [one for one in metrics_over(completed(cell.records)) if one.name != cell.figure.name]
     shown = [
         f"{one.name.removesuffix('_in_seconds')} {quantity(one.value, Figure(one.name, one.unit, cell.figure.goal))}"
@@ -44,7 +42,10 @@ def metric_lines(cell: CellSummary) -> list[str]:
 
 
 def task_lines(cell: CellSummary) -> list[str]:
-    """Return an external command's processes for `runner show`: a row each, a column a metric; none for a workload."""
+    """Return the processes of an external command for `runner show`: a row each, a column per metric.
+
+    For a workload the list is empty.
+    """
     names = [one.name for one in metrics_over(cell.records)]
     if not names:
         return []
@@ -56,12 +57,9 @@ def task_lines(cell: CellSummary) -> list[str]:
         by_name = {metric.name: metric for metric in task.metrics}
         row = [significant(by_name[name].value) if name in by_name else NOTHING for name in names]
         peak = size(task.host_memory.max_bytes if task.host_memory else record.memory.peak_host_memory_bytes)
-        rows.append([str(record.repeat), record.status, *row, peak, f"{count(task.log_bytes)}B", _left(task.files)])
+        files = ", ".join(task.files) or NOTHING
+        rows.append([str(record.repeat), record.status, *row, peak, f"{count(task.log_bytes)}B", files])
     problems = [
         f"{name}: {one.problem}" for name, one in zip(names, metrics_over(cell.records), strict=True) if one.problem
     ]
     return ["", "metrics", *("  " + line for line in [*columns(rows), *problems])]
-
-
-def _left(files: Sequence[str]) -> str:
-    return ", ".join(files) or NOTHING

@@ -1,14 +1,13 @@
-"""A run's findings for the terminal and for machines."""
+"""The findings of a run as text for the terminal and as JSON."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from keras_matrix.analysis.comparison import run_summary as whole
+from keras_matrix.analysis.comparison import run_summary
 from keras_matrix.analysis.comparison.context import RunContext, cell_caveats, same_work
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, beside_mean, completed, metrics_over, shown
 from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
@@ -18,22 +17,20 @@ from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, v
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.store import Run
 from keras_matrix.records.task import DEFINITION, PREFIX, TaskRun
+from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.render.figures import between, metric_lines, quantity, task_lines
-from keras_matrix.runner.cli.render.format import columns, seconds, significant, size
+from keras_matrix.runner.cli.render.format import columns, document, seconds, significant, size
 from keras_matrix.runner.executors.supervise.output import printable
-
-if TYPE_CHECKING:
-    from keras_matrix.records.store import Run
-    from keras_matrix.runner.cli.look.stored import Findings
 
 WARNINGS_SHOWN = 12
 
 
 def print_table(found: Findings, printed: Collection[str] = ()) -> None:
-    """Print one row a piece of work, one column a backend; then failures, warnings and doubts.
+    """Print a table with a row per workload and a column per backend; then failures, warnings and caveats.
 
-    `printed` are reasons that the terminal already has in full: of these the name is enough.
+    `printed` are reasons that were already printed in full: of these only the name is repeated.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -56,14 +53,17 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
     for row in rows:
         console.print(f"{_plain(row.title)}: {_plain(row.verdict)}")
         for caveat in row.caveats:
-            console.print(f"[yellow]doubt[/] {_plain(caveat)}")
-    for line in (*whole.lines(rows), *gap_to_peak.lines(rows, run_context.shares)):
+            console.print(f"[yellow]caveat[/] {_plain(caveat)}")
+    for line in (*run_summary.lines(rows), *gap_to_peak.lines(rows, run_context.shares)):
         console.print(line)
     if advice := few_repeats(rows):
         console.print(advice, style="bold")
     _print_failures(console, rows, printed)
-    _print_warnings(console, found.records)
-    _print_doubts(console, found)
+    if lines := warning_lines(found.records):
+        console.print()
+    for line in lines:
+        console.print(f"[yellow]warning[/] {_plain(line)}")
+    _print_caveats(console, found)
     for line in left_out.lines(found.left_out):
         console.print(_plain(line), soft_wrap=True)
 
@@ -81,24 +81,24 @@ PEAK_LEGEND = "The last line is the share of the machine's best measured matrix 
 
 
 def _legend(found: Findings) -> str:
-    """Return what the lines of a cell are, of the kinds that the table has."""
+    """Return an explanation of the lines of a cell, for the kinds of cells in the table."""
     ours = {cell.figure == STEP_TIME for row in found.rows for cell in row.cells.values()}
-    told = [
+    parts = [
         (STEP_LEGEND, True in ours),
         (COMMAND_LEGEND, False in ours),
         (FASTEST_LEGEND, True),
         (PEAK_LEGEND, found.run_context.has_peaks),
     ]
-    return " ".join(text for text, is_told in told if is_told)
+    return " ".join(text for text, applies in parts if applies)
 
 
 def few_repeats(rows: Sequence[Row]) -> str | None:
-    """Return what to do where rows have ratios but too few repeats for an interval."""
+    """Return advice if some rows have ratios but too few repeats for an interval, else None."""
     without = [row for row in rows if any(r.estimate.low is None and not r.separate for r in row.ratios)]
     if not without:
         return None
     return (
-        f"{len(without)} of {len(rows)} rows are a quick look without intervals; "
+        f"{len(without)} of {len(rows)} rows have too few repeats for an interval; "
         f"for verdicts measure with --repeats {MIN_BLOCKS}, or --repeats auto"
     )
 
@@ -143,16 +143,8 @@ def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str])
                 console.print(f"[red]{status}[/] {_plain(row.title)} on {backend} ({cell.cell_id}): {_plain(text)}")
 
 
-def _print_warnings(console: Any, records: Sequence[Record]) -> None:
-    lines = warning_lines(records)
-    if lines:
-        console.print()
-    for line in lines:
-        console.print(f"[yellow]warning[/] {_plain(line)}")
-
-
 def warning_lines(records: Sequence[Record]) -> list[str]:
-    """Return, for each warning rule, in how many records it fired and one of its texts; the most frequent first."""
+    """Return, for each warning rule, the number of records it fired in and one of its texts; most frequent first."""
     advice = {warning.partition(":")[0]: warning for record in records for warning in record.warnings}
     # A rule may fire several times in one record: metric_missing does for each metric.
     found = Counter(
@@ -164,17 +156,17 @@ def warning_lines(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _print_doubts(console: Any, found: Findings) -> None:
-    doubted = [
+def _print_caveats(console: Any, found: Findings) -> None:
+    lines = [
         f"{_plain(row.title)} on {backend}: {_plain('; '.join(caveats))}"
         for row in found.rows
         for backend, cell in row.cells.items()
         if (caveats := cell_caveats(cell, found.run_context))
     ]
-    for line in doubted[:WARNINGS_SHOWN]:
-        console.print(f"[yellow]doubt[/] {line}")
-    if len(doubted) > WARNINGS_SHOWN:
-        console.print(f"and {len(doubted) - WARNINGS_SHOWN} more cells are doubtful: the report tells of each")
+    for line in lines[:WARNINGS_SHOWN]:
+        console.print(f"[yellow]caveat[/] {line}")
+    if len(lines) > WARNINGS_SHOWN:
+        console.print(f"and {len(lines) - WARNINGS_SHOWN} more cells have caveats: the report lists all of them")
 
 
 def _plain(text: str) -> str:
@@ -184,24 +176,23 @@ def _plain(text: str) -> str:
 
 
 def as_json(store: Run, found: Findings, code: int) -> str:
-    """Return the run's findings as one JSON document."""
+    """Return the findings of a run as a JSON document."""
     return as_document({"run_id": store.run_id, "folder": str(store.folder), "exit_code": code}, found)
 
 
 def as_document(head: Mapping[str, object], found: Findings) -> str:
-    """Return findings as one JSON document that begins with these keys."""
-    document = {
-        "version": 1,
+    """Return findings as a JSON document that begins with these keys."""
+    fields = {
         **head,
         "statuses": dict(Counter(str(record.status) for record in found.records)),
         "rows": [_row_json(row, found.run_context) for row in found.rows],
         left_out.KEY: to_json(found.left_out),
     }
-    return json.dumps(document, indent=1, allow_nan=False)
+    return document(fields)
 
 
 def _row_json(row: Row, run_context: RunContext) -> dict[str, Any]:
-    plain = to_json(row)
+    plain: dict[str, Any] = to_json(row)
     plain["same_work"] = to_json(same_work(run_context.parity, row))
     for name, cell in plain["cells"].items():
         cell["statistics"] = values(row.cells[name])
@@ -210,15 +201,14 @@ def _row_json(row: Row, run_context: RunContext) -> dict[str, Any]:
         share = run_context.shares.get(cell["cell_id"])
         cell["share_of_peak"] = share.share_of_peak if share else None
         cell["achieved_flop_per_s"] = share.achieved_flop_per_s if share else None
-    found: dict[str, Any] = plain
-    return found
+    return plain
 
 
 def cell_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:
-    """Return one cell whole, as lines: what was asked, what it became, each process, what went wrong."""
+    """Return a cell in detail, as lines: requested and resolved settings, each process, failures, warnings."""
     first = next(iter(cell.measured), cell.records[0])
-    lines = [f"cell {cell.cell_id}", "", "asked"]
-    lines += _pairs(to_json(cell.settings) if first.task is None else _asked_of_task(first, first.task))
+    lines = [f"cell {cell.cell_id}", "", "requested"]
+    lines += _pairs(to_json(cell.settings) if first.task is None else _command_settings(first, first.task))
     if first.resolved:
         lines += ["", "resolved", *_pairs(to_json(first.resolved))]
     if first.device:
@@ -228,7 +218,7 @@ def cell_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str
     if cell.step_time:
         lines += ["", "over processes", *_summary_lines(cell)]
     if cell.step_time and first.task is None:
-        lines += ["", "beside it", *_beside_lines(cell, row, run_context)]
+        lines += ["", "context", *_context_lines(cell, row, run_context)]
     for record in cell.records:
         if record.status not in MEASURED:
             lines += [
@@ -238,90 +228,72 @@ def cell_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str
             ]
     caveats = (*cell_caveats(cell, run_context), *row.caveats)
     lines += ["", *(f"warning: {warning}" for warning in cell.warnings)] if cell.warnings else []
-    lines += ["", *(f"doubt: {caveat}" for caveat in caveats)] if caveats else []
+    lines += ["", *(f"caveat: {caveat}" for caveat in caveats)] if caveats else []
     return [printable(line) for line in lines]
 
 
-def _asked_of_task(record: Record, task: TaskRun) -> dict[str, Any]:
-    """Return what was asked of an external command; its settings beside these are those of any."""
+def _command_settings(record: Record, task: TaskRun) -> dict[str, Any]:
+    """Return the settings that an external command was given; the others have their defaults."""
     params = {name: value for name, value in record.settings.params.items() if name != DEFINITION}
     return {"task": task.name, "compared": record.settings.backend, **params, "command": shlex.join(task.command)}
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:
-    return [
-        "  " + line
-        for line in columns([[name, str(NONE if v is None else v)] for name, v in values.items()] or [["", ""]])
-    ]
-
-
-NONE = "not measured"
+    rows = [[name, str("not measured" if value is None else value)] for name, value in values.items()]
+    return ["  " + line for line in columns(rows or [["", ""]])]
 
 
 def _used(cell: CellSummary) -> dict[str, str]:
-    """Return what the first measured process used over time, as far as it is known."""
+    """Return the memory, utilisation and power of the first measured process over time, as far as they were sampled."""
     used = next((record.usage for record in cell.measured if record.usage), None)
     if used is None:
         return {}
     memories = {"anonymous host memory": used.host_anonymous, "reserved on the device": used.device_memory}
-    told = {
+    found = {
         name: f"peak {size(one.peak_bytes)}, mean {size(round(one.mean_bytes))} +- {size(round(one.std_bytes))}"
         for name, one in memories.items()
         if one
     }
     if used.device_utilisation:
-        told["device utilisation"] = f"mean {used.device_utilisation.mean_share:.0%}"
+        found["device utilisation"] = f"mean {used.device_utilisation.mean_share:.0%}"
     if used.device_average_power_w is None and used.device_power:
-        told["device power"] = f"{significant(used.device_power.mean_w)} W (mean of samples)"
-    return told
+        found["device power"] = f"{significant(used.device_power.mean_w)} W (mean of samples)"
+    return found
 
 
 def _process_lines(cell: CellSummary) -> list[str]:
-    head = [
-        "repeat",
-        "status",
-        "build",
-        "first step",
-        "first epoch",
-        "kept epochs",
-        "recompiles",
-        "step: mean",
-        "median",
-        "p95",
-        "fixed/epoch",
-        "seed's total",
-    ]
-    rows = [head]
+    head = ["repeat", "status", "build", "first step", "first epoch", "measured epochs", "recompiles", "step: mean"]
+    rows = [[*head, "median", "p95", "fixed/epoch", "2017-suite total"]]
     for record in cell.records:
         t = record.times
-        kept = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
+        epochs = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
         figures = (t.build_time_s, t.first_step_time_s, t.first_epoch_time_s)
         tail = (t.step_time_s, *beside_mean(record), t.fixed_time_per_epoch_s, t.seed_total_time_s)
         compiled = record.resolved.recompiles_timed if record.resolved else None
-        cells = [*map(seconds, figures), kept, "-" if compiled is None else str(compiled), *map(seconds, tail)]
+        cells = [*map(seconds, figures), epochs, "-" if compiled is None else str(compiled), *map(seconds, tail)]
         rows.append([str(record.repeat), record.status, *cells])
     return ["  " + line for line in columns(rows)]
 
 
-def _beside_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:
-    """Return what the parity twins and the machine's peaks say of a cell, with the reasons."""
+def _context_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:
+    """Return the parity of a cell with the other backends and its share of the machine's peak, with remarks."""
     found, share = same_work(run_context.parity, row, cell.settings.backend), run_context.shares.get(cell.cell_id)
     lines = {"against the other backends": found.text}
     if share and share.share_of_peak is not None:
         whose = f" ({share.peak_of})" if share.peak_of else ""
         lines["share of the measured peak"] = f"{share.share_of_peak:.1%}{whose}"
-    told = [*found.remarks, *(() if run_context.has_peaks else run_context.notes)]
-    return [*_pairs(lines), *(f"  {remark}" for remark in told)]
+    remarks = [*found.remarks, *(() if run_context.has_peaks else run_context.notes)]
+    return [*_pairs(lines), *(f"  {remark}" for remark in remarks)]
 
 
 def _device_memory(cell: CellSummary) -> str:
-    """Return the peak of device memory, and where it is not that of the measured epochs, of what it is."""
-    whole = cell.peak_device_memory_bytes is not None and cell.device_memory_span == "process"
-    return size(cell.peak_device_memory_bytes) + (" of the whole process" if whole else "")
+    """Return the peak of device memory; if it includes more than the measured epochs, the text says so."""
+    includes_start = cell.peak_device_memory_bytes is not None and cell.device_memory_span == "process"
+    return size(cell.peak_device_memory_bytes) + (" of the whole process" if includes_start else "")
 
 
 def _statistics(cell: CellSummary) -> dict[str, str]:
-    """Return the statistics of a cell as texts; of an external command the median and p95 of its primary metric."""
+    """Return the statistics of a cell as texts; for an external command, median and p95 of its primary metric."""
     if cell.figure != STEP_TIME:
         pair = {"median of processes": cell.step_time_median, "p95 of processes": cell.step_time_p95}
         return {label: quantity(value, cell.figure) for label, value in pair.items()}

@@ -1,14 +1,21 @@
-"""Numbers as people read them: three significant digits and a unit; a dash where nothing was measured."""
+"""Texts that all commands share: numbers with three significant digits and a unit, titles of cells, tables, JSON."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from functools import cache
 
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import DEFINITION, PREFIX
 from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS
+from keras_matrix.runner.matrix.reader import TO_BE_FOUND
 
 NOTHING = "-"
+# Settings for how long a cell is measured, not what it is.
+LENGTHS = frozenset({"epochs", "discard", "steps_per_epoch", "samples", "seed"})
 
 
 def seconds(value: float | None) -> str:
@@ -59,36 +66,54 @@ def size(value: int | None) -> str:
     return f"{significant(value / (1 << 20))} MiB"
 
 
-def asked(settings: Settings) -> str:
+def settings_text(settings: Settings) -> str:
     """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case."""
-    from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS
-    from keras_matrix.runner.matrix.reader import TO_BE_FOUND
-
-    usual = _default_params().get(settings.workload, {})
-    told = [
+    defaults = _default_params().get(settings.workload, {})
+    parts = [
         f"{name}={value}"
         for name, value in settings.params.items()
-        if name != DEFINITION and (name == "mode" or name not in usual or usual[name] != value)
+        if name != DEFINITION and (name == "mode" or name not in defaults or defaults[name] != value)
     ]
-    if settings.workload.startswith(PREFIX):
-        return printable(" ".join([settings.workload, *told]))
-    for name, rule in SETTINGS.items():
+    for name, rule in () if settings.workload.startswith(PREFIX) else SETTINGS.items():
         value = getattr(settings, name)
         if name == "batch_size" and value == TO_BE_FOUND:
             value = LARGEST
         if name != "samples" and (rule.default is None or value != rule.default):
-            told.append(f"{name}={value}")
-    return printable(" ".join([settings.workload, *told]))
+            parts.append(f"{name}={value}")
+    return printable(" ".join([settings.workload, *parts]))
+
+
+def work(settings: Settings) -> str:
+    """Return a cell's workload or, of the FC network, its mode and workers: `fc_data workers=2`."""
+    if settings.workload != "fc":
+        return settings.workload
+    return f"{settings.params['mode']} workers={settings.params['workers']}"
 
 
 @cache
 def _default_params() -> dict[str, dict[str, Scalar | None]]:
-    from keras_matrix.runner.matrix import catalog
-
     return {
         name: {param: rule.default for param, rule in entry.params.items()}
         for name, entry in catalog.load().workloads.items()
     }
+
+
+def title_defaults() -> dict[str, dict[str, Scalar]]:
+    """Return, for each workload of the catalog, the batch size and parameters that the title of a row leaves out."""
+    settings = {key: rule.default for key, rule in SETTINGS.items() if rule.default is not None and key not in LENGTHS}
+    return {
+        name: {
+            **settings,
+            "batch_size": entry.batch_size,
+            **{param: value for param, value in _default_params()[name].items() if value is not None},
+        }
+        for name, entry in catalog.load().workloads.items()
+    }
+
+
+def document(fields: Mapping[str, object]) -> str:
+    """Return the JSON document that a command prints with --json."""
+    return json.dumps({"version": 1, **fields}, indent=1, allow_nan=False)
 
 
 def columns(rows: list[list[str]], right: frozenset[int] = frozenset()) -> list[str]:

@@ -1,8 +1,7 @@
-"""Histories as lines for people and as JSON for machines."""
+"""Histories as text for the terminal and as JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,24 +13,24 @@ from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Problem
 from keras_matrix.runner.cli.render.figures import between, quantity
-from keras_matrix.runner.cli.render.format import NOTHING, asked, columns
+from keras_matrix.runner.cli.render.format import NOTHING, columns, document, settings_text
 from keras_matrix.runner.executors.supervise.output import printable
 
 REMARKS_SHOWN = 5
 
 
 def title(history: History) -> str:
-    """Return what the cell is: its workload and all that is not usual, and its backend."""
+    """Return the title of a cell: its workload, the settings that are not the default, and its backend."""
     backend = str(history.settings.get("backend"))
     try:
-        told = asked(decode(Settings, dict(history.settings)))
+        text = settings_text(decode(Settings, dict(history.settings)))
     except CodecError:  # settings of an earlier schema
-        told = f"{history.settings.get('workload')}"
-    return printable(f"{told} on {backend}") if f"backend={backend}" not in told else printable(told)
+        text = f"{history.settings.get('workload')}"
+    return printable(f"{text} on {backend}" if f"backend={backend}" not in text else text)
 
 
 def overview(assessed: Sequence[Assessment]) -> list[str]:
-    """Return one line a cell and machine."""
+    """Return a table with a line per cell and machine."""
     head = ["cell", "host", "sessions", "newest", "spread", "last change", "what"]
     rows = [head]
     for one in assessed:
@@ -59,18 +58,18 @@ def listing(assessed: Sequence[Assessment], last: int) -> list[str]:
 
 
 def remarks(assessed: Sequence[Assessment], caveats: Iterable[str], problems: Sequence[Problem]) -> list[str]:
-    """Return what is doubtful: several machines, a clock that stepped, files that were passed over."""
+    """Return caveats: several machines, a clock that stepped, files that were skipped."""
     cells: dict[str, set[str]] = {}
     for one in assessed:
-        device = "/".join(one.history.device or ("no device",))
+        device = "/".join(one.history.device or ("device not known",))
         cells.setdefault(one.history.cell_id, set()).add(f"{one.history.host_id[:8]} {device}")
     mixed = [
-        f"cell {cell}: measured on {len(places)} machines or devices ({', '.join(sorted(places))}): each has a history "
-        "of its own, and they are never joined"
+        f"cell {cell}: measured on {len(places)} machines or devices ({', '.join(sorted(places))}): each has its own "
+        "history"
         for cell, places in cells.items()
         if len(places) > 1
     ]
-    passed = [f"passed over: {problem.path}: {problem.reason}" for problem in problems]
+    passed = [f"skipped: {problem.path}: {problem.reason}" for problem in problems]
     return [printable(line) for lines in (mixed, list(caveats), passed) for line in _first(lines)]
 
 
@@ -80,7 +79,7 @@ def _first(lines: list[str]) -> list[str]:
 
 
 def change_words(change: Change) -> str:
-    """Return how much a change was, whether it was meant, and what else changed there."""
+    """Return the size of a change, whether it was intended, and which versions or settings changed with it."""
     kind = "change" if change.note is None else "intended change"
     parts = [kind if change.ratio is None else f"{kind} of {change.ratio - 1:+.1%}"]
     parts += [change.note] if change.note is not None else []
@@ -90,18 +89,17 @@ def change_words(change: Change) -> str:
 
 def as_json(assessed: Sequence[Assessment], caveats: Iterable[str], problems: Sequence[Problem]) -> str:
     """Return everything as one JSON document."""
-    document = {
-        "version": 1,
+    fields = {
         "histories": [_json(one) for one in assessed],
-        "doubts": list(caveats),
-        "passed_over": [{"path": str(problem.path), "reason": problem.reason} for problem in problems],
+        "caveats": list(caveats),
+        "skipped": [{"path": str(problem.path), "reason": problem.reason} for problem in problems],
     }
-    return json.dumps(document, indent=1, allow_nan=False)
+    return document(fields)
 
 
 def _one(one: Assessment, last: int) -> list[str]:
     history, changes = one.history, {change.run_id: change for change in one.changes}
-    device = " ".join(history.device or ("no device proved",))
+    device = " ".join(history.device or ("device not known",))
     lines = [title(history), f"cell {history.cell_id}, host {history.host_id}, {device}", ""]
     shown = history.sessions[-last:]
     if len(shown) < len(history.sessions):
@@ -146,12 +144,11 @@ def _baseline(one: Assessment) -> list[str]:
     sessions = f"{count} session{'s' if count > 1 else ''}"
     lines = [f"baseline: {sessions} since {begun}, {quantity(level.step_time.centre, figure)}{interval}"]
     if one.spread is None:
-        missing = LEAST_SESSIONS - count
-        lines.append(f"spread between sessions: not known below {LEAST_SESSIONS} sessions; {missing} more are needed")
+        lines.append(f"spread between sessions: needs {LEAST_SESSIONS} sessions, {count} so far")
     else:
         lines.append(f"spread between sessions: {_spread(one.spread)}")
     if len(one.history.valued) < LEAST_FOR_CHANGES:
-        lines.append(f"changes: not looked for below {LEAST_FOR_CHANGES} sessions")
+        lines.append(f"changes: need at least {LEAST_FOR_CHANGES} sessions")
     elif not one.changes:
         lines.append("changes: none found")
     return lines

@@ -1,6 +1,6 @@
-"""Live progress: a bar where there is a terminal, plain lines where there is none, nothing where JSON is asked for.
+"""Live progress: a bar on a terminal, plain lines otherwise, nothing with --json.
 
-It redraws once a second: while a cell runs the runner must leave the CPU alone.
+The bar is redrawn once a second, because the runner must not use the CPU while a cell runs.
 """
 
 from __future__ import annotations
@@ -9,66 +9,57 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.runner.cli.render.attempt_text import TimeLeft, Told, label, name
+from keras_matrix.runner.cli.render.attempt_text import OutcomeText, TimeLeft, label, name
 from keras_matrix.runner.cli.render.format import duration
-
-if TYPE_CHECKING:
-    from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.measure.scheduler import Observer
-    from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.scheduler import Observer
+from keras_matrix.runner.plan.plan import Step
 
 
 class Silent:
-    """Says nothing."""
+    """Prints nothing."""
 
     def calibrating(self, cell: Cell) -> None:
-        """Say nothing."""
+        """A cell is calibrated."""
 
     def begun(self, step: Step) -> None:
-        """Say nothing."""
+        """A repeat begins."""
 
     def taking_turns(self, steps: Sequence[Step]) -> None:
-        """Say nothing."""
+        """The repeats of a block are interleaved."""
 
     def ended(self, step: Step, record: Record) -> None:
-        """Say nothing."""
+        """An attempt has ended."""
 
 
-class Lines:
-    """One line per attempt: for logs and pipes."""
+class Lines(Silent):
+    """Prints one line per attempt when it ends, for logs and pipes."""
 
-    def __init__(self, total: int, done: int, left: TimeLeft, told: Told) -> None:
+    def __init__(self, total: int, done: int, left: TimeLeft, outcomes: OutcomeText) -> None:
         self._total = total
         self._done = done
         self._left = left
-        self._told = told
+        self._outcomes = outcomes
 
     def calibrating(self, cell: Cell) -> None:
-        """Name what is calibrated."""
+        """Print which cell is being calibrated."""
         _say(f"        calibrating {name(cell)}")
-
-    def begun(self, step: Step) -> None:
-        """Say nothing: the end says all."""
-
-    def taking_turns(self, steps: Sequence[Step]) -> None:
-        """Say nothing: the end says all."""
 
     def ended(self, step: Step, record: Record) -> None:
         """Print how an attempt ended."""
         counted = record.status is not Status.INFRA and self._left.done(step)
         self._done += counted
         again = record.status is not Status.INFRA and not counted
-        # Beyond what was planned are repeats that were added: how many more, nobody knows.
+        # Beyond the plan are repeats that were added; their number is not known in advance.
         left = f"   ({duration(self._left.seconds())} left)" if self._done <= self._total else ""
-        told = "   (measured again)" if again else left
-        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {self._told.result(record)}{told}")
+        note = "   (measured again)" if again else left
+        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {self._outcomes.result(record)}{note}")
 
 
 def _say(line: str) -> None:
-    """Print a line; go on measuring in silence when nobody reads any more, as under `runner | head`."""
+    """Print a line; once the reader has closed the pipe, as in `runner | head`, print nothing more."""
     try:
         print(line, flush=True)
     except BrokenPipeError:
@@ -83,15 +74,15 @@ def progress(
     estimates_s: Mapping[str, float],
     printed: Collection[str] = (),
 ) -> Iterator[Observer]:
-    """Yield the observer that suits where the output goes; `printed` are problems that the preflight has printed."""
+    """Yield the observer for this output; `printed` are the problems that the preflight has printed."""
     left = TimeLeft(estimates_s, pending)
     done = len(steps) - len(pending)
     if silent:
         yield Silent()
     elif not sys.stdout.isatty():
-        yield Lines(len(steps), done, left, Told(printed))
+        yield Lines(len(steps), done, left, OutcomeText(printed))
     else:
         from keras_matrix.runner.cli.render.live import live
 
-        with live(len(steps), done, left, Told(printed)) as observer:
+        with live(len(steps), done, left, OutcomeText(printed)) as observer:
             yield observer

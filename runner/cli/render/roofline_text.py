@@ -1,24 +1,22 @@
-"""A roofline for the terminal: the machine's peaks, each backend's own products, the cells; and the FLOPs' check."""
+"""A roofline for the terminal: the machine's peaks, each backend's own products, the cells; and the check of FLOPs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from keras_matrix.analysis.hardware.flops import agreements
+from keras_matrix.analysis.hardware.roofline import OwnGemm, Roofline, Share, Slope
+from keras_matrix.records.instruments.peaks import Peaks
+from keras_matrix.records.instruments.work import FlopCheck
 from keras_matrix.runner.cli.render.format import NOTHING, columns, count, significant, size
 from keras_matrix.runner.executors.supervise.output import printable
 
-if TYPE_CHECKING:
-    from keras_matrix.analysis.hardware.roofline import OwnGemm, Roofline, Share, Slope
-    from keras_matrix.records.instruments.peaks import Peaks
-    from keras_matrix.records.instruments.work import FlopCheck
-
 
 def lines(found: Roofline, peaks: Peaks | None) -> list[str]:
-    """Return the whole answer, as lines."""
-    told: list[str] = []
+    """Return the peaks, the cells and the notes, as lines."""
+    text: list[str] = []
     if peaks:
-        told += [
+        text += [
             f"peaks of {peaks.machine.cpu_model}, {peaks.machine.logical_cpus} CPUs, measured {peaks.measured_at}; "
             f"best and median over the calls of {peaks.rounds} processes each, interleaved in random order",
             "",
@@ -26,16 +24,12 @@ def lines(found: Roofline, peaks: Peaks | None) -> list[str]:
             "",
             *_memory_lines(found.slopes),
         ]
-    if found.shares:
-        told += ["", *_cell_lines(found.shares)]
-    told += [""] * bool(found.notes) + [f"note: {printable(note)}" for note in found.notes]
-    return told
+    text += ["", *_cell_lines(found.shares)] if found.shares else []
+    return text + [""] * bool(found.notes) + [f"note: {printable(note)}" for note in found.notes]
 
 
 def check_lines(checks: Sequence[FlopCheck], refused: Mapping[str, str]) -> list[str]:
     """Return the comparison of FLOP counts, as lines."""
-    from keras_matrix.analysis.hardware.flops import agreements
-
     rows = [["workload", "backend", "batch", "comparison", "expected", "found", "ratio", "within", "verdict"]]
     for check in checks:
         for one in agreements(check):
@@ -70,36 +64,20 @@ def percent(value: float | None) -> str:
 
 def _own_lines(own: Iterable[OwnGemm]) -> list[str]:
     rows = [["matrix product", "CPUs", "backend", "best", "median", "calls", "of the best"]]
-    rows += [
-        [
-            f"{one.place.device} {one.place.precision}",
-            str(one.place.threads),
-            one.backend,
-            rate(one.best_flop_per_s),
-            rate(one.median_flop_per_s),
-            str(one.calls),
-            percent(one.share_of_best),
-        ]
-        for one in own
-    ]
+    for one in own:
+        rates = [rate(one.best_flop_per_s), rate(one.median_flop_per_s)]
+        product = f"{one.place.device} {one.place.precision}"
+        rows.append([product, str(one.place.threads), one.backend, *rates, str(one.calls), percent(one.share_of_best)])
     return columns(rows, right=frozenset({1, 3, 4, 5, 6}))
 
 
 def _memory_lines(slopes: Iterable[Slope]) -> list[str]:
     rows = [["memory", "CPUs", "timed with", "triad, best", "median", "calls", "copy, best", "arrays"]]
-    rows += [
-        [
-            one.device,
-            str(one.threads),
-            one.by,
-            rate(one.best_byte_per_s, "B/s"),
-            rate(one.median_byte_per_s, "B/s"),
-            str(one.calls),
-            rate(one.copy_byte_per_s, "B/s"),
-            size(one.array_bytes),
-        ]
-        for one in slopes
-    ]
+    for one in slopes:
+        best, median, copy = (
+            rate(value, "B/s") for value in (one.best_byte_per_s, one.median_byte_per_s, one.copy_byte_per_s)
+        )
+        rows.append([one.device, str(one.threads), one.by, best, median, str(one.calls), copy, size(one.array_bytes)])
     return columns(rows, right=frozenset({1, 3, 4, 5, 6, 7}))
 
 

@@ -8,12 +8,12 @@ from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.traces.table import Gap, Part, Table
 from keras_matrix.runner.cli.render.format import columns, seconds, significant
 
-NOT_TOLD = "(not told)"
+NOT_REPORTED = "(not reported)"
 LONGEST_NAME = 60
 
 
 def heading(table: Table, measured_step_s: float | None) -> list[str]:
-    """Return what the trace is of, and how busy its device was."""
+    """Return the steps that were traced, and how busy the device was."""
     workers = f" of {table.workers} workers" if table.workers > 1 else ""
     if table.steps and table.step_time_s is not None:
         without = f"; {seconds(measured_step_s)} as measured, without it" if measured_step_s else ""
@@ -42,28 +42,19 @@ def table_lines(table: Table, top: int) -> list[str]:
 
 
 def _part_lines(table: Table, name: str, parts: Sequence[Part], top: int) -> list[str]:
-    steps = table.steps or 1
-    per = " a step" if table.steps else ""
-    rows = [[f"by {name}", "share", f"time{per}", f"count{per}"]]
-    rows += [
+    steps, per = table.steps or 1, " a step" if table.steps else ""
+    shown = [(_short(part.name or NOT_REPORTED), [part]) for part in parts[:top]]
+    shown += [(f"{len(parts) - top} others", list(parts[top:]))] if len(parts) > top else []
+    rows = [
         [
-            _short(part.name or NOT_TOLD),
-            f"{part.share:.1%}",
-            seconds(part.time_s / steps),
-            significant(part.count / steps),
+            title,
+            f"{sum(part.share for part in several):.1%}",
+            seconds(sum(part.time_s for part in several) / steps),
+            significant(sum(part.count for part in several) / steps),
         ]
-        for part in parts[:top]
+        for title, several in shown
     ]
-    return columns(rows + _rest(table, parts, top), frozenset((1, 2, 3)))
-
-
-def _rest(table: Table, parts: Sequence[Part], top: int) -> list[list[str]]:
-    rest, steps = parts[top:], table.steps or 1
-    if not rest:
-        return []
-    time_s, count = sum(part.time_s for part in rest), sum(part.count for part in rest)
-    share = sum(part.share for part in rest)
-    return [[f"{len(rest)} others", f"{share:.1%}", seconds(time_s / steps), significant(count / steps)]]
+    return columns([[f"by {name}", "share", f"time{per}", f"count{per}"], *rows], frozenset((1, 2, 3)))
 
 
 def _gap_lines(table: Table, top: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,36 +10,34 @@ from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, Comparison, Versus, percent
 from keras_matrix.analysis.history.sessions import LEAST_PROCESSES, LEAST_SESSIONS
 from keras_matrix.analysis.regression.gate import Outcome
-from keras_matrix.analysis.regression.regression_kinds import Counts
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.suite import SuiteRatio
 from keras_matrix.records.codec import to_json
-from keras_matrix.runner.cli.render.default_settings import usual_values
 from keras_matrix.runner.cli.render.figures import quantity
-from keras_matrix.runner.cli.render.format import columns, count
+from keras_matrix.runner.cli.render.format import columns, count, document, title_defaults
 from keras_matrix.runner.executors.supervise.output import printable
 
 Names = Mapping[str, str]
 FACETS = ["workload", "backend", "median", "p95", "first epoch", "scatter between", "scatter within"]
 FACETS += ["unstable", "recompiles", "forward FLOPs"]
-SOONEST = "; what decides soonest is to measure both in turn: --base-env"
+SOONEST = "; to decide soonest, measure both interleaved: --base-env"
 ACROSS_ADVICE = (
-    f"an interval across sessions takes {LEAST_PROCESSES} processes on each side and {LEAST_SESSIONS} other stored "
+    f"an interval across sessions needs {LEAST_PROCESSES} processes on each side and {LEAST_SESSIONS} other stored "
     f"sessions of the cell{SOONEST}"
 )
 ACROSS_WIDE = (
     "the interval across these sessions is too wide to decide; more stored sessions of the cell narrow it, no further "
     f"than sessions differ{SOONEST}"
 )
-DOUBTS_SHOWN = 12
+CAVEATS_SHOWN = 12
 HEAD = ["workload", "backend", "base", "new", "new / base", "95 % interval", "blocks", "verdict"]
 
 
 def names(found: Versus) -> Names:
-    """Return a title for each cell: its workload, what is unusual about it, what tells it from the others."""
+    """Return a title for each cell: its workload, and the settings that are unusual or distinguish it from others."""
     cells = [one.either for one in found.comparisons]
-    told = titles([cell.settings for cell in cells], usual_values())
-    return {cell.cell_id: title for cell, title in zip(cells, told, strict=True)}
+    texts = titles([cell.settings for cell in cells], title_defaults())
+    return {cell.cell_id: title for cell, title in zip(cells, texts, strict=True)}
 
 
 def text(found: Versus, names: Names) -> str:
@@ -55,7 +52,7 @@ def markdown(found: Versus, names: Names) -> str:
     verdict, *rest = _remarks(found, names)
     remarks = [f"- {_cell(line)}" for line in rest]
     tables = [*_table(_rows(found, names)), "", *_table(_facet_rows(found, names))]
-    return printable_lines([f"### Benchmarks: {verdict}", "", *tables, "", *remarks])
+    return "".join(f"{printable(line)}\n" for line in [f"### Benchmarks: {verdict}", "", *tables, "", *remarks])
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -63,15 +60,9 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return [lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]]
 
 
-def printable_lines(lines: Sequence[str]) -> str:
-    """Return lines as one text with nothing in them that a terminal or a page would obey."""
-    return "\n".join(printable(line) for line in lines) + "\n"
-
-
 def as_json(found: Versus, threshold: float) -> str:
     """Return the findings as one JSON document; docs/comparing.md explains its fields."""
-    document = {
-        "version": 1,
+    fields = {
         "outcome": str(found.outcome),
         "threshold": threshold,
         "base": found.runs[0] if found.runs else None,
@@ -83,7 +74,7 @@ def as_json(found: Versus, threshold: float) -> str:
         "by_backend": {name: to_json(ratio) for name, ratio in found.by_backend.items()},
         "whole": to_json(found.whole) if found.whole else None,
     }
-    return json.dumps(document, indent=1, allow_nan=False)
+    return document(fields)
 
 
 def _comparison_json(one: Comparison) -> dict[str, Any]:
@@ -94,10 +85,11 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "figure": to_json(figure),
         "base_step_time_s": _centre(one, "base") if figure == STEP_TIME else None,
         "new_step_time_s": _centre(one, "new") if figure == STEP_TIME else None,
-        "base_median": one.base.step_time_median if one.base else None,
-        "base_p95": one.base.step_time_p95 if one.base else None,
-        "new_median": one.new.step_time_median if one.new else None,
-        "new_p95": one.new.step_time_p95 if one.new else None,
+        **{
+            f"{side}_{name}": getattr(cell, f"step_time_{name}", None)
+            for side, cell in (("base", one.base), ("new", one.new))
+            for name in ("median", "p95")
+        },
         "base_figure": _centre(one, "base"),
         "new_figure": _centre(one, "new"),
         "ratio": to_json(one.ratio) if one.ratio else None,
@@ -107,7 +99,7 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "reason": one.reason,
         "kinds": [str(kind) for kind in one.facets.kinds] if one.facets else [],
         "facets": to_json(one.facets) if one.facets else None,
-        "doubts": list(one.caveats),
+        "caveats": list(one.caveats),
         "failures": list(one.failures),
         "log_ratios": list(one.logs),
         "all_data": to_json(one.all_data) if one.all_data else None,
@@ -129,13 +121,13 @@ def _rows(found: Versus, names: Names) -> list[list[str]]:
 
 
 def _facet_rows(found: Versus, names: Names) -> list[list[str]]:
-    """Return what else was compared, new against base."""
+    """Return the table of the other figures, new against base."""
     rows = [FACETS]
     for one in found.comparisons:
         if (facets := one.facets) is not None:
             scatters = [_times(verdict.estimate) for verdict in (facets.scatter, facets.scatter_within)]
             counts = (facets.unstable_processes, facets.recompiles, facets.forward_flops)
-            counted = [_against(one) for one in counts]
+            counted = [f"{count(one.new)} : {count(one.base)}" for one in counts]
             step = [_moved(one, "step_time_median"), _moved(one, "step_time_p95")]
             first = " ".join(_ratio(facets.first_epoch.estimate)).replace(" none", "")
             rows.append([names[one.cell_id], one.either.settings.backend, *step, first, *scatters, *counted])
@@ -143,7 +135,7 @@ def _facet_rows(found: Versus, names: Names) -> list[list[str]]:
 
 
 def _moved(one: Comparison, name: str) -> str:
-    """Return how a quantile of the processes' step times moved: told beside the mean, without a verdict."""
+    """Return how a quantile of the processes' step times moved; it has no verdict."""
     base, new = getattr(one.base, name), getattr(one.new, name)
     return percent(new / base) if base and new and one.either.figure == STEP_TIME else "-"
 
@@ -153,10 +145,6 @@ def _times(ratio: Estimate | None) -> str:
         return "-"
     interval = "" if ratio.low is None or ratio.high is None else f" {ratio.low:.2f} to {ratio.high:.2f}"
     return f"{ratio.centre:.2f}x{interval}"
-
-
-def _against(counts: Counts) -> str:
-    return f"{count(counts.new)} : {count(counts.base)}"
 
 
 def _suite_row(title: str, backend: str, suite: SuiteRatio) -> list[str]:
@@ -178,10 +166,10 @@ def _centre(one: Comparison, side: str) -> float | None:
 
 
 def _remarks(found: Versus, names: Names) -> list[str]:
-    """Return the verdict, then what else must be known, in lines."""
+    """Return the verdict, then remarks: findings, failures, changed versions, caveats and notes."""
     counts = {outcome: sum(one.outcome is outcome for one in found.comparisons) for outcome in Outcome}
-    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
-    lines = [f"{found.outcome} ({told or 'nothing in common'})"]
+    summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    lines = [f"{found.outcome} ({summary or 'nothing in common'})"]
     cells = [(f"{names[one.cell_id]} on {one.either.settings.backend}", one) for one in found.comparisons]
     lines += [f"{name}: {one.facets.said}" for name, one in cells if one.facets and one.facets.said]
     lines += [
@@ -192,10 +180,10 @@ def _remarks(found: Versus, names: Names) -> list[str]:
     lines += [f"failed: {name}: {failure}" for name, one in cells for failure in one.failures]
     if found.changed:
         lines.append(f"changed: {', '.join(found.changed)}")
-    lines += _shortened([f"doubt: {name}: {caveat}" for name, one in cells for caveat in one.caveats])
+    lines += _shortened([f"caveat: {name}: {caveat}" for name, one in cells for caveat in one.caveats])
     if not found.paired:
         lines += [
-            "base and new are of two sessions: intervals hold the spread between sessions, where it is known",
+            "base and new are from two sessions: intervals include the spread between sessions, where it is known",
             *_advice(found),
         ]
     if found.runs:
@@ -205,7 +193,7 @@ def _remarks(found: Versus, names: Names) -> list[str]:
 
 
 def _advice(found: Versus) -> list[str]:
-    """Return what would decide what is undecided across sessions; of a paired comparison its own verdict says it."""
+    """Return what would decide the undecided comparisons across sessions; a paired one says it in its verdict."""
     undecided = [one for one in found.comparisons if one.outcome is Outcome.UNDECIDED]
     if not undecided:
         return []
@@ -213,8 +201,8 @@ def _advice(found: Versus) -> list[str]:
 
 
 def _shortened(caveats: Sequence[str]) -> list[str]:
-    more = len(caveats) - DOUBTS_SHOWN
-    return [*caveats[:DOUBTS_SHOWN], *([f"and {more} more doubts: --json tells of each"] if more > 0 else [])]
+    more = len(caveats) - CAVEATS_SHOWN
+    return [*caveats[:CAVEATS_SHOWN], *([f"and {more} more caveats: --json lists all of them"] if more > 0 else [])]
 
 
 def _cell(text: str) -> str:

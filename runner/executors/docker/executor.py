@@ -65,7 +65,7 @@ from keras_matrix.runner.executors.supervise.visible_gpus import (
     without_gpus,
 )
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
-from keras_matrix.runner.interrupts import held
+from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.matrix.service_selection import service_name
 from keras_matrix.runner.tasks.start import Command, NotStarted, contained
 from keras_matrix.runner.tasks.watch import TaskWatch, never
@@ -294,7 +294,7 @@ class DockerExecutor:
 
     def _start_held(self, spec: Spec) -> Started:
         """Start a container and note its name, whatever signal comes meanwhile: nothing else would end it."""
-        with held():
+        with deferring_interrupts():
             started = self._engine.start(spec)
             self._live.add(started.container_id)
         return started

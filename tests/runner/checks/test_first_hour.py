@@ -214,10 +214,10 @@ class NoBackends:
         (["--backend", "jax"], "--backend: jax: backend_not_installed: jax"),
         ([], "--backend: no backend is installed here"),
         (["--report", "x.json"], "--report: must be a file such as report.md, got x.json"),
-        (["--report", "nowhere/x.md"], "--report: must be a file in a folder that is there, got nowhere/x.md"),
+        (["--report", "nowhere/x.md"], "--report: must be a file in an existing folder, got nowhere/x.md"),
         (["--report", "x.txt"], "--report: must be a file such as report.md, got x.txt"),
         (["--merge", "missing.json"], "--merge: missing.json: No such file or directory"),
-        (["--merge", "other.json", "--only", "x"], "--merge: takes whole reports; leave out --only and --backend"),
+        (["--merge", "other.json", "--only", "x"], "--merge: takes complete reports; leave out --only and --backend"),
         (["--merge", "other.json"], "--merge: other.json: must be a JSON report of this command"),
     ],
 )

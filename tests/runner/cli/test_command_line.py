@@ -1,4 +1,4 @@
-"""The whole command line, with pretended durations."""
+"""The complete command line, with fake executors and synthetic durations."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_run_publishes_a_record_of_every_repeat_and_a_report(
     assert "30/30" in printed
 
 
-def test_what_every_process_used_over_time_lies_beside_its_record_and_in_the_report(folder: Path) -> None:
+def test_usage_over_time_of_every_process_is_stored_with_its_record_and_in_the_report(folder: Path) -> None:
     assert runner("--matrix", "matrix.yaml", "--filter", "workload=gru") == 0
     run = Results(folder / "results").latest()
     assert run is not None
@@ -73,7 +73,7 @@ def test_what_every_process_used_over_time_lies_beside_its_record_and_in_the_rep
     assert "anonymous host memory: peak 500\u00a0MiB" in page
 
 
-def test_backends_of_a_work_share_their_steps_and_each_epoch_is_long_enough(folder: Path) -> None:
+def test_backends_of_a_workload_have_equal_steps_and_epochs_are_long_enough(folder: Path) -> None:
     runner("--matrix", "matrix.yaml")
     by_work: dict[str, set[int]] = {}
     for record in newest_records(folder):
@@ -83,12 +83,14 @@ def test_backends_of_a_work_share_their_steps_and_each_epoch_is_long_enough(fold
 
 
 @pytest.mark.parametrize(("times_s", "steps"), [([0.1, 0.2], 6), ([], 1), ([2.0, 3.0], 1), ([0.0005], 1100)])
-def test_the_quickest_backend_decides_the_steps(times_s: list[float], steps: int) -> None:
+def test_backend_with_the_lowest_step_time_decides_the_steps(times_s: list[float], steps: int) -> None:
     assert steps_for(times_s) == steps
 
 
 @pytest.mark.parametrize(("setting", "abandoned"), [("device=cpu", 0), ("device=gpu", 6), ("compile_cache=warm", 6)])
-def test_only_what_may_share_the_machine_waits_at_its_calibration(folder: Path, setting: str, abandoned: int) -> None:
+def test_only_cells_that_may_share_the_machine_wait_after_calibration(
+    folder: Path, setting: str, abandoned: int
+) -> None:
     executor = FakeExecutor()
     assert runner("--set", setting, executor=executor) == 0
     assert len(executor.abandoned) == abandoned
@@ -96,7 +98,7 @@ def test_only_what_may_share_the_machine_waits_at_its_calibration(folder: Path, 
     assert {r.resolved.steps_per_epoch for r in newest_records(folder)} == {56}
 
 
-def test_what_this_machine_refuses_is_unsupported_and_is_not_tried_again(folder: Path) -> None:
+def test_cell_refused_by_this_machine_is_unsupported_and_not_retried(folder: Path) -> None:
     executor = FakeExecutor(behaviours={"gru": lambda job: Outcome(refused="clocks: locked: not here")})
     assert runner("--filter", "gru", executor=executor) == 0
     found = newest_records(folder)
@@ -104,7 +106,7 @@ def test_what_this_machine_refuses_is_unsupported_and_is_not_tried_again(folder:
     assert len(executor.jobs) == len(found)
 
 
-def test_the_repeats_of_a_cell_share_where_tuning_is_kept(folder: Path) -> None:
+def test_repeats_of_a_cell_share_the_folder_of_tuning_results(folder: Path) -> None:
     executor = FakeExecutor()
     asked = ("--filter", "gru", "--set", "device=gpu", "--set", "steps_per_epoch=5")
     assert runner(*asked, "--set", "autotune=pinned", executor=executor) == 0
@@ -113,16 +115,14 @@ def test_the_repeats_of_a_cell_share_where_tuning_is_kept(folder: Path) -> None:
     assert all(Path(str(place)).is_dir() for _, place in kept)
 
 
-def test_cpus_that_are_not_here_are_refused_before_anything_runs(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unavailable_cpus_are_refused_before_anything_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     executor = FakeExecutor()
     assert runner("--set", "cpus=60000-60001", executor=executor) == 2
     assert "cpus: 60000-60001: CPUs 60000-60001 are not on this machine" in capsys.readouterr().err
     assert executor.jobs == []
 
 
-def test_a_backend_that_fails_at_its_calibration_has_its_record_and_the_others_agree(folder: Path) -> None:
+def test_backend_that_fails_in_calibration_has_a_record_and_the_others_agree_on_steps(folder: Path) -> None:
     class Failing(FakeExecutor):
         def end(self, job: Job) -> Outcome:
             return crash()(job) if job.settings.backend == "tensorflow" else super().end(job)
@@ -135,7 +135,7 @@ def test_a_backend_that_fails_at_its_calibration_has_its_record_and_the_others_a
     }
 
 
-def test_a_resumed_run_keeps_the_steps_it_began_with(folder: Path) -> None:
+def test_resumed_run_uses_the_steps_of_its_start(folder: Path) -> None:
     with pytest.raises(Interrupted):
         stop_after(6)
     begun = {r.settings.workload: r.resolved.steps_per_epoch for r in newest_records(folder)}
@@ -152,7 +152,7 @@ def test_cells_run_in_blocks_with_every_backend_in_each(folder: Path) -> None:
     assert executor.blocks == 5
 
 
-def test_the_kept_epochs_of_a_comparison_are_taken_in_turn_back_and_forth(folder: Path) -> None:
+def test_measured_epochs_of_a_comparison_alternate_back_and_forth(folder: Path) -> None:
     executor = FakeExecutor()
     runner("--filter", "gru", "--repeats", "1", "--set", "steps_per_epoch=5", executor=executor)
     backends = [job.settings.backend for job in executor.turns]
@@ -161,7 +161,7 @@ def test_the_kept_epochs_of_a_comparison_are_taken_in_turn_back_and_forth(folder
     assert sorted(warm) == ["jax", "tensorflow", "torch"]
 
 
-def test_with_compiled_programs_kept_what_is_measured_takes_turns_too(folder: Path) -> None:
+def test_processes_with_cached_programs_are_interleaved_too(folder: Path) -> None:
     executor = FakeExecutor()
     runner("--filter", "gru", "--repeats", "1", "--set", "compile_cache=warm", executor=executor)
     backends = [job.settings.backend for job in executor.turns]
@@ -171,10 +171,10 @@ def test_with_compiled_programs_kept_what_is_measured_takes_turns_too(folder: Pa
 
 
 @pytest.mark.parametrize(("free_gib", "alone"), [(100, False), (0.98, False), (0.97, True), (0.1, True)])
-def test_processes_take_turns_only_where_they_fit_in_memory(
+def test_processes_are_interleaved_only_if_they_fit_in_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch, free_gib: float, alone: bool
 ) -> None:
-    """A pretended process holds 500 MiB; another is started beside it where twice as much is free."""
+    """A fake process uses 500 MiB; a second one is started if twice as much is free."""
     monkeypatch.setattr("keras_matrix.runner.measure.scheduler.free_memory_bytes", lambda: int(free_gib * 2**30))
     executor = FakeExecutor()
     runner("--filter", "gru", "--repeats", "1", "--set", "steps_per_epoch=5", executor=executor)
@@ -182,14 +182,14 @@ def test_processes_take_turns_only_where_they_fit_in_memory(
     assert (len(first) == 1) is alone
 
 
-def test_on_an_accelerator_no_process_waits_beside_another(folder: Path) -> None:
+def test_on_an_accelerator_only_one_process_is_alive(folder: Path) -> None:
     executor = FakeExecutor()
     runner("--filter", "gru", "--repeats", "1", "--set", "device=gpu", executor=executor)
     backends = [job.settings.backend for job in executor.turns]
     assert [backends[i : i + 4] for i in (0, 4, 8)] == [[b] * 4 for b in backends[::4]]
 
 
-def test_a_crash_is_a_record_the_others_go_on_and_the_exit_code_is_1(
+def test_crash_is_recorded_the_others_continue_and_the_exit_code_is_1(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner(executor=FakeExecutor(behaviours={"gru": crash()})) == 1
@@ -198,7 +198,7 @@ def test_a_crash_is_a_record_the_others_go_on_and_the_exit_code_is_1(
     assert "ended by signal 11" in capsys.readouterr().out
 
 
-def test_infrastructure_is_tried_three_times_each_its_own_record(folder: Path) -> None:
+def test_infrastructure_failure_is_tried_three_times_with_a_record_each(folder: Path) -> None:
     executor = FakeExecutor(behaviours={"gru": spoil(times=99)})
     assert runner("--set", "steps_per_epoch=5", "--filter", "gru", "--backend", "jax", executor=executor) == 3
     assert [(r.repeat, r.attempt, r.status) for r in newest_records(folder)] == [
@@ -206,7 +206,7 @@ def test_infrastructure_is_tried_three_times_each_its_own_record(folder: Path) -
     ]
 
 
-def test_what_was_spoiled_is_measured_by_the_same_command_and_the_run_is_complete(folder: Path) -> None:
+def test_same_command_measures_spoiled_cells_and_completes_the_run(folder: Path) -> None:
     arguments = ("--set", "steps_per_epoch=5", "--filter", "gru", "--backend", "jax")
     runner(*arguments, executor=FakeExecutor(behaviours={"gru": spoil(times=99)}))
     assert runner(*arguments) == 0
@@ -239,7 +239,7 @@ def test_another_plan_does_not_continue_an_unfinished_run(folder: Path) -> None:
 
 
 def stop_after(count: int, *arguments: str) -> None:
-    """Run until `count` cells were measured, then be interrupted."""
+    """An executor that is interrupted after `count` cells."""
     from keras_matrix.runner.cli import main as program
 
     class Interrupting(FakeExecutor):
@@ -282,19 +282,19 @@ def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(
     assert len(newest_records(folder)) == 21
 
 
-def test_nothing_of_the_scratch_is_left(folder: Path) -> None:
+def test_scratch_folders_are_removed(folder: Path) -> None:
     runner()
     assert not (folder / "results" / "latest" / "work").exists()
 
 
-def test_json_is_the_only_thing_printed_where_it_is_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_json_nothing_else_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--json", "--repeats", "5") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["statuses"] == {"ok": 30}
     assert [row["fastest"] for row in document["rows"]] == ["tensorflow", "tensorflow"]
 
 
-def test_show_prints_a_cell_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_a_cell_in_detail(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner("--repeats", "3")
     capsys.readouterr()
     assert main(["show", "jax:gru"]) == 0
@@ -303,13 +303,13 @@ def test_show_prints_a_cell_whole(folder: Path, capsys: pytest.CaptureFixture[st
         assert text in printed
 
 
-def test_show_offers_a_near_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_suggests_a_similar_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner()
     assert main(["show", "jax:grue"]) == 2
     assert "did you mean jax:gru?" in capsys.readouterr().err
 
 
-def test_report_is_written_again(folder: Path) -> None:
+def test_report_command_rewrites_the_report(folder: Path) -> None:
     runner()
     page = folder / "results" / "latest" / "report.html"
     before = page.read_text()
@@ -323,7 +323,7 @@ def test_without_a_run_there_is_one_clear_error(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     assert main(arguments) == 2
-    assert "holds no run; measure one with" in capsys.readouterr().err
+    assert "contains no run; measure one with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_completion_knows_the_commands(shell: str, capsys: pytest.CaptureFixture
     assert "--matrix" in capsys.readouterr().out
 
 
-def test_a_record_that_cannot_be_kept_ends_the_run_with_exit_code_3(
+def test_record_that_cannot_be_stored_ends_the_run_with_exit_code_3(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import errno
@@ -394,7 +394,7 @@ def test_a_record_that_cannot_be_kept_ends_the_run_with_exit_code_3(
 
 @pytest.fixture
 def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
-    """A real runner process whose cells take a while."""
+    """Start a real runner process with slow cells."""
     script = (
         "import sys, time\n"
         "from keras_matrix.runner.cli.main import Seams, main\n"
@@ -416,7 +416,7 @@ def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_at_any_moment_tears_nothing_and_the_run_is_completed(
+def test_signal_at_any_moment_damages_no_file_and_the_run_can_be_completed(
     folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]], number: signal.Signals
 ) -> None:
     for lines in range(8):
@@ -425,9 +425,9 @@ def test_a_signal_at_any_moment_tears_nothing_and_the_run_is_completed(
         for _ in range(lines):
             process.stdout.readline()
         process.send_signal(number)
-        _, told = process.communicate()
+        _, errors = process.communicate()
         ends = {signal.SIGKILL: {-9}, signal.SIGINT: {130, 0, -2}, signal.SIGTERM: {130, 0, -15}}
-        assert process.returncode in ends[number], told
+        assert process.returncode in ends[number], errors
         for run in Results(folder / "results").runs():
             assert run.load()[1] == []
     assert slow_runner().communicate() is not None
@@ -437,7 +437,7 @@ def test_a_signal_at_any_moment_tears_nothing_and_the_run_is_completed(
         assert len(run.load()[0]) == 21
 
 
-def test_a_result_is_never_believed_from_a_cell_we_ended(folder: Path) -> None:
+def test_result_of_a_cell_that_was_ended_is_not_used(folder: Path) -> None:
     def late(job: Job) -> Outcome:
         return replace(FakeExecutor().succeed(job), deadline_exceeded=True, signal=9, exit_code=None)
 
@@ -453,7 +453,7 @@ def test_every_process_has_its_own_nonce_and_its_time_limit(folder: Path) -> Non
     assert executor.closed
 
 
-def test_an_interrupted_run_lets_go_of_its_executor(folder: Path) -> None:
+def test_interrupted_run_closes_its_executor(folder: Path) -> None:
     def interrupting(settings: Any, repeat: int) -> float:
         raise Interrupted("stopped by SIGTERM")
 
@@ -471,7 +471,7 @@ def test_an_interrupted_run_lets_go_of_its_executor(folder: Path) -> None:
         (["--set", "steps_per_execution=50"], {100}),
     ],
 )
-def test_an_epoch_has_the_steps_that_were_asked_for(folder: Path, arguments: list[str], steps: set[int]) -> None:
+def test_epoch_has_the_requested_steps(folder: Path, arguments: list[str], steps: set[int]) -> None:
     executor = FakeExecutor()
     runner(*arguments, executor=executor)
     assert {job.steps for job in executor.jobs} == steps
@@ -495,14 +495,16 @@ def test_a_run_under_other_versions_is_not_continued(folder: Path) -> None:
     assert len(Results(folder / "results").runs()) == 2
 
 
-def test_a_run_whose_description_is_torn_is_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_a_damaged_description_is_skipped_with_a_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     runner()
     (folder / "results" / "latest" / "run.json").write_text("{")
     assert runner() == 0
     assert "this run is passed over" in capsys.readouterr().err
 
 
-def test_new_starts_a_new_run_beside_an_unfinished_one(folder: Path) -> None:
+def test_new_starts_a_new_run_although_one_is_unfinished(folder: Path) -> None:
     with pytest.raises(Interrupted):
         stop_after(3)
     runner("--new")
@@ -521,7 +523,7 @@ def test_a_continued_run_keeps_its_order(folder: Path) -> None:
     assert [(job.cell_id, job.repeat) for job in executor.jobs] == steps[6:]
 
 
-def test_what_a_backend_cannot_do_leaves_the_exit_code_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_cells_leave_the_exit_code_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Refusing(FakeExecutor):
         def result(self, job: Job) -> Any:
             return replace(
@@ -533,7 +535,7 @@ def test_what_a_backend_cannot_do_leaves_the_exit_code_0(folder: Path, capsys: p
     assert "no such thing" in capsys.readouterr().out
 
 
-def test_the_star_stands_at_the_fastest_alone(folder: Path) -> None:
+def test_only_the_fastest_has_a_star(folder: Path) -> None:
     from keras_matrix.analysis.comparison.context import NOTHING
     from keras_matrix.analysis.comparison.table import table
     from keras_matrix.runner.cli.render.findings import _cell_text
@@ -544,7 +546,7 @@ def test_the_star_stands_at_the_fastest_alone(folder: Path) -> None:
             assert _cell_text(row, backend, NOTHING).startswith("[bold green]* ") is (row.fastest == backend)
 
 
-def test_plan_estimates_by_what_the_newest_run_took(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_estimates_from_the_times_of_the_newest_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner()
     capsys.readouterr()
     main(["plan", "--json"])
@@ -552,7 +554,9 @@ def test_plan_estimates_by_what_the_newest_run_took(folder: Path, capsys: pytest
 
 
 @pytest.mark.process
-def test_measuring_goes_on_when_nobody_reads(folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]]) -> None:
+def test_measuring_continues_after_the_reader_closed_the_pipe(
+    folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]]
+) -> None:
     process = slow_runner()
     assert process.stdout is not None
     assert process.stderr is not None
@@ -581,13 +585,13 @@ def test_a_folder_in_place_of_a_result_is_refused(folder: Path) -> None:
     assert {r.status for r in newest_records(folder)} == {Status.ERROR}
 
 
-def test_show_asks_which_of_several_cells_is_meant(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_lists_the_cells_if_several_match(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner()
     assert main(["show", "gru"]) == 2
     assert "names 3 cells" in capsys.readouterr().err
 
 
-def test_plan_tells_what_sets_cells_apart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_shows_the_settings_that_distinguish_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "matrix.yaml").write_text(
         "version: 1\nbackends: [jax]\ncells:\n  - {workload: gru, precision: [float32, bfloat16], eager: true}\n"
     )
@@ -605,7 +609,7 @@ def test_plan_tells_what_sets_cells_apart(folder: Path, capsys: pytest.CaptureFi
         (["--results", "matrix.yaml"], "matrix.yaml: is a file, not a folder; name another with --results"),
     ],
 )
-def test_a_path_that_cannot_be_is_one_error(
+def test_invalid_path_is_one_error(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     runner()
@@ -617,7 +621,7 @@ def test_a_path_that_cannot_be_is_one_error(
 
 
 def test_the_module_is_the_command() -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "keras_matrix.runner", "--version"], capture_output=True, text=True, check=True
     )
-    assert told.stdout.startswith("runner ")
+    assert done.stdout.startswith("runner ")

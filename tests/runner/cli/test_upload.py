@@ -1,4 +1,4 @@
-"""A run pushes what it measured, and no upload ever fails a measurement; a site over all runs is published."""
+"""A run pushes its records, no upload fails a measurement, and a site of all runs is published."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def runner(*arguments: str) -> int:
     return main(list(arguments), Seams(executor=FakeExecutor()))
 
 
-def test_a_run_keeps_what_was_found_in_it(folder: Path) -> None:
+def test_findings_are_stored_with_the_run(folder: Path) -> None:
     runner()
     [run] = Results(folder / "results").runs()
     kept = findings.load(run)
@@ -50,7 +50,7 @@ def test_a_run_keeps_what_was_found_in_it(folder: Path) -> None:
     assert findings.load(run) == kept
 
 
-def test_what_was_found_in_a_run_knows_nothing_of_later_ones(folder: Path) -> None:
+def test_findings_of_a_run_do_not_depend_on_later_runs(folder: Path) -> None:
     runner()
     [first] = Results(folder / "results").runs()
     kept = findings.load(first)
@@ -67,18 +67,16 @@ def test_a_run_pushes_into_the_local_warehouse(folder: Path) -> None:
     assert uploader(["query", "SELECT fastest FROM (SELECT backend AS fastest FROM latest_findings) AS f"]) == 0
 
 
-def test_an_upload_that_fails_is_told_and_fails_no_measurement(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_upload_is_reported_and_fails_no_measurement(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "results" / "warehouse").parent.mkdir()
     (folder / "results" / "warehouse").write_text("in the way")
     assert runner("--upload", "local") == 0
-    told = capsys.readouterr().err
-    assert "the upload did not succeed, the measurement did" in told
-    assert "later: uploader push --to local --results results" in told
+    errors = capsys.readouterr().err
+    assert "the upload did not succeed, the measurement did" in errors
+    assert "later: uploader push --to local --results results" in errors
 
 
-def test_without_credentials_the_measurement_is_kept_and_the_upload_told(
+def test_without_credentials_the_measurement_is_stored_and_the_failure_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     google = pytest.importorskip("google.auth", reason="google-cloud-bigquery is not installed: extra `bigquery`")
@@ -90,12 +88,12 @@ def test_without_credentials_the_measurement_is_kept_and_the_upload_told(
     monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
     monkeypatch.setattr(google, "default", none)
     assert runner("--upload", "bigquery://some-project.data") == 0
-    told = capsys.readouterr().err
-    assert "the upload did not succeed, the measurement did: connect to project some-project: no usable cred" in told
+    errors = capsys.readouterr().err
+    assert "the upload did not succeed, the measurement did: connect to project some-project: no usable cred" in errors
     assert len(Results(folder / "results").runs()) == 1
 
 
-def test_no_fault_of_the_uploader_itself_costs_the_measurement(
+def test_unexpected_error_of_the_uploader_does_not_cost_the_measurement(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(upload: sending.Upload, results: Path) -> None:
@@ -106,7 +104,7 @@ def test_no_fault_of_the_uploader_itself_costs_the_measurement(
     assert "the measurement did: RuntimeError: a fault of ours\n" in capsys.readouterr().err
 
 
-def test_an_address_that_is_none_is_refused_before_anything_is_measured(
+def test_invalid_address_is_refused_before_anything_is_measured(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner("--upload", "bigquery://nowhere") == 2
@@ -126,7 +124,7 @@ def test_a_site_over_all_runs_is_published(folder: Path, capsys: pytest.CaptureF
     assert "tensorflow is fastest" in (folder / "site" / "index.html").read_text()
 
 
-def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published(
+def test_publishing_a_site_computes_missing_findings(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "in_container", lambda: False)
@@ -141,7 +139,7 @@ def test_runs_from_before_findings_were_kept_get_theirs_when_a_site_is_published
 
 
 @pytest.mark.parametrize("arguments", [["report", "--publish", "site"], ["dashboard"]])
-def test_a_warehouse_that_cannot_be_written_is_told_and_ends_with_3(
+def test_unwritable_warehouse_is_reported_with_exit_code_3(
     folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     runner()
@@ -151,7 +149,7 @@ def test_a_warehouse_that_cannot_be_written_is_told_and_ends_with_3(
     assert "results/warehouse: cannot be written: " in capsys.readouterr().err
 
 
-def test_a_run_that_cannot_be_read_is_left_out_of_the_site_and_told(
+def test_unreadable_run_is_left_out_of_the_site_with_a_message(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runner()
@@ -162,9 +160,9 @@ def test_a_run_that_cannot_be_read_is_left_out_of_the_site_and_told(
     (first.folder / "report.html").unlink()
     capsys.readouterr()
     assert runner("report", "--publish", "site") == 1
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped: ")]
-    assert told
-    assert all(record.name in line for line in told)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("skipped: ")]
+    assert lines
+    assert all(record.name in line for line in lines)
     assert [path.stem for path in (folder / "site" / "runs").iterdir()] == [second.run_id]
 
 
@@ -196,7 +194,7 @@ def _cell_id(run: Run) -> str:
     return next(one.cell_id for one in found.found if one.cell_id)
 
 
-def test_a_run_whose_json_does_not_say_what_was_planned_has_a_page(folder: Path) -> None:
+def test_run_without_planned_repeats_has_a_page(folder: Path) -> None:
     runner()
     [run] = Results(folder / "results").runs()
     about = json.loads((run.folder / "run.json").read_text())
@@ -241,7 +239,7 @@ def test_a_query_of_the_dashboard_reads_no_more_than_it_may(folder: Path, monkey
 
 
 @pytest.mark.process
-def test_a_port_that_is_taken_is_named(folder: Path) -> None:
+def test_port_in_use_is_named_in_the_error(folder: Path) -> None:
     pytest.importorskip("waitress", reason="waitress is not installed: extra `dashboard`")
     (folder / "results").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -262,8 +260,8 @@ def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        told = process.stdout.readline()
-        [url] = re.findall(r"http://127\.0\.0\.1:[0-9]+/", told)
+        line = process.stdout.readline()
+        [url] = re.findall(r"http://127\.0\.0\.1:[0-9]+/", line)
         pages = {}
         for path in ("", "health", "cell?id=nothing"):
             try:
@@ -293,28 +291,28 @@ def _answer(url: str, method: str, host: str | None) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["dashboard", "--listen", "here"], "--listen: must be HOST:PORT"),
         (["dashboard", "--from", "x"], "--from: must be local"),
         (["dashboard", "--listen", "0.0.0.0:8080"], "--listen: 0.0.0.0:8080 is open to other machines: add --public"),
         (["dashboard", "--since", "yesterday"], "--since: must be a day such as 2026-01-31, got 'yesterday'"),
-        (["dashboard", "--refresh", "0"], "--refresh: must be minutes from 1 to 1440, got '0'"),
-        (["dashboard", "--refresh", "nan"], "--refresh: must be minutes from 1 to 1440, got 'nan'"),
+        (["dashboard", "--refresh", "0"], "--refresh: must be a number from 1 to 1440, got '0'"),
+        (["dashboard", "--refresh", "nan"], "--refresh: must be a number from 1 to 1440, got 'nan'"),
         (["dashboard", "--public", "http://x"], "--public: must be a host name or an address"),
-        (["report", "--publish", "site", "--last", "0"], "--last: must be 1 or more"),
+        (["report", "--publish", "site", "--last", "0"], "--last: must be at least 1"),
     ],
 )
-def test_what_cannot_be_used_is_refused(
-    folder: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_flags_are_refused(
+    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runner()
     capsys.readouterr()
     assert runner(*arguments) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_limit_of_bytes_that_is_no_number_above_0_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_limit_of_bytes_must_be_a_positive_number(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         runner("dashboard", "--maximum-bytes-billed", "0")
     assert raised.value.code == 2

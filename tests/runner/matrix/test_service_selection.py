@@ -44,7 +44,7 @@ def test_commands_that_measure_nothing_are_as_anywhere(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--backend", "tensorflow"], "--backend tensorflow: this service holds jax (KERAS_BENCHMARK_BACKENDS)"),
+        (["--backend", "tensorflow"], "--backend tensorflow: this service has jax (KERAS_BENCHMARK_BACKENDS)"),
         (["--set", "device=cpu"], "--set device=cpu: this service is for gpu (KERAS_BENCHMARK_DEVICE)"),
         (["fc", "--mode", "fc_data", "--device", "cpu"], "--device cpu: this service is for gpu"),
     ],

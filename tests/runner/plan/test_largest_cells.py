@@ -100,7 +100,7 @@ def test_a_continued_run_uses_the_numbers_that_it_began_with(folder: Path, capsy
     assert runner(executor=again) == 0
     assert {("jax", 2), ("jax", 5), ("torch", 2), ("torch", 6)} == sizes(folder)
     assert not [job for job in again.jobs if "fit-batch" in job.folder]
-    assert "as the run found that is continued" in capsys.readouterr().out
+    assert "as found by the run that is continued" in capsys.readouterr().out
 
 
 def test_a_finished_run_is_followed_by_a_new_search(folder: Path) -> None:

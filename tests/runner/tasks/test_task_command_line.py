@@ -325,7 +325,7 @@ def test_a_place_for_the_result_that_is_none_is_refused_before_anything_runs(
 ) -> None:
     executor = FakeExecutor()
     assert runner("task", "--result", place, executor=executor) == 2
-    assert f"--result: must be a file in a folder that is there, got {place}" in capsys.readouterr().err
+    assert f"--result: must be a file in an existing folder, got {place}" in capsys.readouterr().err
     assert executor.jobs == []
 
 
@@ -333,8 +333,8 @@ def test_a_field_that_the_command_does_not_have_is_told(folder: Path, capsys: py
     (folder / "task_config.cfg").write_text(CFG)
     assert runner("task", "--num-gpus", "2", "--epochs", "3", "--kvstore", "nccl") == 0
     assert capsys.readouterr().err.splitlines() == [
-        "runner: --epochs 3: the command has no such field, and runs as it stands there",
-        "runner: --kvstore nccl: the command has no such field, and runs as it stands there",
+        "runner: --epochs 3: the command has no such field, and runs unchanged",
+        "runner: --kvstore nccl: the command has no such field, and runs unchanged",
     ]
 
 

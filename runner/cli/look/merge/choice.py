@@ -1,28 +1,28 @@
-"""Reads the stored runs that may be merged, and says what keeps them apart."""
+"""Choose the stored runs that are merged, and say why the others are left out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_matrix.analysis.comparison.merge import LeftOut, Merge, MergeCandidate, candidate, choose, few
+from keras_matrix.records.history_reader import left_out
+from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Problem, Run, StoreFailure
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.grammar import near
+from keras_matrix.runner.plan.session import FINISHED
 
-if TYPE_CHECKING:
-    from keras_matrix.analysis.comparison.merge import LeftOut, Merge, MergeCandidate
-    from keras_matrix.records.schema import Record
-
-LOOKED_BACK = 100  # runs; a backend that was not measured in so many is taken as not measured
+LOOKED_BACK = 100  # runs; a backend that is in none of them counts as not measured
 RUNS_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    """Which runs are merged, exactly `runs` or those that fit `reference`, by default the newest; and to what page."""
+    """The runs to merge: exactly `runs`, or those that fit `reference`, by default the newest; and the page."""
 
     results: Path
     runs: Sequence[str]
@@ -33,7 +33,7 @@ class MergeRequest:
 
 @dataclass(slots=True)
 class MergeReader:
-    """Reads stored runs for the choice, once each, and keeps what cannot be chosen, with the reason."""
+    """Reads each stored run once for the choice, and lists those that cannot be merged, with the reason."""
 
     runs: Mapping[str, Run]
     abouts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -41,11 +41,7 @@ class MergeReader:
     left_out: list[LeftOut] = field(default_factory=list)
 
     def candidates(self, names: Sequence[str]) -> Iterator[MergeCandidate]:
-        """Yield the runs of these names that can be read and stand for a session."""
-        from keras_matrix.analysis.comparison.merge import LeftOut, candidate
-        from keras_matrix.records.history_reader import left_out
-        from keras_matrix.runner.plan.session import FINISHED
-
+        """Yield the named runs that can be read and are the base of a session."""
         for name in names:
             run = self.runs[name]
             try:
@@ -62,35 +58,33 @@ class MergeReader:
 
 
 def _without_records(records: Sequence[Record], problems: Sequence[Problem]) -> str | None:
-    """Return why a run has nothing to merge, None where it has records."""
+    """Return why a run without records has nothing to merge, else None."""
     if records:
         return None
     if not problems:
         return "no cell was measured"
     count, first = len(problems), problems[0]
-    said = f"none of its {count} files is a record" if count > 1 else "its only file is no record"
-    return f"{said}: {first.path.name}: {printable(first.reason)}"
+    text = f"its {count} files are not records" if count > 1 else "its only file is not a record"
+    return f"{text}: {first.path.name}: {printable(first.reason)}"
 
 
 def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
-    """Return which runs are merged. Raises `UsageError` where there are none, or where named ones do not fit."""
-    from keras_matrix.analysis.comparison.merge import choose, few
-
+    """Return the runs to merge. Raises `UsageError` if there are none, or if named runs do not fit."""
     if not reader.runs:
         raise UsageError(
-            f"--results: {request.results} holds no run; measure one with: runner --matrix matrix.yaml, "
+            f"--results: {request.results} contains no run; measure one with: runner --matrix matrix.yaml, "
             "or with a service: docker compose run --rm jax-cpu"
         )
     named = list(dict.fromkeys(request.runs or ([request.reference] if request.reference else [])))
     for name in named:
         if name not in reader.runs:
             raise UsageError(
-                f"report --merge: {request.results} holds no run {name!r}{near(name, reader.runs)}; "
+                f"report --merge: {request.results} contains no run {name!r}{near(name, reader.runs)}; "
                 f"the newest are {', '.join(sorted(reader.runs)[-RUNS_NAMED:])}"
             )
     newest = sorted(reader.runs, reverse=True)[:LOOKED_BACK]
-    asked = sorted(named, reverse=True) if request.runs else [*named, *(name for name in newest if name not in named)]
-    found = choose(reader.candidates(asked))
+    names = sorted(named, reverse=True) if request.runs else list(dict.fromkeys([*named, *newest]))
+    found = choose(reader.candidates(names))
     found = replace(found, left_out=(*reader.left_out, *found.left_out))
     if request.runs or request.reference not in (None, found.reference):
         _check_named(named, found)
@@ -102,7 +96,7 @@ def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
 
 
 def _check_named(named: Sequence[str], merge: Merge) -> None:
-    """Refuse runs that were named and are not in the table, all in one message. Raises `UsageError`."""
+    """Refuse named runs that are not in the table, all in one message. Raises `UsageError`."""
     reasons = [str(one) for one in merge.left_out if one.run_id in named]
     reasoned = {one.run_id for one in merge.left_out}
     unused = [name for name in named if name not in merge.run_ids and name not in reasoned]

@@ -1,7 +1,7 @@
-"""The commands that would measure what a merged table lacks: another backend, or all backends alternately.
+"""Commands that measure what a merged table lacks: another backend, or all backends interleaved.
 
-Pure: made from what a run's `run.json` says of its own command. No command is named where a run was not measured from a
-matrix file, as those of `runner fc` and `runner trace`.
+They are derived from the command in a run's `run.json`. Runs that were not measured from a matrix file, such as those
+of `runner fc` and `runner trace`, give no command.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from keras_matrix.runner.matrix.service_selection import service_name
 
-TAKEN_OVER = ("--matrix", "--filter", "--set", "--repeats")  # the flags that say which cells
+TAKEN_OVER = ("--matrix", "--filter", "--set", "--repeats")  # the flags that choose the cells
 USUAL_MATRIX = "matrix.yaml"
 
 
 def one_backend(about: Mapping[str, object], backend: str, device: str, *, service: bool) -> str | None:
-    """Return the command that measures the cells of a run on another backend, where that run was measured.
+    """Return the command that measures the cells of a run on another backend, on the same machine.
 
-    `service` says that it was measured in a service of compose.yaml.
+    `service` is true if the run was measured in a service of compose.yaml.
     """
     flags = _flags(about)
     if flags is None:
@@ -29,16 +29,15 @@ def one_backend(about: Mapping[str, object], backend: str, device: str, *, servi
 
 
 def alternating(about: Mapping[str, object], device: str, *, service: bool) -> str | None:
-    """Return the command that measures the cells of a run on all backends in one session, alternately.
+    """Return the command that measures the cells of a run on all backends in one session, interleaved.
 
-    A service has its device from its environment, so the command names it where it is not the usual one.
+    A service gets its device from its environment, so the command names the device if it is not the CPU.
     """
     flags = _flags(about)
     if flags is None:
         return None
     own = ["--set", f"device={device}"] if service and device != "cpu" else []
-    executor = ["--executor", "docker"]
-    return shlex.join(["runner", *_with_matrix(about, flags), *own, *executor])
+    return shlex.join(["runner", *_with_matrix(about, flags), *own, "--executor", "docker"])
 
 
 def _with_matrix(about: Mapping[str, object], flags: Sequence[str]) -> list[str]:
@@ -48,7 +47,7 @@ def _with_matrix(about: Mapping[str, object], flags: Sequence[str]) -> list[str]
 
 
 def _flags(about: Mapping[str, object]) -> list[str] | None:
-    """Return the words of a run's command that say which cells; None for a command that takes no matrix."""
+    """Return the words of a run's command that choose the cells; None for a command without a matrix."""
     command = about.get("command")
     words = [str(word) for word in command][1:] if isinstance(command, (list, tuple)) else []
     if words and not words[0].startswith("-") and words[0] != "run":
@@ -57,9 +56,9 @@ def _flags(about: Mapping[str, object]) -> list[str] | None:
 
 
 def _taken_over(words: Sequence[str]) -> Iterator[str]:
-    taken = False
+    is_value = False
     for word in words:
-        if taken or word.partition("=")[0] in TAKEN_OVER:
+        if is_value or word.partition("=")[0] in TAKEN_OVER:
             yield word
-            taken = not taken and "=" not in word
-        # The value of any other flag is passed over with it.
+            is_value = not is_value and "=" not in word
+        # The value of any other flag is skipped with it.

@@ -1,23 +1,24 @@
-"""What a merged table says above all else: which runs it is of, what was left out, and what to measure."""
+"""The summary of a merged table: its runs, what was left out, and what to measure next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from keras_matrix.analysis.comparison.merge import Merge, MergedRun, MergeSummary
+from keras_matrix.analysis.comparison.table import in_order
+from keras_matrix.dashboards.charts.format import moment, plural
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.schema import Record
 from keras_matrix.runner.cli.look.merge import commands
+from keras_matrix.runner.cli.look.merge.choice import MergeReader
+from keras_matrix.runner.cli.look.stored import notes
+from keras_matrix.runner.cli.render.format import columns
 from keras_matrix.runner.executors.supervise.output import printable
-
-if TYPE_CHECKING:
-    from keras_matrix.analysis.comparison.merge import Merge, MergedRun, MergeSummary
-    from keras_matrix.records.schema import Record
-    from keras_matrix.runner.cli.look.merge.choice import MergeReader
 
 
 def merge_summary(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> MergeSummary:
-    """Return what is printed above the table: the runs, what was left out, what to measure."""
-    from keras_matrix.analysis.comparison.merge import MergeSummary
-
+    """Return the summary: the runs, what was left out, what to measure next."""
     runs = tuple(
         _merged_run(reader, name, [r for r in records if merge.runs[r.settings.backend] == name])
         for name in merge.run_ids
@@ -30,9 +31,6 @@ def merge_summary(reader: MergeReader, merge: Merge, records: Sequence[Record]) 
 
 
 def _merged_run(reader: MergeReader, name: str, records: Sequence[Record]) -> MergedRun:
-    from keras_matrix.analysis.comparison.merge import MergedRun
-    from keras_matrix.analysis.comparison.table import in_order
-
     about, backends = reader.abouts[name], in_order(record.settings.backend for record in records)
     packages = ("keras", *backends)
     found = {(p, r.versions[p]) for r in records for p in packages if p in r.versions}
@@ -49,13 +47,13 @@ def _merged_run(reader: MergeReader, name: str, records: Sequence[Record]) -> Me
 
 
 def _where(merge: Merge, records: Sequence[Record]) -> tuple[str, bool]:
-    """Return the device that the reference was measured on, and whether in a service of compose.yaml."""
+    """Return the device of the reference run, and whether it was measured in a service of compose.yaml."""
     first = next(r for r in records if merge.runs[r.settings.backend] == merge.reference)
     return first.settings.device, first.machine.container is not None and first.container is None
 
 
 def _left_out_lines(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> Iterator[str]:
-    """Yield what was left out and which backends are missing, each with what to do about it, once a backend."""
+    """Yield the left out runs and the missing backends, each with advice, once per backend."""
     device, service = _where(merge, records)
     about = reader.abouts[merge.reference]
     advice = {
@@ -76,9 +74,7 @@ def _left_out_lines(reader: MergeReader, merge: Merge, records: Sequence[Record]
 
 
 def _notes(reader: MergeReader, merge: Merge) -> Iterator[str]:
-    """Yield what else must be known of the runs: unfinished ones, files that cannot be read, works that differ."""
-    from keras_matrix.runner.cli.look.stored import notes
-
+    """Yield notes on the runs: unfinished runs, files that cannot be read, differences in the work."""
     for name in merge.run_ids:
         one = reader.runs[name]
         backends = "+".join(backend for backend, of in merge.runs.items() if of == name)
@@ -87,10 +83,7 @@ def _notes(reader: MergeReader, merge: Merge) -> Iterator[str]:
 
 
 def heading(summary: MergeSummary) -> str:
-    """Return what is printed above a merged table."""
-    from keras_matrix.dashboards.charts.format import moment, plural
-    from keras_matrix.runner.cli.render.format import columns
-
+    """Return the heading of a merged table."""
     rows = [
         ["+".join(one.backends), one.run_id, moment(one.started_at), one.versions, "; ".join(one.images)]
         for one in summary.runs
@@ -102,15 +95,13 @@ def heading(summary: MergeSummary) -> str:
 
 
 def how_to_alternate(summary: MergeSummary) -> str:
-    """Return how to measure all cells of a merged table in one session; empty where that is done or not known."""
+    """Return how to measure all cells of a merged table in one session, or '' if there is no such command."""
     if summary.alternating is None:
         return ""
     return f"for intervals paired by block, measure the backends alternately: {printable(summary.alternating)}\n"
 
 
 def as_json(merge: Merge, summary: MergeSummary) -> dict[str, Any]:
-    """Return what a merged table's document says of its runs."""
-    from keras_matrix.records.codec import to_json
-
+    """Return the part of the JSON document on the runs of a merged table."""
     found: dict[str, Any] = {**to_json(summary), "left_out": to_json(merge.left_out), "missing": list(merge.missing)}
     return found

@@ -1,6 +1,6 @@
 """The merged table and its page.
 
-Writes the page and nothing else: no run's folder and no run's findings change.
+Only the page is written: the folders and findings of the runs do not change.
 """
 
 from __future__ import annotations
@@ -9,37 +9,38 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
+from keras_matrix.analysis.comparison.merge import Merge, MergeSummary
+from keras_matrix.analysis.comparison.table import rows_of
+from keras_matrix.analysis.stats.sessions import SeparateSessions
+from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.store import Results
+from keras_matrix.runner.cli.compare.histories import spread_stored
 from keras_matrix.runner.cli.look.merge import summary
 from keras_matrix.runner.cli.look.merge.choice import MergeReader, MergeRequest, chosen
+from keras_matrix.runner.cli.look.stored import Findings, findings_of, pending_of
+from keras_matrix.runner.cli.render.findings import as_document, print_table
+from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.errors import StoreError
+from keras_matrix.runner.plan.stopping import looks_of
 
-if TYPE_CHECKING:
-    from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
-    from keras_matrix.analysis.comparison.merge import Merge, MergeSummary
-    from keras_matrix.analysis.stats.sessions import SeparateSessions
-    from keras_matrix.runner.cli.look.stored import Findings
-
-FOLDER = "merged"  # no run's id, so that no reader of runs takes it for one
+FOLDER = "merged"  # not the id of a run, so that readers of runs skip it
 
 
 def merge(request: MergeRequest) -> int:
     """Choose the runs, print their table, write their page. Returns the exit code."""
-    from keras_matrix.runner.cli.render.findings import as_document, print_table
-
     page = request.page or request.results / FOLDER / "report.html"
     reader = MergeReader({run.run_id: run for run in Results(request.results).runs()})
     merge = chosen(request, reader)
-    found, said = _findings(request.results, reader, merge, page)
+    found, merged = _findings(request.results, reader, merge, page)
     problem = _write(page, found, reader, merge) if request.page or not request.as_json else None
     if request.as_json:
-        print(as_document({"merge": summary.as_json(merge, said), "exit_code": 0}, found))
+        print(as_document({"merge": summary.as_json(merge, merged), "exit_code": 0}, found))
     else:
-        print(summary.heading(said))
+        print(summary.heading(merged))
         print_table(found)
-        print(f"\n{summary.how_to_alternate(said)}", flush=True)
+        print(f"\n{summary.how_to_alternate(merged)}", flush=True)
     if problem is not None:
         raise problem
     if not request.as_json:
@@ -48,11 +49,7 @@ def merge(request: MergeRequest) -> int:
 
 
 def _findings(results: Path, reader: MergeReader, merge: Merge, page: Path) -> tuple[Findings, MergeSummary]:
-    """Return the merged table, of the cells as each run's own table has them, and what it says of its runs."""
-    from keras_matrix.analysis.comparison.table import rows_of
-    from keras_matrix.runner.cli.look.stored import Findings, findings_of
-    from keras_matrix.runner.cli.render.default_settings import usual_values
-
+    """Return the findings of the merged table, with the cells of each run's own table, and the summary of the runs."""
     runs = {name: findings_of(reader.runs[name]) for name in merge.run_ids}
     own = {name: {b for b, of in merge.runs.items() if of == name} for name in runs}
     cells = [
@@ -64,17 +61,13 @@ def _findings(results: Path, reader: MergeReader, merge: Merge, page: Path) -> t
     ]
     separate = _separate(results, reader, merge, {cell.cell_id for cell in cells})
     records = [r for name, found in runs.items() for r in found.records if r.settings.backend in own[name]]
-    said = summary.merge_summary(reader, merge, records)
+    merged = summary.merge_summary(reader, merge, records)
     owners = {record.cell_id: merge.runs[record.settings.backend] for record in records}
-    run_context = replace(_run_context(reader, runs, owners, page), merge=said)
-    return Findings(rows_of(cells, usual_values(), separate=separate), records, run_context), said
+    run_context = replace(_run_context(reader, runs, owners, page), merge=merged)
+    return Findings(rows_of(cells, title_defaults(), separate=separate), records, run_context), merged
 
 
 def _separate(results: Path, reader: MergeReader, merge: Merge, cells: set[str]) -> SeparateSessions:
-    from keras_matrix.analysis.stats.sessions import SeparateSessions
-    from keras_matrix.runner.cli.compare.histories import spread_stored
-    from keras_matrix.runner.plan.stopping import looks_of
-
     looks = {backend: looks_of(reader.abouts[name]) for backend, name in merge.runs.items()}
     if len(merge.run_ids) < 2:
         return SeparateSessions(merge.runs, looks, lambda records: None)
@@ -84,31 +77,19 @@ def _separate(results: Path, reader: MergeReader, merge: Merge, cells: set[str])
 def _run_context(
     reader: MergeReader, runs: Mapping[str, Findings], owners: Mapping[str, str], page: Path
 ) -> RunContext:
-    """Return what is known of the cells, each from its own run in `owners`; links lead from the page's folder."""
-    from keras_matrix.analysis.comparison.context import RunContext
-
-    several = [found.run_context for found in runs.values()]
+    """Return the context of the cells, each from its own run in `owners`; links are relative to the page's folder."""
+    contexts = {name: found.run_context for name, found in runs.items()}
     return RunContext(
-        several[-1].parity,  # of the results folder, so each has the same
-        {
-            cell: share
-            for name, found in runs.items()
-            for cell, share in found.run_context.shares.items()
-            if owners.get(cell) == name
-        },
-        tuple(dict.fromkeys(note for one in several for note in one.notes)),
+        next(reversed(contexts.values())).parity,  # from the results folder, so it is the same in all
+        {cell: one for name, own in contexts.items() for cell, one in own.shares.items() if owners.get(cell) == name},
+        tuple(dict.fromkeys(note for own in contexts.values() for note in own.notes)),
         {
             cell: _linked(trace, reader.runs[name].folder, page)
-            for name, found in runs.items()
-            for cell, trace in found.run_context.traces.items()
+            for name, own in contexts.items()
+            for cell, trace in own.traces.items()
             if owners.get(cell) == name
         },
-        {
-            key: course
-            for name, found in runs.items()
-            for key, course in found.run_context.usage_series.items()
-            if owners.get(key[0]) == name
-        },
+        {k: one for name, own in contexts.items() for k, one in own.usage_series.items() if owners.get(k[0]) == name},
     )
 
 
@@ -117,10 +98,7 @@ def _linked(trace: ShownTrace, folder: Path, page: Path) -> ShownTrace:
 
 
 def _write(page: Path, found: Findings, reader: MergeReader, merge: Merge) -> StoreError | None:
-    """Write the page; return why it cannot be written, which is no reason to withhold the table."""
-    from keras_matrix.dashboards.report import page as report
-    from keras_matrix.runner.cli.look.stored import pending_of
-
+    """Write the page; return the error if it cannot be written, so that the table is still printed."""
     about = reader.abouts[merge.reference]
     pending = sum(pending_of(reader.abouts[name], reader.runs[name].load()[0]) for name in merge.run_ids)
     shown: dict[str, object] = {key: about[key] for key in ("matrix_path", "matrix_text") if key in about}

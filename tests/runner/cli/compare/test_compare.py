@@ -1,4 +1,4 @@
-"""What `runner compare` and `runner gate` say of sides that cannot carry a figure, and of flags that cannot be used."""
+"""`runner compare` and `runner gate` with sides that lack a figure, and with invalid flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sessions import nights, processes, run_name, store_session
 
 
 class Bare(Interpreter):
-    """A Python with none of the packages."""
+    """A Python environment without any package."""
 
     def absent(self, packages: Iterable[str]) -> list[str]:
         """All of them."""
@@ -38,7 +38,7 @@ def pair(root: Path, base: Sequence[Record], new: Sequence[Record]) -> list[str]
     return [*names, "--results", str(root)]
 
 
-def told(flags: Sequence[str], capsys: pytest.CaptureFixture[str], command: str = "gate") -> tuple[int, str]:
+def run(flags: Sequence[str], capsys: pytest.CaptureFixture[str], command: str = "gate") -> tuple[int, str]:
     code = main([command, *flags])
     printed = capsys.readouterr()
     return code, printed.out + printed.err
@@ -50,27 +50,29 @@ def document(flags: Sequence[str], capsys: pytest.CaptureFixture[str]) -> dict[s
     return found
 
 
-def test_one_repeat_gives_no_interval_and_says_what_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_repeat_gives_no_interval_and_says_how_many_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = pair(tmp_path, processes(0.01, count=1), processes(0.02, count=1))
-    assert told(flags, capsys)[0] == 1
+    assert run(flags, capsys)[0] == 1
     (one,) = document(flags, capsys)["comparisons"]
     assert one["reason"] == "no interval from 1 block in common: it takes 5, as --repeats 5 gives"
     assert (one["ratio"]["low"], one["ratio"]["high"]) == (None, None)
 
 
-def test_a_side_that_timed_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_side_without_a_time_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), processes(0.01, count=5))
     for path in (tmp_path / run_name(1) / "records").iterdir():
         record = json.loads(path.read_text())
         record["times"] |= {"step_time_s": None, "epoch_times_s": []}
         path.write_text(json.dumps(record))
-    code, printed = told(flags, capsys)
+    code, printed = run(flags, capsys)
     assert code == 1
     assert "no kept epoch in new: nothing was timed" in printed
 
 
 @pytest.mark.parametrize("step_time_s", [-0.01, 0.0])
-def test_a_time_that_no_clock_measured_is_passed_over_aloud(
+def test_impossible_time_is_skipped_with_a_note(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], step_time_s: float
 ) -> None:
     flags = pair(tmp_path, processes(0.01, count=6), processes(0.01, count=6))
@@ -81,7 +83,7 @@ def test_a_time_that_no_clock_measured_is_passed_over_aloud(
     found = document(flags, capsys)
     assert len(found["comparisons"][0]["log_ratios"]) == 5
     (note,) = found["notes"]
-    assert note.startswith(f"new: 1 file of {run_name(1)} passed over, first {path.name}: times.step_time_s must be")
+    assert note.startswith(f"new: 1 file of {run_name(1)} skipped, first {path.name}: times.step_time_s must be")
 
 
 def failing(well: int, count: int = 9, status: Status = Status.CRASH) -> list[Record]:
@@ -102,18 +104,18 @@ def failing(well: int, count: int = 9, status: Status = Status.CRASH) -> list[Re
         (failing(7, count=9), failing(7, count=8), 0),  # a run that is not finished
     ],
 )
-def test_a_cell_that_fails_in_more_of_its_repeats_than_before_has_not_passed(
+def test_cell_that_fails_more_often_than_before_does_not_pass(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], base: list[Record], new: list[Record], code: int
 ) -> None:
-    assert told(pair(tmp_path, base, new), capsys)[0] == code
+    assert run(pair(tmp_path, base, new), capsys)[0] == code
 
 
-def test_what_fails_in_part_is_told_and_its_ratio_stands_beside_it_in_no_mean(
+def test_partly_failed_cell_is_listed_with_its_ratio_but_in_no_mean(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = processes(0.01, count=9, **OTHER)
     flags = pair(tmp_path, [*failing(9), *whole], [*failing(5), *whole])
-    code, printed = told([*flags, "--markdown", str(tmp_path / "page.md")], capsys)
+    code, printed = run([*flags, "--markdown", str(tmp_path / "page.md")], capsys)
     assert code == 1
     assert "failed: mnist_mlp batch_size=32 on jax: new: crash in 4 of 9 repeats: a reason" in printed
     assert "failed: mnist_mlp" in (tmp_path / "page.md").read_text()
@@ -127,11 +129,9 @@ def test_what_fails_in_part_is_told_and_its_ratio_stands_beside_it_in_no_mean(
     assert found["whole"]["estimate"]["count"] == 9
 
 
-def test_a_slowdown_of_what_is_left_is_a_regression_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slowdown_of_the_remaining_repeats_is_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = [*processes(0.02, count=11), make_record(None, 11, Status.CRASH)]
-    code, printed = told(pair(tmp_path, processes(0.01, count=12), slow), capsys)
+    code, printed = run(pair(tmp_path, processes(0.01, count=12), slow), capsys)
     assert (code, "new: crash in 1 of 12 repeats" in printed) == (4, True)
 
 
@@ -149,21 +149,21 @@ OTHER = {"settings": make_settings(batch_size=64)}
     ],
     ids=["whole", "gone", "too few", "mixed", "elsewhere"],
 )
-def test_a_cell_without_a_figure_fails_the_gate_however_well_the_others_do(
+def test_cell_without_a_figure_fails_the_gate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], other: list[Record], code: int
 ) -> None:
     good = processes(0.01, count=6)
     flags = pair(tmp_path, [*good, *processes(0.01, count=6, **OTHER)], [*good, *other])
-    assert told(flags, capsys)[0] == code
+    assert run(flags, capsys)[0] == code
 
 
 def test_a_comparison_ends_with_1_where_no_cell_has_a_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = pair(tmp_path / "both", processes(0.01, count=1), processes(0.02, count=1))
     one = pair(tmp_path / "one", processes(0.01, count=5), [])
-    assert [told(flags, capsys, "compare")[0] for flags in (both, one)] == [0, 1]
+    assert [run(flags, capsys, "compare")[0] for flags in (both, one)] == [0, 1]
 
 
-def test_the_document_keeps_base_and_new_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_has_separate_figures_for_base_and_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), processes(0.02, count=5))
     (one,) = document(flags, capsys)["comparisons"]
     assert (one["base_step_time_s"], one["new_step_time_s"]) == pytest.approx((0.01, 0.02), rel=1e-4)
@@ -171,18 +171,18 @@ def test_the_document_keeps_base_and_new_apart(tmp_path: Path, capsys: pytest.Ca
     assert one["log_ratios"] == pytest.approx([math.log(2)] * 5)
 
 
-def test_median_and_p95_are_told_beside_the_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_median_and_p95_are_printed_next_to_the_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, new = processes(0.01, scatter=0.0, count=5), processes(0.01, scatter=0.0, count=5)
     new[4] = make_record(0.02, 4, versions=new[4].versions)
     flags = pair(tmp_path, base, new)
     (found,) = document(flags, capsys)["comparisons"]
     assert (found["base_median"], found["new_median"]) == pytest.approx((0.01, 0.01))
     assert (found["base_p95"], found["new_p95"]) == pytest.approx((0.01, 0.018))
-    (line,) = (line for line in told(flags, capsys)[1].splitlines() if " : " in line)
+    (line,) = (line for line in run(flags, capsys)[1].splitlines() if " : " in line)
     assert line.split()[:7] == ["mnist_mlp", "jax", "+0.0", "%", "+80.0", "%", "-"]
 
 
-def test_show_tells_median_and_p95_of_each_process_and_of_all(
+def test_show_prints_median_and_p95_of_each_process_and_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = [
@@ -206,31 +206,29 @@ def test_show_tells_median_and_p95_of_each_process_and_of_all(
     ("names", "shares"),
     [("", 1), ("recompiles", 1), ("scatter", 2), ("unstable", 2), ("first-epoch, scatter,recompiles,scatter", 3)],
 )
-def test_the_chance_of_a_false_alarm_is_shared_by_what_can_be_one(names: str, shares: int) -> None:
+def test_false_alarm_rate_is_shared_among_the_tested_kinds(names: str, shares: int) -> None:
     assert rule_of(0.05, names).level == pytest.approx(0.01 / shares)
 
 
-def test_a_run_that_is_still_going_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_run_has_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), processes(0.01, count=5))
     (tmp_path / run_name(1) / "finished.json").unlink()
-    assert f"new: {run_name(1)} is not finished, 5 processes so far" in told(flags, capsys)[1]
+    assert f"new: {run_name(1)} is not finished, 5 processes so far" in run(flags, capsys)[1]
 
 
-def test_two_sessions_without_a_known_spread_say_what_would_decide(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_sessions_without_a_known_spread_have_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*nights(tmp_path, [0.01, 0.02]), "--results", str(tmp_path)]
-    code, printed = told(flags, capsys)
+    code, printed = run(flags, capsys)
     assert code == 5
     assert "undecided: no interval across these sessions" in printed
-    assert "measure both in turn: --base-env" in printed
+    assert "measure both interleaved: --base-env" in printed
 
 
-def test_a_side_without_a_figure_is_not_told_as_a_change_of_software(
+def test_side_without_a_figure_is_not_listed_as_changed_software(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = pair(tmp_path, processes(0.01, count=5), [])
-    assert "only in base" in told(flags, capsys)[1]
+    assert "only in base" in run(flags, capsys)[1]
     assert document(flags, capsys)["changed"] == []
 
 
@@ -244,15 +242,15 @@ def test_the_document_names_its_runs_and_its_threshold(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--out", "nowhere/page.html"], "--out: must name a file in a folder that exists, got 'nowhere/page.html'"),
+        (["--out", "nowhere/page.html"], "--out: must be a file in an existing folder, got nowhere/page.html"),
         (["--out", "page.pdf"], "--out: must end in .html, got 'page.pdf'"),
-        (["--markdown", "."], "--markdown: must name a file in a folder that exists"),
-        (["--threshold", "5%"], "--threshold: must be a share from 0 to 10, got '5%'; write 0.05 for 5 %"),
-        (["--threshold", "nan"], "--threshold: must be a share from 0 to 10, got 'nan'"),
+        (["--markdown", "."], "--markdown: must be a file in an existing folder"),
+        (["--threshold", "5%"], "--threshold: must be a number from 0 to 10, got '5%'; write 0.05 for 5 %"),
+        (["--threshold", "nan"], "--threshold: must be a number from 0 to 10, got 'nan'"),
         (["--repeats", "many"], "--repeats: must be auto or a whole number from 1 to 1000, got 'many'"),
     ],
 )
-def test_a_flag_that_cannot_be_used_is_one_line_before_anything_is_measured(
+def test_invalid_flag_is_one_line_before_anything_is_measured(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -260,16 +258,16 @@ def test_a_flag_that_cannot_be_used_is_one_line_before_anything_is_measured(
     complaint: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, printed = told(["--plant", "slower:0.1", *flags], capsys)
+    code, printed = run(["--plant", "slower:0.1", *flags], capsys)
     assert code == 2
     assert printed.startswith(f"runner: {complaint}")
     assert len(printed.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_not_there_names_those_that_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_run_is_refused_with_the_known_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (name,) = nights(tmp_path, [0.01])
-    code, printed = told([name[:-1], name, "--results", str(tmp_path)], capsys, "gate")
+    code, printed = run([name[:-1], name, "--results", str(tmp_path)], capsys, "gate")
     assert code == 2
     assert printed.startswith(f"runner: gate: '{name[:-1]}' is neither a run's folder")
     assert f"did you mean {name}?" in printed
@@ -277,22 +275,22 @@ def test_a_run_that_is_not_there_names_those_that_are(tmp_path: Path, capsys: py
 
 def test_a_run_is_not_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (name,) = nights(tmp_path, [0.01])
-    code, printed = told([name, str(tmp_path), "--results", str(tmp_path)], capsys, "gate")
+    code, printed = run([name, str(tmp_path), "--results", str(tmp_path)], capsys, "gate")
     assert (code, "BASE and NEW are the same run" in printed) == (2, True)
 
 
 @pytest.mark.parametrize("seconds", ["-4", "nan", "soon"])
-def test_a_cost_that_is_no_time_is_refused(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
-    assert told(["--stored", "--cost-s", seconds], capsys, "selftest")[0] == 2
+def test_invalid_cost_time_is_refused(capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+    assert run(["--stored", "--cost-s", seconds], capsys, "selftest")[0] == 2
 
 
 def test_a_misspelt_command_names_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
-    code, printed = told(["a", "b"], capsys, "comprae")
+    code, printed = run(["a", "b"], capsys, "comprae")
     assert code == 2
     assert printed.endswith("got 'comprae'; did you mean compare?\n")
 
 
-def test_progress_tells_that_a_block_was_disturbed() -> None:
+def test_progress_shows_that_a_block_was_disturbed() -> None:
     record = make_record(0.01, 0)
     noisy = replace(record, surroundings=replace(record.surroundings, disturbed="other_cpu: 12 %"))
     assert result(record) == "ok, 10.0 ms a step"
@@ -307,7 +305,7 @@ def test_an_environment_without_keras_is_refused_before_the_other_side_is_measur
     monkeypatch.setattr(
         "keras_matrix.runner.executors.process.interpreter.of_environment", lambda folder, flag: Bare(str(folder))
     )
-    code, printed = told(["--base-env", "bare"], capsys)
+    code, printed = run(["--base-env", "bare"], capsys)
     assert (code, printed.startswith("runner: --base-env: bare has no keras, numpy, jax; install")) == (2, True)
     assert not (tmp_path / "results").exists()
 
@@ -319,5 +317,5 @@ def test_another_environment_is_refused_where_cells_run_in_containers(
     monkeypatch.setattr(
         "keras_matrix.runner.executors.process.interpreter.of_environment", lambda folder, flag: Bare(str(folder))
     )
-    code, printed = told(["--base-env", "bare", "--executor", "docker"], capsys)
+    code, printed = run(["--base-env", "bare", "--executor", "docker"], capsys)
     assert (code, printed.startswith("runner: --executor docker: its cells bring their own environment")) == (2, True)

@@ -1,4 +1,4 @@
-"""What stored sessions know of the spread between sessions, for comparisons across them."""
+"""The spread between stored sessions, in comparisons across sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CELL = BASE[0].cell_id
 
 
 def width(roots: list[Path], base: list[Record], new: list[Record], compared: set[str] | None = None) -> float | None:
-    """The interval's upper end over its lower one; None without an interval."""
+    """Return the ratio of an interval's ends; None without an interval."""
     found = across_stored(roots, compared or set(), {CELL})(base, new)
     assert found is not None
     ratio = found.estimate
@@ -35,7 +35,7 @@ def test_five_stored_sessions_give_the_ratio_an_interval_and_four_do_not(tmp_pat
     assert width([tmp_path], BASE, NEW) is not None
 
 
-def test_the_runs_that_are_compared_do_not_count_for_the_spread(tmp_path: Path) -> None:
+def test_compared_runs_are_left_out_of_the_spread(tmp_path: Path) -> None:
     nights(tmp_path, [*noisy(0.01, 5), 0.012])
     assert width([tmp_path], BASE, NEW, {run_name(0), run_name(5)}) is None
     alone, run_context = (width([tmp_path], BASE, NEW, compared) for compared in ({run_name(5)}, set()))
@@ -44,7 +44,7 @@ def test_the_runs_that_are_compared_do_not_count_for_the_spread(tmp_path: Path) 
     assert alone < run_context
 
 
-def test_another_machine_knows_nothing_of_this_ones_sessions(tmp_path: Path) -> None:
+def test_sessions_of_another_machine_are_not_used(tmp_path: Path) -> None:
     nights(tmp_path, noisy(0.01, 8))
     elsewhere = replace(MACHINE, host_id="1" * 16)
     there = [processes(value, machine=elsewhere) for value in (0.0100, 0.0120)]
@@ -52,7 +52,7 @@ def test_another_machine_knows_nothing_of_this_ones_sessions(tmp_path: Path) -> 
     assert width([tmp_path], BASE, there[1]) is None
 
 
-def test_an_annotated_change_begins_the_spread_anew(tmp_path: Path) -> None:
+def test_annotated_change_restarts_the_spread(tmp_path: Path) -> None:
     nights(tmp_path, noisy(0.01, 9))
     assert width([tmp_path], BASE, NEW) is not None
     append(tmp_path, Annotation(run_name(5), [CELL], [MACHINE.host_id], "a new kernel", "mnist_mlp"))
@@ -66,9 +66,7 @@ def test_several_folders_are_one_history(tmp_path: Path) -> None:
     assert width([tmp_path / "one", tmp_path / "two"], BASE, NEW) is not None
 
 
-def test_compare_gives_stored_runs_the_interval_that_history_knows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_uses_the_spread_of_the_stored_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = nights(tmp_path, [*noisy(0.01, 10), 0.0100, 0.0120])
     main(["compare", names[-2], names[-1], "--results", str(tmp_path), "--json"])
     (found,) = json.loads(capsys.readouterr().out)["comparisons"]
@@ -77,14 +75,14 @@ def test_compare_gives_stored_runs_the_interval_that_history_knows(
 
 
 @pytest.mark.parametrize(("new_s", "code"), [(0.0120, 4), (0.0104, 5), (0.0100, 0)])
-def test_a_gate_over_two_stored_sessions_says_where_their_interval_lies_and_what_would_decide(
+def test_gate_over_two_stored_sessions_has_an_interval_and_advice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], new_s: float, code: int
 ) -> None:
     names = nights(tmp_path, [*noisy(0.01, 10), 0.0100, new_s])
     assert main(["gate", names[-2], names[-1], "--results", str(tmp_path)]) == code
     printed = capsys.readouterr().out
     assert ("too wide to decide; more stored sessions" in printed) is (code == 5)
-    assert ("measure both in turn: --base-env" in printed) is (code == 5)
+    assert ("measure both interleaved: --base-env" in printed) is (code == 5)
 
 
 def test_only_processes_that_ended_ok_are_compared_across_sessions(
@@ -102,7 +100,7 @@ def test_only_processes_that_ended_ok_are_compared_across_sessions(
     assert found["ratio"]["centre"] == pytest.approx(1.0)
 
 
-def test_the_other_arm_of_a_compared_run_does_not_count_for_the_spread_either(
+def test_other_arm_of_a_compared_run_is_left_out_of_the_spread(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights(tmp_path, noisy(0.01, 4))

@@ -1,4 +1,4 @@
-"""The command `runner history`, through the whole command line."""
+"""The command `runner history`, through the complete command line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_cell_is_named_by_workload_backend_pattern_or_id(
     assert [one["title"] for one in document(capsys, cell)["histories"]] == ["mnist_mlp batch_size=32 on jax"]
 
 
-def test_json_holds_sessions_changes_levels_and_spread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_sessions_changes_levels_and_spread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (one,) = document(capsys, "mnist_mlp")["histories"]
     assert len(one["sessions"]) == 30
     (change,) = one["changes"]
@@ -77,10 +77,10 @@ def test_json_holds_sessions_changes_levels_and_spread(folder: Path, capsys: pyt
     assert (bert["spread"], bert["changes"]) == (None, [])
 
 
-def test_few_sessions_say_what_is_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_few_sessions_are_listed_with_the_number_needed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "bert")
-    assert "spread between sessions: not known below 5 sessions; 3 more are needed" in text
-    assert "changes: not looked for below 6 sessions" in text
+    assert "spread between sessions: needs 5 sessions, 2 so far" in text
+    assert "changes: need at least 6 sessions" in text
 
 
 def test_the_newest_sessions_are_listed_and_the_rest_is_counted(
@@ -104,7 +104,7 @@ def test_an_intended_change_is_noted_shown_and_withdrawn(folder: Path, capsys: p
     assert len((folder / "results" / FILE).read_text().splitlines()) == 2
 
 
-def test_a_note_is_kept_in_the_folder_that_holds_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_note_is_stored_in_the_folder_of_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights(folder / "other", [0.01], first=40)
     folders = ("--results", "results", "--results", "other")
     printed(capsys, "annotate", "mnist_mlp", "--run", run_name(40), "--note", "moved", *folders)
@@ -114,30 +114,30 @@ def test_a_note_is_kept_in_the_folder_that_holds_the_run(folder: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (["nonsense"], "CELL: no stored cell is called 'nonsense'; there are jax:mnist_mlp, torch:bert"),
+        (["nonsense"], "CELL: no stored cell is named 'nonsense'; there are jax:mnist_mlp, torch:bert"),
         (["a", "b"], "CELL: name one cell or pattern, got 2: a b"),
-        (["--last", "0"], "--last: must be 1 or more, got 0"),
-        (["--seed", "-1"], "--seed: must be 0 or more, got -1"),
+        (["--last", "0"], "--last: must be at least 1, got 0"),
+        (["--seed", "-1"], "--seed: must be at least 0, got -1"),
         (["--note", "x"], "--note: belongs to: runner history annotate"),
         (["annotate", "mnist_mlp"], "annotate: needs CELL, --run RUN, and one of --note TEXT and --withdraw"),
         (["annotate", "bert", "--run", "x", "--note", "y", "--withdraw"], "annotate: needs CELL"),
         (["annotate", "bert", "--run", "20200101T000000Z-000000", "--note", "x"], "--run: no run '20200101T000000Z"),
-        (["annotate", "bert", "--run", run_name(3), "--note", "x"], "holds no cell called 'bert'"),
+        (["annotate", "bert", "--run", run_name(3), "--note", "x"], "has no cell named 'bert'"),
         (["annotate", "bert", "--run", run_name(30), "--note", "two\nlines"], "--note: must be one line"),
         (["annotate", "bert", "--run", run_name(30), "--withdraw"], "has no note at run"),
-        (["--results", "absent"], "--results: absent holds no run; measure one with"),
+        (["--results", "absent"], "--results: absent contains no run; measure one with"),
     ],
 )
 def test_bad_input_is_one_clear_error(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert told in printed(capsys, *arguments, code=2)
+    assert message in printed(capsys, *arguments, code=2)
     assert not (folder / "results" / FILE).exists()
 
 
-def test_several_machines_have_histories_of_their_own_and_that_is_said(
+def test_several_machines_have_separate_histories_with_a_remark(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nights(folder / "results", [0.5], first=40, machine=replace(MACHINE, host_id="1" * 16))
@@ -146,26 +146,24 @@ def test_several_machines_have_histories_of_their_own_and_that_is_said(
     assert text.count("baseline: ") == 2
 
 
-def test_damaged_records_and_notes_are_told_and_the_rest_is_listed(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_records_and_notes_are_skipped_with_a_remark(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = sorted((folder / "results" / run_name(3) / "records").iterdir())[0]
     path.write_text("{torn")
     (folder / "results" / FILE).write_text("{torn\n")
     found = document(capsys, "mnist_mlp")
-    assert [one["path"].rpartition("/")[2] for one in found["passed_over"]] == [path.name, FILE]
+    assert [one["path"].rpartition("/")[2] for one in found["skipped"]] == [path.name, FILE]
     assert found["histories"][0]["sessions"][3]["step_time"]["count"] == 2
-    assert f"passed over: results/{run_name(3)}/records/{path.name}: not JSON" in printed(capsys, "mnist_mlp")
+    assert f"skipped: results/{run_name(3)}/records/{path.name}: not JSON" in printed(capsys, "mnist_mlp")
 
 
-def test_a_folder_of_nothing_but_damage_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_with_only_damaged_records_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = run_name(0)
     (path,) = sorted(store_session(folder / "torn", name, processes(0.01, count=1)).glob("records/*.json"))
     path.write_text("{torn")
-    assert "torn holds no readable record: " in printed(capsys, "--results", "torn", code=2)
+    assert "torn contains no readable record: " in printed(capsys, "--results", "torn", code=2)
 
 
-def test_failed_and_unstable_processes_are_counted_beside_the_value(
+def test_failed_and_unstable_processes_are_counted_next_to_the_value(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spoilt = [replace(record, status=Status.UNSTABLE, reason="x") for record in processes(9.0)]
@@ -174,7 +172,7 @@ def test_failed_and_unstable_processes_are_counted_beside_the_value(
 
 
 def command(speed: float | None, repeat: int) -> Record:
-    """One process of a command that reports a speed, of which more is better."""
+    """One process of a command that reports a speed, where higher is better."""
     metric = Metric("speed", speed, "samples/s", goal=Goal.HIGHER, problem=None if speed else "no_match")
     settings = make_settings(workload="task train", backend="batch_size=32", params={"definition": "0" * 16})
     return make_record(None, repeat, settings=settings, task=TaskRun("train", ["./train"], "speed", [metric]))
@@ -188,11 +186,11 @@ def test_an_external_command_is_listed_and_drawn_by_its_primary_metric(
         processes_ = [command(speed * (1 + 0.001 * repeat), repeat) for repeat in range(3)]
         store_session(folder / "results", run_name(night), [*processes_, command(None, 3)])
     assert "samples/s" in next(line for line in printed(capsys).splitlines() if "task train" in line)
-    told = printed(capsys, "task train", "--out", "history.html")
-    head = next(line for line in told.splitlines() if line.strip().startswith("session"))
+    text = printed(capsys, "task train", "--out", "history.html")
+    head = next(line for line in text.splitlines() if line.strip().startswith("session"))
     assert head.split()[:2] == ["session", "speed"]
-    assert "1 ok without a value" in told
-    assert f"baseline: 8 sessions since {run_name(52)}, " in told
+    assert "1 ok without a value" in text
+    assert f"baseline: 8 sessions since {run_name(52)}, " in text
     [found] = document(capsys, "task train")["histories"]
     assert found["figure"] == {"name": "speed", "unit": "samples/s", "goal": "higher"}
     [change] = found["changes"]
@@ -202,16 +200,16 @@ def test_an_external_command_is_listed_and_drawn_by_its_primary_metric(
     assert 'class="change slower"' in page
 
 
-def test_a_command_whose_metric_is_no_number_is_passed_over_and_told(
+def test_command_with_an_invalid_metric_is_skipped_with_a_remark(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = store_session(folder / "results", run_name(40), [command(800.0, 0), command(810.0, 1)])
     path = sorted((run / "records").iterdir())[0]
-    told = json.loads(path.read_text())
-    told["task"]["metrics"][0]["value"] = "fast"
-    path.write_text(json.dumps(told))
+    fields = json.loads(path.read_text())
+    fields["task"]["metrics"][0]["value"] = "fast"
+    path.write_text(json.dumps(fields))
     found = document(capsys, "task train")
-    assert [one["reason"] for one in found["passed_over"]] == ["task.metrics: must hold finite numbers, got 'fast'"]
+    assert [one["reason"] for one in found["skipped"]] == ["task.metrics: must hold finite numbers, got 'fast'"]
     assert found["histories"][0]["sessions"][0]["step_time"]["count"] == 1
 
 
@@ -222,7 +220,7 @@ def test_a_page_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "mnist_mlp batch_size=32 on jax" in page
 
 
-def test_a_run_length_changes_what_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_length_changes_the_threshold(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights(folder / "small", [*noisy(0.01, 15), *noisy(0.01014, 10, seed=5)])
     counts = [
         len(document(capsys, "--results", "small", "--false-alarm-every", every)["histories"][0]["changes"])
@@ -231,7 +229,7 @@ def test_a_run_length_changes_what_counts(folder: Path, capsys: pytest.CaptureFi
     assert counts == [1, 0]
 
 
-def test_the_rule_is_measured_by_replay_of_models_and_of_what_is_stored(
+def test_rule_is_measured_by_replay_of_models_and_stored_histories(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keras_matrix.runner.cli.compare.history_rule.SHIFTS", (0.10,))
@@ -244,13 +242,13 @@ def test_the_rule_is_measured_by_replay_of_models_and_of_what_is_stored(
     assert "stored history: 0 sessions" in text
 
 
-def test_many_remarks_of_a_kind_are_counted_and_json_holds_them_all(
+def test_many_remarks_of_a_kind_are_counted_and_json_lists_all(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(8):
         (folder / "results" / run_name(number) / "records" / "notes.txt").write_text("")
     assert "and 3 more of these; --json lists them" in printed(capsys)
-    assert len(document(capsys)["passed_over"]) == 8
+    assert len(document(capsys)["skipped"]) == 8
 
 
 def test_runs_of_the_runner_itself_are_sessions_in_their_order(
@@ -265,4 +263,4 @@ def test_runs_of_the_runner_itself_are_sessions_in_their_order(
     found = document(capsys, "--results", "mine")
     (one,) = found["histories"]
     assert [session["step_time"]["count"] for session in one["sessions"]] == [5, 5]
-    assert (found["doubts"], found["passed_over"]) == ([], [])
+    assert (found["caveats"], found["skipped"]) == ([], [])

@@ -1,4 +1,4 @@
-"""`runner roofline` from end to end, with pretended cells, peaks and counts; then small with real backends."""
+"""`runner roofline` from end to end, with synthetic cells, peaks and counts; then small with real backends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RATES = {"tensorflow": 400e9, "jax": 300e9, "torch": 200e9, "numpy": 0.0}
 
 @dataclass
 class FakeProbe:
-    """Pretends a machine of 400 GFLOP/s and 20 GB/s, and workloads of 1 MFLOP a sample."""
+    """A fake machine of 400 GFLOP/s and 20 GB/s, and workloads of 1 MFLOP per sample."""
 
     asked: list[str] = field(default_factory=list)
     wrong: bool = False
@@ -103,12 +103,12 @@ def test_each_cell_gets_its_share_of_the_machines_best(measured: Path, capsys: p
     assert found["run_id"] == Results(measured / "results").runs()[-1].run_id
 
 
-def test_where_the_catalog_tells_the_flops_they_stand(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flops_of_the_catalog_are_used(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = {c["flops_per_step"] for c in document(capsys)["cells"] if c["title"] == "mnist_mlp"}
     assert found == {3 * 32 * 7_917_568}
 
 
-def test_a_users_own_workload_has_no_share_and_says_why(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_workload_has_no_share_with_the_reason(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
     theirs = [c for c in document(capsys)["cells"] if c["title"].startswith("their_module")]
     assert {(c["share_of_peak"], c["flops_per_step"], c["note"]) for c in theirs} == {(None, None, "FLOPs not known")}
 
@@ -126,18 +126,18 @@ def test_peaks_and_counts_are_made_once_and_peaks_again_on_demand(
     assert set(probe.asked[first:]) == {PEAKS}
 
 
-def test_the_text_tells_peaks_own_products_cells_and_where_the_picture_is(
+def test_text_has_peaks_own_products_cells_and_the_path_of_the_picture(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert roofline() == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     for words in ("400 GFLOP/s", "50.0 %", "20.0 GB/s", "gru units=64", "FLOPs not known", "roofline.html"):
-        assert words in told.out
-    assert "round 1 of 3" in told.err
+        assert words in printed.out
+    assert "round 1 of 3" in printed.err
     assert (measured / "results" / "latest" / "roofline.html").read_text().startswith("<!doctype html>")
 
 
-def test_the_picture_goes_where_it_is_asked_for(measured: Path) -> None:
+def test_picture_is_written_to_the_requested_path(measured: Path) -> None:
     assert roofline("--out", "picture.svg") == 0
     assert ET.parse(measured / "picture.svg").getroot().tag.endswith("svg")
 
@@ -157,7 +157,7 @@ def test_peaks_are_measured_where_the_machine_has_a_gpu_and_none_is_visible(
     assert document(capsys, "--out", "machine.html")["peaks"]["gpu_uuid"] is None
 
 
-def test_stored_knows_what_was_measured_and_measures_nothing(
+def test_stored_reads_earlier_measurements_and_measures_nothing(
     measured: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from keras_matrix.analysis.comparison.table import table
@@ -172,17 +172,19 @@ def test_stored_knows_what_was_measured_and_measures_nothing(
     assert None not in {share.share_of_peak for share in after.shares if ":" not in share.title}
 
 
-def test_a_run_of_another_machine_gets_no_peaks_of_this_one(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_of_another_machine_is_not_compared_with_these_peaks(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = Results(measured / "results").runs()[-1]
     about = run.about()
     about["machine"]["host_id"] = "f" * 16
     (run.folder / "run.json").write_text(json.dumps(about))
     probe = FakeProbe()
     assert roofline("--json", probe=probe) == 0
-    told = capsys.readouterr()
-    assert "cannot be measured here" in told.err
+    printed = capsys.readouterr()
+    assert "cannot be measured here" in printed.err
     assert PEAKS not in probe.asked
-    assert json.loads(told.out)["notes"][0].startswith("no peaks measured for this machine")
+    assert json.loads(printed.out)["notes"][0].startswith("no peaks measured for this machine")
 
 
 @pytest.mark.parametrize(
@@ -191,10 +193,10 @@ def test_a_run_of_another_machine_gets_no_peaks_of_this_one(measured: Path, caps
         (["--out", "picture.png"], "--out: must end in .html or .svg, got 'picture.png'"),
         (["--rounds", "0"], "--rounds: must be from 1 to 100, got 0"),
         (["--check-flops", "mnist_mpl"], "did you mean mnist_mlp?"),
-        (["--run", "20200101T000000Z-000000"], "--results: results holds no run"),
+        (["--run", "20200101T000000Z-000000"], "--results: results contains no run"),
     ],
 )
-def test_bad_input_is_named(
+def test_bad_input_is_refused_with_the_flag_named(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert roofline(*arguments) == 2
@@ -215,7 +217,7 @@ def test_the_check_of_flops_fails_where_a_difference_has_no_reason(
 @pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.parametrize("backend", [*BACKENDS, "numpy"])
-def test_a_real_backend_is_timed_on_as_many_cpus_as_told(backend: str) -> None:
+def test_real_backend_is_timed_on_the_requested_cpus(backend: str) -> None:
     effort = Effort(rounds=1, sizes=(256,), array_bytes=8 << 20, least_calls=3, window_s=0.01)
     asked = order_for(probe_settings(backend, threads=1), effort)
     answer = decode(PeakAnswer, ProcessProbe().ask(PEAKS, asked, asked.settings, 200))
@@ -228,7 +230,7 @@ def test_a_real_backend_is_timed_on_as_many_cpus_as_told(backend: str) -> None:
 
 
 @pytest.mark.process
-def test_a_probe_that_fails_says_how_it_ended_and_what_it_said_last() -> None:
+def test_failed_probe_is_reported_with_its_exit_and_last_output() -> None:
     with pytest.raises(ProbeFailed, match=r"no_such_module on numpy: ended with exit code 1: .*No module named"):
         ProcessProbe().ask("no_such_module", [], probe_settings("numpy"), 60)
     with pytest.raises(ProbeFailed, match=r"took more than 0.01 s"):

@@ -1,4 +1,4 @@
-"""The command `runner dashboard`: what it serves, where, and with which limits."""
+"""The command `runner dashboard`: its pages, addresses and limits."""
 
 from __future__ import annotations
 
@@ -39,14 +39,12 @@ def test_the_service_of_compose_listens_everywhere_and_answers_under_this_machin
         ["--public", "a", "--from", "local", "--public", "b"],
     ],
 )
-def test_public_names_stand_anywhere_and_add_up(flags: list[str]) -> None:
+def test_public_names_may_be_repeated_and_add_up(flags: list[str]) -> None:
     assert parser().parse_args(["dashboard", *flags]).public == ["a", "b"]
     assert parser().parse_args(["dashboard"]).public == []
 
 
-def test_an_emptied_warehouse_is_reported_as_such_with_the_command_that_repairs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_emptied_warehouse_is_reported_with_the_repair_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = stored(tmp_path / "results", nights=1)
     warehouse_of(results).close()
     shutil.rmtree(results.root / "warehouse")
@@ -66,7 +64,7 @@ def test_an_emptied_warehouse_is_reported_as_such_with_the_command_that_repairs(
         assert f"`uploader push --repair --to local --results {results.root}` sends them again." in page
 
 
-def test_a_warehouse_that_nothing_was_sent_to_has_no_rows_to_bring_back(tmp_path: Path) -> None:
+def test_unused_warehouse_has_no_repair_advice(tmp_path: Path) -> None:
     assert empty_notice("local", tmp_path) == EMPTY
     done = tmp_path / "outbox" / "local" / "done"
     done.mkdir(parents=True)

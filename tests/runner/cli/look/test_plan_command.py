@@ -1,4 +1,4 @@
-"""`runner plan`: what it prints of cells, their order and their estimated time, and that it runs nothing."""
+"""`runner plan`: the printed cells, their order and estimated time; nothing is run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_estimate_above_the_time_limit_is_counted_with_the_limit_and_marked(
     assert lines[:2] == [
         "4 cells, 8 processes, about 4 min 21 s",
         "2 cells are likely to be ended by the time limit (timeout_s), without which the plan takes about 5 min 11 s; "
-        "raise it, or have these cells do less",
+        "raise the limit, or reduce the work of these cells",
     ]
     marked = [
         line.split()[1]
@@ -84,7 +84,7 @@ def test_the_document_has_each_estimate_with_and_without_the_time_limit(capsys: 
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_plan_within_its_time_limits_says_nothing_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_within_its_time_limits_does_not_mention_them(capsys: pytest.CaptureFixture[str]) -> None:
     for chosen in ("batch_size=32", "workload=task train"):  # of a command that never ran nothing is known
         lines = planned(capsys, "--filter", chosen)
         assert [line for line in lines if "limit" in line or "capped" in line] == []
@@ -120,7 +120,7 @@ def test_a_cell_is_estimated_by_the_median_of_its_processes_in_the_newest_run(
     assert [one["estimated_s"] for one in document(capsys, *chosen)["cells"]] == [2.0]
 
 
-def test_a_plan_runs_nothing_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_runs_nothing_and_writes_no_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     executor = FakeExecutor()
     assert main(["plan"], Seams(executor=executor)) == 0
     assert (executor.jobs, executor.blocks) == ([], 0)
@@ -144,9 +144,9 @@ def test_the_plan_distinguishes_fc_modes_and_workers(folder: Path, capsys: pytes
     cells = "  - workload: fc\n    mode: fc_data\n    workers: [1, 2]\n"
     (folder / "matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n{cells}")
     assert main(["plan"]) == 0
-    told = capsys.readouterr().out.partition("block 0")
-    assert "fc mode=fc_data workers=2 batch_size=128" in told[0]
-    assert sorted(line.split(maxsplit=2)[2] for line in told[2].partition("\n\n")[0].splitlines()[1:]) == [
+    printed = capsys.readouterr().out.partition("block 0")
+    assert "fc mode=fc_data workers=2 batch_size=128" in printed[0]
+    assert sorted(line.split(maxsplit=2)[2] for line in printed[2].partition("\n\n")[0].splitlines()[1:]) == [
         "fc_data workers=1",
         "fc_data workers=2",
     ]
@@ -168,7 +168,7 @@ def test_a_plan_with_automatic_repeats_says_that_it_takes_longer(
     assert planned(capsys)[0].endswith(" at least: repeats are added to auto cells")
 
 
-def test_a_plan_says_which_cells_will_lack_gpus(
+def test_plan_lists_cells_without_enough_gpus(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "machine", DRIVER_FILES[0], "")

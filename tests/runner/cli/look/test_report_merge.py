@@ -29,7 +29,7 @@ HOW_TO_ALTERNATE = "runner --matrix matrix.yaml --executor docker"
 
 
 def records(backend: str, level: float = 1.0, **changes: Any) -> list[Record]:
-    """A service's records: two works, five processes each, with what a table shows of them."""
+    """A service's records: two workloads, five processes each, with the figures of a table."""
     changes = {"versions": {"keras": "3.15.1", backend: "1"}, "machine": SERVICE, **changes}
     count = changes.pop("count", 5)
     return [
@@ -79,7 +79,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_the_figures_of_the_merged_table_are_the_runs_own_to_the_last_digit(
+def test_figures_of_the_merged_table_equal_those_of_the_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = services(tmp_path)
@@ -122,7 +122,7 @@ def test_a_history_of_both_cells_gives_intervals_and_a_fastest(
     assert all(ratio["separate"] and ratio["estimate"]["low"] > 1 for row in rows for ratio in row["ratios"])
 
 
-def test_the_page_lies_in_a_folder_of_its_own_and_no_run_changes(
+def test_page_is_written_to_a_separate_folder_and_runs_are_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = services(tmp_path)
@@ -166,8 +166,8 @@ def test_named_runs_that_do_not_fit_are_refused_together(tmp_path: Path, capsys:
         store(tmp_path, 1, records("jax", versions={"keras": "3.14.0"})),
         store(tmp_path, 2, records("torch")),
     ]
-    told = refusal(tmp_path, capsys, *names)
-    assert told == (
+    message = refusal(tmp_path, capsys, *names)
+    assert message == (
         "runner: report --merge: these runs do not make one table:\n"
         f"  jax run {names[1]}: other version of Keras (3.14.0 against 3.15.1)\n"
         f"  tensorflow run {names[0]}: other machine (host 9a9a9a9a against 00000000)\n"
@@ -212,8 +212,8 @@ def test_exactly_the_named_runs_are_merged(tmp_path: Path, capsys: pytest.Captur
     found = document(tmp_path, capsys, names[0], names[4])
     assert [run["run_id"] for run in found["merge"]["runs"]] == [names[0], names[4]]
     assert found["merge"]["missing"] == ["torch"]
-    told = refusal(tmp_path, capsys, names[0], names[3])
-    assert told.endswith(f"  run {names[0]}: each of its backends is in a newer run that was named\n")
+    message = refusal(tmp_path, capsys, names[0], names[3])
+    assert message.endswith(f"  run {names[0]}: each of its backends is in a newer run that was named\n")
 
 
 def test_a_reference_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,38 +228,40 @@ def test_a_reference_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--publish", "site"], "--publish: a site is of all runs; leave out --merge"),
-        (["--run", run_name(0), run_name(1)], "--run: name the runs to merge alone, or the reference alone; got"),
-        ([run_name(9)], "holds no run '20260110T020000Z-000009'"),
-        (["--run", "gone"], "holds no run 'gone'"),
-        (["--out", "nowhere/page.html"], "--out: must be a file in a folder that is there, got nowhere/page.html"),
+        (["--publish", "site"], "--publish: a site contains all runs; leave out --merge"),
+        (["--run", run_name(0), run_name(1)], "--run: name either the runs to merge or the reference, got"),
+        ([run_name(9)], "contains no run '20260110T020000Z-000009'"),
+        (["--run", "gone"], "contains no run 'gone'"),
+        (["--out", "nowhere/page.html"], "--out: must be a file in an existing folder, got nowhere/page.html"),
     ],
 )
-def test_a_flag_that_cannot_be_used_is_refused(
+def test_invalid_flag_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], complaint: str
 ) -> None:
     services(tmp_path)
     assert complaint in refusal(tmp_path, capsys, *flags)
 
 
-def test_runs_are_named_for_a_merge_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_arguments_need_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = services(tmp_path)
     assert main(["report", names[0], "--results", str(tmp_path)]) == 2
     assert f"name one run with --run {names[0]}, or merge several with --merge" in capsys.readouterr().err
 
 
-def test_without_a_run_the_refusal_names_what_measures_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refusal(tmp_path, capsys)
-    assert "holds no run; measure one with: runner --matrix matrix.yaml" in told
-    assert "docker compose run --rm jax-cpu" in told
+def test_without_a_run_the_error_names_a_command_that_measures_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refusal(tmp_path, capsys)
+    assert "contains no run; measure one with: runner --matrix matrix.yaml" in message
+    assert "docker compose run --rm jax-cpu" in message
 
 
 def test_without_a_measured_cell_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = store(tmp_path, 0, [])
-    told = refusal(tmp_path, capsys)
-    assert f"has a measured cell: run {name}: no cell was measured" in told
-    told = refusal(tmp_path, capsys, "--run", name)
-    assert told.endswith(f"  run {name}: no cell was measured\n")
+    message = refusal(tmp_path, capsys)
+    assert f"has a measured cell: run {name}: no cell was measured" in message
+    message = refusal(tmp_path, capsys, "--run", name)
+    assert message.endswith(f"  run {name}: no cell was measured\n")
 
 
 def test_damaged_records_and_runs_are_listed_and_the_others_merged(
@@ -276,7 +278,7 @@ def test_damaged_records_and_runs_are_listed_and_the_others_merged(
     found = document(tmp_path, capsys)["merge"]
     assert [run["run_id"] for run in found["runs"]] == [jax, torch]
     (note,) = [line for line in found["lines"] if line.startswith("note: ")]
-    assert note.startswith(f"note: torch: 1 file of {torch} passed over, first {damaged.name}: not strict JSON")
+    assert note.startswith(f"note: torch: 1 file of {torch} skipped, first {damaged.name}: not strict JSON")
     reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
     assert "run.json: cannot be read" in reasons[torn]
     assert "schema version 99 is newer" in reasons[newer]
@@ -296,8 +298,8 @@ def test_a_run_without_a_readable_record_is_left_out_with_the_reason(
     assert [run["run_id"] for run in found["runs"]] == [jax, torch]
     reasons = {one["run_id"]: one["reason"] for one in found["left_out"]}
     assert reasons[empty] == "no cell was measured"
-    assert reasons[damaged].startswith(f"none of its 2 files is a record: {files[0].name}: not strict JSON")
-    assert f"run {damaged}: none of its 2 files is a record" in refusal(tmp_path, capsys, jax, damaged)
+    assert reasons[damaged].startswith(f"its 2 files are not records: {files[0].name}: not strict JSON")
+    assert f"run {damaged}: its 2 files are not records" in refusal(tmp_path, capsys, jax, damaged)
 
 
 def test_a_run_that_this_user_may_not_read_is_left_out(
@@ -335,11 +337,13 @@ def test_an_unfinished_run_is_used_with_a_note(tmp_path: Path, capsys: pytest.Ca
     found = document(tmp_path, capsys)["merge"]
     assert found["runs"][-1]["run_id"] == torch
     assert found["lines"] == [
-        f"note: torch: {torch} is not finished, 6 processes so far; what follows may change",
+        f"note: torch: {torch} is not finished, 6 processes so far; the figures may change",
     ]
 
 
-def test_a_page_that_cannot_be_written_costs_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_is_printed_although_the_page_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     services(tmp_path)
     (tmp_path / "merged").write_text("a file where the folder belongs")
     assert merge(tmp_path) == 3
@@ -351,7 +355,7 @@ def test_a_page_that_cannot_be_written_costs_the_page_alone(tmp_path: Path, caps
     assert document(tmp_path, capsys)["exit_code"] == 0
 
 
-def test_a_run_that_holds_every_backend_is_its_own_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_every_backend_is_merged_with_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     services(tmp_path)
     everything = [record for backend in STEP_TIME_S for record in records(backend)]
     name = store(tmp_path, 3, everything)
@@ -412,7 +416,7 @@ def test_commands_name_the_device_of_a_service() -> None:
     assert commands.alternating(MATRIX, "gpu", service=False) == HOW_TO_ALTERNATE
 
 
-def test_runs_without_a_matrix_file_have_no_such_command() -> None:
+def test_runs_without_a_matrix_file_give_no_command() -> None:
     about = {"command": ["runner", "fc", "--mode", "fc_data"], "matrix_path": "runner fc"}
     assert commands.one_backend(about, "torch", "cpu", service=True) is None
     assert commands.alternating(about, "cpu", service=True) is None
@@ -428,7 +432,7 @@ def test_of_an_older_run_of_all_backends_only_those_without_a_newer_run_are_used
     assert {one["backend"]: one["separate"] for one in found["rows"][0]["ratios"]} == {"jax": True, "torch": False}
 
 
-def test_works_that_a_run_lacks_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workloads_missing_from_a_run_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch = store(tmp_path, 0, [r for r in records("torch") if r.settings.workload == "gru"])
     store(tmp_path, 1, records("jax"))
     assert f"note: torch: {torch} lacks 1 of the 2 works" in document(tmp_path, capsys)["merge"]["lines"]
@@ -447,7 +451,7 @@ def test_cells_in_containers_of_a_runner_on_the_host_are_measured_again_by_that_
     assert "keras-benchmark-matrix:jax-cpu, sha256:abababababab\n" in capsys.readouterr().out
 
 
-def test_a_traces_link_leads_from_the_merged_page_into_its_run(tmp_path: Path) -> None:
+def test_trace_link_of_the_merged_page_points_into_its_run(tmp_path: Path) -> None:
     shown = ShownTrace("traces/one.html", cast(Any, None))
     found = table._linked(shown, tmp_path / "run", tmp_path / "merged" / "report.html")
     assert found.link == "../run/traces/one.html"

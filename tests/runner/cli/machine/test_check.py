@@ -32,11 +32,11 @@ BUSY = replace(
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put made-up readings and pairs in place of the machine's."""
+    """Replace the machine's readings and pairs by synthetic ones."""
 
     def put(readings: Readings, pairs: int = 10, disturbed: Disturbed | None = None) -> None:
         made = [Pair(0.01 * (-1) ** n, ((1.0, 1.0),), disturbed) for n in range(pairs)]
-        monkeypatch.setattr(aa_test, "measure", lambda seconds, cpus, seed, told: made)
+        monkeypatch.setattr(aa_test, "measure", lambda seconds, cpus, seed, progress: made)
 
         def seen(tree: object, cpus: object, measure: Any) -> Readings:
             return replace(readings, pair_log_ratios=tuple(measure()))
@@ -88,7 +88,7 @@ def test_the_installed_builds_are_judged_for_every_gpu(
     }
 
 
-def test_json_holds_the_findings_the_pairs_and_what_was_read(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_findings_pairs_and_readings(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pretend(BUSY)
     assert main(["check", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -105,7 +105,7 @@ def test_too_few_pairs_give_no_figure(pretend: Any, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "601"])
-def test_seconds_that_cannot_be_are_refused_by_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_seconds_are_refused_with_the_flag_named(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"--seconds={text}"]) == 2
     assert capsys.readouterr().err == f"runner: --seconds: must be a number from 3 to 600, got {text!r}\n"
 

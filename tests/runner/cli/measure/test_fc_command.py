@@ -1,4 +1,4 @@
-"""`runner fc` from end to end, with pretended cells and proofs; then small with real workers."""
+"""`runner fc` from end to end, with synthetic cells and proofs; then small with real workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @dataclass
 class FakeProbe:
-    """Pretends that every task came out as far from NumPy as `error` says; keeps what it was asked, by backend."""
+    """A fake proof in which every task differs from NumPy by `error`; stores the requests by backend."""
 
     error: float = 1e-16
     absent: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ def test_the_originals_own_spelling_measures_the_same_cells(folder: Path) -> Non
         (["--gpu_aggr=0", "--device=gpu"], ["--gpu-aggr: must be 1 for fc_data with 2 workers on gpu, got 0"]),
     ],
 )
-def test_a_flag_of_the_original_that_means_nothing_here_has_one_message(
+def test_meaningless_flag_of_the_original_has_one_message(
     arguments: list[str], messages: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     executor = FakeExecutor()
@@ -130,13 +130,13 @@ def test_a_flag_of_the_original_that_means_nothing_here_has_one_message(
     assert (len(printed.splitlines()), executor.jobs) == (len(messages), [])
 
 
-def test_without_peaks_or_one_worker_the_figures_that_need_them_are_absent_and_say_how_to_get_them(
+def test_without_peaks_or_one_worker_dependent_figures_are_missing_with_advice(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "jax") == 0
     printed = capsys.readouterr().out
     assert "share of the best product not measured: runner roofline --measure" in printed
-    assert "efficiency not measured: this run has no such cell of one worker (--num-workers 1 2)" in printed
+    assert "efficiency not measured: this run has no such cell with one worker (--num-workers 1 2)" in printed
 
 
 def test_several_numbers_of_workers_are_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +152,7 @@ def test_several_numbers_of_workers_are_compared(folder: Path, capsys: pytest.Ca
     assert "Gain by workers" in page
 
 
-def test_time_in_communication_is_printed_with_how_it_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_in_communication_is_printed_with_its_method(capsys: pytest.CaptureFixture[str]) -> None:
     def watched(job: Job) -> Outcome:
         result = FakeExecutor().result(job)
         assert result.parallel is not None
@@ -162,8 +162,8 @@ def test_time_in_communication_is_printed_with_how_it_was_found(capsys: pytest.C
 
     executor = FakeExecutor(behaviours={"fc": watched})
     assert runner("--mode", "fc_data", "--num-workers", "2", "--backend", "jax", executor=executor) == 0
-    told = "25% of the time in communication (by the backend's profiler)"
-    assert told in capsys.readouterr().out
+    line = "25% of the time in communication (by the backend's profiler)"
+    assert line in capsys.readouterr().out
 
 
 def test_a_stored_sweep_is_exported_in_the_originals_layout(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,10 +186,10 @@ def test_a_stored_sweep_is_exported_in_the_originals_layout(folder: Path, capsys
 def test_a_run_without_a_point_of_the_sweep_cannot_be_exported(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--mode", "fc_data", *SMALL) == 0
     assert runner("--export-csv", "sweep.csv") == 2
-    assert "holds no measured cell of the sweep; measure one with: runner --matrix" in capsys.readouterr().err
+    assert "contains no measured cell of the sweep; measure one with: runner --matrix" in capsys.readouterr().err
 
 
-def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--mode", "fc_phy", "--phy-blocks", "2", "--backend", "jax", "--json") == 0
     (cell,) = json.loads(capsys.readouterr().out)["cells"]
     assert cell["statuses"] == ["ok"]
@@ -197,7 +197,7 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "--mode: must be one of fc_single_manual, "),
         (["--mode", "fc_dada"], "fc_phy, got 'fc_dada'; did you mean fc_data?"),
@@ -210,9 +210,9 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
         (["--mode", "fc_data", "--num-workers", "1", "3"], "workers: must divide batch_size (128), got 3"),
         (["--mode", "fc_data", "--network", "fast"], "network: must be local or a rate such as 200mbit, got fast"),
         (["--mode", "fc_data", "--network", "1gbit"], "network: must be local for tensorflow on cpu, got 1gbit"),
-        (["--export-csv", "sweep.csv"], "--results: results holds no run"),
+        (["--export-csv", "sweep.csv"], "--results: results contains no run"),
         (["--mode", "fc_data", "--num-batches", "0"], "--num-batches: must be at least 1, got 0"),
-        (["--mode", "fc_data", "--full-trace", "2"], "--full-trace: must be 0 or 1, got 2"),
+        (["--mode", "fc_data", "--full-trace", "2"], "--full-trace: must be from 0 to 1, got 2"),
         (
             ["--mode", "fc_data", "--backend", "theano"],
             "--backend: must be one of tensorflow, jax, torch, got",
@@ -238,15 +238,15 @@ def test_json_holds_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None
         (["--prove", "--mode", "fc_dada"], "--mode: must be one of"),
     ],
 )
-def test_bad_input_is_told_before_anything_starts(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_bad_input_is_refused_before_anything_starts(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     executor = FakeExecutor()
     assert runner(*arguments, executor=executor) == 2
-    assert (told in capsys.readouterr().err, executor.jobs) == (True, [])
+    assert (message in capsys.readouterr().err, executor.jobs) == (True, [])
 
 
-def test_the_hosts_memory_does_not_bound_what_a_gpu_holds() -> None:
+def test_host_memory_does_not_limit_a_gpu() -> None:
     executor = FakeExecutor()
     runner("--mode", "fc_data", "--weight-size", "1000000", "--device", "gpu", "--backend", "jax", executor=executor)
     assert [job.settings.params["weight_size"] for job in executor.jobs] == [1000000]
@@ -263,7 +263,7 @@ def test_a_matrix_with_an_impossible_task_is_refused_at_its_line(
 
 
 def changed(**changes: Any) -> FakeExecutor:
-    """An executor whose cells of fc leave a result with these changes."""
+    """Return an executor whose FC cells write a result with these changes."""
 
     def behave(job: Job) -> Outcome:
         result: CellResult = replace(FakeExecutor().result(job), **changes)
@@ -273,7 +273,7 @@ def changed(**changes: Any) -> FakeExecutor:
     return FakeExecutor(behaviours={"fc": behave})
 
 
-def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cell_with_another_layout_than_requested_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--mode", "fc_data", "--backend", "jax", executor=changed(parallel=None)) == 1
     (record,) = newest_records(folder)
     assert (record.status, record.reason) == (Status.ERROR, "bad_result: it proves no layout")
@@ -281,22 +281,22 @@ def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"counted_bytes_per_step": 0}, "its workers communicated 0, not 16640 bytes a step"),
         ({"places": []}, "it shows 0 workers, not 2"),
     ],
     ids=["bytes", "workers"],
 )
-def test_a_cell_whose_bytes_or_workers_are_not_its_tasks_is_an_error(
-    wrong: dict[str, Any], told: str, folder: Path
+def test_cell_with_other_bytes_or_workers_than_requested_is_an_error(
+    wrong: dict[str, Any], message: str, folder: Path
 ) -> None:
     right = FakeProbe().proof(Task("fc_data", workers=2, level=2, weight_size=32, batch_size=8)).parallel
     arguments = ("--mode", "fc_data", "--num-workers", "2", "--backend", "jax", *SMALL)
     assert runner(*arguments, executor=changed(parallel=right)) == 0
     assert runner(*arguments, "--new", executor=changed(parallel=replace(right, **wrong))) == 1
     (record,) = newest_records(folder)
-    assert (record.status, record.reason) == (Status.ERROR, f"bad_result: {told}")
+    assert (record.status, record.reason) == (Status.ERROR, f"bad_result: {message}")
 
 
 def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
@@ -310,11 +310,11 @@ def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("batches", "epochs"), [(100, (10, 10)), (20, (2, 10)), (10, (10, 1)), (7, (7, 1))])
-def test_batches_are_timed_in_tens_where_they_come_out_even(batches: int, epochs: tuple[int, int]) -> None:
+def test_batches_are_timed_in_tens_if_divisible(batches: int, epochs: tuple[int, int]) -> None:
     assert epochs_of(batches) == epochs
 
 
-def test_a_proof_that_holds_is_a_table_and_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_successful_proof_is_a_table_and_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--prove", probe=FakeProbe()) == 0
     printed = capsys.readouterr().out
     assert "fc_model_manual   float64    1e-10       1e-16  1e-16  1e-16" in printed
@@ -330,7 +330,7 @@ def test_every_mode_is_proved_for_every_number_of_workers_it_can_have() -> None:
     assert found == {(mode, precision, n) for mode, n in wanted for precision in ("float64", "float32")}
 
 
-def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
+def test_partition_is_proved_on_backends_that_support_it() -> None:
     probe = FakeProbe()
     assert runner("--prove", probe=probe) == 0
     divided = {
@@ -344,7 +344,7 @@ def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
     }
 
 
-def test_what_a_mode_can_be_told_is_proved_too() -> None:
+def test_parameters_of_a_mode_are_proved_too() -> None:
     tasks = [task for task in ProofRequest().tasks() if task.precision == "float64" and task.workers == 4]
     assert {task.model_size for task in tasks if task.mode == "fc_hybrid"} == {1, 2, 4}
     assert {task.micro_batches for task in tasks if task.mode == "fc_pipeline"} == {1, 4, 24}
@@ -450,7 +450,7 @@ def test_a_proof_on_gpus_without_a_visible_one_is_bad_input_and_on_the_cpu_runs(
         ("0", ["--num-workers", "2"], {2}),
     ],
 )
-def test_a_proof_on_gpus_takes_as_many_workers_as_there_are_gpus_or_as_the_user_says(
+def test_proof_on_gpus_uses_all_gpus_or_the_given_workers(
     visible: str, arguments: list[str], workers: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -477,7 +477,7 @@ def test_a_proof_on_gpus_without_a_driver_says_so_once_and_ends_with_1(
     assert refused == (dict.fromkeys(BACKENDS, f"gpu_missing: {NO_DRIVER}") if arguments else "")
 
 
-def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_proof_names_the_tasks_and_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--prove", "--mode", "fc_model", "--backend", "jax", probe=FakeProbe(1e-6)) == 1
     printed = capsys.readouterr().out
     assert "* fc_model on jax, 4 workers, float64, sum: gradients are 1.0e-06 from plain NumPy, limit 1e-10" in printed
@@ -485,12 +485,12 @@ def test_a_proof_that_does_not_hold_names_the_tasks_and_ends_with_1(capsys: pyte
     runner("--prove", "--mode", "fc_pipeline", "--backend", "jax", probe=FakeProbe(1e-6))
     runner("--prove", "--mode", "fc_data", "--backend", "jax", probe=FakeProbe(1e-6))
     printed = capsys.readouterr().out
-    for told in ("float64, mean model_workers=2:", "float64, sum micro_batches=24:", "float64, sum overlap=off:"):
-        assert f"on jax, 4 workers, {told}" in printed
+    for task in ("float64, mean model_workers=2:", "float64, sum micro_batches=24:", "float64, sum overlap=off:"):
+        assert f"on jax, 4 workers, {task}" in printed
 
 
 @pytest.mark.parametrize("absent", [("torch",), BACKENDS])
-def test_a_backend_that_was_not_proved_is_named_and_ends_with_1(
+def test_backend_without_a_proof_is_named_and_the_exit_code_is_1(
     absent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner("--prove", "--mode", "fc_data", probe=FakeProbe(absent=absent)) == 1
@@ -500,7 +500,7 @@ def test_a_backend_that_was_not_proved_is_named_and_ends_with_1(
     assert (found["holds"], list(found["refused"])) == (False, list(absent))
 
 
-def test_a_proof_without_gradients_or_with_a_wrong_layout_does_not_hold() -> None:
+def test_proof_without_gradients_or_with_a_wrong_layout_fails() -> None:
     proof = FakeProbe().proof(Task(mode="fc_data"))
     assert proof_fault(proof) is None
     assert proof_fault(replace(proof, gradient_error=None)) == "it shows no gradients or no updates"
@@ -528,7 +528,7 @@ def test_real_workers_prove_their_layout_in_the_record(folder: Path) -> None:
 
 
 @pytest.mark.process
-def test_samples_are_counted_over_all_copies_and_the_record_says_what_was_trained(folder: Path) -> None:
+def test_samples_are_counted_over_all_copies_and_the_record_has_the_trained_parameters(folder: Path) -> None:
     copies = ("--mode", "fc_phy", "--num-workers", "2", "--phy-blocks", "2")
     assert main(["fc", *copies, *SMALL, "--num-batches", "4", "--dtype", "float64"]) == 0
     latest = {record.settings.backend: record for record in newest_records(folder)}
@@ -543,7 +543,7 @@ def test_samples_are_counted_over_all_copies_and_the_record_says_what_was_traine
 
 
 @pytest.mark.process
-def test_what_only_goes_forward_trains_nothing(folder: Path) -> None:
+def test_forward_only_mode_trains_no_parameter(folder: Path) -> None:
     assert main(["fc", "--mode", "fc_data_ff", "--backend", "torch", *SMALL, "--num-batches", "4"]) == 0
     (record,) = newest_records(folder)
     found = record.resolved
@@ -557,7 +557,7 @@ def test_keras_own_layers_are_one_of_the_modes(folder: Path) -> None:
     assert (record.parallel, record.resolved.parameters) == (None, 2 * 32**2 + 32)
 
 
-def test_the_ready_made_sweep_holds_every_configuration_of_the_original(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweep_matrix_contains_every_configuration_of_the_original(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(__file__).parents[4] / "matrices" / "fc-sweep.yaml"
     assert main(["plan", "--matrix", str(path), "--json", "--backend", "jax"]) == 0
     found = [cell["settings"] for cell in json.loads(capsys.readouterr().out)["cells"]]
@@ -567,7 +567,7 @@ def test_the_ready_made_sweep_holds_every_configuration_of_the_original(capsys: 
     assert {(s["epochs"], s["discard"], s["steps_per_epoch"]) for s in found} == {(21, 1, 10)}
 
 
-def test_the_ready_made_matrix_holds_every_mode_on_one_worker_and_on_two(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fc_matrix_contains_every_mode_with_one_and_two_workers(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(__file__).parents[4] / "matrices" / "fc.yaml"
     assert main(["plan", "--matrix", str(path), "--json"]) == 0
     found = [cell["settings"] for cell in json.loads(capsys.readouterr().out)["cells"]]

@@ -1,4 +1,4 @@
-"""`runner fit-batch` from end to end, with pretended cells."""
+"""`runner fit-batch` from end to end, with a fake executor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def device_of(
     limits: dict[str, int], exception: str = "XlaRuntimeError", text: str = "RESOURCE_EXHAUSTED"
 ) -> Behaviour:
-    """A cell that raises beyond its backend's limit."""
+    """A cell that raises an error above its backend's limit."""
 
     def behave(job: Job) -> Outcome:
         if job.settings.batch_size <= limits[job.settings.backend]:
@@ -59,7 +59,7 @@ def test_each_backend_has_its_own_largest_batch(capsys: pytest.CaptureFixture[st
     }
 
 
-def test_the_table_has_a_line_a_backend(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_a_line_per_backend(capsys: pytest.CaptureFixture[str]) -> None:
     assert fit_batch("jax:mnist_mlp", behaviour=device_of({"jax": 5})) == 0
     assert "jax         mnist_mlp  fits 5  too large 6" in capsys.readouterr().out
 
@@ -77,7 +77,7 @@ def test_a_device_too_small_for_one_sample_exits_with_1(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("mnist_mpl",), "CELL: no cell of matrix.yaml is called 'mnist_mpl'; did you mean mnist_mlp?"),
+        (("mnist_mpl",), "CELL: no cell of matrix.yaml is named 'mnist_mpl'; did you mean mnist_mlp?"),
         (("gru",), "CELL: 'gru' names 4 cells; name one by its id"),
         (("mnist_mlp", "--set", "device=cpu"), "--memory: on a CPU the search needs a limit, got none"),
         (("mnist_mlp", "--memory", "8g"), "--memory: is for containers: add --executor docker"),

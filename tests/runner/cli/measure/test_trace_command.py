@@ -1,4 +1,4 @@
-"""`runner trace` and traced runs from end to end, with pretended cells."""
+"""`runner trace` and traced runs from end to end, with a fake executor."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
 
 
 def ending(change: Callable[[Job, CellResult], CellResult | None], outcome: Outcome) -> Behaviour:
-    """A cell that leaves its result changed and then ends so."""
+    """A cell that changes its result and exits in a given way."""
 
     def behave(job: Job) -> Outcome:
         if (changed := change(job, FakeExecutor().result(job))) is not None:
@@ -85,7 +85,7 @@ def test_a_cell_that_the_preflight_refuses_is_not_traced_and_the_reason_is_print
     assert executor.jobs == []
 
 
-def test_what_a_runner_left_that_ended_before_its_record_is_replaced(folder: Path) -> None:
+def test_trace_left_without_a_record_is_replaced(folder: Path) -> None:
     runner("trace", "jax:gru")
     (record,) = newest_records(folder)
     run = Results(folder / "results").runs()[-1]
@@ -97,7 +97,7 @@ def test_what_a_runner_left_that_ended_before_its_record_is_replaced(folder: Pat
     assert {path.name for path in (run.folder / "traces").glob("*/*")} == {TRACE_NAME, TABLE_NAME}
 
 
-def test_a_trace_that_is_a_link_is_none_and_nothing_of_it_stays(folder: Path) -> None:
+def test_trace_that_is_a_link_is_refused_and_removed(folder: Path) -> None:
     runner("trace", "jax:gru", "--to", "elsewhere.json.gz")
     (record,) = newest_records(folder)
     run = Results(folder / "results").runs()[-1]
@@ -142,7 +142,7 @@ def test_the_command_shows_the_newest_stored_trace(folder: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(("phase", "steps_a_call"), [("fit", 4), ("predict", 1)])
-def test_beside_a_traced_step_which_is_a_call_stands_what_a_call_took(
+def test_traced_step_of_several_steps_is_shown_with_the_measured_time_of_a_call(
     folder: Path, capsys: pytest.CaptureFixture[str], phase: str, steps_a_call: int
 ) -> None:
     cell = f"{{workload: gru, phase: {phase}, steps_per_execution: 4}}"
@@ -164,7 +164,7 @@ def test_the_command_records_a_cell_of_the_matrix_once_and_shows_it(
     assert "3 steps: 4.00 ms each with the profiler on" in capsys.readouterr().out
 
 
-def test_the_command_records_a_cell_of_a_stored_run_where_no_matrix_has_it(folder: Path) -> None:
+def test_command_records_a_cell_of_a_stored_run_if_no_matrix_has_it(folder: Path) -> None:
     runner("--matrix", "matrix.yaml", "--filter", "workload=gru")
     measured = {record.cell_id for record in newest_records(folder)}
     (folder / "matrix.yaml").unlink()
@@ -175,7 +175,7 @@ def test_the_command_records_a_cell_of_a_stored_run_where_no_matrix_has_it(folde
     assert runner("trace", "jax:gru") == 0
 
 
-def test_new_records_again_where_there_is_a_trace(folder: Path) -> None:
+def test_new_records_again_although_there_is_a_trace(folder: Path) -> None:
     runner("trace", "jax:gru")
     executor = FakeExecutor()
     assert runner("trace", "jax:gru", "--new", executor=executor) == 0
@@ -195,13 +195,13 @@ def test_of_several_runs_with_a_trace_of_the_cell_the_newest_is_shown(
     assert "3 steps: " in capsys.readouterr().out
 
 
-def test_one_document_for_machines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_prints_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("trace", "jax:gru", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["table"]["steps"], found["table"]["by_layer"][0]["name"]) == (5, "dense")
 
 
-def test_the_trace_is_written_where_it_is_wanted_packed_or_plain(folder: Path) -> None:
+def test_trace_is_written_to_the_requested_file_packed_or_plain(folder: Path) -> None:
     assert runner("trace", "jax:gru", "--to", "mine.json") == 0
     assert runner("trace", "jax:gru", "--to", "mine.json.gz") == 0
     plain = (folder / "mine.json").read_bytes()
@@ -209,9 +209,7 @@ def test_the_trace_is_written_where_it_is_wanted_packed_or_plain(folder: Path) -
     assert gzip.decompress((folder / "mine.json.gz").read_bytes()) == plain
 
 
-def test_a_profilers_own_file_is_shown_without_measuring_anything(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_profiler_file_is_shown_without_measuring(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chrome(folder / "mine.json", step_of_torch())
     assert runner("trace", "mine.json", "--to", "neutral.json.gz") == 0
     printed = capsys.readouterr().out
@@ -220,9 +218,7 @@ def test_a_profilers_own_file_is_shown_without_measuring_anything(
     assert neutral.head_of(folder / "neutral.json.gz").backend == "torch"
 
 
-def test_a_neutral_trace_is_shown_as_it_was_where_it_was_recorded(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_neutral_trace_is_shown_as_when_it_was_recorded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner("trace", "jax:gru", "--to", "full_trace.ctf")
     runner("trace", "jax:gru", "--to", "mine.json.gz", "--json")
     capsys.readouterr()
@@ -233,7 +229,7 @@ def test_a_neutral_trace_is_shown_as_it_was_where_it_was_recorded(
         assert json.loads(capsys.readouterr().out) == {"version": 1, "file": name, "table": recorded}
 
 
-def test_a_stored_trace_that_is_damaged_is_told_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_stored_trace_is_an_error_with_its_path(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner("trace", "jax:gru")
     (path,) = (folder / "results" / "latest" / "traces").glob(f"*/{TRACE_NAME}")
     path.write_bytes(damaged(b"{}"))
@@ -246,19 +242,19 @@ def test_a_stored_trace_that_is_damaged_is_told_by_its_name(folder: Path, capsys
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gro",), "no cell of matrix.yaml or a stored run is called 'gro'; did you mean gru?"),
+        (("gro",), "no cell of matrix.yaml or a stored run is named 'gro'; did you mean gru?"),
         (("mnist_mlp",), "CELL: 'mnist_mlp' names 2 cells; name one by its id:"),
         (("jax:gru", "--steps", "0"), "--steps: must be a whole number from 1 to 10000, got 0"),
         (("jax:gru", "--epochs", "0"), "--epochs: must be a whole number from 1 to 100, got 0; epochs are counted"),
         (("jax:gru", "--epochs", "2", "2"), "--epochs: must not repeat, got 2 2"),
         (("jax:gru", "--top", "0"), "--top: must be at least 1, got 0"),
         (("absent.json",), "CELL: there is no file absent.json"),
-        (("jax:gru", "--to", "."), "--to: must be a file in a folder that is there, got ."),
-        (("jax:gru", "--to", "nowhere/mine.json"), "--to: must be a file in a folder that is there, got nowhere/mine"),
+        (("jax:gru", "--to", "."), "--to: must be a file in an existing folder, got ."),
+        (("jax:gru", "--to", "nowhere/mine.json"), "--to: must be a file in an existing folder, got nowhere/mine"),
         (("jax:gru", "--matrix", "absent.yaml"), "absent.yaml: there is no such file"),
     ],
 )
-def test_what_cannot_be_traced_is_one_clear_error(
+def test_request_that_cannot_be_traced_is_one_error(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner("trace", *arguments) == 2
@@ -269,7 +265,7 @@ def test_what_cannot_be_traced_is_one_clear_error(
     ("before", "after"),
     [('"epochs":1', '"epochs":0'), ('"workers":1', '"workers":999999999'), ('"step":1', '"step":""')],
 )
-def test_a_neutral_trace_of_what_cannot_be_is_refused_by_its_name(
+def test_invalid_neutral_trace_is_refused_with_its_path(
     folder: Path, capsys: pytest.CaptureFixture[str], before: str, after: str
 ) -> None:
     runner("trace", "jax:gru", "--to", "mine.json")
@@ -278,20 +274,20 @@ def test_a_neutral_trace_of_what_cannot_be_is_refused_by_its_name(
     assert "mine.json: is " in capsys.readouterr().err
 
 
-def test_an_external_command_is_sent_to_its_wrapper(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_external_command_is_refused_with_advice_to_wrap_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "matrix.yaml").write_text(MATRIX + "tasks:\n  - {task: mine, command: [train]}\n")
     assert runner("trace", "mine") == 2
-    assert "'mine' is an external command; put a profiler round it with wrap" in capsys.readouterr().err
+    assert "'mine' is an external command; run it under a profiler with wrap" in capsys.readouterr().err
 
 
-def test_a_run_that_has_no_such_trace_says_which_it_has(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_the_trace_is_refused_with_its_traces(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner("--matrix", "matrix.yaml")
     run = (folder / "results" / "latest").resolve().name
     assert runner("trace", "jax:gru", "--run", run) == 2
-    assert "holds no trace of 'jax:gru' (traces there: jax:mnist_mlp, torch:mnist_mlp)" in capsys.readouterr().err
+    assert "contains no trace of 'jax:gru' (traces there: jax:mnist_mlp, torch:mnist_mlp)" in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_trace_is_refused_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_that_is_not_a_trace_is_refused_with_its_path(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "broken.json").write_text("{")
     (folder / "broken.xplane.pb").write_bytes(b"\x0a\x7f")
     (folder / "other.json").write_text('{"name": "no trace"}')
@@ -332,7 +328,7 @@ def test_a_file_that_is_no_trace_is_refused_by_its_name(folder: Path, capsys: py
         ),
     ],
 )
-def test_whatever_becomes_of_a_trace_the_figures_and_the_status_stay(
+def test_failed_trace_does_not_change_figures_and_status(
     folder: Path, capsys: pytest.CaptureFixture[str], change: Any, outcome: Outcome, problem: str
 ) -> None:
     executor = FakeExecutor(behaviours={"gru": ending(change, outcome)})
@@ -345,9 +341,7 @@ def test_whatever_becomes_of_a_trace_the_figures_and_the_status_stay(
     assert "no trace of jax gru" in capsys.readouterr().out
 
 
-def test_why_there_is_no_trace_is_one_document_for_machines_too(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_trace_is_one_json_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change = ending(lambda job, result: replace(result, trace=Traced(5, problem="no profiler")), Outcome(exit_code=0))
     assert runner("trace", "jax:gru", "--json", executor=FakeExecutor(behaviours={"gru": change})) == 1
     (record,) = newest_records(folder)
@@ -355,13 +349,13 @@ def test_why_there_is_no_trace_is_one_document_for_machines_too(
     assert json.loads(capsys.readouterr().out) == {"version": 1, **about}
 
 
-def test_a_cell_that_was_not_asked_to_trace_is_judged_by_its_end_whatever_it_says(folder: Path) -> None:
+def test_cell_without_a_requested_trace_is_judged_by_its_exit(folder: Path) -> None:
     change = ending(lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)), Outcome(signal=11))
     runner("--matrix", "matrix.yaml", "--filter", "workload=gru", executor=FakeExecutor(behaviours={"gru": change}))
     assert {record.status for record in newest_records(folder)} == {Status.CRASH}
 
 
-def test_of_an_fc_mode_without_a_trace_on_one_backend_the_others_keep_their_names_and_the_end_is_1(
+def test_fc_mode_without_a_trace_on_one_backend_exits_with_1_and_writes_the_others(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def only_on_jax(job: Job) -> Outcome:
@@ -376,7 +370,7 @@ def test_of_an_fc_mode_without_a_trace_on_one_backend_the_others_keep_their_name
     assert printed.count("trace: full_trace") == 1
 
 
-def test_the_fc_modes_leave_the_originals_file_where_they_are_run(
+def test_fc_modes_write_the_originals_file_to_the_working_folder(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = ("--mode", "fc_single_manual", "--level", "2", "--weight-size", "32", "--batch-size", "8")
@@ -390,4 +384,4 @@ def test_the_fc_modes_leave_the_originals_file_where_they_are_run(
         "full_trace.torch.1.ctf",
     }
     assert runner("fc", *small, "--full-trace", "2") == 2
-    assert "--full-trace: must be 0 or 1, got 2" in capsys.readouterr().err
+    assert "--full-trace: must be from 0 to 1, got 2" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What `runner fc` prints of cells and of proofs."""
+"""The texts of `runner fc` for cells and proofs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_summary_has_the_five_fields_of_the_original(mode: str, workers: int
     assert name[1] == f"{mode}+{workers}+{aggregated}+1024+128"
 
 
-def test_workers_that_are_processes_are_called_so() -> None:
+def test_workers_in_processes_are_printed_as_processes() -> None:
     (record,) = fc_records(TWO.changed(mode="fc_model"), "torch", [0.1])
     places = [replace(place, device="cpu", process=70 + place.worker) for place in record.parallel.places]
     own = replace(record, parallel=replace(record.parallel, places=places))
@@ -69,7 +69,7 @@ def test_workers_that_are_processes_are_called_so() -> None:
 
 
 @pytest.mark.parametrize(("partition", "wire"), [("program", "20.0 MiB"), ("dtensor", "30.0 MiB")])
-def test_payload_and_bytes_on_the_wire_are_printed_apart(partition: str, wire: str) -> None:
+def test_payload_and_bytes_on_the_wire_are_printed_separately(partition: str, wire: str) -> None:
     task = TWO.changed(mode="fc_model", partition=partition, batch_size=256)
     (record,) = fc_records(task, "torch", [0.1])
     places = [replace(place, device="cpu", process=70 + place.worker) for place in record.parallel.places]
@@ -78,7 +78,7 @@ def test_payload_and_bytes_on_the_wire_are_printed_apart(partition: str, wire: s
     assert "samples/sec; 20.0 MiB payload a step; 2 devices" in lines_of([record])[1]
 
 
-def test_what_went_wrong_and_what_was_warned_of_is_printed_once() -> None:
+def test_failures_and_warnings_are_printed_once() -> None:
     (record,) = fc_records(TWO, "jax", [0.1])
     bad = replace(record, status=Status.ERROR, reason="WorkerDied: rank 1", warnings=["WorkerDied: rank 1", "hot"])
     assert lines_of([bad]) == ["fc_data on jax: error: WorkerDied: rank 1", "  hot", ""]
@@ -91,23 +91,23 @@ def figure_of(task: Task, communication: Communication | None = None, **share: f
     return found
 
 
-def test_a_cell_says_its_shares_of_both_products_its_communication_and_its_memory() -> None:
+def test_cell_has_shares_of_both_products_communication_and_memory() -> None:
     watched = Communication(Method.TIMED, [0.2], [0.15])
     assert figure_lines(figure_of(TWO, watched, share_of_peak=0.45, share_of_own_gemm=0.9))[0].endswith(
         "FLOP/s: 45% of the machine's best product, 90% of jax's own"
     )
     assert figure_lines(figure_of(TWO, watched))[1] == (
         "  25% of the time in communication (each collective timed by itself); efficiency not measured: this run has "
-        "no such cell of one worker (--num-workers 1 2); peak memory 400 MiB of the largest worker"
+        "no such cell with one worker (--num-workers 1 2); peak memory 400 MiB of the largest worker"
     )
 
 
 def test_one_worker_communicates_nothing_and_has_no_efficiency() -> None:
-    told = figure_lines(figure_of(TWO.changed(workers=1)))[1]
-    assert told == "  no time in communication; one worker; peak memory 400 MiB"
+    line = figure_lines(figure_of(TWO.changed(workers=1)))[1]
+    assert line == "  no time in communication; one worker; peak memory 400 MiB"
 
 
-def test_memory_of_workers_in_one_process_is_said_to_be_that_of_all() -> None:
+def test_memory_of_workers_in_one_process_is_labelled_as_that_of_all() -> None:
     figure = replace(figure_of(TWO), processes=1)
     assert figure_lines(figure)[1].endswith("peak memory 400 MiB, all 2 workers in one process")
     assert figure_lines(replace(figure, worker_memory_bytes=None))[1].endswith("; memory not measured")
@@ -119,7 +119,7 @@ def proof_of(task: Task, **found: Any) -> Proof:
     return replace(Proof(task, 1e-16, 1e-16, 1e-16, 1e-16, parallel, None), **found)
 
 
-def test_the_table_of_a_proof_holds_the_worst_and_marks_what_does_not_hold() -> None:
+def test_table_of_a_proof_has_the_worst_error_and_marks_failures() -> None:
     task = TWO.changed(precision="float64")
     right = proof_of(task, weight_error=3e-13)
     wrong = proof_of(task, layout_fault="worker 1 is elsewhere")
@@ -129,7 +129,7 @@ def test_the_table_of_a_proof_holds_the_worst_and_marks_what_does_not_hold() -> 
     assert "bytes and layout as the formulas say: 3 of 4 tasks" in lines
 
 
-def test_collectives_that_physics_called_for_nothing_to_share_are_counted() -> None:
+def test_collectives_of_physics_without_shared_weights_are_counted() -> None:
     silent = proof_of(TWO.changed(mode="fc_phy", shared_ratio=0.0))
     called = replace(silent, parallel=replace(silent.parallel, traffic=replace(silent.parallel.traffic, calls=3)))
     assert proof_lines([ProofAnswer("jax", [silent, called])], {})[-1] == (
@@ -137,7 +137,7 @@ def test_collectives_that_physics_called_for_nothing_to_share_are_counted() -> N
     )
 
 
-def test_what_flags_leave_out_is_as_the_workload_has_it() -> None:
+def test_omitted_flags_have_the_workloads_defaults() -> None:
     workload = catalog.load().workloads[spec.WORKLOAD]
-    told = {name: rule.default for name, rule in workload.params.items()} | {"batch_size": workload.batch_size}
-    assert {field.name: field.default for field in fields(Task)} == {**told, "precision": "float32"}
+    defaults = {name: rule.default for name, rule in workload.params.items()} | {"batch_size": workload.batch_size}
+    assert {field.name: field.default for field in fields(Task)} == {**defaults, "precision": "float32"}

@@ -40,7 +40,7 @@ def test_records_without_warnings_give_no_line() -> None:
         ([None, None], "3.00 GiB"),
     ],
 )
-def test_peak_device_memory_says_where_it_is_of_the_whole_process(spans: list[str | None], expected: str) -> None:
+def test_peak_device_memory_is_labelled_if_it_is_that_of_the_process(spans: list[str | None], expected: str) -> None:
     records = [
         make_record(0.01, repeat, memory=Memory(1 << 30, 3 << 30, peak_device_memory_span=span))
         for repeat, span in enumerate(spans)

@@ -1,4 +1,4 @@
-"""The tables of a trace as the terminal shows them."""
+"""The tables of a trace for the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = replace(
 )
 
 
-def test_the_heading_tells_the_step_beside_the_measured_one_and_how_busy_the_device_was() -> None:
+def test_heading_has_the_traced_and_measured_step_and_the_busy_share() -> None:
     assert heading(SHOWN, 0.004) == [
         "4 steps: 5.00 ms each with the profiler on; 4.00 ms as measured, without it",
         "device (cpu) busy 25.0% of the time; 1 gap, 3.00 ms in all",
@@ -30,14 +30,14 @@ def test_one_step_and_several_gaps_of_workers_are_counted_in_words() -> None:
     ]
 
 
-def test_what_is_not_known_is_not_claimed() -> None:
+def test_unknown_figures_are_not_printed() -> None:
     assert heading(replace(SHOWN, steps=None, busy_share=None), None) == [
         "20.0 ms; no step was marked",
         "device (cpu) busy not known; 1 gap, 3.00 ms in all",
     ]
 
 
-def test_what_is_beyond_the_lines_that_are_wanted_is_added_up() -> None:
+def test_parts_beyond_the_requested_lines_are_summed() -> None:
     assert table_lines(SHOWN, 1)[:4] == [
         "",
         "by operation  share  time a step  count a step",
@@ -46,19 +46,19 @@ def test_what_is_beyond_the_lines_that_are_wanted_is_added_up() -> None:
     ]
 
 
-def test_of_the_gaps_the_longest_are_shown() -> None:
+def test_longest_gaps_are_shown() -> None:
     gaps = [Gap(0, 0.001, 0.003, "dot", "add", None), Gap(0, 0.009, 0.002, "add", None, None)]
     (shown,) = [line.split() for line in table_lines(replace(SHOWN, gaps=gaps), 1)[-2:] if line]
     assert shown == ["3.00", "ms", "1.00", "ms", "dot", "add", "-"]
 
 
-def test_what_was_not_told_has_words_and_a_long_name_is_cut() -> None:
+def test_missing_name_has_a_placeholder_and_a_long_name_is_shortened() -> None:
     found = replace(SHOWN, by_operation=[Part(None, 4, 0.001, 0.2), Part("x" * 99, 4, 0.001, 0.2)])
     names = [line.split()[0] for line in table_lines(found, 20)[2:4]]
     assert names == ["(not", "x" * 57 + "..."]
 
 
-def test_a_gap_of_several_workers_names_its_own() -> None:
+def test_gap_of_several_workers_names_its_worker() -> None:
     lines = table_lines(replace(SHOWN, workers=2), 20)
     assert lines[-2].split("  ")[0] == "worker 1: 3.00 ms"
     assert table_lines(replace(SHOWN, gaps=[]), 20)[-2] == "no gaps"
@@ -78,6 +78,6 @@ def test_trace_of_a_gpu_shows_its_kinds_of_work_and_how_much_communication_is_ov
     assert "by kind" not in "\n".join(table_lines(replace(found, by_kind=kinds[:1]), 9))
 
 
-def test_heading_ends_with_what_the_profiler_itself_warns_of() -> None:
+def test_heading_ends_with_the_profilers_warnings() -> None:
     found = replace(SHOWN, warnings=["Dropped 7 events"])
     assert heading(found, None)[2:] == ["warning: the profiler reports: Dropped 7 events"]

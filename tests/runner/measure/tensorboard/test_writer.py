@@ -409,7 +409,7 @@ def test_tensorboard_that_is_not_installed_is_told_with_what_to_do(
     ("arguments", "told"),
     [
         (["--log-dir", "nowhere"], "there is no folder"),
-        ([], "no run of results had one"),
+        ([], "no run of results has a log folder"),
         (["--log-dir", ".", "--listen", "6006"], "--listen:"),
     ],
 )
