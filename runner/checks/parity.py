@@ -31,7 +31,7 @@ from keras_matrix.records.instruments.parity import (
     save,
 )
 from keras_matrix.records.schema import Status
-from keras_matrix.runner.cell.job import WEIGHTS_NAME, Twin
+from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
 from keras_matrix.runner.checks.parity_processes import Key, Lane, MeasurementContext, Reply, Subject, lanes
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
@@ -162,7 +162,7 @@ class _Comparison:
     def _make_weights(self) -> bool:
         """Have the first backend that offers the workload make its weights, and keep them by their content."""
         for backend in self.context.backends:
-            (reply,) = self.context.run(self.subject, [(Key(backend, "float32"), Twin("weights"))])
+            (reply,) = self.context.run(self.subject, [(Key(backend, "float32"), ParityWorker("weights"))])
             if reply.trace is not None:
                 self.sha256 = reply.trace.weights_sha256
                 folder = self.context.weights or self.context.work
@@ -185,9 +185,9 @@ class _Comparison:
             else:
                 self.twins[key] = deviations.Twin(key.backend, reply.trace, reply.arrays())
 
-    def _asked(self, key: Key, role: str = "train") -> Twin:
+    def _asked(self, key: Key, role: str = "train") -> ParityWorker:
         correct = self.correct.get((key.backend, key.precision), ()) if key.corrected else ()
-        return Twin(role, self.weights, key.nudge, sorted(correct))
+        return ParityWorker(role, self.weights, key.nudge, sorted(correct))
 
     def _note(self, name: str, reply: Reply) -> None:
         noted = self.unsupported if reply.status is Status.UNSUPPORTED else self.failures
@@ -257,7 +257,7 @@ class _Comparison:
             if not any(backend in backends for backends in parted):
                 continue
             more = Key(backend, "float32", OWN_THREADS)
-            (reply,) = self.context.run(self.subject, [(more, Twin("train", self.weights))])
+            (reply,) = self.context.run(self.subject, [(more, ParityWorker("train", self.weights))])
             if reply.trace is None:
                 continue
             apart = deviations.worst_loss(self.twins[Key(backend, "float32")].trace.losses, reply.trace.losses)
@@ -274,7 +274,7 @@ class _Comparison:
             if not any(explanations.awaits_nudge(pair, evidence.rounding) for pair in concerned):
                 continue
             keys = [Key(backend, "float32", nudge=seed) for seed in NUDGES]
-            asked = [(key, Twin("train", self.weights, key.nudge)) for key in keys]
+            asked = [(key, ParityWorker("train", self.weights, key.nudge)) for key in keys]
             replies = [reply for reply in self.context.run(self.subject, asked) if reply.trace is not None]
             if seen := [self._from_itself(backend, reply, zero) for reply in replies]:
                 found[backend] = explanations.largest(seen)

@@ -21,7 +21,7 @@ from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.parity import Trace
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Scalar, Settings
-from keras_matrix.runner.cell.job import ARRAYS_NAME, Job, Twin
+from keras_matrix.runner.cell.job import ARRAYS_NAME, Job, ParityWorker
 from keras_matrix.runner.executors import Executor, Running
 from keras_matrix.runner.measure.judge import ResultRefused, judge
 from keras_matrix.runner.measure.record_builder import read_bounded, read_result
@@ -113,7 +113,7 @@ class MeasurementContext:
     timeout_s: float = 600.0
     weights: Path | None = None
 
-    def run(self, subject: Subject, asked: Sequence[tuple[Key, Twin]]) -> list[Reply]:
+    def run(self, subject: Subject, asked: Sequence[tuple[Key, ParityWorker]]) -> list[Reply]:
         """Run these twins, as many at once as there are lanes, and return their replies in order."""
         free = deque(self.lanes)
         running: deque[tuple[Lane, Job, Running]] = deque()
@@ -131,7 +131,7 @@ class MeasurementContext:
                 process.abandon()
         return replies
 
-    def _job(self, subject: Subject, key: Key, twin: Twin) -> Job:
+    def _job(self, subject: Subject, key: Key, twin: ParityWorker) -> Job:
         settings = settings_of(subject, key)
         steps = int(settings.steps_per_epoch)
         folder = self.work / secrets.token_hex(8)
@@ -147,7 +147,7 @@ class MeasurementContext:
             import_roots=list(self.import_roots),
             dataset_dir=None,
             compile_cache_dir=None,
-            twin=twin,
+            parity=twin,
         )
 
 

@@ -44,13 +44,13 @@ def twins(
     factors = {"gradient": gradient, "update": update or gradient}
 
     def behave(job: Job) -> Outcome:
-        assert job.twin is not None
+        assert job.parity is not None
         folder = Path(job.folder)
         weights = [Weight("m/kernel", [2], True, 1.0), Weight("m/bias", [2], True, 1.0)]
-        trace = Trace(job.nonce, SHA256 if job.twin.role == "weights" else sha256, weights, [losses(job)] * 3)
-        if job.twin.role == "weights":
+        trace = Trace(job.nonce, SHA256 if job.parity.role == "weights" else sha256, weights, [losses(job)] * 3)
+        if job.parity.role == "weights":
             np.savez(folder / WEIGHTS_NAME, np.ones(2))
-        elif job.twin.role == "train":
+        elif job.parity.role == "train":
             values = np.array([1.0, 2.0])
             arrays = {f"{kind}.{i}": values * factor(job) for kind, factor in factors.items() for i in range(2)}
             np.savez(folder / ARRAYS_NAME, **arrays)
@@ -99,13 +99,13 @@ def test_twins_that_agree_are_told_and_kept(tmp_path: Path, capsys: pytest.Captu
 
 def test_weights_are_made_once_and_every_backend_trains_them_at_both_precisions(tmp_path: Path) -> None:
     ran = Ran(tmp_path)
-    asked = [(job.twin.role, job.settings.backend, job.settings.precision) for job in ran.executor.jobs if job.twin]
+    asked = [(job.parity.role, job.settings.backend, job.settings.precision) for job in ran.executor.jobs if job.parity]
     trained = [("train", b, p) for b in ("tensorflow", "jax", "torch") for p in ("float64", "float32")]
     assert asked == [("weights", "tensorflow", "float32"), *trained]
     assert {job.settings.threads for job in ran.executor.jobs} == {1}
     assert {(job.settings.precision, job.steps) for job in ran.executor.jobs} == {("float64", 3), ("float32", 20)}
     assert {job.settings.params["image_size"] for job in ran.executor.jobs} == {8}
-    assert len({job.twin.weights for job in ran.executor.jobs if job.twin and job.twin.role == "train"}) == 1
+    assert len({job.parity.weights for job in ran.executor.jobs if job.parity and job.parity.role == "train"}) == 1
 
 
 def test_a_scaled_gradient_is_a_deviation_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,24 +149,24 @@ def test_float32_gradients_that_part_are_compared_with_a_backends_own_under_nudg
     def gradient(job: Job) -> float:
         if job.settings.precision == "float64":
             return 1.0
-        assert job.twin is not None
+        assert job.parity is not None
         own = {"torch": 1.03, "jax": 1.005}[job.settings.backend]
-        return own * (moved if job.twin.nudge is not None else 1.0)
+        return own * (moved if job.parity.nudge is not None else 1.0)
 
     flags = ("--backend", "torch", "--backend", "jax")
     ran = Ran(tmp_path, *flags, behaviour=twins(gradient=gradient))
     assert ran.code == code
     assert list(ran.record().nudged) == asked
-    nudged = [job for job in ran.executor.jobs if job.twin and job.twin.nudge is not None]
+    nudged = [job for job in ran.executor.jobs if job.parity and job.parity.nudge is not None]
     assert {(job.settings.precision, job.steps) for job in nudged} == {("float32", 2)}
-    assert len({job.twin.nudge for job in nudged if job.twin}) == 3
+    assert len({job.parity.nudge for job in nudged if job.parity}) == 3
 
 
 def rounded_betas(job: Job) -> float:
     """Return what TensorFlow's rounded betas make of Adam's step in float64; a corrected twin takes the right step."""
-    assert job.twin is not None
+    assert job.parity is not None
     inexact = job.settings.backend == "tensorflow" and job.settings.precision == "float64"
-    return 1 - 6.7e-6 if inexact and Operation.PYTHON_FLOATS not in job.twin.correct else 1.0
+    return 1 - 6.7e-6 if inexact and Operation.PYTHON_FLOATS not in job.parity.correct else 1.0
 
 
 def test_a_known_cause_is_corrected_in_a_further_twin_and_then_explains_the_deviation(
@@ -176,7 +176,7 @@ def test_a_known_cause_is_corrected_in_a_further_twin_and_then_explains_the_devi
     record = ran.record()
     assert (ran.code, record.agrees, record.facts["tensorflow"]) == (0, True, ADAM)
     corrected = [
-        (job.settings.backend, job.settings.precision, job.twin.correct) for job in ran.executor.jobs if job.twin
+        (job.settings.backend, job.settings.precision, job.parity.correct) for job in ran.executor.jobs if job.parity
     ]
     assert [one for one in corrected if one[2]] == [("tensorflow", "float64", [Operation.PYTHON_FLOATS])]
     assert [pair.corrected["float64"].update for pair in record.pairs if "tensorflow" in pair.backends] == [0.0, 0.0]
@@ -199,7 +199,7 @@ def test_a_corrected_twin_that_fails_leaves_the_deviation_unexplained(tmp_path: 
     working = twins(update=rounded_betas)
 
     def behave(job: Job) -> Outcome:
-        return crash()(job) if job.twin and job.twin.correct else working(job)
+        return crash()(job) if job.parity and job.parity.correct else working(job)
 
     record = Ran(tmp_path, workload="my_workload:build", behaviour=behave).record()
     assert [pair.agrees for pair in record.pairs] == [False, False, True]
