@@ -45,12 +45,12 @@ class ProofRequest:
 
     def problems(self) -> list[tuple[Task, str]]:
         """Return the combinations of mode and workers that are impossible, and why."""
-        return [(base, fault) for base in self._bases(self.precisions[0]) for fault in rules.faults(base)]
+        return [(base, problem) for base in self._bases(self.precisions[0]) for problem in rules.faults(base)]
 
     def skipped(self) -> list[str]:
         """Return the same as lines; not that a mode of one worker has no more."""
-        found = [(base, fault) for base, fault in self.problems() if base.kind is not Kind.SINGLE]
-        return [f"{base.mode} with {base.workers} workers: {fault}" for base, fault in found]
+        found = [(base, problem) for base, problem in self.problems() if base.kind is not Kind.SINGLE]
+        return [f"{base.mode} with {base.workers} workers: {problem}" for base, problem in found]
 
     def _bases(self, precision: str) -> list[Task]:
         small = SMALL.changed(precision=precision, **self.fixed)

@@ -32,7 +32,7 @@ from keras_matrix.records.instruments.parity import (
 )
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
-from keras_matrix.runner.checks.parity_processes import Key, Lane, MeasurementContext, Reply, Subject, lanes
+from keras_matrix.runner.checks.parity_processes import Key, ParityContext, ProcessSlot, Reply, Subject, process_slots
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.host.process_tree import end_leftovers
@@ -43,7 +43,7 @@ OWN_THREADS = 2
 # Three, since a nudge moves little where it happens to carry no ReLU over its kink.
 NUDGES = (1, 2, 3)
 # A pair is explained by either of its backends: XLA, which compiles for a minute, is asked last.
-QUICKEST_FIRST = ("torch", "tensorflow", "jax")
+BY_COMPILE_TIME = ("torch", "tensorflow", "jax")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +66,27 @@ def compare_all(request: ParityRequest, done: Callable[[ParityRecord], None]) ->
     with writing(request.results):
         end_leftovers(mark)
         (request.results / FOLDER).mkdir(exist_ok=True)
-        several = [Lane(request.executor)] if request.executor else lanes(lambda: ProcessExecutor(mark=mark), most=2)
+        slots = (
+            [ProcessSlot(request.executor)]
+            if request.executor
+            else process_slots(lambda: ProcessExecutor(mark=mark), most=2)
+        )
         try:
             for subject in request.subjects:
-                record = compare(_context(request, several), subject)
+                record = compare(_context(request, slots), subject)
                 save(request.results, record)
                 records.append(record)
                 done(record)
         finally:
-            for lane in several:
-                lane.executor.close()
+            for slot in slots:
+                slot.executor.close()
     return records
 
 
-def _context(request: ParityRequest, several: Sequence[Lane]) -> MeasurementContext:
+def _context(request: ParityRequest, slots: Sequence[ProcessSlot]) -> ParityContext:
     folder = request.results / FOLDER
-    return MeasurementContext(
-        lanes=several,
+    return ParityContext(
+        process_slots=slots,
         backends=request.backends,
         precisions=request.precisions,
         work=folder / "work",
@@ -93,7 +97,7 @@ def _context(request: ParityRequest, several: Sequence[Lane]) -> MeasurementCont
     )
 
 
-def compare(context: MeasurementContext, subject: Subject) -> ParityRecord:
+def compare(context: ParityContext, subject: Subject) -> ParityRecord:
     """Compare one workload on the workshop's backends."""
     context.work.mkdir(parents=True, exist_ok=True)
     try:
@@ -111,7 +115,7 @@ def exit_code(records: Iterable[ParityRecord]) -> int:
 class _Comparison:
     """One workload, from the making of its weights to its record."""
 
-    context: MeasurementContext
+    context: ParityContext
     subject: Subject
     twins: dict[Key, deviations.Twin] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -251,7 +255,7 @@ class _Comparison:
         found: dict[str, float] = {}
         if len(os.sched_getaffinity(0)) < OWN_THREADS:
             return found
-        for backend in QUICKEST_FIRST:
+        for backend in BY_COMPILE_TIME:
             explained = [explanations.explained(pair, Evidence(found, facts=facts)) for pair in pairs]
             parted = [pair.backends for pair in explained if any(map(explanations.is_parted_training, pair.findings))]
             if not any(backend in backends for backends in parted):
@@ -268,7 +272,7 @@ class _Comparison:
     def _nudged(self, pairs: Sequence[Pair], evidence: Evidence, zero: deviations.Zeros) -> dict[str, Deviation]:
         """Return how far a backend's float32 is from itself with nudged weights, where that may explain a figure."""
         found: dict[str, Deviation] = {}
-        for backend in QUICKEST_FIRST:
+        for backend in BY_COMPILE_TIME:
             explained = [explanations.explained(pair, replace(evidence, nudged=found)) for pair in pairs]
             concerned = [pair for pair in explained if backend in pair.backends]
             if not any(explanations.awaits_nudge(pair, evidence.rounding) for pair in concerned):

@@ -1,8 +1,8 @@
-"""Parity twins as processes: what each is asked, several at a time, and what it gave back.
+"""Parity processes: starts several at a time, and reads the output of each.
 
-Promise: twins are untimed, so that as many run at once as there are lanes, each lane held to one CPU and its twins to
-one thread; what a twin prints counts for nothing, and its trace only with its host's nonce. It compares nothing: that
-is `analysis.parity.deviations`.
+Promise: the processes are untimed, so one runs in each process slot, pinned to one CPU and limited to one thread. What
+a process prints is ignored, and its output is accepted only with the nonce of its job. Comparing the outputs is the
+task of `analysis.parity.deviations`.
 """
 
 from __future__ import annotations
@@ -83,28 +83,28 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class ProcessSlot:
     """Where one twin runs at a time: an executor, and the CPU its processes are held to; None for any."""
 
     executor: Executor
     cpu: int | None = None
 
     def start(self, job: Job, timeout_s: float) -> Running:
-        """Start a twin on this lane; one of several threads is held to no CPU."""
+        """Start a twin on this slot; one of several threads is held to no CPU."""
         with _held_to(self.cpu if job.settings.threads == 1 else None):
             return self.executor.start(job, timeout_s)
 
 
-def lanes(executor: Callable[[], Executor], most: int) -> list[Lane]:
-    """Return a lane for each CPU this process may use, `most` at most."""
-    return [Lane(executor(), cpu) for cpu in sorted(os.sched_getaffinity(0))[:most]]
+def process_slots(executor: Callable[[], Executor], most: int) -> list[ProcessSlot]:
+    """Return a slot for each CPU this process may use, `most` at most."""
+    return [ProcessSlot(executor(), cpu) for cpu in sorted(os.sched_getaffinity(0))[:most]]
 
 
 @dataclass(frozen=True, slots=True)
-class MeasurementContext:
+class ParityContext:
     """What every comparison shares. `work` is scratch; `weights` is where initial weights stay, None for nowhere."""
 
-    lanes: Sequence[Lane]
+    process_slots: Sequence[ProcessSlot]
     backends: Sequence[str]
     precisions: Sequence[str]
     work: Path
@@ -114,16 +114,16 @@ class MeasurementContext:
     weights: Path | None = None
 
     def run(self, subject: Subject, asked: Sequence[tuple[Key, ParityWorker]]) -> list[Reply]:
-        """Run these twins, as many at once as there are lanes, and return their replies in order."""
-        free = deque(self.lanes)
-        running: deque[tuple[Lane, Job, Running]] = deque()
+        """Run these twins, as many at once as there are process slots, and return their replies in order."""
+        free = deque(self.process_slots)
+        running: deque[tuple[ProcessSlot, Job, Running]] = deque()
         replies = []
         try:
             for key, twin in asked:
                 if not free:
                     replies.append(_finish(running, free))
-                lane, job = free.popleft(), self._job(subject, key, twin)
-                running.append((lane, job, lane.start(job, self.timeout_s)))
+                slot, job = free.popleft(), self._job(subject, key, twin)
+                running.append((slot, job, slot.start(job, self.timeout_s)))
             while running:
                 replies.append(_finish(running, free))
         finally:
@@ -179,12 +179,12 @@ def settings_of(subject: Subject, key: Key) -> Settings:
     )
 
 
-def _finish(running: deque[tuple[Lane, Job, Running]], free: deque[Lane]) -> Reply:
+def _finish(running: deque[tuple[ProcessSlot, Job, Running]], free: deque[ProcessSlot]) -> Reply:
     """Wait for the oldest twin, and judge it."""
-    lane, job, process = running[0]
+    slot, job, process = running[0]
     outcome = process.finish()
     running.popleft()
-    free.append(lane)
+    free.append(slot)
     trace, problem = _read_trace(job)
     if trace is not None and outcome.exit_code == 0 and not outcome.deadline_exceeded:
         return Reply(Path(job.folder), trace)

@@ -138,12 +138,12 @@ def size_bytes(flag: str, text: str) -> int:
 
 def seconds(text: str) -> float:
     """Read a number of seconds. Raises `UsageError` for what is none."""
-    from keras_matrix.runner.matrix.grammar import WHOLE
+    from keras_matrix.runner.matrix.grammar import FILE_RULES
     from keras_matrix.runner.matrix.strict_yaml import resolve
 
     value = resolve(text)
-    if (fault := WHOLE["budget"].fault(value)) or not isinstance(value, (int, float)):
-        raise UsageError(f"--budget: {fault}")
+    if (problem := FILE_RULES["budget"].problem(value)) or not isinstance(value, (int, float)):
+        raise UsageError(f"--budget: {problem}")
     return float(value)
 
 

@@ -19,17 +19,17 @@ from keras_matrix.runner.matrix.conflicts import Conflict, conflicts
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import (
     DEFAULTS,
+    FILE_RULES,
     LIMITS,
     NAME,
     SETTINGS,
     TOP_KEYS,
     USER_PARAM,
     VERSION,
-    WHOLE,
     Axes,
     Rule,
     near,
-    user_workload_fault,
+    workload_name_problem,
 )
 from keras_matrix.runner.matrix.strict_yaml import (
     MAX_PROBLEMS,
@@ -74,7 +74,7 @@ class Reading:
     """What a document says: its entries, what holds for the whole of it, and everything wrong with it."""
 
     entries: tuple[Entry, ...]
-    whole: dict[str, Scalar]
+    file_values: dict[str, Scalar]
     problems: list[Problem]
 
 
@@ -85,15 +85,15 @@ def read(document: Document, catalog: Catalog) -> Reading:
     if document.value is not REFUSED and len(document.problems) < MAX_PROBLEMS:
         with suppress(Stop):
             entries = reader.top(document.value)
-    return Reading(tuple(entries), reader.whole, sorted(reader.problems, key=lambda problem: problem.line))
+    return Reading(tuple(entries), reader.file_values, sorted(reader.problems, key=lambda problem: problem.line))
 
 
 def workload_named(name: str, catalog: Catalog) -> Workload | str:
     """Return the workload, or what is wrong with its name."""
     if name in catalog.workloads:
         return catalog.workloads[name]
-    fault = user_workload_fault(name)
-    return user_workload(name) if fault is None else fault + near(name, catalog.workloads)
+    problem = workload_name_problem(name)
+    return user_workload(name) if problem is None else problem + near(name, catalog.workloads)
 
 
 class Reader(ValueReader):
@@ -104,7 +104,7 @@ class Reader(ValueReader):
         self.catalog = catalog
         self.trace: Trace | None = None
         self.backends: tuple[str, ...] = ()
-        self.whole: dict[str, Scalar] = {}
+        self.file_values: dict[str, Scalar] = {}
 
     # The document, from the top down.
 
@@ -115,9 +115,9 @@ class Reader(ValueReader):
         known = self.mapping((), value, TOP_KEYS)
         self.version(known)
         self.read_defaults(known.get("defaults", {}))
-        for key in [key for key in WHOLE if key in known]:
-            if (checked := self.scalar((key,), WHOLE[key], known[key])) is not None:
-                self.whole[key] = checked
+        for key in [key for key in FILE_RULES if key in known]:
+            if (checked := self.scalar((key,), FILE_RULES[key], known[key])) is not None:
+                self.file_values[key] = checked
         if "backends" in value:
             self.backends = self.names(("backends",), known.get("backends", REFUSED)) or BACKENDS
         elif "cells" in value or "tasks" not in value:

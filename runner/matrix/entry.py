@@ -11,7 +11,7 @@ from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import Axes
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.tasks.request import TaskAsked
+    from keras_matrix.runner.tasks.request import TaskRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Entry:
     params: Axes
     limits: dict[str, Scalar]
     excludes: tuple[Axes, ...] = ()
-    task: TaskAsked | None = None
+    task: TaskRequest | None = None
     trace: Trace | None = None
     set_by_matrix: str = ""
     sets_device: bool = False

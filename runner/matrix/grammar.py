@@ -60,7 +60,7 @@ class Rule:
             return True
         return isinstance(value, (bool, int, float, str)) and _is_kind(self.kind, value) and self._in_range(value)
 
-    def fault(self, value: object) -> str | None:
+    def problem(self, value: object) -> str | None:
         """Return what is wrong with the value, or None."""
         return None if self.accepts(value) else f"must be {self.words()}, got {say(value)}"
 
@@ -184,12 +184,12 @@ LIMITS: dict[str, Rule] = {
 }
 
 # One value for the whole file.
-WHOLE: dict[str, Rule] = {
+FILE_RULES: dict[str, Rule] = {
     "budget": Rule("float", 1, 10_000_000, meaning="seconds after which a run adds no more repeats to auto cells"),
 }
 
 DEFAULTS: dict[str, Rule] = SETTINGS | LIMITS
-TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", *WHOLE)
+TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", *FILE_RULES)
 ENTRY_KEYS = ("workload", "params", "backends", "include", "exclude")
 USER_PARAM = Rule("any")
 
@@ -202,7 +202,7 @@ def near(word: str, names: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def user_workload_fault(name: str) -> str | None:
+def workload_name_problem(name: str) -> str | None:
     """Return why a name cannot be a user's workload, or None."""
     if len(name) > MAX_TEXT or not USER_WORKLOAD.fullmatch(name):
         return f"must be a workload of the catalog or package.module:function, got {say(name)}"

@@ -17,13 +17,13 @@ from keras_matrix.runner.matrix.catalog import Catalog, Workload
 from keras_matrix.runner.matrix.grammar import (
     DEFAULTS,
     ENTRY_KEYS,
+    FILE_RULES,
     LIMITS,
     NAME,
     SETTINGS,
     USER_PARAM,
     USER_WORKLOAD,
     VERSION,
-    WHOLE,
 )
 from keras_matrix.runner.tasks.rules import MAX_WORD, MAX_WORDS, METRIC, SHARED, SWITCHES
 from keras_matrix.runner.tasks.rules import NAME as TASK_NAME
@@ -44,7 +44,7 @@ def json_schema(catalog: Catalog) -> Schema:
                 "backends": _one("backends"),
                 "cells": _list(_entry(catalog)),
                 "tasks": _list(_task()),
-                **{key: rule.json_schema() for key, rule in WHOLE.items()},
+                **{key: rule.json_schema() for key, rule in FILE_RULES.items()},
             }
         ),
         "required": ["version"],

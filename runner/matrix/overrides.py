@@ -47,8 +47,8 @@ def parse_assignment(text: str) -> tuple[str, Scalar]:
 def overridden(entries: Sequence[Entry], wanted: Overrides) -> list[Entry]:
     """Return the entries as the command line wants them. Raises `UsageError` when it is wrong or keeps nothing."""
     problems = [*_backend_problems(entries, wanted), *_assignment_problems(entries, wanted.assignments)]
-    if wanted.repeats is not None and (fault := LIMITS["repeats"].fault(wanted.repeats)):
-        problems.append(f"--repeats: {fault}")
+    if wanted.repeats is not None and (problem := LIMITS["repeats"].problem(wanted.repeats)):
+        problems.append(f"--repeats: {problem}")
     if problems:
         raise UsageError("\n".join(problems))
     changed = [_assigned(entry, wanted) for entry in entries]
@@ -79,8 +79,8 @@ def _assignment_problems(entries: Sequence[Entry], assignments: Mapping[str, Sca
             yield f"{flag}: {rule}, got {say(key)}{near(key, known)}"
         else:
             takers = [entry for entry in entries if key in DEFAULTS or key in entry.params]
-            faults = {_rule(entry, key).fault(value) for entry in takers}
-            yield from sorted(f"{flag}: {fault}" for fault in faults if fault)
+            found = {_rule(entry, key).problem(value) for entry in takers}
+            yield from sorted(f"{flag}: {problem}" for problem in found if problem)
 
 
 def _conflict_problems(entries: Sequence[Entry], assignments: Mapping[str, Scalar]) -> list[str]:

@@ -68,7 +68,7 @@ class Cell:
         return self.precision_target is not None
 
     @property
-    def asks_largest(self) -> bool:
+    def uses_largest_batch(self) -> bool:
         """Whether its batch size is the largest that fits, which is found before it is measured."""
         return self.settings.batch_size == TO_BE_FOUND
 
@@ -95,7 +95,7 @@ def parse(path: Path, text: bytes, catalog: Catalog | None = None) -> Matrix:
     reading = read(strict_yaml.read(text), found)
     if reading.problems:
         raise MatrixError([_problem(path, problem) for problem in reading.problems])
-    budget_s = reading.whole.get("budget")
+    budget_s = reading.file_values.get("budget")
     return Matrix(_name(path), reading.entries, found, None if budget_s is None else float(budget_s))
 
 
@@ -125,8 +125,8 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
             cell = point
             if entry.workload.name == spec.WORKLOAD:
                 if len(impossible) < strict_yaml.MAX_PROBLEMS:
-                    told = rules.settings_faults(point.settings)
-                    impossible += [f"{matrix.name}:{point.line}: {entry.where}: {fault}" for fault in told]
+                    found = rules.settings_faults(point.settings)
+                    impossible += [f"{matrix.name}:{point.line}: {entry.where}: {problem}" for problem in found]
                 cell = _normalised(point)
             if cell is not point:
                 normalised.add(cell.cell_id)
@@ -216,7 +216,7 @@ def _repeats(entry: Entry) -> tuple[int, float | None]:
 
 
 def _label(cell: Cell) -> str:
-    size = LARGEST if cell.asks_largest else cell.settings.batch_size
+    size = LARGEST if cell.uses_largest_batch else cell.settings.batch_size
     return f"{cell.settings.workload} on {cell.settings.backend} at batch {size}"
 
 

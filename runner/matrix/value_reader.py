@@ -91,9 +91,9 @@ class ValueReader:
         """Return a value in its one spelling, or None when it was refused."""
         if value is REFUSED:
             return None
-        if fault := rule.fault(value):
+        if problem := rule.problem(value):
             words = [choice for choice in rule.choices if isinstance(choice, str)]
-            self.refuse(path, fault + (near(value, words) if isinstance(value, str) else ""))
+            self.refuse(path, problem + (near(value, words) if isinstance(value, str) else ""))
             return None
         assert isinstance(value, (bool, int, float, str))
         return rule.normal(value)

@@ -43,7 +43,7 @@ def with_largest(
     request: RunRequest, asked: SessionRequest, display: Display
 ) -> tuple[SessionRequest, LargestFound | None]:
     """Return the request with a number in place of each `batch_size: largest`, and how these were found."""
-    cells = [cell for cell in asked.cells if cell.asks_largest]
+    cells = [cell for cell in asked.cells if cell.uses_largest_batch]
     if not cells:
         return asked, None
     check_limit(cells, request.memory_bytes, "batch_size: largest")

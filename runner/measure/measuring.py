@@ -27,8 +27,8 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, Observer, measure, utc_now
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal
 from keras_matrix.runner.plan.estimates import estimates
-from keras_matrix.runner.plan.plan import Step
-from keras_matrix.runner.plan.session import ArmAsked, Session, SessionRequest, begin, resume, writing
+from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.plan.session import ArmRequest, Session, SessionRequest, begin, resume, writing
 from keras_matrix.runner.plan.stopping import stopping
 from keras_matrix.runner.request import RunRequest
 
@@ -53,7 +53,7 @@ class Display(Protocol):
         """Show whether a batch size fitted."""
 
     def progress(
-        self, steps: Sequence[Step], pending: Sequence[Step], estimates_s: Mapping[str, float]
+        self, repeats: Sequence[PlannedRepeat], pending: Sequence[PlannedRepeat], estimates_s: Mapping[str, float]
     ) -> AbstractContextManager[Observer]:
         """Show the attempts of a session; `steps` are all of it, `estimates_s` is by cell_id."""
 
@@ -65,7 +65,7 @@ def session_request(
     request: RunRequest,
     cells: Sequence[Cell],
     about: Mapping[str, Any],
-    arms: Mapping[str, ArmAsked] | None = None,
+    arms: Mapping[str, ArmRequest] | None = None,
     *,
     to_decide: bool = False,
 ) -> SessionRequest:
@@ -92,9 +92,9 @@ def about_matrix(path: Path, not_run: Sequence[LeftOut] = ()) -> dict[str, Any]:
     }
 
 
-def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None) -> ArmAsked:
+def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None) -> ArmRequest:
     """Return an arm of the software that the executor's cells find."""
-    return ArmAsked(None, fault, request.executors.software(cells))
+    return ArmRequest(None, fault, request.executors.software(cells))
 
 
 def measure_session(request: RunRequest, asked: SessionRequest, goal: Goal, display: Display) -> Session:
@@ -114,7 +114,7 @@ def measure_session(request: RunRequest, asked: SessionRequest, goal: Goal, disp
         preflight = _preflight(request, session, display)
         adaptive = Adaptive(session, asked.cells, goal)
         expected_s = estimates(request.results, asked.cells).within_limit_s
-        with display.progress(session.steps, session.pending, expected_s) as observer:
+        with display.progress(session.repeats, session.pending, expected_s) as observer:
             context = MeasurementContext(
                 arms={name: _arm(request, session.runs[name], arm, preflight) for name, arm in asked.arms.items()},
                 observer=observer,
@@ -156,7 +156,7 @@ def _preflight(request: RunRequest, session: Session, display: Display) -> Prefl
 
     This machine is not examined for cells of another one, for which a test's executor stands, too.
     """
-    cells = [(step.cell.settings, step.cell.task) for step in session.pending]
+    cells = [(planned.cell.settings, planned.cell.task) for planned in session.pending]
     if all(settings.device == "cpu" for settings, _ in cells):
         return None
     found, contract = request.seams.preflight, request.executors.contract
@@ -168,7 +168,7 @@ def _preflight(request: RunRequest, session: Session, display: Display) -> Prefl
     return found
 
 
-def _arm(request: RunRequest, run: Run, asked: ArmAsked, preflight: Preflight | None) -> Arm:
+def _arm(request: RunRequest, run: Run, asked: ArmRequest, preflight: Preflight | None) -> Arm:
     """Return an arm that starts no cell which the preflight refuses; another Python's builds are not judged."""
     own = request.executors
     executor, contract = (

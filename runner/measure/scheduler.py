@@ -30,7 +30,7 @@ from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.host.surroundings.block import judged_together
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.record_builder import record_of
-from keras_matrix.runner.plan.plan import Step, calibration_group
+from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
 
 TARGET_EPOCH_S = 0.5
 # A calibration reads a little fast or slow; without a margin half of all epochs would fall short of the target.
@@ -51,13 +51,13 @@ class Observer(Protocol):
     def calibrating(self, cell: Cell) -> None:
         """The steps per epoch of this cell's work are being found."""
 
-    def begun(self, step: Step) -> None:
+    def begun(self, planned: PlannedRepeat) -> None:
         """A repeat begins."""
 
-    def taking_turns(self, steps: Sequence[Step]) -> None:
+    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """These repeats have warmed up, and their kept epochs begin, in turn."""
 
-    def ended(self, step: Step, record: Record) -> None:
+    def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """An attempt has ended and is published."""
 
 
@@ -92,7 +92,9 @@ class MeasurementContext:
     now: Callable[[], datetime] = utc_now
 
 
-def measure(context: MeasurementContext, steps: Iterable[Step], more: Callable[[], list[Step]] = list) -> None:
+def measure(
+    context: MeasurementContext, repeats: Iterable[PlannedRepeat], more: Callable[[], list[PlannedRepeat]] = list
+) -> None:
     """Measure `steps` in their order and publish a record of every attempt; then what `more` asks for, until nothing.
 
     Each answer of `more` is one block. Raises `Interrupted` as it comes, with nothing left running, and `StoreFailure`
@@ -100,8 +102,8 @@ def measure(context: MeasurementContext, steps: Iterable[Step], more: Callable[[
     """
     campaign = _Campaign(context)
     try:
-        for _, steps_of_block in itertools.groupby(steps, key=lambda step: step.repeat):
-            campaign.block(list(steps_of_block))
+        for _, block in itertools.groupby(repeats, key=lambda planned: planned.repeat):
+            campaign.block(list(block))
         while further := more():
             campaign.block(further)
         for arm in context.arms.values():
@@ -120,7 +122,7 @@ def steps_for(step_times_s: Iterable[float]) -> int:
 class _Trial:
     """A process that was started for a step, and the job it was given."""
 
-    step: Step
+    planned: PlannedRepeat
     job: Job
     running: Running
     started_at: datetime
@@ -128,7 +130,7 @@ class _Trial:
     @property
     def name(self) -> str:
         """What distinguishes the cell from the others of its block."""
-        return f"{self.step.arm} {self.step.cell.settings.backend}:{self.step.cell.settings.workload}".strip()
+        return f"{self.planned.arm} {self.planned.cell.settings.backend}:{self.planned.cell.settings.workload}".strip()
 
 
 _Ended = tuple[_Trial, Outcome]
@@ -148,64 +150,64 @@ class _Campaign:
         self._replaced = 0
         self._started: list[_Trial] = []
 
-    def block(self, steps: Sequence[Step]) -> None:
+    def block(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Measure one block, comparison after comparison."""
         for name, arm in self._context.arms.items():
             # An external command brings its own program: no server is to be started for it, no backend to be missed.
-            arm.executor.begin_block([s.cell.settings for s in steps if s.arm == name and s.cell.task is None])
+            arm.executor.begin_block([s.cell.settings for s in repeats if s.arm == name and s.cell.task is None])
         for arm in self._context.arms.values():
             arm.executor.await_block()
-        for _, group in itertools.groupby(steps, key=lambda step: calibration_group(step.cell.settings)):
+        for _, group in itertools.groupby(repeats, key=lambda planned: calibration_group(planned.cell.settings)):
             comparison = list(group)
             self._compared += 1
             self.compare(comparison)
             self._replace_disturbed(comparison)
 
-    def _replace_disturbed(self, steps: Sequence[Step]) -> None:
+    def _replace_disturbed(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Measure a comparison's block again, whole, where the machine was disturbed from outside; a few times at most.
 
         The disturbed attempts stay in the store; of each repeat the latest attempt counts.
         """
         for _ in range(MOST_REPLACEMENTS):
             spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
-            if spent or not any(step.key in self._disturbed for step in steps):
+            if spent or not any(planned.key in self._disturbed for planned in repeats):
                 return
             self._replaced += 1
-            self._disturbed -= {step.key for step in steps}
-            for step in steps:
-                self._tried[step.key] = 0
-            self.compare(steps)
+            self._disturbed -= {planned.key for planned in repeats}
+            for planned in repeats:
+                self._tried[planned.key] = 0
+            self.compare(repeats)
 
-    def compare(self, steps: Sequence[Step]) -> None:
+    def compare(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Measure one repeat of cells that differ in their backend or arm only: side by side, epoch by epoch in turn.
 
         What the infrastructure spoiled is tried again, alone.
         """
         self._started = []
-        calibrated = self._calibrate(steps) if self._needs_calibration(steps[0]) else {}
+        calibrated = self._calibrate(repeats) if self._needs_calibration(repeats[0]) else {}
         ended: list[_Ended] = []
         warm: list[_Trial] = []
-        for step in steps:
-            if step.key in calibrated and calibrated[step.key] is None:
+        for planned in repeats:
+            if planned.key in calibrated and calibrated[planned.key] is None:
                 continue
-            if warm and not self._has_room(warm, step.cell):
+            if warm and not self._has_room(warm, planned.cell):
                 ended += self._take_turns(warm)
                 warm = []
-            trial = calibrated.get(step.key) or self._begin(step)
+            trial = calibrated.get(planned.key) or self._begin(planned)
             if trial is not None:
                 trial.running.turn()
                 warm.append(trial)
         done = self._publish_all([*ended, *self._take_turns(warm)])
-        over = {step.key for step in done} | {key for key, trial in calibrated.items() if trial is None}
-        for step in steps:
-            if step.key not in over:
-                self._repeat(step)
+        over = {planned.key for planned in done} | {key for key, trial in calibrated.items() if trial is None}
+        for planned in repeats:
+            if planned.key not in over:
+                self._repeat(planned)
 
     def _take_turns(self, trials: Sequence[_Trial]) -> list[_Ended]:
         """Run the kept epochs of warm processes in turn, then let each end."""
         if not trials:
             return []
-        self._context.observer.taking_turns([trial.step for trial in trials])
+        self._context.observer.interleaving([trial.planned for trial in trials])
         settings = trials[0].job.settings
         for epoch in range(settings.epochs - settings.discard):
             # Back and forth, so that a steady drift of the machine favours none.
@@ -219,7 +221,7 @@ class _Campaign:
         waiting = [trial for trial in others if self._contract(trial).local_pids]
         return [WaitingCell(trial.name, root) for trial in waiting if (root := trial.running.root()) is not None]
 
-    def _publish_all(self, ended: Sequence[_Ended]) -> list[Step]:
+    def _publish_all(self, ended: Sequence[_Ended]) -> list[PlannedRepeat]:
         """Publish the records of a block's processes, with what disturbed them all; return the steps that are done.
 
         Judged together even where they did not live side by side: judged alone, the short ones would be thrown out more
@@ -228,11 +230,11 @@ class _Campaign:
         is_disturbed, outcomes = judged_together([(trial.name, outcome) for trial, outcome in ended])
         done = []
         for (trial, _), outcome in zip(ended, outcomes, strict=True):
-            record = self._publish(trial.step, trial.job, outcome, trial.started_at)
+            record = self._publish(trial.planned, trial.job, outcome, trial.started_at)
             if record.status is not Status.INFRA:
-                done.append(trial.step)
+                done.append(trial.planned)
             if is_disturbed and record.status in MEASURED:
-                self._disturbed.add(trial.step.key)
+                self._disturbed.add(trial.planned.key)
         return done
 
     def _has_room(self, warm: Sequence[_Trial], cell: Cell) -> bool:
@@ -246,22 +248,22 @@ class _Campaign:
         return free_bytes is None or free_bytes > ROOM_FACTOR * largest
 
     def _contract(self, trial: _Trial) -> Contract:
-        return self._context.arms[trial.step.arm].contract
+        return self._context.arms[trial.planned.arm].contract
 
-    def _needs_calibration(self, step: Step) -> bool:
-        settings = step.cell.settings
+    def _needs_calibration(self, planned: PlannedRepeat) -> bool:
+        settings = planned.cell.settings
         automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
-        return automatic and self._calibration(step) is None
+        return automatic and self._calibration(planned) is None
 
-    def _calibration(self, step: Step) -> dict[str, Any] | None:
+    def _calibration(self, planned: PlannedRepeat) -> dict[str, Any] | None:
         """Return what was found for this comparison, in whichever arm it was kept."""
-        group = calibration_group(step.cell.settings)
+        group = calibration_group(planned.cell.settings)
         for arm in self._context.arms.values():
             if found := arm.run.calibration(group):
                 return found
         return None
 
-    def _calibrate(self, steps: Sequence[Step]) -> dict[tuple[str, str, int], _Trial | None]:
+    def _calibrate(self, repeats: Sequence[PlannedRepeat]) -> dict[tuple[str, str, int], _Trial | None]:
         """Find the steps per epoch that these cells share.
 
         Each process goes as far as its step time and rests there; when all have told theirs, they are told how many
@@ -271,73 +273,73 @@ class _Campaign:
         """
         times_s: dict[str, float] = {}
         found: dict[tuple[str, str, int], _Trial | None] = {}
-        for step in steps:
-            if self._missing(step):
+        for planned in repeats:
+            if self._missing(planned):
                 continue
-            trial = self._start(step, None)
+            trial = self._start(planned, None)
             if not isinstance(trial.running, Never):
-                self._context.observer.calibrating(step.cell)
+                self._context.observer.calibrating(planned.cell)
             step_time_s = trial.running.calibrated()
             if step_time_s is None:
                 if self._end(trial):
-                    found[step.key] = None
+                    found[planned.key] = None
                 continue
-            times_s[f"{step.arm} {step.cell.settings.backend}".strip()] = step_time_s
-            if step.cell.settings.compile_cache == "cold" and self._has_room([trial], step.cell):
-                found[step.key] = trial
+            times_s[f"{planned.arm} {planned.cell.settings.backend}".strip()] = step_time_s
+            if planned.cell.settings.compile_cache == "cold" and self._has_room([trial], planned.cell):
+                found[planned.key] = trial
             else:
                 self._abandon(trial)
         if times_s:
             kept = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
-            for arm in {step.arm for step in steps}:
-                self._context.arms[arm].run.keep_calibration(calibration_group(steps[0].cell.settings), kept)
+            for arm in {planned.arm for planned in repeats}:
+                self._context.arms[arm].run.keep_calibration(calibration_group(repeats[0].cell.settings), kept)
         for waiting in found.values():
             if waiting is not None:
-                waiting.running.resume(self._steps_per_epoch(waiting.step))
+                waiting.running.resume(self._steps_per_epoch(waiting.planned))
         return found
 
-    def _missing(self, step: Step) -> str | None:
-        settings = step.cell.settings
-        if step.cell.task is not None:
+    def _missing(self, planned: PlannedRepeat) -> str | None:
+        settings = planned.cell.settings
+        if planned.cell.task is not None:
             return None
-        return self._context.arms[step.arm].executor.missing(settings.backend, settings.device)
+        return self._context.arms[planned.arm].executor.missing(settings.backend, settings.device)
 
-    def _begin(self, step: Step) -> _Trial | None:
+    def _begin(self, planned: PlannedRepeat) -> _Trial | None:
         """Start a repeat with its steps; None, with its record, where its backend is missing."""
-        self._context.observer.begun(step)
-        if missing := self._missing(step):
-            self._publish(step, self._job(step, 1), Outcome(infrastructure=missing), self._context.now())
-            self._tried[step.key] = INFRA_ATTEMPTS
+        self._context.observer.begun(planned)
+        if missing := self._missing(planned):
+            self._publish(planned, self._job(planned, 1), Outcome(infrastructure=missing), self._context.now())
+            self._tried[planned.key] = INFRA_ATTEMPTS
             return None
-        return self._start(step, self._steps_per_epoch(step))
+        return self._start(planned, self._steps_per_epoch(planned))
 
-    def _repeat(self, step: Step) -> None:
+    def _repeat(self, planned: PlannedRepeat) -> None:
         """Measure one repeat alone, as often as the infrastructure spoils it and no oftener than is of use."""
-        while self._tried[step.key] < INFRA_ATTEMPTS:
-            trial = self._begin(step)
+        while self._tried[planned.key] < INFRA_ATTEMPTS:
+            trial = self._begin(planned)
             if trial is not None and self._end(trial):
                 return
 
-    def _steps_per_epoch(self, step: Step) -> int:
-        settings = step.cell.settings
+    def _steps_per_epoch(self, planned: PlannedRepeat) -> int:
+        settings = planned.cell.settings
         asked, chunk = settings.steps_per_epoch, settings.steps_per_execution
         if asked == "seed":
             count = math.ceil(settings.samples / settings.batch_size)
         elif asked == "auto":
-            count = int((self._calibration(step) or {}).get("steps_per_epoch", 1))
+            count = int((self._calibration(planned) or {}).get("steps_per_epoch", 1))
         else:
             count = int(asked)
         return math.ceil(count / chunk) * chunk
 
-    def _start(self, step: Step, count: int | None) -> _Trial:
-        job = self._job(step, count)
+    def _start(self, planned: PlannedRepeat, count: int | None) -> _Trial:
+        job = self._job(planned, count)
         started_at = self._context.now()
-        executor = self._context.arms[step.arm].executor
-        trial = _Trial(step, job, executor.start(job, step.cell.timeout_s), started_at)
+        executor = self._context.arms[planned.arm].executor
+        trial = _Trial(planned, job, executor.start(job, planned.cell.timeout_s), started_at)
         self._started.append(trial)
         return trial
 
-    def _end(self, trial: _Trial) -> list[Step]:
+    def _end(self, trial: _Trial) -> list[PlannedRepeat]:
         """Wait for a process's end and publish its record; return the step, or nothing where it must be tried again."""
         return self._publish_all([(trial, trial.running.finish())])
 
@@ -345,38 +347,38 @@ class _Campaign:
         trial.running.abandon()
         shutil.rmtree(trial.job.folder, ignore_errors=True)
 
-    def _publish(self, step: Step, job: Job, outcome: Outcome, started_at: datetime) -> Record:
-        arm = self._context.arms[step.arm]
+    def _publish(self, planned: PlannedRepeat, job: Job, outcome: Outcome, started_at: datetime) -> Record:
+        arm = self._context.arms[planned.arm]
         run = arm.run
         if problem := arm.contract.problem(outcome):
             outcome = Outcome(infrastructure=problem, wall_time_s=outcome.wall_time_s)
         record = record_of(run.run_id, self._context.machine, job, (outcome, started_at))
         if job.trace is not None:
-            from keras_matrix.runner.measure.traces import with_trace_kept  # a run without traces does without
+            from keras_matrix.runner.measure.traces import with_trace_stored  # a run without traces does without
 
-            record = with_trace_kept(run, job, record)
+            record = with_trace_stored(run, job, record)
         if self._context.log_dir is not None and record.status is not Status.INFRA:
             from keras_matrix.runner.measure.tensorboard.writer import Attempt, written
 
             record = written(Attempt(record, outcome.course, job), self._context.log_dir)
         shutil.rmtree(job.folder, ignore_errors=True)
-        self._next_attempt[step.key] += 1
-        self._tried[step.key] += 1
+        self._next_attempt[planned.key] += 1
+        self._tried[planned.key] += 1
         if outcome.course is not None:
             run.store_usage_series(record, outcome.course)
         run.publish(record)
-        self._context.observer.ended(step, record)
+        self._context.observer.ended(planned, record)
         return record
 
-    def _job(self, step: Step, count: int | None) -> Job:
-        settings, arm = step.cell.settings, self._context.arms[step.arm]
-        attempt = self._next_attempt[step.key]
-        name = f"{step.cell.cell_id}.{step.repeat}.{attempt}"
+    def _job(self, planned: PlannedRepeat, count: int | None) -> Job:
+        settings, arm = planned.cell.settings, self._context.arms[planned.arm]
+        attempt = self._next_attempt[planned.key]
+        name = f"{planned.cell.cell_id}.{planned.repeat}.{attempt}"
         folder = arm.run.scratch(name)
         return Job(
             nonce=secrets.token_hex(16),
-            cell_id=step.cell.cell_id,
-            repeat=step.repeat,
+            cell_id=planned.cell.cell_id,
+            repeat=planned.repeat,
             attempt=attempt,
             settings=settings,
             steps=count,
@@ -385,11 +387,11 @@ class _Campaign:
             dataset_dir=self._context.dataset_dir,
             compile_cache_dir=compile_cache(arm.run, settings),
             fault=arm.fault,
-            autotune_dir=autotuned(arm.run, step.cell),
-            cuda_cache_dir=cuda_cache(arm.run, step.cell),
-            steps_held=step.cell.steps_held,
-            task=step.cell.task,
-            outputs_dir=made(arm.run.folder / "outputs" / name) if step.cell.task else None,
-            trace=step.cell.trace if step.repeat == TRACED_REPEAT else None,
-            board=self._context.log_dir is not None and step.cell.task is None,
+            autotune_dir=autotuned(arm.run, planned.cell),
+            cuda_cache_dir=cuda_cache(arm.run, planned.cell),
+            steps_held=planned.cell.steps_held,
+            task=planned.cell.task,
+            outputs_dir=made(arm.run.folder / "outputs" / name) if planned.cell.task else None,
+            trace=planned.cell.trace if planned.repeat == TRACED_REPEAT else None,
+            board=self._context.log_dir is not None and planned.cell.task is None,
         )

@@ -22,7 +22,7 @@ from keras_matrix.runner.cell.job import Job
 FOLDER = "traces"
 
 
-def with_trace_kept(run: Run, job: Job, record: Record) -> Record:
+def with_trace_stored(run: Run, job: Job, record: Record) -> Record:
     """Return the record of a traced attempt, its trace being in the run's folder or its problem among the warnings."""
     if record.trace is None:
         return record
@@ -39,21 +39,21 @@ def path_in(run: Run, trace: Traced) -> Path | None:
     return path if path and path.is_file() else None
 
 
-def kept_in(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record, Path]]:
+def stored_traces(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record, Path]]:
     """Yield the records that have a trace, each with where it lies."""
     for record in records:
         if record.trace and (path := path_in(run, record.trace)):
             yield record, path
 
 
-def left_plain(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
+def write_uncompressed(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
     """Write the traces of these records uncompressed, and return where: at `target` that of one cell.
 
     Of several cells, which are of one FC mode, backend and workers come into the name.
     """
     several = len({record.cell_id for record in records}) > 1
     left = []
-    for record, path in kept_in(run, records):
+    for record, path in stored_traces(run, records):
         own = f".{record.settings.backend}.{record.settings.params['workers']}" if several else ""
         left.append(target.with_suffix(own + target.suffix))
         plain(path, left[-1])

@@ -29,7 +29,7 @@ from keras_matrix.analysis.stats.sequential import LOOKS, State, Why, allocate, 
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.plan.plan import Step, block, comparisons
+from keras_matrix.runner.plan.plan import PlannedRepeat, block, comparisons
 from keras_matrix.runner.plan.session import Session
 
 NEVER = -0.5
@@ -61,7 +61,7 @@ class Adaptive:
         self._clock = clock
         self._begun_s = clock() - _wall_s(self._records())
 
-    def more(self) -> list[Step]:
+    def more(self) -> list[PlannedRepeat]:
         """Return the next block; empty when every comparison is at its end or the budget is spent."""
         if not self._groups:
             return []
@@ -80,7 +80,7 @@ class Adaptive:
         while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
             chosen.append(name)
             left_s -= way_s(states[name], self._looks)
-        return self._steps({name: repeats[name] for name in chosen}, done)
+        return self._repeats({name: repeats[name] for name in chosen}, done)
 
     def why(self) -> dict[str, str]:
         """Return, for each comparison by the cell_id of its first cell, why no more repeats were added."""
@@ -127,18 +127,18 @@ class Adaptive:
         offers = [found for target, some in by_target.items() if (found := allocate(some, left_s, target, self._looks))]
         return offers[0] if offers else None
 
-    def _steps(self, wanted: Mapping[str, int], done: Collection[tuple[str, str, int]]) -> list[Step]:
+    def _repeats(self, wanted: Mapping[str, int], done: Collection[tuple[str, str, int]]) -> list[PlannedRepeat]:
         """Return what is left of one block: of these comparisons this repeat each, all of it unless stopped in it.
 
         Their order is what it would be had so many repeats been planned: it is drawn for all comparisons together.
         """
-        planned = {cell.cell_id: cell for group in self._all for cell in group}
-        steps = []
+        cells = {cell.cell_id: cell for group in self._all for cell in group}
+        repeats = []
         for repeat in sorted(set(wanted.values())):
             counts = [repeat + 1 if wanted.get(group[0].cell_id) == repeat else 0 for group in self._all]
             there = [[replace(cell, repeats=n) for cell in group] for group, n in zip(self._all, counts, strict=True)]
-            steps += block(there, repeat, self._session.seed, self._arms)
-        return [replace(step, cell=planned[step.cell.cell_id]) for step in steps if step.key not in done]
+            repeats += block(there, repeat, self._session.seed, self._arms)
+        return [replace(planned, cell=cells[planned.cell.cell_id]) for planned in repeats if planned.key not in done]
 
     def _next_repeat(self, group: Sequence[Cell], done: Collection[tuple[str, str, int]]) -> int:
         wanted = [(arm, cell.cell_id) for arm in self._arms for cell in group]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.plan.plan import Step
+    from keras_matrix.runner.plan.plan import PlannedRepeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Estimates:
     over_limit_s: Mapping[str, float]
     earlier: Mapping[str, float]
 
-    def total_s(self, steps: Iterable[Step]) -> float:
+    def total_s(self, repeats: Iterable[PlannedRepeat]) -> float:
         """Return the estimate of all these repeats together."""
-        return sum(self.within_limit_s[step.cell.cell_id] for step in steps)
+        return sum(self.within_limit_s[planned.cell.cell_id] for planned in repeats)
 
     def without_limit_s(self, cell_id: str) -> float:
         """Return the estimate of a repeat were there no time limit."""

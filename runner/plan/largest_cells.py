@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 KEY = "largest_batch"
 TRY_STEPS = 2  # calls of the backend in an epoch of a try
 TRY_EPOCHS = 2
-WHOLE_PASS = 10_000_000  # steps; the process limits it to one pass over its samples
+FULL_PASS = 10_000_000  # steps; the process limits it to one pass over its samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def check_limit(cells: Sequence[Cell], memory_bytes: int | None, what: str) -> N
 
 def refuse(cells: Sequence[Cell]) -> None:
     """Refuse cells whose batch size is still to be found, where a command needs a number. Raises `UsageError`."""
-    if any(cell.asks_largest for cell in cells):
+    if any(cell.uses_largest_batch for cell in cells):
         raise UsageError(
             "batch_size: must be a whole number for this command, got largest; find the number with runner fit-batch, "
             "and give it with --set batch_size=NUMBER"
@@ -75,7 +75,7 @@ def trial(cell: Cell, size: int) -> Cell:
     """Return the cell of one try: few steps at a batch size, with as many batches in memory as a measured cell has."""
     steps = TRY_STEPS * cell.settings.steps_per_execution
     asked = cell.settings.steps_per_epoch
-    held = asked if isinstance(asked, int) else WHOLE_PASS
+    held = asked if isinstance(asked, int) else FULL_PASS
     few = replace(cell.settings, batch_size=size, steps_per_epoch=steps, epochs=TRY_EPOCHS, discard=1)
     once = replace(cell, repeats=1, precision_target=None, trace=None, steps_held=held)
     return replace(once, settings=few, cell_id=cell_id(few))
@@ -84,7 +84,7 @@ def trial(cell: Cell, size: int) -> Cell:
 def resolved(cells: Sequence[Cell], found: Sequence[Found]) -> list[Cell]:
     """Return the cells with the numbers that were found; of several with one number the first stays."""
     sizes = {one.planned: one.batch_size for one in found}
-    numbered = [_at(cell, sizes[cell.cell_id]) if cell.asks_largest else cell for cell in cells]
+    numbered = [_at(cell, sizes[cell.cell_id]) if cell.uses_largest_batch else cell for cell in cells]
     return list({cell.cell_id: cell for cell in reversed(numbered)}.values())[::-1]
 
 
@@ -110,6 +110,6 @@ def kept(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None
         found = decode(list[Found], stored.get("cells"), KEY)
     except CodecError:
         return None
-    complete = {one.planned for one in found} == {cell.cell_id for cell in cells if cell.asks_largest}
+    complete = {one.planned for one in found} == {cell.cell_id for cell in cells if cell.uses_largest_batch}
     spoiled = any((one.stopped or "").startswith(f"{Status.INFRA}:") for one in found)
     return found if complete and not spoiled else None

@@ -36,7 +36,7 @@ _COMPARED = attrgetter(*(f.name for f in fields(Settings) if f.name not in ("bac
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedRepeat:
     """One process to run. `arm` names what is compared beside the cells: "" or, of two environments, which one."""
 
     cell: Cell
@@ -49,28 +49,32 @@ class Step:
         return self.arm, self.cell.cell_id, self.repeat
 
 
-def order(cells: Sequence[Cell], seed: int, arms: Sequence[str] = ("",)) -> list[Step]:
+def order(cells: Sequence[Cell], seed: int, arms: Sequence[str] = ("",)) -> list[PlannedRepeat]:
     """Return every repeat of every cell in every arm, block after block."""
     grouped = comparisons(cells)
     repeats = range(max((cell.repeats for cell in cells), default=0))
-    return [step for repeat in repeats for step in block(grouped, repeat, seed, arms)]
+    return [planned for repeat in repeats for planned in block(grouped, repeat, seed, arms)]
 
 
-def block(grouped: Sequence[Sequence[Cell]], repeat: int, seed: int, arms: Sequence[str] = ("",)) -> list[Step]:
+def block(
+    grouped: Sequence[Sequence[Cell]], repeat: int, seed: int, arms: Sequence[str] = ("",)
+) -> list[PlannedRepeat]:
     """Return one block: its comparisons in random order, each one's cells together."""
     in_pair = Random(f"{seed}:{repeat // 2}:cells")
-    found: list[list[Step]] = []
+    found: list[list[PlannedRepeat]] = []
     for comparison in grouped:
-        together = [Step(cell, repeat, arm) for cell in comparison for arm in arms]
+        together = [PlannedRepeat(cell, repeat, arm) for cell in comparison for arm in arms]
         if len(together) > 1:  # of 100,000 lone cells the shuffling alone would take a fifth of the plan
             in_pair.shuffle(together)
-        there = [step for step in together if step.cell.repeats > repeat]
+        there = [planned for planned in together if planned.cell.repeats > repeat]
         found.append(there[::-1] if repeat % 2 else there)
     Random(f"{seed}:{repeat}").shuffle(found)
-    return [step for comparison in found for step in comparison]
+    return [planned for comparison in found for planned in comparison]
 
 
-def remaining(steps: Iterable[Step], published: Iterable[tuple[str, str, int, int, str]]) -> list[Step]:
+def remaining(
+    repeats: Iterable[PlannedRepeat], published: Iterable[tuple[str, str, int, int, str]]
+) -> list[PlannedRepeat]:
     """Return the steps still to do, in their order.
 
     `published` holds (arm, cell_id, repeat, attempt, status); a repeat whose latest attempt is `infra` is still to do.
@@ -80,7 +84,7 @@ def remaining(steps: Iterable[Step], published: Iterable[tuple[str, str, int, in
         if latest.get((arm, cell_id, repeat), (-1, ""))[0] < attempt:
             latest[arm, cell_id, repeat] = attempt, status
     done = {key for key, (_, status) in latest.items() if status != Status.INFRA}
-    return [step for step in steps if step.key not in done]
+    return [planned for planned in repeats if planned.key not in done]
 
 
 def plan_id(cells: Iterable[Cell]) -> str:

@@ -21,7 +21,7 @@ from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.store import Results, Run, StoreFailure
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.plan.plan import Step, order, plan_id, remaining
+from keras_matrix.runner.plan.plan import PlannedRepeat, order, plan_id, remaining
 from keras_matrix.runner.plan.stopping import FIXED
 
 FINISHED = "finished.json"
@@ -40,7 +40,7 @@ def writing(folder: Path) -> Iterator[Results]:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmAsked:
+class ArmRequest:
     """What tells an arm from the other: its Python (None: the runner's own), what is planted, what is installed."""
 
     python: str | None = None
@@ -53,7 +53,7 @@ class SessionRequest:
     """What a session is to measure. `about` holds what else `run.json` keeps; `seed` None asks for a new one."""
 
     cells: Sequence[Cell]
-    arms: Mapping[str, ArmAsked]
+    arms: Mapping[str, ArmRequest]
     start: str
     seed: int | None
     about: Mapping[str, Any]
@@ -71,8 +71,8 @@ class Session:
 
     runs: dict[str, Run]
     seed: int
-    steps: list[Step]
-    pending: list[Step]
+    repeats: list[PlannedRepeat]
+    pending: list[PlannedRepeat]
 
     def records(self, arm: str) -> list[Record]:
         """Return what an arm has published."""
@@ -106,8 +106,8 @@ def begin(results: Results, request: SessionRequest, here: Machine, now: datetim
             **request.about,
         }
         runs[arm] = results.create(name, about)
-    steps = order(request.cells, seed, list(request.arms))
-    return Session(runs, seed, steps, steps)
+    repeats = order(request.cells, seed, list(request.arms))
+    return Session(runs, seed, repeats, repeats)
 
 
 def resume(
@@ -123,14 +123,14 @@ def resume(
             continue
         runs, seed = found
         published = [key for arm, one in runs.items() for key in _published(arm, one, say)]
-        steps = order(request.cells, seed, list(request.arms))
-        pending = remaining(steps, published)
+        repeats = order(request.cells, seed, list(request.arms))
+        pending = remaining(repeats, published)
         open_ended = any(cell.auto for cell in request.cells) and not all(r.kept(FINISHED) for r in runs.values())
         if not pending and not open_ended:
             return None
         for one in runs.values():
             one.clear_leftovers()
-        return Session(runs, seed, steps, pending)
+        return Session(runs, seed, repeats, pending)
     return None
 
 

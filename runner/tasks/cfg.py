@@ -22,11 +22,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.task import UPTIME, Compute, Goal, MetricAsked, Task
+from keras_matrix.records.task import UPTIME, Compute, Goal, MetricSpec, Task
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.tasks.cfg_file import CfgSection, read_sections
-from keras_matrix.runner.tasks.rules import KEYS, MAX_WORD, METRIC_KEYS, NAME, pattern_fault
+from keras_matrix.runner.tasks.rules import KEYS, MAX_WORD, METRIC_KEYS, NAME, pattern_problem
 
 LISTS = ("patterns", "metrics", "compute_method")
 COMMAND, GPUS = "command_to_execute", "num_gpus"
@@ -112,7 +112,7 @@ def substituted(command: str, filled: Filled) -> str:
     return command
 
 
-def placeless(command: str, filled: Filled) -> list[str]:
+def flags_without_place(command: str, filled: Filled) -> list[str]:
     """Return the flags whose place a command does not have, so that they change nothing in it."""
     return [text for place, text in _fields(filled) if not re.search(place, command)]
 
@@ -176,7 +176,7 @@ class _Section:
             return 0
         return int(found)
 
-    def metrics(self) -> list[MetricAsked]:
+    def metrics(self) -> list[MetricSpec]:
         patterns, names, methods = (self.texts(key) for key in LISTS)
         lengths = {key: len(found) for key, found in zip(LISTS, (patterns, names, methods), strict=True)}
         if self.problems:
@@ -189,12 +189,12 @@ class _Section:
         if self.problems:
             return []
         rows = zip(names, patterns, methods, strict=True)
-        return [MetricAsked(n, p, None, Compute(m), goal_of(n)) for n, p, m in rows]
+        return [MetricSpec(n, p, None, Compute(m), goal_of(n)) for n, p, m in rows]
 
     def check(self, patterns: Sequence[str], names: Sequence[str], methods: Sequence[str]) -> None:
         for pattern in patterns:
-            if fault := pattern_fault(pattern):
-                self.refuse(LISTS[0], fault)
+            if problem := pattern_problem(pattern):
+                self.refuse(LISTS[0], problem)
         for name in names:
             if not NAME.fullmatch(name) or name == UPTIME or names.count(name) > 1:
                 self.refuse(LISTS[1], f"must be different names of at most 64 letters, digits and _.-, got {name!r}")

@@ -9,12 +9,12 @@ from keras_matrix.records.settings import Scalar
 from keras_matrix.records.task import DEFINITION
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, Axes
-from keras_matrix.runner.tasks.request import OWN, TaskAsked, workload_of
+from keras_matrix.runner.tasks.request import OWN, TaskRequest, workload_of
 from keras_matrix.runner.tasks.rules import SHARED
 
 
 def entry_of(
-    place: tuple[str, int | None], asked: TaskAsked, params: Axes, shared: Mapping[str, Scalar | None]
+    place: tuple[str, int | None], asked: TaskRequest, params: Axes, shared: Mapping[str, Scalar | None]
 ) -> Entry:
     """Return the entry at `place` (what it is called, its line): its axes beside the compared one, and its limits.
 

@@ -8,7 +8,7 @@ from keras_matrix.records.task import TaskRun
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSeen:
+class TaskObservation:
     """The command and its metrics.
 
     `never` says why it could not be started, `no_device` which device it was to have, `stopped` why the runner ended it

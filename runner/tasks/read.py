@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.settings import BACKENDS
-from keras_matrix.records.task import DEFINITION, UPTIME, Compute, Goal, MetricAsked, Task
+from keras_matrix.records.task import DEFINITION, UPTIME, Compute, Goal, MetricSpec, Task
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import DEFAULTS, USER_PARAM, Axes, near
 from keras_matrix.runner.matrix.strict_yaml import REFUSED, Path, path_text, say
 from keras_matrix.runner.tasks.entry import entry_of
-from keras_matrix.runner.tasks.request import TaskAsked, labelled
+from keras_matrix.runner.tasks.request import TaskRequest, labelled
 from keras_matrix.runner.tasks.rules import (
     ALWAYS,
     AXIS_NAME,
@@ -27,7 +27,7 @@ from keras_matrix.runner.tasks.rules import (
     SWITCHES,
     VARIABLE,
     metric_key_advice,
-    pattern_fault,
+    pattern_problem,
     task_key_advice,
 )
 
@@ -90,7 +90,7 @@ class _Task:
         self.check_places(task, params)
         if len(self.reader.problems) > self.problems_before or not command:
             return None
-        asked = TaskAsked(task, compared, labelled(compared, params[compared] if compared else ()))
+        asked = TaskRequest(task, compared, labelled(compared, params[compared] if compared else ()))
         others = {key: values for key, values in params.items() if key != compared}
         return entry_of((path_text(self.path), self.reader.line(self.path)), asked, others, shared)
 
@@ -175,13 +175,13 @@ class _Task:
                 self.refuse(("inherit", index), f"must be {ALL} or names of variables, got {say(name)}")
         return found
 
-    def metrics(self) -> list[MetricAsked]:
+    def metrics(self) -> list[MetricSpec]:
         known = self.reader.mapping((*self.path, "metrics"), self.known.get("metrics", {}), None)
         if len(known) > MAX_METRICS:
             self.refuse(("metrics",), f"must be at most {MAX_METRICS}, got {len(known)}")
         return [self.metric(name, value) for name, value in list(known.items())[:MAX_METRICS]]
 
-    def metric(self, name: str, value: object) -> MetricAsked:
+    def metric(self, name: str, value: object) -> MetricSpec:
         path = (*self.path, "metrics", name)
         if not NAME.fullmatch(name) or name == UPTIME:
             rule = f"must be a name of at most 64 letters, digits and _.-, and not {UPTIME}"
@@ -190,7 +190,7 @@ class _Task:
         known = self.reader.mapping(path, given, METRIC_KEYS, metric_key_advice)
         read = {key: self.reader.scalar((*path, key), METRIC[key], known[key]) for key in METRIC if key in known}
         settled = {key: rule.default for key, rule in METRIC.items()} | {k: v for k, v in read.items() if v is not None}
-        return MetricAsked(
+        return MetricSpec(
             name=name,
             pattern=self.pattern((*path, "pattern"), known["pattern"]) if "pattern" in known else None,
             unit=None if settled["unit"] is None else str(settled["unit"]),
@@ -200,13 +200,13 @@ class _Task:
         )
 
     def pattern(self, path: Path, value: object) -> str | None:
-        fault = pattern_fault(value) if isinstance(value, str) else f"must be text, got {say(value)}"
-        if fault and value is not REFUSED:
-            self.reader.refuse(path, fault)
+        problem = pattern_problem(value) if isinstance(value, str) else f"must be text, got {say(value)}"
+        if problem and value is not REFUSED:
+            self.reader.refuse(path, problem)
             return None
         return str(value)
 
-    def primary(self, asked: object, metrics: list[MetricAsked]) -> str:
+    def primary(self, asked: object, metrics: list[MetricSpec]) -> str:
         names = [metric.name for metric in metrics]
         if asked is None:
             return names[0] if names else UPTIME

@@ -17,7 +17,7 @@ OWN = "own"  # what a command decides for itself
 
 
 @dataclass(frozen=True, slots=True)
-class TaskAsked:
+class TaskRequest:
     """A task whose words still have places, and the axis over which its cells are compared, None for none.
 
     `labels` gives the value behind each label under which a cell is compared.

@@ -75,7 +75,7 @@ def metric_key_advice(key: str) -> str:
     return near(key, METRIC_KEYS) or f"; must be one of {', '.join(METRIC_KEYS)}"
 
 
-def pattern_fault(pattern: str) -> str | None:
+def pattern_problem(pattern: str) -> str | None:
     """Return what is wrong with a pattern, or None."""
     if len(pattern) > MAX_PATTERN:
         return f"must have at most {MAX_PATTERN} characters, got {len(pattern)}"

@@ -13,7 +13,7 @@ from keras_matrix.records.task import TaskRun, primary_missing
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.judge import Verdict, caveats_around, ended_by_force, not_run
 from keras_matrix.runner.measure.lost_gpu import reported_lost
-from keras_matrix.runner.tasks.observation import TaskSeen
+from keras_matrix.runner.tasks.observation import TaskObservation
 
 WORDS_CHARACTERS = 200
 
@@ -31,7 +31,7 @@ def judge_task(outcome: Outcome) -> Verdict:
     return _measured(outcome, seen)
 
 
-def _ended_badly(outcome: Outcome, seen: TaskSeen) -> Verdict | None:
+def _ended_badly(outcome: Outcome, seen: TaskObservation) -> Verdict | None:
     if seen.no_device:
         return Verdict(Status.DEVICE_MISMATCH, seen.no_device)
     if seen.never or seen.stopped:
@@ -43,7 +43,7 @@ def _ended_badly(outcome: Outcome, seen: TaskSeen) -> Verdict | None:
     return None
 
 
-def _measured(outcome: Outcome, seen: TaskSeen) -> Verdict:
+def _measured(outcome: Outcome, seen: TaskObservation) -> Verdict:
     primary = seen.run.primary_metric
     warnings = (*_warnings(seen.run), *seen.caveats, *caveats_around(outcome, [outcome.wall_time_s or 0.0]))
     if primary is not None and primary.value is not None:

@@ -28,7 +28,7 @@ from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, Parent,
 from keras_matrix.runner.host import process_tree
 from keras_matrix.runner.host.gpus.readings import open_gpu, readable
 from keras_matrix.runner.tasks.metrics.search import Written, metrics_of
-from keras_matrix.runner.tasks.observation import TaskSeen
+from keras_matrix.runner.tasks.observation import TaskObservation
 from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted
 
 GRACE_S = 5.0
@@ -182,7 +182,7 @@ class TaskWatch(ProcessWatch):
 
     # Once it has ended.
 
-    def _seen(self, task: Task, outlived: int) -> TaskSeen:
+    def _seen(self, task: Task, outlived: int) -> TaskObservation:
         metrics, caveat = metrics_of(task, Written(self._job.log_path, self._job.reported_path))
         cut = (
             f"reports: more than {REPORT_LIMIT_BYTES >> 20} MiB came over the pipe, the rest was left out; report less"
@@ -197,7 +197,7 @@ class TaskWatch(ProcessWatch):
             files=_left_in(self._job.outputs_dir),
         )
         caveats = [caveat, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]
-        return TaskSeen(run, stopped=self._stopped, caveats=tuple(filter(None, caveats)))
+        return TaskObservation(run, stopped=self._stopped, caveats=tuple(filter(None, caveats)))
 
 
 def uptime(seconds: float) -> Metric:
@@ -210,11 +210,13 @@ def words(task: Task) -> list[str]:
     return [*task.wrap, *task.command]
 
 
-def never(job: Job, why: NotStarted) -> TaskSeen:
+def never(job: Job, why: NotStarted) -> TaskObservation:
     """Return what is seen of a command that cannot be started."""
     task = _task(job)
     run = TaskRun(task.name, words(task), task.primary, [])
-    return TaskSeen(run, no_device=str(why)) if isinstance(why, NoDevice) else TaskSeen(run, never=str(why))
+    return (
+        TaskObservation(run, no_device=str(why)) if isinstance(why, NoDevice) else TaskObservation(run, never=str(why))
+    )
 
 
 def _task(job: Job) -> Task:

@@ -22,7 +22,7 @@ from keras_matrix.runner.checks.first_hour.measured import WORKLOADS, Measured, 
 from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
 from keras_matrix.runner.checks.peaks import Effort, order_for, probe_settings
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed
-from keras_matrix.runner.measure.traces import kept_in
+from keras_matrix.runner.measure.traces import stored_traces
 
 PROBE = "keras_matrix.runner.cell.checks.probes"
 PROBE_LIMIT_S = 300.0
@@ -181,7 +181,7 @@ def locked_clocks(hour: Hour) -> Found:
     (record,) = hour.place.measure(_products(hour) | {"clocks": "locked", "steps_per_epoch": 30}).records
     if record.status is Status.UNSUPPORTED or record.surroundings.gpu is None:
         return Found(Outcome.NOT_RUN, record.reason or "NVML cannot be read here")
-    return judgements.clocks_held(record.surroundings.gpu.sm_clocks_hz)
+    return judgements.clocks_constant(record.surroundings.gpu.sm_clocks_hz)
 
 
 def energy(hour: Hour) -> Found:
@@ -255,7 +255,7 @@ def _answered(hour: Hour) -> ProbeAnswer:
 def _traced(hour: Hour) -> tuple[Record, Any]:
     if hour.products is None:
         raise NotMeasured("the cell of twice the steps was not measured")
-    found = list(kept_in(hour.products.run, hour.products.records))
+    found = list(stored_traces(hour.products.run, hour.products.records))
     if not found:
         problems = [one.trace.problem for one in hour.products.records if one.trace and one.trace.problem]
         raise NotMeasured("; ".join(problems) or "no trace was recorded")

@@ -123,7 +123,7 @@ def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: D
     return Found(outcome, f"of the data sheet of {sheet.product}: {text}", figures=figures)
 
 
-def clocks_held(clocks_hz: Sequence[int | None]) -> Found:
+def clocks_constant(clocks_hz: Sequence[int | None]) -> Found:
     """Judge the clocks at the ends of the epochs of a cell that locks them."""
     known = [clock for clock in clocks_hz if clock is not None]
     if not known:

@@ -198,7 +198,7 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     from keras_matrix.runner.executors.process.interpreter import of_environment
     from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
     from keras_matrix.runner.plan.adaptive import Goal
-    from keras_matrix.runner.plan.session import ArmAsked
+    from keras_matrix.runner.plan.session import ArmRequest
 
     check_plant(sides.fault)
     request = sides.request
@@ -213,7 +213,7 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     for flag, interpreter in (("--base-env", base), ("--new-env", new)):
         _check_packages(flag, interpreter, cells)
     arms = {
-        name: ArmAsked(interpreter.python, fault, interpreter.versions())
+        name: ArmRequest(interpreter.python, fault, interpreter.versions())
         if interpreter
         else own_arm(request, cells, fault)
         for name, interpreter, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))

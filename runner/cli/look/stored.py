@@ -101,10 +101,10 @@ def _traces(run: Run, records: Sequence[Record]) -> dict[str, ShownTrace]:
         return {}
     from keras_matrix.analysis.comparison.context import ShownTrace
     from keras_matrix.records.traces.request import TraceError
-    from keras_matrix.runner.measure.traces import kept_in, table_of
+    from keras_matrix.runner.measure.traces import stored_traces, table_of
 
     found = {}
-    for record, path in kept_in(run, traced):
+    for record, path in stored_traces(run, traced):
         with suppress(TraceError):
             found[record.cell_id] = ShownTrace(path.relative_to(run.folder).as_posix(), table_of(path))
     return found

@@ -109,14 +109,14 @@ def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> i
         print("\n".join(measured_lines(latest, figures)))
         print(f"records: {store.folder / 'records'}")
     missing = flags.full_trace and not _all_traces_left(store, latest, display)
-    return exit_code(latest, max(0, len(session.steps) - len(latest))) or int(missing)
+    return exit_code(latest, max(0, len(session.repeats) - len(latest))) or int(missing)
 
 
 def _all_traces_left(store: Run, latest: Sequence[Record], display: TerminalDisplay) -> bool:
     """Leave each cell's trace here, as the original did for its one; return whether there were all."""
-    from keras_matrix.runner.measure.traces import left_plain
+    from keras_matrix.runner.measure.traces import write_uncompressed
 
-    left = left_plain(store, latest, Path(FULL_TRACE))
+    left = write_uncompressed(store, latest, Path(FULL_TRACE))
     for path in left:
         display.say(f"trace: {path}")
     return len(left) == len({record.cell_id for record in latest})

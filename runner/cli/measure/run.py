@@ -70,7 +70,7 @@ def conclude(request: RunRequest, session: Session, display: TerminalDisplay) ->
     store.clear_leftovers()
     found = write_report(store, store.folder / "report.html")
     latest = latest_attempts(found.records)
-    code = exit_code(latest, max(0, len(session.steps) - len(latest)))
+    code = exit_code(latest, max(0, len(session.repeats) - len(latest)))
     if display.quiet:
         print(as_json(store, found, code))
     else:

@@ -107,9 +107,9 @@ def _stored(results: Path, name: str, run: str | None) -> _Found | None:
 
 
 def _traces(run: Run) -> Iterator[_Found]:
-    from keras_matrix.runner.measure.traces import kept_in
+    from keras_matrix.runner.measure.traces import stored_traces
 
-    for record, path in kept_in(run, run.load()[0]):
+    for record, path in stored_traces(run, run.load()[0]):
         yield _Found(run, record, path)
 
 
@@ -127,11 +127,11 @@ def _no_trace(name: str, run: Run, there: dict[str, Settings]) -> NoReturn:
 def _wanted(epochs: list[int] | None, steps: int | None) -> Trace:
     """Return what is to be traced. Raises `UsageError`."""
     from keras_matrix.records.traces.request import Trace
-    from keras_matrix.runner.matrix.trace_rules import fault
+    from keras_matrix.runner.matrix.trace_rules import request_problem
 
     usual = Trace()
     wanted = replace(usual, epochs=epochs or usual.epochs, steps=usual.steps if steps is None else steps)
-    if problem := fault(wanted):
+    if problem := request_problem(wanted):
         raise UsageError(f"--{problem}")
     return wanted
 
@@ -149,7 +149,7 @@ def _recorded(request: RunRequest, cell: Cell, shown: _Shown) -> int:
     store = session.runs[""]
     store.clear_leftovers()
     latest = latest_attempts(write_report(store, store.folder / "report.html").records)
-    code = exit_code(latest, len(session.steps) - len(latest))
+    code = exit_code(latest, len(session.repeats) - len(latest))
     for found in _traces(store):
         if found.record in latest:
             return _show(found, shown) or code

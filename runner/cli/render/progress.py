@@ -18,7 +18,7 @@ from keras_matrix.runner.cli.render.format import duration
 if TYPE_CHECKING:
     from keras_matrix.runner.matrix.reader import Cell
     from keras_matrix.runner.measure.scheduler import Observer
-    from keras_matrix.runner.plan.plan import Step
+    from keras_matrix.runner.plan.plan import PlannedRepeat
 
 
 class Silent:
@@ -27,13 +27,13 @@ class Silent:
     def calibrating(self, cell: Cell) -> None:
         """Say nothing."""
 
-    def begun(self, step: Step) -> None:
+    def begun(self, planned: PlannedRepeat) -> None:
         """Say nothing."""
 
-    def taking_turns(self, steps: Sequence[Step]) -> None:
+    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Say nothing."""
 
-    def ended(self, step: Step, record: Record) -> None:
+    def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Say nothing."""
 
 
@@ -50,21 +50,21 @@ class Lines:
         """Name what is calibrated."""
         _say(f"        calibrating {name(cell)}")
 
-    def begun(self, step: Step) -> None:
+    def begun(self, planned: PlannedRepeat) -> None:
         """Say nothing: the end says all."""
 
-    def taking_turns(self, steps: Sequence[Step]) -> None:
+    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Say nothing: the end says all."""
 
-    def ended(self, step: Step, record: Record) -> None:
+    def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how an attempt ended."""
-        counted = record.status is not Status.INFRA and self._left.done(step)
+        counted = record.status is not Status.INFRA and self._left.done(planned)
         self._done += counted
         again = record.status is not Status.INFRA and not counted
         # Beyond what was planned are repeats that were added: how many more, nobody knows.
         left = f"   ({duration(self._left.seconds())} left)" if self._done <= self._total else ""
         told = "   (measured again)" if again else left
-        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {self._told.result(record)}{told}")
+        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(planned)}: {self._told.result(record)}{told}")
 
 
 def _say(line: str) -> None:
@@ -78,20 +78,20 @@ def _say(line: str) -> None:
 @contextmanager
 def progress(
     silent: bool,
-    steps: Sequence[Step],
-    pending: Sequence[Step],
+    repeats: Sequence[PlannedRepeat],
+    pending: Sequence[PlannedRepeat],
     estimates_s: Mapping[str, float],
     printed: Collection[str] = (),
 ) -> Iterator[Observer]:
     """Yield the observer that suits where the output goes; `printed` are problems that the preflight has printed."""
     left = TimeLeft(estimates_s, pending)
-    done = len(steps) - len(pending)
+    done = len(repeats) - len(pending)
     if silent:
         yield Silent()
     elif not sys.stdout.isatty():
-        yield Lines(len(steps), done, left, Told(printed))
+        yield Lines(len(repeats), done, left, Told(printed))
     else:
         from keras_matrix.runner.cli.render.live import live
 
-        with live(len(steps), done, left, Told(printed)) as observer:
+        with live(len(repeats), done, left, Told(printed)) as observer:
             yield observer

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.codec import CodecError, loads, to_json
-from keras_matrix.records.task import Compute, Metric, MetricAsked, Task
+from keras_matrix.records.task import Compute, Metric, MetricSpec, Task
 from keras_matrix.runner.executors.supervise.output import printable
 
 START_LIMIT_S = 30.0
@@ -66,7 +66,7 @@ def _metrics(task: Task, found: Sequence[dict[str, Any]]) -> list[Metric]:
     return [_metric(by_name.get(answer["name"]), answer) for answer in found]
 
 
-def _metric(asked: MetricAsked | None, answer: dict[str, Any]) -> Metric:
+def _metric(asked: MetricSpec | None, answer: dict[str, Any]) -> Metric:
     problem = answer["problem"]
     unit = answer.get("unit") or None
     read = Metric(
@@ -81,7 +81,7 @@ def _metric(asked: MetricAsked | None, answer: dict[str, Any]) -> Metric:
     return replace(read, unit=asked.unit or unit, compute=asked.compute, goal=asked.goal)
 
 
-def _answers(asked: Sequence[MetricAsked], written: Written, workers: int, limit_s: float) -> Iterator[dict[str, Any]]:
+def _answers(asked: Sequence[MetricSpec], written: Written, workers: int, limit_s: float) -> Iterator[dict[str, Any]]:
     """Yield what the matching process says until it has ended, or has said nothing for too long."""
     order = {
         "log": str(written.log),

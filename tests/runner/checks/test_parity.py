@@ -294,7 +294,7 @@ def test_what_cannot_be_used_is_refused_in_words(
 def test_every_workload_of_the_catalog_has_a_small_preset_that_fits() -> None:
     known = load().workloads
     assert set(SMALL) == set(known)
-    assert [(w, k) for w, preset in SMALL.items() for k, v in preset.items() if known[w].params[k].fault(v)] == []
+    assert [(w, k) for w, preset in SMALL.items() for k, v in preset.items() if known[w].params[k].problem(v)] == []
 
 
 def test_a_preset_may_have_a_batch_of_its_own_and_a_flag_overrides_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import yaml
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.matrix import catalog, json_schema
-from keras_matrix.runner.matrix.grammar import DEFAULTS, NAME, SETTINGS, Rule, near, user_workload_fault
+from keras_matrix.runner.matrix.grammar import DEFAULTS, NAME, SETTINGS, Rule, near, workload_name_problem
 
 ROOT = Path(__file__).parents[3]
 FIXTURE = catalog.load(Path(__file__).parents[1] / "catalog.json")
@@ -78,10 +78,10 @@ def test_every_default_obeys_its_own_rule() -> None:
     ],
 )
 def test_a_value_outside_a_rule_is_refused_with_the_rule(key: str, value: Any, rule: str) -> None:
-    fault = DEFAULTS[key].fault(value)
+    problem = DEFAULTS[key].problem(value)
 
-    assert fault is not None
-    assert fault.startswith(f"must be {rule}, got ")
+    assert problem is not None
+    assert problem.startswith(f"must be {rule}, got ")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_value_outside_a_rule_is_refused_with_the_rule(key: str, value: Any, r
     [("steps_per_epoch", "seed"), ("steps_per_epoch", 1), ("jit", False), ("threads", 1024), ("timeout_s", 86_400)],
 )
 def test_a_value_within_a_rule_is_accepted(key: str, value: Any) -> None:
-    assert DEFAULTS[key].fault(value) is None
+    assert DEFAULTS[key].problem(value) is None
 
 
 def test_a_whole_number_for_a_float_becomes_the_float_it_equals() -> None:
@@ -119,15 +119,15 @@ def test_a_name_that_could_leave_its_place_is_no_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*(f"{name}:build" for name in HOSTILE_NAMES if name != "CON"), "a.b", "a:b:c", "a:"])
 def test_a_users_workload_must_be_a_dotted_name_and_a_function(name: str) -> None:
-    fault = user_workload_fault(name)
+    problem = workload_name_problem(name)
 
-    assert fault is not None
-    assert fault.startswith("must be a workload of the catalog or package.module:function, got ")
+    assert problem is not None
+    assert problem.startswith("must be a workload of the catalog or package.module:function, got ")
 
 
 def test_a_users_workload_may_be_in_a_package_of_any_name() -> None:
     for package in ("my_models", "models", "runner", "records", "keras_matrix"):
-        assert user_workload_fault(f"{package}.net:Build") is None
+        assert workload_name_problem(f"{package}.net:Build") is None
 
 
 def test_a_near_name_is_offered_and_a_far_one_is_not() -> None:

@@ -93,7 +93,7 @@ def test_added_blocks_come_in_the_order_that_as_many_fixed_ones_would(folder: Pa
     executor = FakeExecutor(step_time_s=noisy(2.0))
     runner("--order-seed", "7", executor=executor)
     cells = [replace(cell, repeats=40) for cell in expand(load(Path("matrix.yaml")))]
-    expected = [(step.cell.cell_id, step.repeat) for step in order(cells, 7)]
+    expected = [(planned.cell.cell_id, planned.repeat) for planned in order(cells, 7)]
     assert expected == [(job.cell_id, job.repeat) for job in executor.jobs]
 
 
@@ -173,7 +173,7 @@ def test_the_last_of_a_budget_goes_where_what_is_asked_is_open(folder: Path, rul
     session = SimpleNamespace(runs=made, seed=0, records=made.__getitem__)
     pays_for_one = Goal(4 * 8 + 2 * (12 - 8) + 1.0, rule)
     adaptive = Adaptive(session, cells, pays_for_one, lambda: 0.0)  # type: ignore[arg-type]
-    assert {step.cell.settings.workload for step in adaptive.more()} == {workload}
+    assert {planned.cell.settings.workload for planned in adaptive.more()} == {workload}
 
 
 def test_in_one_arm_each_backend_is_set_against_the_quickest_and_a_lone_one_against_nothing(folder: Path) -> None:

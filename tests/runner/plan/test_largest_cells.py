@@ -16,7 +16,7 @@ from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.errors import Interrupted, MatrixError
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
-from keras_matrix.runner.plan.largest_cells import WHOLE_PASS, Found, about, kept
+from keras_matrix.runner.plan.largest_cells import FULL_PASS, Found, about, kept
 from tests.fakes.executor import FakeExecutor
 from tests.runner.cli.measure.test_fit_batch import device_of
 
@@ -132,7 +132,7 @@ def test_a_row_of_the_report_compares_only_backends_with_the_same_batch(capsys: 
     assert sorted(list(row["cells"]) for row in rows) == [["jax"], ["torch"]]
 
 
-@pytest.mark.parametrize(("asked", "held"), [("auto", WHOLE_PASS), ("seed", WHOLE_PASS), ("20", 20)])
+@pytest.mark.parametrize(("asked", "held"), [("auto", FULL_PASS), ("seed", FULL_PASS), ("20", 20)])
 def test_a_try_holds_as_many_batches_as_a_measured_cell(asked: str, held: int) -> None:
     executor = FakeExecutor()
     runner(
@@ -189,7 +189,8 @@ def test_bad_input_is_one_error_and_nothing_runs(
 def test_the_largest_batch_can_be_excluded_for_one_backend() -> None:
     text = f"{MATRIX}    exclude: [{{backend: torch, batch_size: largest}}]\n"
     assert sorted(
-        ((cell.settings.backend, cell.asks_largest) for cell in cells_of(text)), key=lambda one: (one[0], not one[1])
+        ((cell.settings.backend, cell.uses_largest_batch) for cell in cells_of(text)),
+        key=lambda one: (one[0], not one[1]),
     ) == [("jax", True), ("jax", False), ("torch", False)]
 
 
@@ -211,7 +212,7 @@ def run_json(*found: Found, memory_bytes: int | None = None) -> dict[str, Any]:
 
 
 def test_kept_numbers_stand_for_a_search_of_the_same_cells_only() -> None:
-    (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.asks_largest]
+    (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.uses_largest_batch]
     own = found(cell.cell_id, smallest_too_large=9, peak_memory_bytes=None)
     assert kept(run_json(own), [cell], None) == [own]
     assert kept(run_json(own, memory_bytes=1 << 30), [cell], None) is None
@@ -221,6 +222,6 @@ def test_kept_numbers_stand_for_a_search_of_the_same_cells_only() -> None:
 
 
 def test_numbers_of_a_search_that_infrastructure_stopped_are_not_used_again() -> None:
-    (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.asks_largest]
+    (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.uses_largest_batch]
     spoiled = found(cell.cell_id, smallest_too_large=None, peak_memory_bytes=None, stopped="infra: GPU lost")
     assert kept(run_json(spoiled), [cell], None) is None

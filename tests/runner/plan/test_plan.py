@@ -14,7 +14,7 @@ from keras_matrix.records.schema import Status
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell, expand, load
 from keras_matrix.runner.plan import plan
-from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.plan.plan import PlannedRepeat
 
 CATALOG = catalog.load(Path(__file__).parents[1] / "catalog.json")
 BACKENDS = {"tensorflow", "jax", "torch"}
@@ -31,8 +31,8 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> list[Cell]:
     return cells(tmp_path_factory.mktemp("plan"))
 
 
-def keys(steps: list[Step]) -> list[tuple[str, int]]:
-    return [(step.cell.cell_id, step.repeat) for step in steps]
+def keys(repeats: list[PlannedRepeat]) -> list[tuple[str, int]]:
+    return [(planned.cell.cell_id, planned.repeat) for planned in repeats]
 
 
 @given(seed=st.integers(0, 2**31 - 1))
@@ -43,27 +43,27 @@ def test_an_order_holds_every_repeat_of_every_cell_once(some: list[Cell], seed: 
 
 
 def test_a_repeat_starts_when_the_one_before_has_run_for_all_cells(some: list[Cell]) -> None:
-    repeats = [step.repeat for step in plan.order(some, 7)]
+    repeats = [planned.repeat for planned in plan.order(some, 7)]
 
     assert sorted(repeats) == repeats
 
 
 def test_cells_with_fewer_repeats_leave_the_later_blocks(tmp_path: Path) -> None:
     mixed = cells(tmp_path, "  - {workload: lstm, repeats: 1}\n  - {workload: mnist_mlp, repeats: 3}\n")
-    steps = plan.order(mixed, 0)
+    repeats = plan.order(mixed, 0)
 
-    assert Counter(step.repeat for step in steps) == {0: 6, 1: 3, 2: 3}
-    assert {"mnist_mlp"} == {step.cell.settings.workload for step in steps if step.repeat}
+    assert Counter(planned.repeat for planned in repeats) == {0: 6, 1: 3, 2: 3}
+    assert {"mnist_mlp"} == {planned.cell.settings.workload for planned in repeats if planned.repeat}
 
 
 @given(seed=st.integers(0, 1000))
 def test_the_backends_of_a_comparison_run_one_right_after_another(some: list[Cell], seed: int) -> None:
-    steps = plan.order(some, seed)
+    repeats = plan.order(some, seed)
 
-    for start in range(0, len(steps), 3):
-        trio = steps[start : start + 3]
-        assert {step.cell.settings.backend for step in trio} == BACKENDS
-        assert len({step.cell.settings.batch_size for step in trio}) == 1
+    for start in range(0, len(repeats), 3):
+        trio = repeats[start : start + 3]
+        assert {planned.cell.settings.backend for planned in trio} == BACKENDS
+        assert len({planned.cell.settings.batch_size for planned in trio}) == 1
 
 
 def test_the_order_depends_on_the_seed_and_the_block_alone(some: list[Cell]) -> None:
@@ -77,7 +77,7 @@ def test_the_order_depends_on_the_seed_and_the_block_alone(some: list[Cell]) -> 
 
 def test_every_backend_comes_first_about_equally_often(tmp_path: Path) -> None:
     many = cells(tmp_path, "  - workload: lstm\n    repeats: 1000\n")
-    first = Counter(step.cell.settings.backend for step in plan.order(many, 0)[::3])
+    first = Counter(planned.cell.settings.backend for planned in plan.order(many, 0)[::3])
 
     assert first.keys() == BACKENDS
     assert all(250 <= count <= 420 for count in first.values())
@@ -88,33 +88,35 @@ def test_no_cells_make_an_empty_order() -> None:
 
 
 def test_what_is_published_is_not_done_again(some: list[Cell]) -> None:
-    steps = plan.order(some, 0)
-    done = [("", step.cell.cell_id, step.repeat, 0, Status.OK) for step in steps[:5]]
+    repeats = plan.order(some, 0)
+    done = [("", planned.cell.cell_id, planned.repeat, 0, Status.OK) for planned in repeats[:5]]
 
-    assert steps[5:] == plan.remaining(steps, done)
+    assert repeats[5:] == plan.remaining(repeats, done)
 
 
 def test_only_a_repeat_whose_latest_attempt_is_infra_is_done_again(some: list[Cell]) -> None:
-    steps = plan.order(some, 0)
-    (a, b, c), rest = [step.cell.cell_id for step in steps[:3]], steps[3:]
+    repeats = plan.order(some, 0)
+    (a, b, c), rest = [planned.cell.cell_id for planned in repeats[:3]], repeats[3:]
     tried = [(a, 0, 1, "ok"), (a, 0, 0, "infra"), (b, 0, 0, "infra"), (b, 0, 1, "infra"), (c, 0, 0, "crash")]
 
-    assert [steps[1], *rest] == plan.remaining(steps, [("", *key) for key in tried])
+    assert [repeats[1], *rest] == plan.remaining(repeats, [("", *key) for key in tried])
 
 
 def test_what_one_arm_has_published_the_other_has_still_to_do(some: list[Cell]) -> None:
-    steps = plan.order(some, 0, ("base", "new"))
-    done = [(step.arm, step.cell.cell_id, step.repeat, 0, "ok") for step in steps if step.arm == "base"]
+    repeats = plan.order(some, 0, ("base", "new"))
+    done = [
+        (planned.arm, planned.cell.cell_id, planned.repeat, 0, "ok") for planned in repeats if planned.arm == "base"
+    ]
 
-    assert [step for step in steps if step.arm == "new"] == plan.remaining(steps, done)
+    assert [planned for planned in repeats if planned.arm == "new"] == plan.remaining(repeats, done)
 
 
 def test_every_second_block_turns_the_order_within_its_comparisons_round(some: list[Cell]) -> None:
-    steps = plan.order([replace(cell, repeats=4) for cell in some], 3, ("base", "new"))
+    repeats = plan.order([replace(cell, repeats=4) for cell in some], 3, ("base", "new"))
     orders: dict[tuple[int, int], list[tuple[str, str]]] = {}
-    for step in steps:
-        key = step.repeat, step.cell.settings.batch_size
-        orders.setdefault(key, []).append((step.cell.settings.backend, step.arm))
+    for planned in repeats:
+        key = planned.repeat, planned.cell.settings.batch_size
+        orders.setdefault(key, []).append((planned.cell.settings.backend, planned.arm))
 
     for (repeat, batch_size), order in orders.items():
         if repeat % 2:
@@ -122,9 +124,9 @@ def test_every_second_block_turns_the_order_within_its_comparisons_round(some: l
 
 
 def test_what_was_published_of_another_plan_changes_nothing(some: list[Cell]) -> None:
-    steps = plan.order(some, 0)
+    repeats = plan.order(some, 0)
 
-    assert steps == plan.remaining(steps, [("", "0" * 16, 0, 0, "ok"), ("", some[0].cell_id, 99, 0, "ok")])
+    assert repeats == plan.remaining(repeats, [("", "0" * 16, 0, 0, "ok"), ("", some[0].cell_id, 99, 0, "ok")])
 
 
 def test_a_plan_keeps_its_name_in_any_order_and_changes_it_with_its_repeats(tmp_path: Path) -> None:

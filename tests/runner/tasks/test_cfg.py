@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.task import Compute, Goal, MetricAsked
+from keras_matrix.records.task import Compute, Goal, MetricSpec
 from keras_matrix.runner.errors import MatrixError
-from keras_matrix.runner.tasks.cfg import Filled, goal_of, placeless, read_cfg, substituted, unused_keys
+from keras_matrix.runner.tasks.cfg import Filled, flags_without_place, goal_of, read_cfg, substituted, unused_keys
 from keras_matrix.runner.tasks.cfg_file import lines_of
 
 # The example of that driver's own document.
@@ -38,10 +38,10 @@ def test_the_example_of_the_driver_is_read_as_it_stands(tmp_path: Path) -> None:
     assert task.command == [COMMAND]
     number = r"(\d+\.\d+|\d+)"
     assert task.metrics == [
-        MetricAsked("speed", f"Speed: {number} samples/sec", None, Compute.AVERAGE, Goal.HIGHER),
-        MetricAsked("training_acc", f"training: accuracy={number}", None, Compute.LAST, Goal.HIGHER),
-        MetricAsked("validation_acc", f"validation: accuracy={number}", None, Compute.LAST, Goal.HIGHER),
-        MetricAsked("total_training_time", f"time cost: {number}", None, Compute.TOTAL, Goal.LOWER),
+        MetricSpec("speed", f"Speed: {number} samples/sec", None, Compute.AVERAGE, Goal.HIGHER),
+        MetricSpec("training_acc", f"training: accuracy={number}", None, Compute.LAST, Goal.HIGHER),
+        MetricSpec("validation_acc", f"validation: accuracy={number}", None, Compute.LAST, Goal.HIGHER),
+        MetricSpec("total_training_time", f"time cost: {number}", None, Compute.TOTAL, Goal.LOWER),
     ]
 
 
@@ -67,9 +67,12 @@ def test_a_value_is_filled_in_as_it_stands() -> None:
 
 def test_fields_that_a_command_does_not_have_are_known() -> None:
     filled = Filled(gpus=2, epochs=3, kvstore="nccl", dtype="float16")
-    assert placeless("run --epochs 20 --kvstore dist --dtype=float32", filled) == ["--kvstore nccl", "--dtype float16"]
-    assert placeless("run --epochs 20 --kvstore device --dtype float32", filled) == []
-    assert placeless("run", Filled()) == []
+    assert flags_without_place("run --epochs 20 --kvstore dist --dtype=float32", filled) == [
+        "--kvstore nccl",
+        "--dtype float16",
+    ]
+    assert flags_without_place("run --epochs 20 --kvstore device --dtype float32", filled) == []
+    assert flags_without_place("run", Filled()) == []
 
 
 def test_a_list_of_gpus_is_replaced_whole() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.task import Compute, Goal, MetricAsked
+from keras_matrix.records.task import Compute, Goal, MetricSpec
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.overrides import Overrides
@@ -82,9 +82,9 @@ def test_metrics_are_read_with_their_defaults() -> None:
     assert task is not None
     assert task.primary == "speed"
     assert task.metrics == [
-        MetricAsked("speed", r"Speed: (\S+)", "samples/s", Compute.P50, Goal.HIGHER, 2),
-        MetricAsked("loss", r"loss: (\S+)", None, Compute.AVERAGE, Goal.LOWER, 0),
-        MetricAsked("reported", None, "ms", Compute.AVERAGE, Goal.LOWER, 0),
+        MetricSpec("speed", r"Speed: (\S+)", "samples/s", Compute.P50, Goal.HIGHER, 2),
+        MetricSpec("loss", r"loss: (\S+)", None, Compute.AVERAGE, Goal.LOWER, 0),
+        MetricSpec("reported", None, "ms", Compute.AVERAGE, Goal.LOWER, 0),
     ]
 
 

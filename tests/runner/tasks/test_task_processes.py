@@ -11,7 +11,7 @@ import pytest
 
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Results
-from keras_matrix.records.task import MetricAsked, Task
+from keras_matrix.records.task import MetricSpec, Task
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.tasks.metrics import search
 from keras_matrix.runner.tasks.metrics.search import Written, metrics_of
@@ -172,7 +172,7 @@ def test_a_command_sees_the_usual_what_it_asks_for_and_nothing_else(faults: dict
 def test_a_pattern_that_backtracks_costs_its_own_metric_and_its_time_limit(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("a" * 60 + " b\nspeed 3\n")
-    asked = [MetricAsked("first", r"speed (\d)"), MetricAsked("bad", r"(a+a+)+b"), MetricAsked("last", r"speed (\d)")]
+    asked = [MetricSpec("first", r"speed (\d)"), MetricSpec("bad", r"(a+a+)+b"), MetricSpec("last", r"speed (\d)")]
     found, caveat = metrics_of(Task("t", ["true"], asked), Written(log, tmp_path / "none"), limit_s=1.0)
     assert [metric.value for metric in found] == [3.0, None, 3.0]
     assert str(found[1].problem).startswith("time_limit: the pattern was not matched within 1 s")
@@ -268,7 +268,7 @@ def test_a_matching_process_that_dies_costs_one_metric_and_says_so(
     log = tmp_path / "log"
     log.write_text("speed 3\n")
     monkeypatch.setattr("keras_matrix.runner.tasks.metrics.search.sys.executable", "/bin/false")
-    found, _ = metrics_of(Task("t", ["true"], [MetricAsked("m", r"speed (\d)")]), Written(log, tmp_path / "none"))
+    found, _ = metrics_of(Task("t", ["true"], [MetricSpec("m", r"speed (\d)")]), Written(log, tmp_path / "none"))
     assert [(one.value, str(one.problem)[:13]) for one in found] == [(None, "match_failed:")]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.records.task import Compute, Goal, Metric, MetricAsked
+from keras_matrix.records.task import Compute, Goal, Metric, MetricSpec
 from keras_matrix.runner.tasks.metrics.search import _metric
 
 
@@ -16,7 +16,7 @@ def test_the_unit_of_the_matrix_comes_before_the_reported_one(
 ) -> None:
     answer = {"name": "wait", "value": 1.0, "matches": 2, "problem": None, "unit": reported}
     expected = Metric("wait", 1.0, unit, Compute.MAX, Goal.HIGHER, 2)
-    assert _metric(MetricAsked("wait", None, asked, Compute.MAX, Goal.HIGHER), answer) == expected
+    assert _metric(MetricSpec("wait", None, asked, Compute.MAX, Goal.HIGHER), answer) == expected
 
 
 def test_a_metric_that_was_reported_unasked_has_its_last_value_and_its_own_unit() -> None:
