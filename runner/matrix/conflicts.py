@@ -1,4 +1,4 @@
-"""Settings that cannot stand together: a new rule between two axes of a matrix goes here."""
+"""Conflicts between settings: add a new rule between two axes of a matrix here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU_ONLY = ("clocks", "autotune")  # beyond their default
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two settings that cannot stand together: `key` is at fault given `other`."""
+    """A conflict between two settings: `key` has a value that `other` does not allow."""
 
     key: str
     other: str
@@ -23,7 +23,7 @@ class Conflict:
 
 
 def conflicts(axes: Axes, workload: Workload) -> list[Conflict]:
-    """Return the settings that cannot stand together."""
+    """Return the conflicts between the settings of an entry."""
     found = []
     epochs = min(_numbers(axes["epochs"]))
     if (discard := max(_numbers(axes["discard"]))) >= epochs:
@@ -35,7 +35,7 @@ def conflicts(axes: Axes, workload: Workload) -> list[Conflict]:
     for key in GPU_ONLY:
         usual, elsewhere = SETTINGS[key].default, [name for name in axes["device"] if name != "gpu"]
         if elsewhere and (other := next((value for value in axes[key] if value != usual), None)):
-            text = f"must be {usual} on device {elsewhere[0]}, got {say(other)}; give GPU cells an entry of their own"
+            text = f"must be {usual} on device {elsewhere[0]}, got {say(other)}; write a separate entry for GPU cells"
             found.append(Conflict(key, "device", text))
     if workload.name == spec.WORKLOAD and LARGEST in axes["batch_size"]:
         text = f"must be a whole number for {workload.name}, got {say(LARGEST)}"

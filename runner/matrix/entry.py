@@ -1,4 +1,4 @@
-"""One checked entry of a matrix, whichever file or command it comes from."""
+"""A checked entry of a matrix, read from a file or built by a command."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of `cells` or `tasks`, or an include: what it measures, as axes with at least one value each.
+    """An entry of `cells` or `tasks`, or an include, as axes with at least one value each.
 
-    Of a task `backends` holds the labels of the axis that is compared. `set_by_matrix` is that of `Settings`.
-    `sets_device` is false where its device is the grammar's default.
+    For a task, `backends` contains the labels of the compared axis. `set_by_matrix` is the setting of the same name;
+    `sets_device` is false if the device is the grammar's default.
     """
 
     where: str

@@ -1,4 +1,4 @@
-"""What `trace:` of a matrix file, and the flags of `runner trace`, may ask for. Pure."""
+"""The rules of `trace:` in a matrix file and of the flags of `runner trace`. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ KEY = "trace"
 EPOCHS, STEPS = "epochs", "steps"
 EPOCH = Rule("int", 1, MAX_EPOCH, meaning="an epoch to trace; 1 is the first after the measured ones")
 STEP_COUNT = Rule("int", 1, MAX_STEPS, default=Trace().steps, meaning="steps of a traced epoch")
-MEANING = "record a trace of the first process, in epochs after those that are measured"
+MEANING = "record a trace of the first process, in epochs after the measured ones"
 
 
 def request_problem(request: Trace) -> str | None:
-    """Return what is wrong with what is asked for, or None."""
+    """Return what is wrong with a trace request, or None."""
     for epoch in request.epochs:
         if found := EPOCH.problem(epoch):
             return f"{EPOCHS}: {found}{_advice(epoch)}"
@@ -31,7 +31,7 @@ def request_problem(request: Trace) -> str | None:
 
 
 def read_trace(reader: ValueReader, path: Path, value: object) -> Trace | None:
-    """Return what an entry asks to be traced; None, and its problems told, where it is nothing that can be."""
+    """Return the trace that an entry requests; None, with the problems noted in the reader, if it is invalid."""
     before = len(reader.problems)
     known = reader.mapping(path, value, (EPOCHS, STEPS))
     usual = Trace()
@@ -57,9 +57,9 @@ def _epochs(reader: ValueReader, path: Path, value: object) -> list[int]:
 
 
 def _advice(epoch: object) -> str:
-    """Return what an epoch before the first means."""
+    """Return an explanation of epochs for a number below 1."""
     if isinstance(epoch, int) and epoch < 1:
-        return "; epochs are counted from the first after the measured ones, which no trace may touch"
+        return "; number 1 is the first epoch after the measured ones, which are never traced"
     return ""
 
 

@@ -156,7 +156,7 @@ def test_a_parameter_cannot_have_the_name_of_a_setting() -> None:
     workloads = json.loads((Path(__file__).parents[1] / "catalog.json").read_text())
     workloads["workloads"]["bert"]["params"]["seed"] = {"type": "int", "default": 0}
 
-    with pytest.raises(ValueError, match="bert: parameter 'seed' has the name of a setting"):
+    with pytest.raises(ValueError, match="bert: parameter 'seed' must not be named like a setting"):
         catalog.parse(workloads)
 
 

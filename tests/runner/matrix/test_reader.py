@@ -246,12 +246,12 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "clocks of a CPU locked": (
         ("clocks: [free, locked]",),
         [
-            "5: cells[0].clocks: must be free on device cpu, got 'locked'; give GPU cells an entry of their own",
+            "5: cells[0].clocks: must be free on device cpu, got 'locked'; write a separate entry for GPU cells",
         ],
     ),
     "autotune of a CPU switched off": (
         ("device: [gpu, cpu]", "autotune: off"),
-        ["6: cells[0].autotune: must be fresh on device cpu, got 'off'; give GPU cells an entry of their own"],
+        ["6: cells[0].autotune: must be fresh on device cpu, got 'off'; write a separate entry for GPU cells"],
     ),
     "a list of CPUs that is none": (
         ("cpus: 0..3",),
@@ -277,7 +277,7 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "exclude of everything": (("exclude: [{batch_size: 32}]",), ["4: cells[0]: exclude leaves 0 cells"]),
     "too many excludes": (
         ("exclude: [" + "{seed: 0}, " * 101 + "]",),
-        ["5: cells[0].exclude: must hold at most 100 items (a value may be a list), got 101"],
+        ["5: cells[0].exclude: must have at most 100 items (a value may be a list), got 101"],
     ),
     "include of another workload": (
         ("include: [{workload: lstm}]",),
@@ -285,7 +285,10 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     ),
     "include of the same": (
         ("include:", "  - {seed: 0}"),
-        ["6: cells[0].include[0]: must not make a cell twice, got mnist_mlp on tensorflow at batch 32 of line 4 again"],
+        [
+            "6: cells[0].include[0]: must not define a cell twice, got mnist_mlp on tensorflow at batch 32 of line 4 "
+            "again"
+        ],
     ),
     "a parameter it does not have": (
         ("image_size: 3",),
@@ -376,7 +379,7 @@ REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
     ),
     "a parameter given twice": (
         of("mobilenet_v3_small", "image_size: 64", "params: {image_size: 64}"),
-        ["6: cells[0].params.image_size: must be given once, got it beside params too"],
+        ["6: cells[0].params.image_size: must be given once, got it in params too"],
     ),
     "a parameter out of range": (
         of("mobilenet_v3_small", "image_size: 16", "alpha: x"),
@@ -391,14 +394,14 @@ REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
     ),
     "the same entry twice": (
         HEAD + "  - {workload: mnist_mlp, seed: [0, 1]}\n",
-        ["5: cells[1]: must not make a cell twice, got mnist_mlp on tensorflow at batch 32 of line 4 again"],
+        ["5: cells[1]: must not define a cell twice, got mnist_mlp on tensorflow at batch 32 of line 4 again"],
     ),
     "everything at once": (
         "version: 3\nbackends: [jax]\nextra: 1\ncells:\n  - {workload: lstm, seed: -1, seed: 2}\n  - 5\n",
         [
             "1: version: must be 1, got 3",
             "3: extra: unknown key, got 'extra'",
-            "5: cells[0].seed: keys must not repeat, first seen on line 5",
+            "5: cells[0].seed: keys must not repeat, first used on line 5",
             "5: cells[0].seed: must be a whole number from 0 to 2147483647, got -1",
             "6: cells[1]: must be a mapping with a workload, got 5",
         ],
@@ -417,11 +420,11 @@ def test_a_report_stops_after_fifty_problems(problems_of: Callable[..., list[str
     found = problems_of(entry(*(f"key{n}: 1" for n in range(1000))))
 
     assert len(found) == 51
-    assert found[-1] == "54: stopped after 50 problems; mend these first"
+    assert found[-1] == "54: stopped after 50 problems; fix these first"
 
 
 def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(MatrixError, match=r"none\.yaml: there is no such file; name one with --matrix"):
+    with pytest.raises(MatrixError, match=r"none\.yaml: no such file; give the path with --matrix"):
         load(tmp_path / "none.yaml", CATALOG)
     with pytest.raises(MatrixError, match="is not a regular file"):
         load(tmp_path, CATALOG)
@@ -432,7 +435,7 @@ def test_a_matrix_that_explodes_is_counted_before_it_is_made(problems_of: Callab
     sizes = f"batch_size: [{', '.join(map(str, range(1, 1001)))}]"
 
     assert problems_of(entry(seeds, sizes)) == [
-        "4: cells[0]: must make at most 100000 cells in all, got 6000000 of 6000000 here; "
+        "4: cells[0]: must define at most 100000 cells in total, got 6000000 of 6000000 here; "
         "its longest axis is seed with 2000 values"
     ]
 
@@ -445,12 +448,12 @@ def test_a_count_beyond_reading_is_not_written_out(problems_of: Callable[..., li
 
 def test_the_limit_is_a_limit(cells_of: Expand, problems_of: Callable[..., list[str]]) -> None:
     assert len(cells_of(entry("seed: [1, 2]"), limit=6)) == 6
-    assert "must make at most 5 cells" in problems_of(entry("seed: [1, 2]"), limit=5)[0]
+    assert "must define at most 5 cells" in problems_of(entry("seed: [1, 2]"), limit=5)[0]
 
 
 def test_too_many_repeats_are_refused_too(problems_of: Callable[..., list[str]]) -> None:
     assert problems_of(entry("repeats: 1000", f"seed: [{', '.join(map(str, range(500)))}]")) == [
-        "4: cells[0]: must make at most 1000000 repeats in all, got 1500000 of 1500000 here; "
+        "4: cells[0]: must define at most 1000000 repeats in total, got 1500000 of 1500000 here; "
         "lower repeats or shorten an axis"
     ]
 
@@ -501,7 +504,7 @@ def test_exclude_looks_at_what_set_has_made(cells_of: Expand) -> None:
     [
         (
             {"backends": ("jx",)},
-            "--backend jx: must be one the matrix has (tensorflow, jax, torch), got 'jx'; did you mean jax?",
+            "--backend jx: must be a backend of the matrix (tensorflow, jax, torch), got 'jx'; did you mean jax?",
         ),
         ({"filters": ("mnst*",)}, "--filter mnst*: matches no cell; workload is one of mnist_mlp"),
         ({"filters": ("batch_size=7",)}, "--filter batch_size=7: matches no cell; batch_size is one of 1, 32"),

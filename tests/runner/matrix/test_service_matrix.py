@@ -99,7 +99,7 @@ def test_every_shipped_matrix_runs_in_every_service_or_says_why_not(
     if matrix.name == "tasks.yaml" and device == "gpu":
         assert code == 2
         assert printed.err == (
-            f"runner: {matrix}: this service ({backend} on gpu) can run none of the cells that were asked for:\n"
+            f"runner: {matrix}: this service ({backend} on gpu) cannot run any of the selected cells:\n"
             f"  {expected[0]}\n"
         )
         return
@@ -119,7 +119,7 @@ def test_every_shipped_matrix_runs_in_every_service_or_says_why_not(
         ),
         (
             "cells: [{workload: lstm, exclude: [{backend: jax}]}]",
-            "4: lstm: exclude leaves out all that this service (jax on cpu) could run",
+            "4: lstm: exclude leaves out every cell that this service (jax on cpu) could run",
         ),
         (
             "cells: [{workload: lstm, device: gpu}]",
@@ -141,8 +141,7 @@ def test_every_shipped_matrix_runs_in_every_service_or_says_why_not(
         ),
         (
             TASK.format("echo"),
-            "5: task train: backends: the command does not say which backend it is for; set backends: [jax] to run it "
-            "in this service",
+            "5: task train: backends: the command sets no backend; set backends: [jax] to run it in this service",
         ),
         (
             TASK.format("echo") + "    backends: [torch]",
@@ -221,7 +220,7 @@ def test_the_services_device_replaces_no_device_that_the_defaults_set(
     (folder / "matrix.yaml").write_text(HEAD.replace("repeats: 1", "device: gpu") + "cells: [{workload: lstm}]")
     assert runner("plan") == 2
     assert capsys.readouterr().err == (
-        "runner: matrix.yaml: this service (jax on cpu) can run none of the cells that were asked for:\n"
+        "runner: matrix.yaml: this service (jax on cpu) cannot run any of the selected cells:\n"
         "  matrix.yaml:4: lstm: device: gpu is not this service's (cpu); run the service jax-gpu\n"
     )
 
@@ -305,7 +304,7 @@ def test_a_filter_that_keeps_only_what_is_left_out_says_the_reason(
 ) -> None:
     (folder / "matrix.yaml").write_text(HEAD + TASK.format("echo") + "cells: [{workload: gru}]")
     assert runner("--filter", "workload=task*") == 2
-    assert "matrix.yaml:5: task train: backends: the command does not say" in capsys.readouterr().err
+    assert "matrix.yaml:5: task train: backends: the command sets no backend" in capsys.readouterr().err
 
 
 def test_outside_of_a_service_nothing_is_left_out(

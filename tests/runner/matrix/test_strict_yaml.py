@@ -93,8 +93,8 @@ def test_a_mark_at_the_start_line_ends_of_windows_and_an_explicit_document_are_w
 REFUSALS: dict[str, tuple[str | bytes, list[str]]] = {
     "empty file": ("", ["1:: the file is empty"]),
     "only a comment": ("# nothing\n", ["1:: the file is empty"]),
-    "duplicate key": ("a: 1\nb: 2\na: 3\n", ["3:a: keys must not repeat, first seen on line 1"]),
-    "duplicate nested key": ("a:\n  b: 1\n  'b': 2\n", ["3:a.b: keys must not repeat, first seen on line 2"]),
+    "duplicate key": ("a: 1\nb: 2\na: 3\n", ["3:a: keys must not repeat, first used on line 1"]),
+    "duplicate nested key": ("a:\n  b: 1\n  'b': 2\n", ["3:a.b: keys must not repeat, first used on line 2"]),
     "anchor": ("a: &x 1\n", ["1:a: anchors are not allowed, got &x"]),
     "alias": ("a: &x 1\nb: *x\n", ["1:a: anchors are not allowed, got &x", "2:b: aliases are not allowed, got *x"]),
     "cycle": ("&a [*a]", ["1:: anchors are not allowed, got &a", "1:[0]: aliases are not allowed, got *a"]),
@@ -118,7 +118,7 @@ REFUSALS: dict[str, tuple[str | bytes, list[str]]] = {
     "escape": ("a: \x1b[31m\n", ["1:: control characters are not allowed, got U+001B"]),
     "too large": (b"#" * (MAX_BYTES + 1), ["1:: a file must be at most 1048576 bytes, got more"]),
     "too deep": ("[" * 3000, ["1:: must be nested at most 20 deep, got more"]),
-    "too many values": (f"[{'1,' * 30_000}]", ["1:: must hold at most 20000 values, got more"]),
+    "too many values": (f"[{'1,' * 30_000}]", ["1:: must have at most 20000 values, got more"]),
     "open bracket": (
         "a: [1\nb: 2\n",
         ["2:: not YAML: while parsing a flow sequence did not find expected ',' or ']'"],
@@ -144,7 +144,7 @@ def test_a_file_full_of_problems_is_not_read_to_its_end() -> None:
     found = problems("".join(f"{n}: a\n" for n in range(1000)))
 
     assert len(found) == MAX_PROBLEMS + 1
-    assert found[-1] == "50:: stopped after 50 problems; mend these first"
+    assert found[-1] == "50:: stopped after 50 problems; fix these first"
 
 
 def test_a_refused_value_is_marked_so_that_nobody_complains_twice() -> None:

@@ -73,8 +73,8 @@ def test_defaults_hold_for_every_entry_and_an_include_replaces_its_entrys(cells_
         ("{epochs: 2}", "cells[0].trace.epochs: must be a list of at least one item, got 2"),
         (
             "{epochs: [0]}",
-            "cells[0].trace.epochs[0]: must be a whole number from 1 to 100, got 0; epochs are counted from the first "
-            "after the measured ones, which no trace may touch",
+            "cells[0].trace.epochs[0]: must be a whole number from 1 to 100, got 0; number 1 is the first epoch "
+            "after the measured ones, which are never traced",
         ),
         ("{epochs: [2, 2]}", "cells[0].trace.epochs[1]: must not repeat, got 2 twice"),
         ("{epochs: [true]}", "cells[0].trace.epochs[0]: must be a whole number from 1 to 100, got true"),
