@@ -16,7 +16,7 @@ from keras_matrix.runner.matrix.conflicts import conflicts
 from keras_matrix.runner.matrix.entries import set_by_matrix
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule, near
-from keras_matrix.runner.matrix.strict_yaml import printable, resolve, say
+from keras_matrix.runner.matrix.strict_yaml import printable, resolve, say, value_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,3 @@ def _narrowed(entry: Entry, key: str, values: tuple[Scalar, ...]) -> Entry:
     if key in entry.axes and not (entry.task and key in entry.params):
         return replace(entry, axes=entry.axes | {key: values})
     return replace(entry, params=entry.params | {key: values})
-
-
-def value_text(value: Scalar) -> str:
-    """Return a value as a matrix file spells it."""
-    return value if isinstance(value, str) else say(value)

@@ -127,6 +127,11 @@ def say(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def value_text(value: Scalar) -> str:
+    """Return a value as it is written in a matrix file."""
+    return value if isinstance(value, str) else say(value)
+
+
 def _decode(data: bytes) -> tuple[str, list[Problem]]:
     """Return the text without its byte order mark, or the problem with it."""
     if len(data) > MAX_BYTES:

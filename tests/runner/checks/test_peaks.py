@@ -290,7 +290,7 @@ def test_a_backend_that_breaks_is_refused_and_the_others_are_kept() -> None:
 
 
 def test_nothing_timed_is_an_error_that_says_why() -> None:
-    with pytest.raises(InfrastructureError, match=r"nothing could be timed: .*jax cpu: jax ended with exit code 1"):
+    with pytest.raises(InfrastructureError, match=r"could be measured: .*jax cpu: jax ended with exit code 1"):
         measure(FakeProbe(broken="all"), SUBJECT, Effort(rounds=1))
 
 

@@ -499,7 +499,7 @@ def test_a_run_whose_description_is_torn_is_passed_over(folder: Path, capsys: py
     runner()
     (folder / "results" / "latest" / "run.json").write_text("{")
     assert runner() == 0
-    assert "this run is passed over" in capsys.readouterr().err
+    assert "this run is skipped" in capsys.readouterr().err
 
 
 def test_new_starts_a_new_run_beside_an_unfinished_one(folder: Path) -> None:

@@ -77,8 +77,8 @@ def test_figures_that_were_complete_before_a_profile_or_a_trace_stay_however_the
 
 
 def test_a_clean_end_without_a_result_is_an_error() -> None:
-    verdict = judge(JOB, ENDED_WELL, None, "no_result: the process wrote none")
-    assert (verdict.status, verdict.reason) == (Status.ERROR, "no_result: the process wrote none")
+    verdict = judge(JOB, ENDED_WELL, None, "no_result: the process did not write one")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "no_result: the process did not write one")
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_clean_end_without_a_result_is_an_error() -> None:
         (dumps(replace(GOOD, schema_version=SCHEMA_VERSION + 1)).encode(), "another attempt"),
         (dumps(GOOD).replace('"repeat": 0', '"repeat": 1e999').encode(), "bad_result"),
         (dumps(GOOD).replace('"import_time_s": 1.0', '"import_time_s": 1' + "0" * 400).encode(), "bad_result"),
-        (dumps(replace(GOOD, device=None)).encode(), "proves no device"),
+        (dumps(replace(GOOD, device=None)).encode(), "does not prove its device"),
         (dumps(replace(GOOD, device=DeviceProof("gpu", "x", 1))).encode(), "measured on gpu, not on cpu"),
-        (dumps(replace(GOOD, resolved=None)).encode(), "what the settings became"),
-        (dumps(kept(0.1, 0.2, 0.0)).encode(), "an epoch took no time"),
-        (dumps(kept(0.1, -0.2, 0.1)).encode(), "an epoch took no time"),
-        (dumps(kept(0.1, 0.2)).encode(), "holds 2 kept epochs, not 3"),
+        (dumps(replace(GOOD, resolved=None)).encode(), "does not contain the resolved settings"),
+        (dumps(kept(0.1, 0.2, 0.0)).encode(), "an epoch has no duration"),
+        (dumps(kept(0.1, -0.2, 0.1)).encode(), "an epoch has no duration"),
+        (dumps(kept(0.1, 0.2)).encode(), "has 2 measured epochs, not 3"),
     ],
 )
 def test_a_result_that_is_not_this_jobs_is_refused(raw: bytes | None, reason: str) -> None:
@@ -281,7 +281,7 @@ def test_the_gpu_that_was_held_back_longest_counts() -> None:
     first, second = (GpuEpochs([], [], [], [], [], [], [], [seconds]) for seconds in (0.0, 0.5))
     outcome = replace(ENDED_WELL, surroundings=Surroundings(gpu=first, further_gpus=[second]))
     (found,) = judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings
-    assert found.startswith("gpu_throttled: heat or power held the GPU's clock back 16.7% of the time")
+    assert found.startswith("gpu_throttled: temperature or power limits throttled the GPU for 16.7% of the time")
 
 
 GPU_JOB = replace(JOB, settings=make_settings(device="gpu"))
@@ -299,7 +299,7 @@ def test_figures_that_nvml_did_not_give_are_a_warning() -> None:
 def test_a_mig_device_is_a_warning() -> None:
     around = Surroundings(gpu=GpuEpochs([], [], [], [], [], [], [], [], mig=True))
     found, *_ = judge(GPU_JOB, replace(ENDED_WELL, surroundings=around), GPU_GOOD, None).warnings
-    assert found.startswith("gpu_mig: the cell ran on a MIG device: power, energy, clocks and temperature are the ")
+    assert found.startswith("gpu_mig: the cell ran on a MIG device: power, energy, clocks and temperature are those ")
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_a_failed_cell_whose_gpu_another_process_uses_exclusively_is_infra_and_n
     printed = judge(GPU_JOB, Outcome(signal=6, output_tail=f"first\n{message}\nlast"), None, "no_result")
     in_result = judge(GPU_JOB, Outcome(exit_code=0), raised("builtins.RuntimeError", message), None)
     assert [one.status for one in (printed, in_result)] == [Status.INFRA] * 2
-    assert (printed.reason or "").startswith("GPU busy: another process holds it exclusively (the output says ")
+    assert (printed.reason or "").startswith("GPU busy: another process uses it exclusively (the output says ")
     assert (printed.reason or "").endswith("; stop it, or end the exclusive mode: nvidia-smi -c DEFAULT")
 
 
@@ -464,9 +464,9 @@ def watched(*wall_times_s: float) -> Outcome:
         ((1.0, 1.1, 1.0), None),
         ((2.9, 3.9, 9.0), None),  # a busy machine; after the last epoch fit has more to do
         ((0.0, 0.0, 0.0), None),
-        ((1.0, 4.1, 1.0), "bad_result: kept epoch 2 took 1 s by its own clock and 4.1 s by the runner's"),
-        ((1.0, 1.0), "bad_result: it reports 3 kept epochs, of which the runner saw 2"),
-        ((), "bad_result: it reports 3 kept epochs, of which the runner saw 0"),
+        ((1.0, 4.1, 1.0), "bad_result: measured epoch 2 took 1 s by the cell's clock and 4.1 s by the runner's"),
+        ((1.0, 1.0), "bad_result: it reports 3 measured epochs, but the runner observed 2"),
+        ((), "bad_result: it reports 3 measured epochs, but the runner observed 0"),
     ],
 )
 def test_epochs_that_the_runner_saw_otherwise_are_not_believed(seen_s: tuple[float, ...], reason: str | None) -> None:
@@ -475,7 +475,7 @@ def test_epochs_that_the_runner_saw_otherwise_are_not_believed(seen_s: tuple[flo
 
 
 def test_a_result_that_counts_no_work_is_not_believed() -> None:
-    with pytest.raises(ResultRefused, match="bad_result: it does not say what work was done"):
+    with pytest.raises(ResultRefused, match="bad_result: it does not report the work that was done"):
         accept(dumps(replace(GOOD, work=None)).encode(), JOB)
 
 

@@ -68,19 +68,19 @@ def test_work_done_as_asked_has_no_caveat() -> None:
         ),
         (counted(batches_drawn=39), "the epochs: 39 of 40 batches were drawn from the feed"),
         (counted(batches_drawn=45), "the epochs: 45 batches were drawn from the feed, not 40"),
-        (counted(changed_variables=0, optimizer_state_changed=False), "none of 2 trainable weights changed"),
+        (counted(changed_variables=0, optimizer_state_changed=False), "0 of 2 trainable weights changed"),
         (
             counted(changed_variables=0, optimizer_state_changed=False, changed_at_high_rate=False),
-            "none of 2 trainable weights changed",
+            "0 of 2 trainable weights changed",
         ),
         (counted(trainable_variables=0, changed_variables=0), "the model has no trainable weight"),
         (
             counted(updates=[0] * 4, updates_outside=40),
-            "the epochs: the optimizer counted 0 of 10 updates in epoch 1, and 40 outside the epochs' clock",
+            "the epochs: the optimizer counted 0 of 10 updates in epoch 1, and 40 outside the timed epochs",
         ),
-        (counted(optimizer_replaced=True), "the model has another optimizer after fit than before"),
-        (counted(updates=[0] * 4, changed_variables=0), "none of 2 trainable weights changed"),
-        (counted(updates=[None] * 4, changed_variables=0), "none of 2 trainable weights changed"),
+        (counted(optimizer_replaced=True), "the model has a different optimizer after fit than before"),
+        (counted(updates=[0] * 4, changed_variables=0), "0 of 2 trainable weights changed"),
+        (counted(updates=[None] * 4, changed_variables=0), "0 of 2 trainable weights changed"),
     ],
 )
 def test_work_that_differs_from_what_was_asked_is_a_mismatch(work: WorkDone, expected: str) -> None:
@@ -207,7 +207,7 @@ def test_predict_calls_are_counted_by_the_rows_they_return() -> None:
     assert mismatch(result_of(few), settings) == expected
     own = replace(work, own_methods=["predict_on_batch"])
     assert work_caveats(result_of(own), settings) == [
-        "work_not_counted: the model has its own predict_on_batch: what a call computes is not known"
+        "work_not_counted: the model overrides predict_on_batch: the computation of a call is not known"
     ]
 
 
@@ -225,8 +225,8 @@ def test_weights_or_output_on_another_platform_are_a_device_mismatch(field: str)
 def test_options_that_a_workload_set_itself_are_a_caveat_that_names_the_keys_of_the_matrix() -> None:
     resolved = Resolved(10, 10, "fork", "float32", own_compile_options=["run_eagerly=True", "jit_compile=True"])
     assert option_caveats(resolved, SETTINGS) == [
-        "own_options: the workload compiled its model with run_eagerly=True, jit_compile=True, and so it ran; set "
-        "eager, jit in the matrix to decide it there"
+        "own_options: the workload compiled its model with run_eagerly=True, jit_compile=True, which was used; set "
+        "eager, jit in the matrix to override it"
     ]
 
 
@@ -234,8 +234,8 @@ def test_options_that_a_workload_changes_while_it_trains_are_a_caveat() -> None:
     asked = make_settings(workload="mine:build", set_by_matrix="eager")
     resolved = Resolved(10, 10, "fork", "float32", eager=True, steps_per_execution=1)
     expected = (
-        "own_options: eager was False before training and True after it: the workload's code sets run_eagerly while it "
-        "trains; remove that"
+        "own_options: eager was False before training and True after it: the workload sets run_eagerly during "
+        "training; remove that code"
     )
     assert option_caveats(resolved, asked) == [expected]
     assert len(option_caveats(replace(resolved, steps_per_execution=4), asked)) == 2
@@ -243,7 +243,7 @@ def test_options_that_a_workload_changes_while_it_trains_are_a_caveat() -> None:
     assert option_caveats(replace(resolved, eager=None, steps_per_execution=None), asked) == []
     own = replace(resolved, own_compile_options=["run_eagerly=True"])
     assert [caveat.partition(" in the")[0] for caveat in option_caveats(own, SETTINGS)] == [
-        "own_options: the workload compiled its model with run_eagerly=True, and so it ran; set eager"
+        "own_options: the workload compiled its model with run_eagerly=True, which was used; set eager"
     ]
 
 
@@ -254,5 +254,5 @@ def test_samples_that_had_to_be_repeated_are_a_caveat_only_where_the_matrix_aske
     asked = replace(own, set_by_matrix="samples")
     assert option_caveats(replace(resolved, available_samples=1000), asked) == []
     assert option_caveats(resolved, asked) == [
-        "samples_repeated: samples is 1000, the workload brought 300: they were repeated"
+        "samples_repeated: samples is 1000, but the workload has 300, which were repeated"
     ]

@@ -16,7 +16,7 @@ from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.errors import Interrupted, MatrixError
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
-from keras_matrix.runner.plan.largest_cells import FULL_PASS, Found, about, kept
+from keras_matrix.runner.plan.largest_cells import FULL_PASS, Found, about, stored_results
 from tests.fakes.executor import FakeExecutor
 from tests.runner.cli.measure.test_fit_batch import device_of
 
@@ -214,14 +214,16 @@ def run_json(*found: Found, memory_bytes: int | None = None) -> dict[str, Any]:
 def test_kept_numbers_stand_for_a_search_of_the_same_cells_only() -> None:
     (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.uses_largest_batch]
     own = found(cell.cell_id, smallest_too_large=9, peak_memory_bytes=None)
-    assert kept(run_json(own), [cell], None) == [own]
-    assert kept(run_json(own, memory_bytes=1 << 30), [cell], None) is None
-    assert kept(run_json(own, found("0" * 16, smallest_too_large=9, peak_memory_bytes=1)), [cell], None) is None
-    assert kept({"largest_batch": {"memory_bytes": None, "cells": [{"planned": 3}]}}, [cell], None) is None
-    assert kept({}, [cell], None) is None
+    assert stored_results(run_json(own), [cell], None) == [own]
+    assert stored_results(run_json(own, memory_bytes=1 << 30), [cell], None) is None
+    assert (
+        stored_results(run_json(own, found("0" * 16, smallest_too_large=9, peak_memory_bytes=1)), [cell], None) is None
+    )
+    assert stored_results({"largest_batch": {"memory_bytes": None, "cells": [{"planned": 3}]}}, [cell], None) is None
+    assert stored_results({}, [cell], None) is None
 
 
 def test_numbers_of_a_search_that_infrastructure_stopped_are_not_used_again() -> None:
     (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.uses_largest_batch]
     spoiled = found(cell.cell_id, smallest_too_large=None, peak_memory_bytes=None, stopped="infra: GPU lost")
-    assert kept(run_json(spoiled), [cell], None) is None
+    assert stored_results(run_json(spoiled), [cell], None) is None

@@ -114,7 +114,7 @@ def section(**values: str) -> str:
 WRONG = {
     "unequal lists": (
         section(metrics="['a', 'b', 'c']"),
-        "task_config.cfg:1: [t]: its lists must be of equal length, item for item; patterns has 2, metrics has 3, "
+        "task_config.cfg:1: [t]: its lists must have the same length; patterns has 2, metrics has 3, "
         "compute_method has 2",
     ),
     "an unknown way to compute": (
@@ -124,15 +124,15 @@ WRONG = {
     ),
     "no list": (
         section(metrics="speed"),
-        "task_config.cfg:3: [t] metrics: must be a list of texts as Python writes it, got 'speed'",
+        "task_config.cfg:3: [t] metrics: must be a Python list of texts, got 'speed'",
     ),
     "no list of texts": (
         section(metrics="[1, 2]"),
-        "[t] metrics: must be a list of texts as Python writes it, got '[1, 2]'",
+        "[t] metrics: must be a Python list of texts, got '[1, 2]'",
     ),
     "no group": (
         section(patterns="['a', 'b=(.)']"),
-        "[t] patterns: must have one group, round the number, got none: 'a'",
+        "[t] patterns: must have one group, around the number, got none: 'a'",
     ),
     "no command": (
         section(command_to_execute=""),
@@ -163,9 +163,9 @@ WRONG = {
     ),
     "two sections of one name": (
         "[t]\n[t]\n",
-        "task_config.cfg:2: [t]: must not appear twice; rename one or take it out",
+        "task_config.cfg:2: [t]: must not appear twice; rename or remove one",
     ),
-    "one key twice": ("[t]\na = 1\na = 2\n", "task_config.cfg:3: [t] a: must not appear twice; take one out"),
+    "one key twice": ("[t]\na = 1\na = 2\n", "task_config.cfg:3: [t] a: must not appear twice; remove one"),
     "a line without a value": (
         "[s]\n[t]\npatterns\n",
         "task_config.cfg:3: [t]: must be key = value, got 'patterns\\n'",
@@ -183,8 +183,8 @@ WRONG = {
         "task_config.cfg:5: [t] command: unknown key; did you mean command_to_execute?",
     ),
     "not UTF-8": (b"[t\xff]\n", "must be UTF-8, got byte 0xff at 2"),
-    "more than a file of tasks": (SEED + "# so\n" * (1 << 18), "must have at most 1,048,576 bytes; take out the tasks"),
-    "several tasks": ("[a]\n[b]\n", "holds 2 tasks; name one with --task-name: a, b"),
+    "more than a file of tasks": (SEED + "# so\n" * (1 << 18), "must have at most 1,048,576 bytes; remove the tasks"),
+    "several tasks": ("[a]\n[b]\n", "has 2 tasks; choose one with --task-name: a, b"),
 }
 
 
@@ -270,7 +270,7 @@ def test_keys_that_other_values_refer_to_are_not_reported(tmp_path: Path) -> Non
 
 
 def test_a_missing_section_is_told_with_a_near_one(tmp_path: Path) -> None:
-    with pytest.raises(MatrixError, match=r"there is no section \[resnet\]|did you mean"):
+    with pytest.raises(MatrixError, match=r"no section \[resnet\]|did you mean"):
         read_cfg(file_of(tmp_path, SEED), "resnet50_cifar10_imperativ", Filled())
 
 

@@ -184,12 +184,11 @@ WRONG = {
     ),
     "a pattern without a group": (
         f"  - task: a\n{COMMAND}    metrics: {{x: 'a+'}}\n",
-        "6: tasks[0].metrics.x.pattern: must have one group, round the number, got none: 'a+'",
+        "6: tasks[0].metrics.x.pattern: must have one group, around the number, got none: 'a+'",
     ),
     "a pattern with two groups": (
         f"  - task: a\n{COMMAND}    metrics: {{x: '(a)(b)'}}\n",
-        "6: tasks[0].metrics.x.pattern: must have one group, got 2; write (?: ) for those that only hold together: "
-        "'(a)(b)'",
+        "6: tasks[0].metrics.x.pattern: must have one group, got 2; write (?: ) for groups without a value: '(a)(b)'",
     ),
     "a pattern that is none": (
         f"  - task: a\n{COMMAND}    metrics: {{x: '('}}\n",
@@ -217,15 +216,15 @@ WRONG = {
     ),
     "an axis that fills no place": (
         f"  - task: a\n{COMMAND}    params: {{n: [1, 2]}}\n",
-        "6: tasks[0].params.n: must stand somewhere in the command or the environment, as {n}",
+        "6: tasks[0].params.n: must be used in the command or the environment, as {n}",
     ),
     "an axis that is none": (
         f"  - task: a\n{COMMAND}    compare: n\n",
-        "6: tasks[0].compare: must be one of its axes (it has none), got 'n'",
+        "6: tasks[0].compare: must be one of its axes (no axis), got 'n'",
     ),
     "a parameter of our name": (
         f"  - task: a\n{COMMAND}    params: {{outputs: 1}}\n",
-        "6: tasks[0].params.outputs: must be a name in small letters that is none of ours, got 'outputs'",
+        "6: tasks[0].params.outputs: must be a lower-case name that is not reserved, got 'outputs'",
     ),
     "a variable that is none": (
         f"  - task: a\n{COMMAND}    environment: {{A-B: c}}\n",

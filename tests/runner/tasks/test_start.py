@@ -122,7 +122,7 @@ def test_more_gpus_than_can_be_had_are_refused_with_their_number(
     job: Job, two_gpus: None, gpus: int, visible: str | None, there: int
 ) -> None:
     caller = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    with pytest.raises(NoDevice, match=f"it asks for {gpus}, and {there} can be had here"):
+    with pytest.raises(NoDevice, match=f"must be at most {there}, the number available here.*got {gpus}"):
         started(job, caller, gpus=gpus)
 
 
@@ -138,13 +138,15 @@ def test_a_command_is_not_started_where_the_driver_lists_no_gpu(
     job: Job, two_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keras_matrix.runner.tasks.start.present_gpus", lambda: PresentGpus(()))
-    with pytest.raises(NoDevice, match=r"asks for 1, and 0 can be had here .device: gpu was requested"):
+    with pytest.raises(NoDevice, match=r"must be at most 0, the number available here .device: gpu was requested"):
         started(job, gpus=1)
 
 
 @pytest.mark.parametrize("visible", ["-1", "NoDevFiles", "0;1"])
 def test_a_command_is_not_given_a_gpu_that_is_not_visible(job: Job, two_gpus: None, visible: str) -> None:
-    with pytest.raises(NoDevice, match=f"asks for 1, and 0 can be had here .CUDA_VISIBLE_DEVICES is '{visible}'"):
+    with pytest.raises(
+        NoDevice, match=f"at most 0, the number available here .CUDA_VISIBLE_DEVICES is '{visible}'"
+    ):
         started(job, {"CUDA_VISIBLE_DEVICES": visible}, gpus=1)
 
 
@@ -154,7 +156,7 @@ def test_a_command_is_not_given_a_gpu_that_is_not_visible(job: Job, two_gpus: No
         ("/bin", "/bin is a folder, not a program"),
         ("no-such-program", "there is no program 'no-such-program' on its PATH"),
         ("./none", "there is no program './none' in "),
-        ("python-none", "on its PATH; {python} is the runner's own"),
+        ("python-none", "on its PATH; use {python} for the runner's interpreter"),
         ("./plain", "./plain is not executable; chmod"),
     ],
 )

@@ -168,7 +168,7 @@ def without_first_metric(job: Job) -> Outcome:
     """Return the end of a command in whose output the first metric was not found."""
     seen = FakeExecutor().succeed(job)
     assert seen.task is not None
-    missing = replace(seen.task.run.metrics[0], value=None, problem="no_match: nothing in the output matches")
+    missing = replace(seen.task.run.metrics[0], value=None, problem="no_match: no line of the output matches")
     return replace(
         seen, task=replace(seen.task, run=replace(seen.task.run, metrics=[missing, *seen.task.run.metrics[1:]]))
     )
@@ -375,7 +375,7 @@ def test_a_task_of_the_matrix_may_be_run_alone_and_its_cells_have_names(folder: 
     ("arguments", "told"),
     [
         (["--task-name", "trian"], "must be a task of matrix.yaml (train), got trian; did you mean train?"),
-        (["--config", "none.cfg"], "none.cfg: cannot be read (No such file or directory); name a file with --config"),
+        (["--config", "none.cfg"], "none.cfg: cannot be read (No such file or directory); give a file with --config"),
         (["--config", "a", "--matrix", "b"], "--config, --matrix: name one file, not both"),
         (["--epochs", "3"], "--epochs: belongs to a .cfg file; a matrix file has params in their place"),
         (["--config", "x.cfg", "--num-gpus", "-1"], "--num-gpus: must be at least 0, got -1"),

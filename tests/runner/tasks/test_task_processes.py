@@ -112,10 +112,10 @@ def values(record: Record) -> dict[str, float | None]:
         ("missing", Status.ERROR, "command: there is no program 'no-such-program' on its PATH"),
         ("not_executable", Status.ERROR, "command: ./plain.txt is not executable"),
         ("exits", Status.ERROR, "exit code 3: oops"),
-        ("daemon", Status.ERROR, "metric s: no_match: nothing in the output matches; processes outlived the command"),
+        ("daemon", Status.ERROR, "metric s: no_match: no line of the output matches; processes outlived the command"),
         ("stubborn", Status.TIMEOUT, "the time limit passed (timeout_s); the process was ended"),
         ("segfault", Status.CRASH, "ended by signal 11"),
-        ("gpus", Status.DEVICE_MISMATCH, "gpus: it asks for 64, and "),
+        ("gpus", Status.DEVICE_MISMATCH, "gpus: must be at most "),
         ("nan", Status.DIVERGED, "metric loss: not_finite: 1 of 1 values are nan or infinite"),
         ("no_folder", Status.ERROR, "folder: there is no folder "),
         ("partly", Status.OK, "None"),
@@ -138,7 +138,7 @@ def test_nothing_of_any_command_is_left(faults: dict[str, Record]) -> None:
 def test_a_missing_metric_fails_itself_alone(faults: dict[str, Record]) -> None:
     assert values(faults["partly"]) == {"s": 3.0, "t": None}
     assert [warning.partition(";")[0] for warning in faults["partly"].warnings if "metric" in warning] == [
-        "metric_missing: t: no_match: nothing in the output matches"
+        "metric_missing: t: no_match: no line of the output matches"
     ]
 
 

@@ -29,7 +29,7 @@ def without(problem: str) -> Outcome:
         (
             replace(DONE, exit_code=None, signal=9, oom_kills=1),
             Status.OOM_HOST,
-            "the kernel ended the process for memory",
+            "the kernel killed the process because memory was exhausted",
         ),
         (
             replace(DONE, exit_code=None, signal=15, deadline_exceeded=True),
@@ -57,7 +57,7 @@ def without(problem: str) -> Outcome:
         (
             replace(DONE, task=TaskObservation(replace(RUN, metrics=[]))),
             Status.ERROR,
-            "metric speed: no_match: the command reported no such metric",
+            "metric speed: no_match: the command did not report this metric",
         ),
     ],
 )

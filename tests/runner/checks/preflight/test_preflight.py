@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,6 @@ from keras_matrix.records.host.procfs import Tree
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.checks.preflight import cells
 from keras_matrix.runner.checks.preflight.cells import NO_TOOLKIT, Preflight, preflight_of
-from keras_matrix.runner.checks.preflight.executor import CheckedExecutor, WithWarnings
 from keras_matrix.runner.checks.preflight.facts import GpuFacts, TpuFacts, read_gpus
 from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
 from keras_matrix.runner.cli.main import Seams, main
@@ -178,20 +178,13 @@ def test_a_tpu_cell_without_a_tpu_is_a_device_mismatch() -> None:
     assert checked.problems(make_settings(device="cpu")) == ()
 
 
-def test_a_process_with_warnings_is_otherwise_the_same() -> None:
-    from keras_matrix.runner.executors import Outcome
-    from keras_matrix.runner.executors.supervise.watch import Never
-
-    running = WithWarnings(Never(Outcome(exit_code=0)), ("a: b",))
-    assert (running.calibrated(), running.turn(), running.root(), running.resident_bytes()) == (None, False, None, 0)
-    running.resume(3)
-    running.abandon()
-    assert running.finish() == Outcome(exit_code=0, warnings=("a: b",))
+def test_job_without_problems_is_not_refused_and_has_no_warnings() -> None:
+    job: Any = SimpleNamespace(settings=make_settings(device="cpu"), task=None)
+    assert (Preflight().refused(job), Preflight().warnings(job)) == (None, ())
 
 
-def test_a_command_that_lacks_a_gpu_is_left_to_the_executor_which_records_the_command() -> None:
+def test_refusal_of_a_command_without_a_gpu_is_left_to_its_executor_which_records_the_command() -> None:
     """The record of a command has its task only if the executor that starts commands refuses it."""
     refusing = Preflight(gpus=GpuFacts(driver=None))
-    inner = SimpleNamespace(name="fake", start=lambda job, timeout_s: "the executor's own answer")
-    job = SimpleNamespace(settings=make_settings(device="gpu"), task=SimpleNamespace(image=None))
-    assert CheckedExecutor(inner, refusing).start(job, 1.0) == "the executor's own answer"  # type: ignore[arg-type, comparison-overlap]
+    job: Any = SimpleNamespace(settings=make_settings(device="gpu"), task=SimpleNamespace(image=None))
+    assert (refusing.refused(job), refusing.warnings(job)) == (None, ())

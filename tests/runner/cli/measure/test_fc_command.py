@@ -19,7 +19,7 @@ from keras_matrix.records.fc.spec import Task
 from keras_matrix.records.schema import CellResult, Status
 from keras_matrix.records.settings import BACKENDS, Settings
 from keras_matrix.runner.cell.job import Job, write_result
-from keras_matrix.runner.checks.fc import ProofRequest, epochs_of
+from keras_matrix.runner.checks.fc import ProofRequest, matrix_of
 from keras_matrix.runner.checks.preflight.cells import Preflight
 from keras_matrix.runner.checks.preflight.facts import GpuFacts
 from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
@@ -275,8 +275,8 @@ def changed(**changes: Any) -> FakeExecutor:
 def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--mode", "fc_data", "--backend", "jax", executor=changed(parallel=None)) == 1
     (record,) = newest_records(folder)
-    assert (record.status, record.reason) == (Status.ERROR, "bad_result: it proves no layout")
-    assert "fc_data on jax: error: bad_result: it proves no layout" in capsys.readouterr().out
+    assert (record.status, record.reason) == (Status.ERROR, "bad_result: it does not prove its layout")
+    assert "fc_data on jax: error: bad_result: it does not prove its layout" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,8 @@ def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
 
 @pytest.mark.parametrize(("batches", "epochs"), [(100, (10, 10)), (20, (2, 10)), (10, (10, 1)), (7, (7, 1))])
 def test_batches_are_timed_in_tens_where_they_come_out_even(batches: int, epochs: tuple[int, int]) -> None:
-    assert epochs_of(batches) == epochs
+    defaults = matrix_of(["jax"], {}, batches, 1)["defaults"]
+    assert (defaults["epochs"] - defaults["discard"], defaults["steps_per_epoch"]) == epochs
 
 
 def test_a_proof_that_holds_is_a_table_and_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:

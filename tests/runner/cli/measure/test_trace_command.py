@@ -107,7 +107,7 @@ def test_a_trace_that_is_a_link_is_none_and_nothing_of_it_stays(folder: Path) ->
     (job.traced_path / TRACE_NAME).unlink()
     (job.traced_path / TRACE_NAME).symlink_to(folder / "elsewhere.json.gz")
     kept = with_trace_stored(run, job, replace(record, trace=Traced(7, "traced")))
-    assert kept.trace == Traced(7, None, f"TraceError: {TRACE_NAME}: the process left no such file")
+    assert kept.trace == Traced(7, None, f"TraceError: {TRACE_NAME}: the process did not write it")
     assert [path.name for path in (run.folder / "traces").iterdir()] == [f"{record.cell_id}.0.0"]
 
 
@@ -323,7 +323,7 @@ def test_a_file_that_is_no_trace_is_refused_by_its_name(folder: Path, capsys: py
         (
             lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)),
             Outcome(exit_code=1),
-            f"{BEGUN}: exit code 1; as a rule the disk was full",
+            f"{BEGUN}: exit code 1; usually because the disk was full",
         ),
         (
             lambda job, result: replace(result, trace=Traced(5, folder="traced")),

@@ -138,7 +138,7 @@ def test_what_the_cell_did_not_leave_is_not_written_and_said_where_it_failed(job
     job.undone_path.write_text("profile: RuntimeError: no\x1b[31m profiler\n")
     found = write_all(job, tmp_path / "logs")
     assert found.tensorboard == Board(folder_of(RECORD), ["scalars"], "profile: RuntimeError: no profiler")
-    assert found.warnings == ["tensorboard: profile: RuntimeError: no profiler; what was measured is not touched by it"]
+    assert found.warnings == ["tensorboard: profile: RuntimeError: no profiler; the figures are not affected"]
 
 
 def test_a_profile_in_whose_midst_the_process_ended_is_not_written(job: Job, tmp_path: Path) -> None:
@@ -186,9 +186,7 @@ def test_a_profile_in_a_folder_that_is_a_link_is_not_looked_for(job: Job, tmp_pa
     job.profile_dir.rename(tmp_path / "elsewhere")
     job.profile_dir.symlink_to(tmp_path / "elsewhere")
     found = write_all(job, tmp_path / "logs").tensorboard
-    assert found == Board(
-        folder_of(RECORD), ["scalars", "graph"], "profile: the folder of the profile that was left is a link"
-    )
+    assert found == Board(folder_of(RECORD), ["scalars", "graph"], "profile: the profile folder of the cell is a link")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +203,7 @@ def test_nothing_is_written_through_a_link_out_of_the_log_folder(
     found = write_all(job, tmp_path / "logs").tensorboard
     assert found is not None
     assert found.written == written_all_the_same
-    assert "leads elsewhere, by a link" in str(found.problem)
+    assert "is outside of the log folder, because of a link" in str(found.problem)
     assert [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()] == []
 
 
@@ -237,7 +235,7 @@ def test_a_full_disk_changes_nothing_but_a_warning(job: Job, tmp_path: Path, mon
     assert found.tensorboard is not None
     assert (found.tensorboard.written, found.status) == (["profile"], Status.OK)
     assert found.tensorboard.problem == "scalars: No space left on device; graph: No space left on device"
-    assert found.warnings[0].endswith("; free some space, or name another --log-dir")
+    assert found.warnings[0].endswith("; free some space, or set another --log-dir")
     assert replace(found, tensorboard=None, warnings=[]) == RECORD
     assert list((tmp_path / "logs").rglob("events*")) == []
 

@@ -44,7 +44,7 @@ def measured(tmp_path: Path, text: str | bytes, reported: str = "", **metric: An
     (tmp_path / "reported").write_text(reported)
     asked = {"name": "m", "pattern": r"x=(\S+)", "compute": "average", "discard": 0} | metric
     order = {"log": str(log_of(tmp_path, text)), "reported": str(tmp_path / "reported"), "workers": 1}
-    return next(measure(order | {"metrics": [asked], "unasked": False}))
+    return next(measure(order | {"metrics": [asked], "unrequested": False}))
 
 
 @pytest.mark.parametrize(
@@ -205,13 +205,13 @@ def test_quantiles_are_those_of_numpy(share: float) -> None:
 @pytest.mark.parametrize(
     ("text", "metric", "problem"),
     [
-        ("y=1\n", {}, "no_match: nothing in the output matches"),
-        ("x=1\nx=abc\n", {}, "no_number: 1 of 2 matches hold no single number, such as 'abc'"),
+        ("y=1\n", {}, "no_match: no line of the output matches"),
+        ("x=1\nx=abc\n", {}, "no_number: 1 of 2 matches are not a single number, such as 'abc'"),
         ("x=1\nx=nan\n", {}, "not_finite: 1 of 2 values are nan or infinite"),
         ("x=1\nx=nan\n", {"compute": "last"}, "not_finite: its last is nan"),
         ("x=1e308\nx=1e308\n", {"compute": "total"}, "not_finite: the values are too large to be summed"),
-        ("x=1\nx=2\n", {"discard": 2}, "no_match: nothing in the output matches"),
-        ("x=1\n", {"pattern": r"x=1|(\d)9"}, "no_number: 1 of 1 matches hold no single number, such as ''"),
+        ("x=1\nx=2\n", {"discard": 2}, "no_match: no line of the output matches"),
+        ("x=1\n", {"pattern": r"x=1|(\d)9"}, "no_number: 1 of 1 matches are not a single number, such as ''"),
     ],
 )
 def test_a_metric_without_a_value_says_why(tmp_path: Path, text: str, metric: dict[str, Any], problem: str) -> None:
@@ -253,8 +253,8 @@ def test_what_is_reported_unasked_is_kept_and_what_is_none_is_counted(tmp_path: 
     ]
     (tmp_path / "reported").write_text("\n".join(lines))
     order = {"log": str(log_of(tmp_path, "")), "reported": str(tmp_path / "reported"), "workers": 1}
-    assert list(measure(order | {"metrics": [], "unasked": True})) == [
-        {"name": "loss", "value": 0.25, "matches": 2, "problem": None, "unit": "nats", "unasked": True},
+    assert list(measure(order | {"metrics": [], "unrequested": True})) == [
+        {"name": "loss", "value": 0.25, "matches": 2, "problem": None, "unit": "nats", "unrequested": True},
         {"bad_lines": 6},
     ]
 
@@ -263,4 +263,4 @@ def test_of_metrics_without_number_that_nobody_asked_for_the_first_are_kept(tmp_
     lines = [json.dumps({"metric": f"m{number}", "value": number}) for number in range(100)]
     (tmp_path / "reported").write_text("\n".join(lines))
     values, _, bad = match.reported(tmp_path / "reported")
-    assert (list(values), bad) == ([f"m{number}" for number in range(match.MOST_UNASKED)], 0)
+    assert (list(values), bad) == ([f"m{number}" for number in range(match.MOST_UNREQUESTED)], 0)

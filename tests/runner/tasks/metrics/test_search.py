@@ -20,5 +20,5 @@ def test_the_unit_of_the_matrix_comes_before_the_reported_one(
 
 
 def test_a_metric_that_was_reported_unasked_has_its_last_value_and_its_own_unit() -> None:
-    answer = {"name": "extra", "value": 7.0, "matches": 3, "problem": None, "unit": "ms", "unasked": True}
+    answer = {"name": "extra", "value": 7.0, "matches": 3, "problem": None, "unit": "ms", "unrequested": True}
     assert _metric(None, answer) == Metric("extra", 7.0, "ms", Compute.LAST, Goal.LOWER, 3)
