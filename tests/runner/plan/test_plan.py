@@ -1,4 +1,4 @@
-"""The order of a run, what is left of one, and how long it may take."""
+"""The order of a run, its pending repeats, and its estimated duration."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def keys(repeats: list[PlannedRepeat]) -> list[tuple[str, int]]:
 
 
 @given(seed=st.integers(0, 2**31 - 1))
-def test_an_order_holds_every_repeat_of_every_cell_once(some: list[Cell], seed: int) -> None:
+def test_order_contains_every_repeat_of_every_cell_once(some: list[Cell], seed: int) -> None:
     expected = Counter((cell.cell_id, repeat) for cell in some for repeat in range(cell.repeats))
 
     assert expected == Counter(keys(plan.order(some, seed)))
 
 
-def test_a_repeat_starts_when_the_one_before_has_run_for_all_cells(some: list[Cell]) -> None:
+def test_repeat_starts_after_the_previous_one_of_all_cells(some: list[Cell]) -> None:
     repeats = [planned.repeat for planned in plan.order(some, 7)]
 
     assert sorted(repeats) == repeats
 
 
-def test_cells_with_fewer_repeats_leave_the_later_blocks(tmp_path: Path) -> None:
+def test_cells_with_fewer_repeats_are_absent_from_later_blocks(tmp_path: Path) -> None:
     mixed = cells(tmp_path, "  - {workload: lstm, repeats: 1}\n  - {workload: mnist_mlp, repeats: 3}\n")
     repeats = plan.order(mixed, 0)
 
@@ -57,7 +57,7 @@ def test_cells_with_fewer_repeats_leave_the_later_blocks(tmp_path: Path) -> None
 
 
 @given(seed=st.integers(0, 1000))
-def test_the_backends_of_a_comparison_run_one_right_after_another(some: list[Cell], seed: int) -> None:
+def test_backends_of_a_comparison_are_adjacent(some: list[Cell], seed: int) -> None:
     repeats = plan.order(some, seed)
 
     for start in range(0, len(repeats), 3):
@@ -66,7 +66,7 @@ def test_the_backends_of_a_comparison_run_one_right_after_another(some: list[Cel
         assert len({planned.cell.settings.batch_size for planned in trio}) == 1
 
 
-def test_the_order_depends_on_the_seed_and_the_block_alone(some: list[Cell]) -> None:
+def test_order_depends_on_the_seed_and_the_block_alone(some: list[Cell]) -> None:
     first = keys(plan.order(some, 1))
     blocks = [[cell_id for cell_id, repeat in first if repeat == block] for block in range(3)]
 
@@ -83,18 +83,18 @@ def test_every_backend_comes_first_about_equally_often(tmp_path: Path) -> None:
     assert all(250 <= count <= 420 for count in first.values())
 
 
-def test_no_cells_make_an_empty_order() -> None:
+def test_order_without_cells_is_empty() -> None:
     assert plan.order([], 0) == []
 
 
-def test_what_is_published_is_not_done_again(some: list[Cell]) -> None:
+def test_published_repeat_is_not_pending(some: list[Cell]) -> None:
     repeats = plan.order(some, 0)
     done = [("", planned.cell.cell_id, planned.repeat, 0, Status.OK) for planned in repeats[:5]]
 
     assert repeats[5:] == plan.remaining(repeats, done)
 
 
-def test_only_a_repeat_whose_latest_attempt_is_infra_is_done_again(some: list[Cell]) -> None:
+def test_repeat_is_pending_again_only_if_its_latest_attempt_is_infra(some: list[Cell]) -> None:
     repeats = plan.order(some, 0)
     (a, b, c), rest = [planned.cell.cell_id for planned in repeats[:3]], repeats[3:]
     tried = [(a, 0, 1, "ok"), (a, 0, 0, "infra"), (b, 0, 0, "infra"), (b, 0, 1, "infra"), (c, 0, 0, "crash")]
@@ -102,7 +102,7 @@ def test_only_a_repeat_whose_latest_attempt_is_infra_is_done_again(some: list[Ce
     assert [repeats[1], *rest] == plan.remaining(repeats, [("", *key) for key in tried])
 
 
-def test_what_one_arm_has_published_the_other_has_still_to_do(some: list[Cell]) -> None:
+def test_repeat_published_in_one_arm_is_pending_in_the_other(some: list[Cell]) -> None:
     repeats = plan.order(some, 0, ("base", "new"))
     done = [
         (planned.arm, planned.cell.cell_id, planned.repeat, 0, "ok") for planned in repeats if planned.arm == "base"
@@ -111,7 +111,7 @@ def test_what_one_arm_has_published_the_other_has_still_to_do(some: list[Cell]) 
     assert [planned for planned in repeats if planned.arm == "new"] == plan.remaining(repeats, done)
 
 
-def test_every_second_block_turns_the_order_within_its_comparisons_round(some: list[Cell]) -> None:
+def test_every_second_block_reverses_the_order_within_comparisons(some: list[Cell]) -> None:
     repeats = plan.order([replace(cell, repeats=4) for cell in some], 3, ("base", "new"))
     orders: dict[tuple[int, int], list[tuple[str, str]]] = {}
     for planned in repeats:
@@ -123,13 +123,13 @@ def test_every_second_block_turns_the_order_within_its_comparisons_round(some: l
             assert orders[repeat - 1, batch_size][::-1] == order
 
 
-def test_what_was_published_of_another_plan_changes_nothing(some: list[Cell]) -> None:
+def test_records_of_another_plan_have_no_effect(some: list[Cell]) -> None:
     repeats = plan.order(some, 0)
 
     assert repeats == plan.remaining(repeats, [("", "0" * 16, 0, 0, "ok"), ("", some[0].cell_id, 99, 0, "ok")])
 
 
-def test_a_plan_keeps_its_name_in_any_order_and_changes_it_with_its_repeats(tmp_path: Path) -> None:
+def test_plan_id_depends_on_repeats_and_not_on_order(tmp_path: Path) -> None:
     one = cells(tmp_path)
     more = cells(tmp_path, "  - workload: lstm\n    batch_size: [1, 2, 4, 8]\n    repeats: 4\n")
 
@@ -137,7 +137,7 @@ def test_a_plan_keeps_its_name_in_any_order_and_changes_it_with_its_repeats(tmp_
     assert len({plan.plan_id(one), plan.plan_id(one[1:]), plan.plan_id(more)}) == 3
 
 
-def test_cells_that_differ_in_their_backend_alone_share_their_number_of_steps(some: list[Cell]) -> None:
+def test_cells_that_differ_only_in_backend_share_their_steps(some: list[Cell]) -> None:
     groups: dict[str, list[Cell]] = {}
     for cell in some:
         groups.setdefault(plan.calibration_group(cell.settings), []).append(cell)
@@ -157,11 +157,11 @@ def test_cells_that_differ_in_their_backend_alone_share_their_number_of_steps(so
         ("{workload: mnist_mlp, epochs: 10000}", 0.5 + 2 + 10_000 * 0.7),
     ],
 )
-def test_a_cell_never_run_is_estimated_from_its_operations(entry: str, expected_s: float, tmp_path: Path) -> None:
+def test_cell_never_run_is_estimated_from_its_operations(entry: str, expected_s: float, tmp_path: Path) -> None:
     cell = cells(tmp_path, f"  - {entry}\n")[0]
 
     assert expected_s == pytest.approx(plan.estimate_s(cell, CATALOG, {}))
 
 
-def test_a_cell_run_before_is_estimated_from_that(some: list[Cell]) -> None:
+def test_measured_cell_is_estimated_from_its_earlier_run(some: list[Cell]) -> None:
     assert plan.estimate_s(some[0], CATALOG, {some[0].cell_id: 1.25}) == 1.25

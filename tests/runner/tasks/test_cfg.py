@@ -32,7 +32,7 @@ def file_of(tmp_path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_the_example_of_the_driver_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_example_of_the_driver_is_read_unchanged(tmp_path: Path) -> None:
     task = read_cfg(file_of(tmp_path, SEED), None, Filled())
     assert (task.name, task.gpus, task.shell, task.inherit) == ("resnet50_cifar10_imperative", 8, True, None)
     assert task.command == [COMMAND]
@@ -61,11 +61,11 @@ def test_fields_of_the_template_are_filled_in(filled: Filled, expected: str) -> 
     assert substituted("run --gpus 8 --epochs 20 --kvstore device --dtype float32", filled) == expected
 
 
-def test_a_value_is_filled_in_as_it_stands() -> None:
+def test_value_is_filled_in_literally() -> None:
     assert substituted("run --kvstore device", Filled(kvstore=r"\1\g<0>")) == r"run --kvstore \1\g<0>"
 
 
-def test_fields_that_a_command_does_not_have_are_known() -> None:
+def test_flags_without_a_place_in_the_command_are_found() -> None:
     filled = Filled(gpus=2, epochs=3, kvstore="nccl", dtype="float16")
     assert flags_without_place("run --epochs 20 --kvstore dist --dtype=float32", filled) == [
         "--kvstore nccl",
@@ -75,11 +75,11 @@ def test_fields_that_a_command_does_not_have_are_known() -> None:
     assert flags_without_place("run", Filled()) == []
 
 
-def test_a_list_of_gpus_is_replaced_whole() -> None:
+def test_full_list_of_gpus_is_replaced() -> None:
     assert substituted("run --gpus 1,0,2,3 -b 2", Filled(gpus=2)) == "run --gpus 2 -b 2"
 
 
-def test_the_metrics_of_a_section_serve_another_command(tmp_path: Path) -> None:
+def test_metrics_of_a_section_serve_another_command(tmp_path: Path) -> None:
     text = "[policy]\npatterns = ['x=(.)']\nmetrics = ['x']\ncompute_method = ['last']\n"
     task = read_cfg(file_of(tmp_path, text), "mine", Filled(policy="policy", command="echo x=1"))
     assert (task.name, task.command, [m.name for m in task.metrics]) == ("mine", ["echo x=1"], ["x"])
@@ -97,7 +97,7 @@ def test_the_metrics_of_a_section_serve_another_command(tmp_path: Path) -> None:
         ("test_perplexity", Goal.LOWER),
     ],
 )
-def test_the_goal_follows_from_the_name(name: str, goal: Goal) -> None:
+def test_goal_follows_from_the_name(name: str, goal: Goal) -> None:
     assert goal_of(name) == goal
 
 
@@ -189,7 +189,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_file_is_refused_in_these_words(tmp_path: Path, case: str) -> None:
+def test_wrong_file_is_refused_with_a_message(tmp_path: Path, case: str) -> None:
     text, expected = WRONG[case]
     with pytest.raises(MatrixError) as caught:
         read_cfg(file_of(tmp_path, text), None, Filled())
@@ -211,23 +211,23 @@ TEMPLATE = "".join(
 )
 
 
-def test_a_section_is_read_whatever_other_sections_contain(tmp_path: Path) -> None:
+def test_other_sections_do_not_affect_the_chosen_one(tmp_path: Path) -> None:
     task = read_cfg(file_of(tmp_path, TEMPLATE), "plain", Filled())
     assert (task.command, [metric.name for metric in task.metrics]) == (["run --gpus 8"], ["speed"])
 
 
-def test_a_bare_percent_sign_in_the_chosen_section_is_literal(tmp_path: Path) -> None:
+def test_bare_percent_sign_in_the_chosen_section_is_literal(tmp_path: Path) -> None:
     task = read_cfg(file_of(tmp_path, TEMPLATE), "train_7", Filled())
     assert task.command == ["date +%s; run --gpus 8 --batch 7"]
     assert [metric.pattern for metric in task.metrics] == [r"speed: (\d+)", r"errors: (\d+)\%"]
 
 
-def test_a_section_without_a_command_gives_its_metrics_to_another_command(tmp_path: Path) -> None:
+def test_section_without_a_command_gives_its_metrics_to_another_command(tmp_path: Path) -> None:
     task = read_cfg(file_of(tmp_path, TEMPLATE), "mine", Filled(policy="metrics_only", command="echo speed: 3"))
     assert (task.name, task.command, [m.name for m in task.metrics]) == ("mine", ["echo speed: 3"], ["speed"])
 
 
-def test_a_section_without_a_command_is_refused_at_its_own_line(tmp_path: Path) -> None:
+def test_section_without_a_command_is_refused_at_its_own_line(tmp_path: Path) -> None:
     line = TEMPLATE[: TEMPLATE.index("[metrics_only]")].count("\n") + 1
     with pytest.raises(MatrixError) as caught:
         read_cfg(file_of(tmp_path, TEMPLATE), "metrics_only", Filled())
@@ -242,7 +242,7 @@ def test_percent_signs_are_read_as_documented(tmp_path: Path) -> None:
     assert task.command == ["date +%s 100% %s /data/%d %(root)s 5%"]
 
 
-def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
+def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     task = read_cfg(file_of(tmp_path, b"\xef\xbb\xbf" + section().encode()), None, Filled())
     assert task.name == "t"
 
@@ -269,11 +269,11 @@ def test_keys_that_other_values_refer_to_are_not_reported(tmp_path: Path) -> Non
     assert unused_keys(path, None, Filled()) == []
 
 
-def test_a_missing_section_is_told_with_a_near_one(tmp_path: Path) -> None:
+def test_missing_section_is_reported_with_a_similar_name(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match=r"no section \[resnet\]|did you mean"):
         read_cfg(file_of(tmp_path, SEED), "resnet50_cifar10_imperativ", Filled())
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="cannot be read"):
         read_cfg(tmp_path / "none.cfg", None, Filled())

@@ -1,4 +1,4 @@
-"""From what was seen of a command to its status."""
+"""The status derived from the observation of a command."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def without(problem: str) -> Outcome:
         ),
     ],
 )
-def test_evidence_decides(outcome: Outcome, status: Status, reason: str | None) -> None:
+def test_status_follows_from_the_evidence(outcome: Outcome, status: Status, reason: str | None) -> None:
     verdict = judge_task(outcome)
     assert (verdict.status, verdict.reason) == (status, reason)
 
 
-def test_what_is_doubtful_is_a_warning_with_advice() -> None:
+def test_caveats_are_warnings_with_advice() -> None:
     missing = replace(RUN, outlived=2, metrics=[*RUN.metrics, Metric("wait", None, problem="no_match: none")])
     outcome = replace(
         DONE, task=TaskObservation(missing, caveats=("reports: bad",)), surroundings=Surroundings(steal_share=0.5)

@@ -56,7 +56,7 @@ def measured(folder: Path, executor: FakeExecutor, checked: Preflight) -> dict[s
     }
 
 
-def test_a_refused_cell_gets_its_status_and_reason_without_a_process(folder: Path) -> None:
+def test_refused_cell_gets_its_status_and_reason_without_a_process(folder: Path) -> None:
     executor = FakeExecutor()
     found = measured(folder, executor, preflight(folder, FakePynvml(V100)))
     assert {job.settings.backend for job in executor.jobs} == {"tensorflow", "jax"}
@@ -65,7 +65,7 @@ def test_a_refused_cell_gets_its_status_and_reason_without_a_process(folder: Pat
     assert (found["tensorflow"][0], found["jax"][0]) == (Status.OK, Status.OK)
 
 
-def test_a_missing_driver_is_explained_once_and_each_cell_names_it(
+def test_missing_driver_is_explained_once_and_each_cell_names_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = measured(folder, FakeExecutor(), Preflight(gpus=GpuFacts(driver=None)))
@@ -79,7 +79,7 @@ def test_a_missing_driver_is_explained_once_and_each_cell_names_it(
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
-def test_a_search_of_the_largest_batch_explains_a_missing_driver_once(
+def test_search_of_the_largest_batch_explains_a_missing_driver_once(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     seams = Seams(executor=FakeExecutor(), preflight=Preflight(gpus=GpuFacts(driver=None)))
@@ -91,7 +91,7 @@ def test_a_search_of_the_largest_batch_explains_a_missing_driver_once(
         assert [line.partition("  ")[2].strip() for line in printed.out.splitlines()] == [stopped] * 3
 
 
-def test_a_driver_too_old_for_one_backend_leaves_the_others_measured(folder: Path) -> None:
+def test_driver_too_old_for_one_backend_leaves_the_others_measured(folder: Path) -> None:
     found = measured(folder, FakeExecutor(), preflight(folder, FakePynvml(FakeGpu(), driver="550.54.14", cuda=12040)))
     assert {backend: status for backend, (status, _) in found.items()} == {
         "tensorflow": Status.OK,
@@ -109,7 +109,7 @@ def test_warnings_are_printed_once_and_stored_in_each_record(folder: Path, capsy
     assert printed.count("preflight: gpu_persistence: ") == 1
 
 
-def test_a_lost_gpu_is_infrastructure_and_the_exit_code_is_3(folder: Path) -> None:
+def test_lost_gpu_is_infrastructure_and_the_exit_code_is_3(folder: Path) -> None:
     lost = FakeGpu(errors={"nvmlDeviceGetHandleByIndex": LOST})
     executor = FakeExecutor()
     assert main([], Seams(executor=executor, preflight=preflight(folder, FakePynvml(lost)))) == 3
@@ -117,7 +117,7 @@ def test_a_lost_gpu_is_infrastructure_and_the_exit_code_is_3(folder: Path) -> No
     assert {record.status for record in newest_records(folder)} == {Status.INFRA}
 
 
-def test_a_plan_for_the_cpu_reads_nothing_and_imports_no_nvml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_for_the_cpu_reads_nothing_and_imports_no_nvml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delitem(sys.modules, "keras_matrix.runner.checks.preflight.cells", raising=False)
     (folder / "matrix.yaml").write_text(MATRIX.replace("gpu", "cpu"))
@@ -126,9 +126,7 @@ def test_a_plan_for_the_cpu_reads_nothing_and_imports_no_nvml(folder: Path, monk
     assert preflight_of([make_settings(device="cpu")]) is None
 
 
-def test_the_preflight_reads_the_gpus_of_the_cells_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preflight_reads_the_gpus_of_the_cells_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     write(tmp_path, DRIVER_FILES[0], "")
     library = FakePynvml(V100, FakeGpu())
@@ -146,7 +144,7 @@ def test_the_preflight_reads_the_gpus_of_the_cells_of_this_machine(
         ("0,1", 3, "too_few_gpus", Status.UNSUPPORTED),
     ],
 )
-def test_a_cell_whose_gpus_are_not_visible_is_refused_with_the_reason(
+def test_cell_whose_gpus_are_not_visible_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str, workers: int, name: str, status: Status
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -159,7 +157,7 @@ def test_a_cell_whose_gpus_are_not_visible_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize(("tool", "expected"), [(None, [NO_TOOLKIT]), ("/usr/bin/nvidia-ctk", [])])
-def test_a_missing_container_toolkit_is_a_warning_for_cells_in_containers(
+def test_missing_container_toolkit_is_a_warning_for_cells_in_containers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str | None, expected: list[object]
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -171,7 +169,7 @@ def test_a_missing_container_toolkit_is_a_warning_for_cells_in_containers(
     assert list(found.problems(gpu)) == expected  # the image's build is not known on the host, and not judged
 
 
-def test_a_tpu_cell_without_a_tpu_is_a_device_mismatch() -> None:
+def test_tpu_cell_without_a_tpu_is_a_device_mismatch() -> None:
     checked = Preflight(tpus=TpuFacts((), has_library=True))
     [problem] = checked.problems(make_settings(device="tpu"))
     assert (problem.name, problem.status) == ("tpu_missing", Status.DEVICE_MISMATCH)
