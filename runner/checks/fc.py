@@ -29,10 +29,7 @@ GROUP = 10
 
 @dataclass(frozen=True, slots=True)
 class ProofRequest:
-    """The tasks to be proved: every combination of these values, in all variants that `fixed` allows.
-
-    `fixed` contains sizes and parameters of all tasks.
-    """
+    """The tasks to be proved: combinations of these values, in the variants that `fixed` parameters and sizes allow."""
 
     modes: Sequence[str] = tuple(MODES)
     workers: Sequence[int] = WORKERS

@@ -272,14 +272,12 @@ class _Comparison:
                 continue
             keys = [Key(backend, "float32", nudge=seed) for seed in NUDGES]
             replies = self.context.run(self.subject, [(key, self._order(key)) for key in keys])
-            if apart := [self._from_itself(backend, reply, zero) for reply in replies if reply.trace is not None]:
+            own = self.outputs[Key(backend, "float32")]
+            others = [deviations.Twin(backend, r.trace, r.arrays()) for r in replies if r.trace is not None]
+            if others:
+                apart = [deviations.deviation(own, other, "float32", zero) for other in others]
                 found[backend] = explanations.largest(apart)
         return found
-
-    def _from_itself(self, backend: str, reply: Reply, zero: deviations.Zeros) -> Deviation:
-        assert reply.trace is not None
-        other = deviations.Twin(backend, reply.trace, reply.arrays())
-        return deviations.deviation(self.outputs[Key(backend, "float32")], other, "float32", zero)
 
     def _located(self, pair: Pair, zero: deviations.Zeros) -> Pair:
         """Return the pair with the first layer, or else the weight, in which its backends differ."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from random import Random
-from typing import TypeVar
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse, Watched, other_cpu_share
 from keras_matrix.records.codec import CodecError, decode
@@ -36,7 +35,6 @@ TIMEOUT_S = 300.0
 ROUNDS = 3
 
 Key = tuple[str, str, str, int, int]
-Kind = TypeVar("Kind", Gemm, Stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +75,14 @@ class _Found:
 def measure(
     probe: Probe, subject: Subject, effort: Effort = Effort(), report: Callable[[str], None] = lambda line: None
 ) -> Peaks:
-    """Measure and return the peaks; `report` gets a line when a process begins.
-
-    Raises `InfrastructureError` if no process returned a figure.
-    """
+    """Measure the peaks; `report` gets a line per process. Raises `InfrastructureError` if there is no figure."""
     seed = secrets.randbits(32)
     orders = list(_orders(probe, subject, effort))
     found = _Found({f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))})
     load_before = os.getloadavg()[0]
     others = _watched(lambda: _rounds(probe, (orders, seed, effort.rounds), found, report))
+    if subject.gpu and subject.gpu.product and "gpu" in found.devices:
+        found.devices["gpu"] = subject.gpu.product  # from NVML, since backends may not name a MIG device
     if not found.gemms and not found.streams:
         reasons = "; ".join(f"{what}: {why}" for what, why in sorted(found.refused.items()))
         raise InfrastructureError(f"peaks: no figure could be measured: {reasons}")
@@ -100,19 +97,13 @@ def measure(
         gemms=list(found.gemms.values()),
         streams=list(found.streams.values()),
         refused=found.refused,
-        devices=_devices(found, subject),
+        devices=found.devices,
         cache_bytes=found.cache_bytes,
         notes=found.notes,
         gpu_uuid=subject.gpu.uuid if subject.gpu else None,
         load_before=load_before,
         other_cpu_share=others,
     )
-
-
-def _devices(found: _Found, subject: Subject) -> dict[str, str]:
-    """Return the devices' product names; for a GPU the one from NVML, since backends may not name a MIG device."""
-    product = subject.gpu.product if subject.gpu else None
-    return found.devices | ({"gpu": product} if product and "gpu" in found.devices else {})
 
 
 def _watched(work: Callable[[], None]) -> float | None:
@@ -185,20 +176,14 @@ def _ask(probe: Probe, order: PeakOrder, found: _Found) -> None:
         found.devices[answer.device.platform] = answer.device.model
     for gemm in answer.gemms:
         key = (gemm.backend, gemm.device, gemm.precision, gemm.threads, gemm.size)
-        found.gemms[key] = _with_calls(gemm, found.gemms.get(key))
+        before = earlier.flop_per_s if (earlier := found.gemms.get(key)) else None
+        found.gemms[key] = replace(gemm, flop_per_s=_joined(before, gemm.flop_per_s))
     for stream in answer.streams:
         key = (stream.by, stream.device, stream.kernel, stream.threads, stream.array_bytes)
-        found.streams[key] = _with_calls(stream, found.streams.get(key))
-
-
-def _with_calls(new: Kind, before: Kind | None) -> Kind:
-    """Return the figure of a new process with the calls of the earlier ones."""
-    if isinstance(new, Gemm):
-        return replace(new, flop_per_s=_joined(before.flop_per_s if before else None, new.flop_per_s))
-    return replace(new, byte_per_s=_joined(before.byte_per_s if before else None, new.byte_per_s))
+        before = known.byte_per_s if (known := found.streams.get(key)) else None
+        found.streams[key] = replace(stream, byte_per_s=_joined(before, stream.byte_per_s))
 
 
 def _joined(before: Timed | None, now: Timed) -> Timed:
-    if before is None:
-        return now
-    return Timed(before.rates + now.rates, before.processes + now.processes)
+    """Return the calls of a new process with those of the earlier ones."""
+    return Timed(before.rates + now.rates, before.processes + now.processes) if before else now

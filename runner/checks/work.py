@@ -52,7 +52,8 @@ def count(
     """
     settings = list(settings)
     found, refused = known(results, settings), dict[str, str]()
-    wanted = [t for t in _targets(settings) if ":" not in t.workload and _partial(found, t)]
+    full = {key for key, work in found.items() if work.kept_elements_per_sample is not None}
+    wanted = [t for t in _targets(settings) if ":" not in t.workload and work_key(t.workload, t.params) not in full]
     backend = next((name for name in COUNTERS if not probe.missing(name)), None)
     if not wanted or backend is None:
         return Counted(found, refused)
@@ -108,13 +109,7 @@ def _ask(probe: Probe, backend: str, order: CountOrder) -> CountAnswer:
 
 
 def _targets(settings: Iterable[Settings]) -> list[Target]:
-    found = {work_key(s.workload, s.params): Target(s.workload, dict(s.params)) for s in settings}
-    return list(found.values())
-
-
-def _partial(found: Mapping[str, Work], target: Target) -> bool:
-    work = found.get(work_key(target.workload, target.params))
-    return work is None or work.kept_elements_per_sample is None
+    return list({work_key(s.workload, s.params): Target(s.workload, dict(s.params)) for s in settings}.values())
 
 
 def _of_catalog(catalog: Catalog, target: Target) -> Work | None:

@@ -20,6 +20,8 @@ CATALOG_VERSION = 1
 CATALOG_PATH = Path(__file__).parents[2] / "models" / "catalog.json"
 USER_BATCH_SIZE = 32
 USER_SAMPLES = 1000
+REQUIRED = ("family", "summary", "batch_size", "samples")
+OPTIONAL = ("input_shape", "output_shape", "parameters", "forward_flops_per_sample", "optimizer", "loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +84,9 @@ def _workload(name: str, item: Mapping[str, Any]) -> Workload:
             raise ValueError(f"{word!r} is not a valid name")
     if taken := item["params"].keys() & {*DEFAULTS, *ENTRY_KEYS, "backend"}:
         raise ValueError(f"{name}: parameter {min(taken)!r} must not be named like a setting")
-    return Workload(
-        name=name,
-        family=item["family"],
-        summary=item["summary"],
-        batch_size=item["batch_size"],
-        samples=item["samples"],
-        data=tuple(item["data"]),
-        params={word: _param(param) for word, param in item["params"].items()},
-        input_shape=item.get("input_shape"),
-        output_shape=item.get("output_shape"),
-        parameters=item.get("parameters"),
-        forward_flops_per_sample=item.get("forward_flops_per_sample"),
-        optimizer=item.get("optimizer"),
-        loss=item.get("loss"),
-        corrections=tuple(item.get("corrections") or ()),
-    )
+    values: dict[str, Any] = {key: item[key] for key in REQUIRED} | {key: item.get(key) for key in OPTIONAL}
+    values |= {"data": tuple(item["data"]), "corrections": tuple(item.get("corrections") or ())}
+    return Workload(name=name, params={word: _param(param) for word, param in item["params"].items()}, **values)
 
 
 def _param(item: Mapping[str, Any]) -> Rule:

@@ -126,10 +126,7 @@ class Reader(ValueReader):
     def cells(self, document: dict[str, Any], value: object) -> list[Entry]:
         if "cells" not in document and "tasks" not in document:
             self.refuse((), "cells is missing; write at least one entry, for example - workload: mnist_mlp")
-        found: list[Entry] = []
-        for index, item in self.items(("cells",), value):
-            found += self.entry(("cells", index), item)
-        return found
+        return [entry for i, item in self.items(("cells",), value) for entry in self.entry(("cells", i), item)]
 
     def entry(self, path: Path, value: object) -> list[Entry]:
         """Return the entry and its includes."""
@@ -153,15 +150,12 @@ class Reader(ValueReader):
             self.refuse(path, "workload is missing")
             return None
         name = value["workload"]
-        if not isinstance(name, str):
-            if name is not REFUSED:
-                self.refuse((*path, "workload"), f"must be one name, got {say(name)}")
-            return None
-        found = workload_named(name, self.catalog)
-        if isinstance(found, str):
+        found = workload_named(name, self.catalog) if isinstance(name, str) else f"must be one name, got {say(name)}"
+        if isinstance(found, Workload):
+            return found
+        if name is not REFUSED:
             self.refuse((*path, "workload"), found)
-            return None
-        return found
+        return None
 
     # One entry or include.
 

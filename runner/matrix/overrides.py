@@ -105,18 +105,14 @@ def _rule(entry: Entry, key: str) -> Rule:
 def _assigned(entry: Entry, wanted: Overrides) -> Entry:
     values = {key: _rule(entry, key).normal(value) for key, value in wanted.assignments.items()}
     repeats: dict[str, Scalar] = {} if wanted.repeats is None else {"repeats": wanted.repeats}
+    applicable = SETTINGS if entry.task is None else ("cpus", "threads")  # a command decides the others itself
     return replace(
         entry,
         set_by_matrix=set_by_matrix(entry.workload, {*entry.set_by_matrix.split(","), *values}),
-        axes=entry.axes | {key: (value,) for key, value in values.items() if key in SETTINGS and _obeys(entry, key)},
+        axes=entry.axes | {key: (value,) for key, value in values.items() if key in applicable},
         params=entry.params | {key: (value,) for key, value in values.items() if key in entry.params},
         limits=entry.limits | {key: value for key, value in values.items() if key in LIMITS} | repeats,
     )
-
-
-def _obeys(entry: Entry, key: str) -> bool:
-    """Return whether a setting applies to an entry: an external command decides most of them itself."""
-    return entry.task is None or key in ("cpus", "threads")
 
 
 def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:

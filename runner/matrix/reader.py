@@ -129,7 +129,9 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
                 normalised.add(cell.cell_id)
             first = cells.setdefault(cell.cell_id, cell)
             if first is not cell and not merged and cell.cell_id not in normalised:
-                text = f"must not define a cell twice, got {_label(cell)} of line {first.line} again"
+                size = LARGEST if cell.uses_largest_batch else cell.settings.batch_size
+                label = f"{cell.settings.workload} on {cell.settings.backend} at batch {size}"
+                text = f"must not define a cell twice, got {label} of line {first.line} again"
                 twice.setdefault((first.line, entry.where), f"{matrix.name}:{cell.line}: {entry.where}: {text}")
         if len(twice) >= strict_yaml.MAX_PROBLEMS:
             break
@@ -187,15 +189,12 @@ def _check_count(matrix: Matrix, limit: int) -> None:
     if (total := sum(counts)) <= limit:
         return _check_repeats(matrix, counts)
     entry = matrix.entries[counts.index(max(counts))]
+    most, all_cells = (str(number) if number < 10**15 else "more than 10^15" for number in (max(counts), total))
     axes = {**entry.axes, **entry.params, "backends": entry.backends}
     longest = max(axes, key=lambda key: len(axes[key]))
-    text = f"must define at most {limit} cells in total, got {_count(max(counts))} of {_count(total)} here"
+    text = f"must define at most {limit} cells in total, got {most} of {all_cells} here"
     advice = f"; its longest axis is {longest} with {len(axes[longest])} values"
     raise MatrixError([f"{matrix.name}:{entry.line}: {entry.where}: {text}{advice}"])
-
-
-def _count(number: int) -> str:
-    return str(number) if number < 10**15 else "more than 10^15"
 
 
 def _check_repeats(matrix: Matrix, counts: Sequence[int]) -> None:
@@ -210,11 +209,6 @@ def _repeats(entry: Entry) -> tuple[int, float | None]:
     """Return the repeats to plan, and for "auto" the precision to reach."""
     repeats = entry.limits["repeats"]
     return (FIRST_LOOK, float(entry.limits["precision_target"])) if repeats == "auto" else (int(repeats), None)
-
-
-def _label(cell: Cell) -> str:
-    size = LARGEST if cell.uses_largest_batch else cell.settings.batch_size
-    return f"{cell.settings.workload} on {cell.settings.backend} at batch {size}"
 
 
 @dataclass(frozen=True, slots=True)

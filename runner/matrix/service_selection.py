@@ -111,8 +111,9 @@ def _entries(entries: Iterable[Entry], service: Service) -> tuple[list[Entry], l
 
 def _narrowed(entry: Entry, service: Service) -> _Narrowed:
     """Return an entry reduced to the backends and devices of the service, and why the rest is left out."""
-    found, reasons = (_of_command if entry.task else _of_backends)(entry, service)
-    for narrow in (_of_device, _of_network):
+    found: Entry | None = entry
+    reasons: list[str] = []
+    for narrow in (_of_backends, _of_device, _of_network):
         if found is not None:
             found, more = narrow(found, service)
             reasons += more
@@ -120,18 +121,11 @@ def _narrowed(entry: Entry, service: Service) -> _Narrowed:
 
 
 def _of_backends(entry: Entry, service: Service) -> _Narrowed:
-    own = tuple(backend for backend in entry.backends if not service.backends or backend in service.backends)
-    if own:
-        return replace(entry, backends=own), []
-    return None, [f"backends: it is for {', '.join(entry.backends)}; {service.other(entry.backends)}"]
-
-
-def _of_command(entry: Entry, service: Service) -> _Narrowed:
     if not service.backends:
         return entry, []
-    named = command_backends(entry)
+    named = command_backends(entry) if entry.task else entry.backends
     own = tuple(one for one in named if one in service.backends)
-    if own and "backend" in entry.params:
+    if own and entry.task and "backend" in entry.params:
         return replace(entry, params=entry.params | {"backend": own}), []
     if own:
         return replace(entry, backends=own), []
@@ -150,17 +144,13 @@ def _of_device(entry: Entry, service: Service) -> _Narrowed:
     others = [str(one) for one in entry.axes["device"] if one != service.device]
     backends = service.backends or entry.backends
     if entry.task is None:
-        reasons = [
-            f"device: {one} is not this service's ({service.device}); {service.other(backends, one)}" for one in others
-        ]
+        texts = (f"device: {one} is not this service's ({service.device}); " for one in others)
     else:
         count = entry.task.task.gpus
         uses = f"the command uses {count or 'no'} GPU{'s'[: count > 1]}"
         advice = "" if count else "set gpus: 1, or "
-        reasons = [
-            f"gpus: {uses}, and this service is for {service.device}; {advice}{service.other(backends, one)}"
-            for one in others
-        ]
+        texts = (f"gpus: {uses}, and this service is for {service.device}; {advice}" for _ in others)
+    reasons = [text + service.other(backends, one) for text, one in zip(texts, others, strict=True)]
     return (replace(entry, axes=entry.axes | {"device": own}) if own else None), reasons
 
 

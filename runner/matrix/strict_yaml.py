@@ -143,14 +143,10 @@ def _decode(data: bytes) -> tuple[str, list[Problem]]:
         return "", [Problem(line, (), f"must be UTF-8, got byte 0x{data[error.start]:02x}")]
     if found := _CONTROL.search(text):
         character = f"control characters are not allowed, got U+{ord(found[0]):04X}"
-        return "", [Problem(_line(text, found.start()), (), character)]
+        return "", [Problem(text.count("\n", 0, found.start()) + 1, (), character)]
     if found := _TAB.search(text):
-        return "", [Problem(_line(text, found.start()), (), "indentation must be spaces, got a tab")]
+        return "", [Problem(text.count("\n", 0, found.start()) + 1, (), "indentation must be spaces, got a tab")]
     return text, []
-
-
-def _line(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
 
 
 def _events(text: str, problems: list[Problem]) -> Iterator[Any]:

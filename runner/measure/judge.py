@@ -30,6 +30,8 @@ SHORT_EPOCH_S = 0.4
 CLOCK_FACTOR = 2.0
 CLOCK_SLACK_S = 2.0
 
+STATUS_OF_EXCEPTION = {"Unsupported": Status.UNSUPPORTED, "UnsupportedWorkload": Status.UNSUPPORTED}
+STATUS_OF_EXCEPTION |= {"DeviceMismatch": Status.DEVICE_MISMATCH, "WorkMismatch": Status.WORK_MISMATCH}
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
 _SHM = "usually /dev/shm is too small for its workers; enlarge it with --shm-size, or shm_size in compose.yaml"
 _ADVICE: dict[int, str] = {signal.SIGBUS: f": {_SHM}"}
@@ -114,12 +116,8 @@ def _raised(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
     kind = (result.exception or "").rpartition(".")[2]
     lines = (result.message or "").strip().splitlines()
     reason = f"{kind}: {lines[0]}" if lines else kind
-    if kind in ("Unsupported", "UnsupportedWorkload"):
-        return Verdict(Status.UNSUPPORTED, (result.message or kind).strip())
-    if kind == "DeviceMismatch":
-        return Verdict(Status.DEVICE_MISMATCH, (result.message or kind).strip())
-    if kind == "WorkMismatch":
-        return Verdict(Status.WORK_MISMATCH, (result.message or kind).strip())
+    if kind in STATUS_OF_EXCEPTION:
+        return Verdict(STATUS_OF_EXCEPTION[kind], (result.message or kind).strip())
     on_device = job.settings.device != "cpu"
     if on_device and (kind in DEVICE_OOM_TYPES or says_out_of_memory(result.message or "")):
         return Verdict(Status.OOM_DEVICE, reason)

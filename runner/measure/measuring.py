@@ -135,10 +135,7 @@ def _session(request: RunRequest, results: Results, wanted: SessionRequest, here
 
 
 def _made(log_dir: Path | None) -> Path | None:
-    """Make the folder for TensorBoard's files.
-
-    Raises `UsageError` for a folder that cannot be made; a full disk does not prevent measuring and is reported later.
-    """
+    """Make TensorBoard's folder. Raises `UsageError` if that fails, except on a full disk, which is reported later."""
     try:
         if log_dir is not None:
             log_dir.mkdir(parents=True, exist_ok=True)

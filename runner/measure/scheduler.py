@@ -85,10 +85,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementContext:
-    """What all measurements share: the arms by name, the observer, and this machine.
-
-    `log_dir` is the folder for TensorBoard's files, None for no files.
-    """
+    """The arms by name, the observer, and this machine. `log_dir` is the folder for TensorBoard, None for no files."""
 
     arms: Mapping[str, Arm]
     observer: Observer
@@ -192,12 +189,11 @@ class _Scheduler:
             self.compare(repeats)
 
     def compare(self, repeats: Sequence[PlannedRepeat]) -> None:
-        """Measure a repeat of cells that differ in their backend or arm only, with interleaved epochs.
-
-        A repeat that failed because of the infrastructure is tried again by itself.
-        """
+        """Measure a repeat of a comparison, interleaved; retry repeats that the infrastructure failed by themselves."""
         self._started = []
-        calibrated = self._calibrate(repeats) if self._needs_calibration(repeats[0]) else {}
+        settings = repeats[0].cell.settings
+        automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
+        calibrated = self._calibrate(repeats) if automatic and self._calibration(repeats[0]) is None else {}
         ended: list[_Ended] = []
         warm: list[_Trial] = []
         for planned in repeats:
@@ -259,11 +255,6 @@ class _Scheduler:
         free_bytes = free_memory_bytes()
         largest = max(trial.running.resident_bytes() for trial in warm)
         return free_bytes is None or free_bytes > ROOM_FACTOR * largest
-
-    def _needs_calibration(self, planned: PlannedRepeat) -> bool:
-        settings = planned.cell.settings
-        automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
-        return automatic and self._calibration(planned) is None
 
     def _calibration(self, planned: PlannedRepeat) -> dict[str, Any] | None:
         """Return the calibration of this comparison, from the first arm that stores one."""

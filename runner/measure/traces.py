@@ -33,16 +33,11 @@ def with_trace_stored(run: Run, job: Job, record: Record) -> Record:
     return replace(record, trace=trace, warnings=[*record.warnings, warning])
 
 
-def path_in(run: Run, trace: Traced) -> Path | None:
-    """Return the path of a record's trace, or None if the file does not exist."""
-    path = run.folder / trace.folder / TRACE_NAME if trace.folder else None
-    return path if path and path.is_file() else None
-
-
 def stored_traces(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record, Path]]:
     """Yield the records that have a trace, each with its path."""
     for record in records:
-        if record.trace and (path := path_in(run, record.trace)):
+        folder = record.trace.folder if record.trace else None
+        if folder and (path := run.folder / folder / TRACE_NAME).is_file():
             yield record, path
 
 

@@ -71,8 +71,9 @@ class Adaptive:
         # The larger one counts: the time since this start, or the processes of all starts together.
         left_s = self._budget_s - max(self._clock() - self._begun_s, _wall_s(records))
         decided = self._decided(times)
+        stakes = (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
         states = {
-            name: State(widest(found), _block_cost_s(self._groups[name], records), self._stakes())
+            name: State(widest(found), _block_cost_s(self._groups[name], records), stakes)
             for name, found in self._series(times).items()
             if found and repeats[name] < self._looks.blocks[-1] and name not in decided
         }
@@ -96,9 +97,6 @@ class Adaptive:
 
     def _series(self, times: Times) -> dict[str, list[tuple[float, ...]]]:
         return {name: series(group, times, self._arms) for name, group in self._groups.items()}
-
-    def _stakes(self) -> tuple[float, ...]:
-        return (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
 
     def _target(self, name: str) -> float:
         """Return the width at which a comparison stops; a gate has no such width, not even 0."""
@@ -124,8 +122,8 @@ class Adaptive:
         by_target: dict[float, dict[str, State]] = {}
         for name, state in states.items():
             by_target.setdefault(self._target(name), {})[name] = state
-        offers = [found for target, some in by_target.items() if (found := allocate(some, left_s, target, self._looks))]
-        return offers[0] if offers else None
+        offers = (allocate(some, left_s, target, self._looks) for target, some in by_target.items())
+        return next(filter(None, offers), None)
 
     def _repeats(self, wanted: Mapping[str, int], done: Collection[tuple[str, str, int]]) -> list[PlannedRepeat]:
         """Return the remaining repeats of a block with the given repeat of each comparison.
@@ -159,10 +157,7 @@ def step_times(records: Sequence[tuple[str, Record]]) -> Times:
 
 
 def series(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tuple[float, ...]]:
-    """Return the log ratios by block of every pair that has a block; their precision is to be reached.
-
-    `arms` are the arms of the session, the base before the new one.
-    """
+    """Return the log ratios by block of every pair that has a block; of two `arms` the base is the first."""
     own = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
     if len(arms) == 2:
         pairs = [((arms[1], cell.cell_id), (arms[0], cell.cell_id)) for cell in group]

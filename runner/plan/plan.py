@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from random import Random
 
 from keras_matrix.records.codec import canonical
@@ -79,23 +79,16 @@ def remaining(
 
     `published` contains (arm, cell_id, repeat, attempt, status); a repeat whose latest attempt is `infra` is pending.
     """
-    latest: dict[tuple[str, str, int], tuple[int, str]] = {}
-    for arm, cell_id, repeat, attempt, status in published:
-        if latest.get((arm, cell_id, repeat), (-1, ""))[0] < attempt:
-            latest[arm, cell_id, repeat] = attempt, status
-    done = {key for key, (_, status) in latest.items() if status != Status.INFRA}
+    latest = {tuple(key): status for *key, _, status in sorted(published, key=itemgetter(3))}
+    done = {key for key, status in latest.items() if status != Status.INFRA}
     return [planned for planned in repeats if planned.key not in done]
 
 
 def plan_id(cells: Iterable[Cell]) -> str:
     """Return the name of the plan, which depends on the cells and repeats but not on their order and seed."""
-    return _digest("\n".join(sorted(map(_planned, cells))))
-
-
-def _planned(cell: Cell) -> str:
-    """Return a cell's part of the plan's name; without a trace it is the same as before traces existed."""
-    traced = f" {canonical(cell.trace)}" if cell.trace else ""
-    return f"{cell.cell_id} {cell.precision_target or cell.repeats}{traced}"
+    # Cells without a trace have the same text as before traces existed.
+    traces = ((cell, f" {canonical(cell.trace)}" if cell.trace else "") for cell in cells)
+    return _digest("\n".join(sorted(f"{c.cell_id} {c.precision_target or c.repeats}{trace}" for c, trace in traces)))
 
 
 def calibration_group(settings: Settings) -> str:

@@ -39,10 +39,8 @@ def read_tasks(reader: ValueReader, value: object) -> list[Entry]:
         elif (entry := _Task(reader, path, item).entry()) is not None:
             found.append(entry)
     names = [entry.workload.name for entry in found]
-    for entry in found:
-        if names.count(entry.workload.name) > 1:
-            reader.refuse(("tasks",), f"must not name a task twice, got {entry.workload.name}")
-            break
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        reader.refuse(("tasks",), f"must not name a task twice, got {twice}")
     return found
 
 
@@ -56,29 +54,21 @@ class _Task:
 
     def entry(self) -> Entry | None:
         """Return the entry, or None if it has problems."""
-        name = self.name()
-        params = self.params()
+        name, params = self.name(), self.params()
         switches = {key: self.scalar(key, rule) for key, rule in rules.SWITCHES.items()}
         shared = {key: self.scalar(key, rule) for key, rule in rules.SHARED.items()}
         metrics = self.metrics()
-        command = self.command(bool(switches["shell"]))
+        command, compare = self.command(switches["shell"]), switches.pop("compare")
         task = Task(
-            name=name,
-            command=command,
-            metrics=metrics,
-            primary=self.primary(switches["primary"], metrics),
-            shell=bool(switches["shell"]),
-            folder=str(switches["folder"]),
+            *(name, command, metrics, self.primary(switches.pop("primary"), metrics)),
             environment=self.environment(),
             inherit=self.inherit(),
             wrap=self.words("wrap"),
-            gpus=int(switches["gpus"] or 0),
-            workers=int(switches["workers"] or 1),
-            image=None if switches["image"] is None else str(switches["image"]),
+            **switches,
         )
         if backends := self.reader.names((*self.path, "backends"), self.known.get("backends", REFUSED)):
             params = {**params, "backend": backends}
-        compared = self.compared(switches["compare"], params)
+        compared = self.compared(compare, params)
         self.check_places(task, params)
         if len(self.reader.problems) > self.problems_before or not command:
             return None
@@ -107,14 +97,13 @@ class _Task:
         found = self.known.get("command", REFUSED)
         if "command" not in self.value:
             self.refuse((), "command is missing; write for example command: [python, train.py]")
-            return []
-        if shell:
-            checked = self.text(("command",), found)
-            return [checked] if checked else []
-        if isinstance(found, str):
+        elif shell:
+            return [checked] if (checked := self.text(("command",), found)) else []
+        elif isinstance(found, str):
             self.refuse(("command",), f"must be a list of words; a text needs shell: true, got {say(found)}")
-            return []
-        return self.words("command", needed=True)
+        else:
+            return self.words("command", needed=True)
+        return []
 
     def words(self, key: str, needed: bool = False) -> list[str]:
         """Return a list of texts."""

@@ -18,10 +18,7 @@ OWN = "own"  # for settings that a command decides itself
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """A task with placeholders, and the axis over which its cells are compared, if any.
-
-    `labels` maps the label of each compared cell to the value of that axis.
-    """
+    """A task with placeholders, the axis over which its cells are compared, if any, and its value by their label."""
 
     task: Task
     compared: str | None

@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
 from keras_matrix.runner.cell.job import Job
@@ -44,7 +43,6 @@ class TaskWatch(ProcessWatch):
         """Start the command through its parent. Raises `ServerGone`."""
         gpus = readable([open_gpu(name) for name in command.gpus])
         super().__init__(parent, job, timeout_s)
-        self._command = command
         self._stopped: str | None = None
         self._kill_at_s: float | None = None
         self._reported_bytes = 0
@@ -54,7 +52,8 @@ class TaskWatch(ProcessWatch):
         self._log = os.open(job.log_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._meter.on()
         try:
-            self._pid = parent.begin(self._order(), self._log)
+            order = {"job": str(job.path), "argv": command.argv, "env": command.environment, "folder": command.folder}
+            self._pid = parent.begin(order | {"cpus": allowed_cpus(job.settings)}, self._log)
         except BaseException:
             self._close()
             raise
@@ -62,15 +61,6 @@ class TaskWatch(ProcessWatch):
         self._begun_s = time.perf_counter()
         self._epochs.begin(Alive(self._pid, parent.root or self._pid))
         self._use.begin(self._meter.worked_s())
-
-    def _order(self) -> dict[str, Any]:
-        return {
-            "job": str(self._job.path),
-            "argv": self._command.argv,
-            "env": self._command.environment,
-            "cpus": allowed_cpus(self._job.settings),
-            "folder": self._command.folder,
-        }
 
     def calibrated(self) -> float | None:
         """Return None: a command is not calibrated."""
@@ -184,15 +174,9 @@ class TaskWatch(ProcessWatch):
     def _observation(self, task: Task, outlived: int) -> TaskObservation:
         metrics, caveat = metrics_of(task, Written(self._job.log_path, self._job.reported_path))
         cut = f"reports: the pipe had more than {REPORT_LIMIT_BYTES >> 20} MiB, the rest was ignored; report less"
-        run = TaskRun(
-            name=task.name,
-            command=words(task),
-            primary=task.primary,
-            metrics=[*metrics, uptime(self._meter.wall_s)],
-            log_bytes=self._job.log_path.stat().st_size,
-            outlived=outlived,
-            files=_left_in(self._job.outputs_dir),
-        )
+        size, files = self._job.log_path.stat().st_size, _left_in(self._job.outputs_dir)
+        metrics = [*metrics, uptime(self._meter.wall_s)]
+        run = TaskRun(task.name, words(task), task.primary, metrics, size, outlived, files=files)
         caveats = [caveat, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]
         return TaskObservation(run, stopped=self._stopped, caveats=tuple(filter(None, caveats)))
 

@@ -65,10 +65,7 @@ class Place:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def measure(self, cell: Mapping[str, Any], *options: str, **changes: str) -> Measured:
-        """Measure the cells of an entry of a matrix, one process per cell; `changes` are environment variables.
-
-        Raises `NotMeasured` if the command wrote no record.
-        """
+        """Measure cells, one process each; `changes` are of the environment. Raises `NotMeasured` without a record."""
         results = self.folder / "results"
         (self.folder / f"{WORKLOADS}.py").write_text(MODULE_TEXT, encoding="utf-8")
         path = self.folder / "matrix.yaml"

@@ -58,12 +58,12 @@ def read(document: Mapping[str, Any]) -> Report:
     """Return the report from its JSON document. Raises KeyError, TypeError or ValueError for an invalid one."""
     if document["version"] != VERSION:
         raise ValueError(f"version: must be {VERSION}, got {document['version']!r}")
-    done = [Done(**(step | {"found": _found(**step["found"])})) for step in document["steps"]]
+    done = []
+    for step in document["steps"]:
+        found = step["found"]
+        typed = Found(**(found | {"outcome": Outcome(found["outcome"]), "details": tuple(found["details"])}))
+        done.append(Done(**(step | {"found": typed})))
     return Report(str(document["subject"]), dict(document["about"]), done)
-
-
-def _found(outcome: str, summary: str, details: Sequence[str], figures: dict[str, Any]) -> Found:
-    return Found(Outcome(outcome), summary, tuple(details), figures)
 
 
 def merged(reports: Mapping[str, Report]) -> Report:

@@ -46,7 +46,8 @@ def gpu_problems(facts: GpuFacts, names: Iterable[str], build: Build | CpuBuild 
     if facts.driver is None:
         return [] if facts.other_maker else [Problem("gpu_missing", NO_DRIVER, Status.DEVICE_MISMATCH)]
     if isinstance(build, CpuBuild):
-        return [_cpu_build(build)]
+        advice = f"use the service {build.service}, or install keras-matrix[{build.service}] in a separate environment"
+        return [Problem("cpu_build", f"{build} is installed for the CPU only; {advice}", Status.DEVICE_MISMATCH)]
     if isinstance(facts.driver, Unread):
         return [_unread_driver(facts.driver)]
     found = []
@@ -163,14 +164,6 @@ def _conditions(gpu: Gpu) -> Iterator[Problem]:
         listed = ", ".join(process_text(one) for one in gpu.users)
         advice = "stop it, or choose another GPU with CUDA_VISIBLE_DEVICES"
         yield Problem("gpu_busy", f"{title} is in use by {listed}; {advice}")
-
-
-def _cpu_build(build: CpuBuild) -> Problem:
-    message = (
-        f"{build} is installed for the CPU only; use the service {build.service}, or install "
-        f"keras-matrix[{build.service}] in an environment of its own"
-    )
-    return Problem("cpu_build", message, Status.DEVICE_MISMATCH)
 
 
 def _unread_driver(reason: Unread) -> Problem:

@@ -13,9 +13,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +62,7 @@ def folder_of(record: Record) -> str:
 def written(attempt: Attempt, log_dir: Path) -> Record:
     """Write TensorBoard's files for an attempt; return its record with the parts that were written and the problems."""
     name, done, problems = folder_of(attempt.record), [], _undone(attempt.job)
-    parts: dict[str, Callable[[Path], bool]] = {
-        "scalars": partial(_scalars, attempt),
-        "graph": partial(_graph, attempt),
-        "profile": partial(_profile, attempt),
-    }
+    parts = {"scalars": _scalars, "graph": _graph, "profile": _profile}
     folder: Path | None = None
     advice = "the figures are not affected"
     lost = {line.partition(":")[0] for line in problems}
@@ -76,7 +71,7 @@ def written(attempt: Attempt, log_dir: Path) -> Record:
             continue
         try:
             folder = folder or _made(log_dir, name)
-            done += [part] if write(folder) else []
+            done += [part] if write(attempt, folder) else []
         except NotWritten as error:
             problems.append(f"{part}: {error}")
         except OSError as error:

@@ -12,7 +12,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,29 +69,16 @@ def metrics_of(task: Task, written: Written, limit_s: float | None = None) -> tu
 
 
 def _metric(spec: MetricSpec | None, answer: dict[str, Any]) -> Metric:
-    problem = answer["problem"]
-    unit = answer.get("unit") or None
-    read = Metric(
-        name=answer["name"],
-        value=answer["value"],
-        unit=unit,
-        matches=answer["matches"],
-        problem=None if problem is None else printable(problem)[:PROBLEM_CHARACTERS],
-    )
-    if spec is None:
-        return replace(read, compute=Compute.LAST)
-    return replace(read, unit=spec.unit or unit, compute=spec.compute, goal=spec.goal)
+    spec = spec or MetricSpec(answer["name"], compute=Compute.LAST)
+    problem = None if answer["problem"] is None else printable(answer["problem"])[:PROBLEM_CHARACTERS]
+    unit = spec.unit or answer.get("unit") or None
+    return Metric(spec.name, answer["value"], unit, spec.compute, spec.goal, answer["matches"], problem)
 
 
 def _answers(metrics: Sequence[MetricSpec], written: Written, workers: int, limit_s: float) -> Iterator[dict[str, Any]]:
     """Yield the lines of the matching process until it ends, or is silent for too long."""
-    order = {
-        "log": str(written.log),
-        "reported": str(written.reported),
-        "metrics": to_json(list(metrics)),
-        "workers": workers,
-        "unrequested": True,
-    }
+    order = {"log": str(written.log), "reported": str(written.reported), "workers": workers, "unrequested": True}
+    order |= {"metrics": to_json(list(metrics))}
     command = [sys.executable, "-P", "-m", "keras_matrix.runner.tasks.metrics.match"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
