@@ -115,10 +115,7 @@ def workers_on(device: str, gpus: int) -> tuple[int, ...]:
 
 
 def matrix_of(backends: Sequence[str], entry: Mapping[str, object], num_batches: int, repeats: int) -> dict[str, Any]:
-    """Return the matrix of a task on these backends: `num_batches` steps, in epochs of ten steps if that is possible.
-
-    The discarded epochs together are as long as a group of ten steps.
-    """
+    """Return the matrix of a task with `num_batches` steps, in epochs of ten if possible, after ten discarded steps."""
     steps = GROUP if num_batches % GROUP == 0 and num_batches > GROUP else 1
     discard = GROUP // steps
     defaults = {

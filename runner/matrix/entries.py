@@ -57,7 +57,7 @@ class Reading:
 
 def read(document: Document, catalog: Catalog) -> Reading:
     """Return the entries and all problems of a document, including those found by `strict_yaml`."""
-    reader = Reader(document, catalog)
+    reader = EntryReader(document, catalog)
     entries: list[Entry] = []
     if document.value is not REFUSED:
         with suppress(Stop):
@@ -73,7 +73,7 @@ def workload_named(name: str, catalog: Catalog) -> Workload | str:
     return user_workload(name) if problem is None else problem + near(name, catalog.workloads)
 
 
-class Reader(ValueReader):
+class EntryReader(ValueReader):
     """Walks a document once, collecting problems."""
 
     def __init__(self, document: Document, catalog: Catalog) -> None:

@@ -82,10 +82,7 @@ def _task() -> Schema:
         "backends": _one("backends"),
         "metrics": {"type": "object", "additionalProperties": {"anyOf": [pattern, metric]}},
         "environment": {"type": "object", "additionalProperties": word},
-        "inherit": {
-            "anyOf": [{"const": "all"}, words],
-            "description": "variables inherited from the caller",
-        },
+        "inherit": {"anyOf": [{"const": "all"}, words], "description": "variables inherited from the caller"},
         "wrap": {**words, "description": "a tool and its arguments, put before the command"},
         **{key: rule.json_schema() for key, rule in SWITCHES.items()},
         **{key: _one(key) for key in SHARED},

@@ -121,11 +121,13 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
     for entry in matrix.entries:
         for point in _cells(entry):
             is_fc = entry.workload.name == spec.WORKLOAD
-            cell = _normalised(point) if is_fc else point
+            settings = rules.normalised_settings(point.settings) if is_fc else point.settings  # no unused parameters
+            changed = settings is not point.settings
+            cell = replace(point, settings=settings, cell_id=identity(settings)) if changed else point
             if is_fc and len(impossible) < strict_yaml.MAX_PROBLEMS:
                 found = rules.settings_faults(point.settings)
                 impossible += [f"{matrix.name}:{point.line}: {entry.where}: {problem}" for problem in found]
-            if cell is not point:
+            if changed:
                 normalised.add(cell.cell_id)
             first = cells.setdefault(cell.cell_id, cell)
             if first is not cell and not merged and cell.cell_id not in normalised:
@@ -150,12 +152,6 @@ def makes_cells(entry: Entry) -> bool:
 def _points(entry: Entry) -> int:
     """Return the number of points of an entry, before its excludes."""
     return len(entry.backends) * prod(map(len, (*entry.axes.values(), *entry.params.values())))
-
-
-def _normalised(cell: Cell) -> Cell:
-    """Return a cell of the workload `fc` with its parameters without effect set to their defaults."""
-    settings = rules.normalised_settings(cell.settings)
-    return cell if settings is cell.settings else replace(cell, settings=settings, cell_id=identity(settings))
 
 
 # Reading.

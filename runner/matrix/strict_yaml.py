@@ -81,7 +81,7 @@ def read(data: bytes) -> Document:
     text, problems = _decode(data)
     if problems:
         return Document(problems=problems)
-    reader = _Reader(_events(text, problems), problems)
+    reader = _EventReader(_events(text, problems), problems)
     try:
         value = reader.document()
     except Stop:
@@ -163,7 +163,7 @@ def _events(text: str, problems: list[Problem]) -> Iterator[Any]:
         raise Stop from error
 
 
-class _Reader:
+class _EventReader:
     """Builds plain values from events, with their lines and problems."""
 
     def __init__(self, events: Iterator[Any], problems: list[Problem]) -> None:

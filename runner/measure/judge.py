@@ -38,7 +38,7 @@ _ADVICE: dict[int, str] = {signal.SIGBUS: f": {_SHM}"}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StatusVerdict:
     """A status, its reason in one line, and the warnings with their advice."""
 
     status: Status
@@ -69,7 +69,7 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
     return result
 
 
-def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> Verdict:
+def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> StatusVerdict:
     """Return the verdict on an attempt: `result` as accepted, or the `problem` for which it was refused."""
     # A process that continues to write a profile or a trace has published its complete figures before.
     complete = job.goes_on and result is not None and result.exception is None
@@ -80,49 +80,49 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
     if result is not None and result.exception is not None:
         return _raised(job, outcome, result)
     if outcome.exit_code != 0 and not complete:
-        return Verdict(Status.ERROR, f"exit code {outcome.exit_code}: {problem or 'after a result was written'}")
+        return StatusVerdict(Status.ERROR, f"exit code {outcome.exit_code}: {problem or 'after a result was written'}")
     if result is None:
-        return Verdict(Status.ERROR, problem)
+        return StatusVerdict(Status.ERROR, problem)
     return _measured(job, outcome, result)
 
 
-def not_run(outcome: Outcome) -> Verdict | None:
+def not_run(outcome: Outcome) -> StatusVerdict | None:
     """Return the verdict on a process that was not started, or None."""
     if outcome.refused:
-        return Verdict(Status.UNSUPPORTED, outcome.refused)
+        return StatusVerdict(Status.UNSUPPORTED, outcome.refused)
     if outcome.missing_device:
-        return Verdict(Status.DEVICE_MISMATCH, outcome.missing_device)
-    return Verdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
+        return StatusVerdict(Status.DEVICE_MISMATCH, outcome.missing_device)
+    return StatusVerdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
 
 
-def gpu_failed(job: Job, outcome: Outcome, result: CellResult | None = None) -> Verdict | None:
+def gpu_failed(job: Job, outcome: Outcome, result: CellResult | None = None) -> StatusVerdict | None:
     """Return the verdict on an attempt whose GPU was lost or exclusively used by another process, or None."""
     reason = lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result)
-    return Verdict(Status.INFRA, reason) if reason else None
+    return StatusVerdict(Status.INFRA, reason) if reason else None
 
 
-def ended_by_force(outcome: Outcome) -> Verdict | None:
+def ended_by_force(outcome: Outcome) -> StatusVerdict | None:
     """Return the verdict on a process that was ended by its time limit or a signal, or None."""
     if outcome.deadline_exceeded:
-        return Verdict(Status.TIMEOUT, "the time limit passed (timeout_s); the process was ended")
+        return StatusVerdict(Status.TIMEOUT, "the time limit passed (timeout_s); the process was ended")
     if outcome.signal is None:
         return None
     if outcome.signal == 9 and outcome.oom_kills:
-        return Verdict(Status.OOM_HOST, "the kernel killed the process because memory was exhausted")
-    return Verdict(Status.CRASH, f"ended by signal {outcome.signal}{_ADVICE.get(outcome.signal, '')}")
+        return StatusVerdict(Status.OOM_HOST, "the kernel killed the process because memory was exhausted")
+    return StatusVerdict(Status.CRASH, f"ended by signal {outcome.signal}{_ADVICE.get(outcome.signal, '')}")
 
 
-def _raised(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
+def _raised(job: Job, outcome: Outcome, result: CellResult) -> StatusVerdict:
     kind = (result.exception or "").rpartition(".")[2]
     lines = (result.message or "").strip().splitlines()
     reason = f"{kind}: {lines[0]}" if lines else kind
     if kind in STATUS_OF_EXCEPTION:
-        return Verdict(STATUS_OF_EXCEPTION[kind], (result.message or kind).strip())
+        return StatusVerdict(STATUS_OF_EXCEPTION[kind], (result.message or kind).strip())
     on_device = job.settings.device != "cpu"
     if on_device and (kind in DEVICE_OOM_TYPES or says_out_of_memory(result.message or "")):
-        return Verdict(Status.OOM_DEVICE, reason)
+        return StatusVerdict(Status.OOM_DEVICE, reason)
     advice = f"; {_where_to_put_a_module(job, outcome)}" if kind == "WorkloadNotFound" else ""
-    return Verdict(Status.ERROR, f"{reason}{advice}")
+    return StatusVerdict(Status.ERROR, f"{reason}{advice}")
 
 
 def _where_to_put_a_module(job: Job, outcome: Outcome) -> str:
@@ -138,21 +138,21 @@ def _where_to_put_a_module(job: Job, outcome: Outcome) -> str:
     return f"put it in {folders}, or install it for the cells' Python; PYTHONPATH does not reach it ({mounted})"
 
 
-def _measured(job: Job, outcome: Outcome, result: CellResult) -> Verdict:
+def _measured(job: Job, outcome: Outcome, result: CellResult) -> StatusVerdict:
     if disagreement := _other_clock(outcome, result.times.epoch_times_s):
-        return Verdict(Status.ERROR, f"bad_result: {disagreement}")
+        return StatusVerdict(Status.ERROR, f"bad_result: {disagreement}")
     if any(loss is None for loss in result.learning.loss):
         epoch = result.learning.loss.index(None) + 1
-        return Verdict(Status.DIVERGED, f"the loss was not finite in epoch {epoch}")
+        return StatusVerdict(Status.DIVERGED, f"the loss was not finite in epoch {epoch}")
     if elsewhere := misplaced(result, job.settings.device):
-        return Verdict(Status.DEVICE_MISMATCH, elsewhere)
+        return StatusVerdict(Status.DEVICE_MISMATCH, elsewhere)
     if other_work := mismatch(result, job.settings):
-        return Verdict(Status.WORK_MISMATCH, other_work)
+        return StatusVerdict(Status.WORK_MISMATCH, other_work)
     unstable = _second_epoch(result)
     warnings = tuple(filter(None, (unstable, *_caveats(job, outcome, result))))
     if unstable:
-        return Verdict(Status.UNSTABLE, unstable, warnings)
-    return Verdict(Status.OK, None, warnings)
+        return StatusVerdict(Status.UNSTABLE, unstable, warnings)
+    return StatusVerdict(Status.OK, None, warnings)
 
 
 def _other_clock(outcome: Outcome, epoch_times_s: Sequence[float]) -> str | None:
@@ -240,9 +240,7 @@ def _gpu_throttled_share(around: Surroundings, epoch_times_s: Sequence[float]) -
     wall_s = sum(epoch_times_s)
     if wall_s <= 0:
         return 0.0
-    causes = [
-        times_s for gpu in _gpus(around) for times_s in (gpu.thermal_throttled_times_s, gpu.power_throttled_times_s)
-    ]
+    causes = (times_s for g in _gpus(around) for times_s in (g.thermal_throttled_times_s, g.power_throttled_times_s))
     return max((sum(one or 0.0 for one in times_s) for times_s in causes), default=0.0) / wall_s
 
 

@@ -13,7 +13,7 @@ from keras_matrix.records.instruments.usage import Usage, usage_series_name
 from keras_matrix.records.schema import CellResult, Evidence, Learning, Machine, Memory, Record, Status, Times
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.measure.judge import ResultRefused, Verdict, accept, judge
+from keras_matrix.runner.measure.judge import ResultRefused, StatusVerdict, accept, judge
 from keras_matrix.runner.tasks.verdict import judge_task
 
 OUTPUT_TAIL_CHARACTERS = 8000
@@ -30,7 +30,7 @@ def record_of(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, dat
 def build_record(
     job: Job,
     outcome: Outcome,
-    judged: tuple[CellResult | None, str | None, Verdict],
+    judged: tuple[CellResult | None, str | None, StatusVerdict],
     context: tuple[str, Machine, datetime],
 ) -> Record:
     """Return the record of an attempt from its evidence, result and verdict. Pure."""
@@ -81,7 +81,7 @@ def _usage(job: Job, outcome: Outcome, times: Times) -> Usage | None:
     return replace(found, course=file, samples_per_j=samples_per_j)
 
 
-def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, verdict: Verdict) -> Evidence:
+def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, verdict: StatusVerdict) -> Evidence:
     return Evidence(
         exit_code=outcome.exit_code,
         signal=outcome.signal,

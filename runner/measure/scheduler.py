@@ -174,10 +174,7 @@ class _Scheduler:
             self._replace_disturbed(comparison)
 
     def _replace_disturbed(self, repeats: Sequence[PlannedRepeat]) -> None:
-        """Measure a comparison's full block again if the machine was disturbed from outside; at most a few times.
-
-        The disturbed attempts stay in the store; the latest attempt of each repeat counts.
-        """
+        """Repeat a disturbed comparison's block, a few times at most; all attempts are stored, the latest count."""
         for _ in range(MOST_REPLACEMENTS):
             spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
             if spent or not any(planned.key in self._disturbed for planned in repeats):
@@ -352,9 +349,9 @@ class _Scheduler:
 
             record = with_trace_stored(run, job, record)
         if self._context.log_dir is not None and record.status is not Status.INFRA:
-            from keras_matrix.runner.measure.tensorboard.writer import Attempt, written
+            from keras_matrix.runner.measure.tensorboard.writer import AttemptToWrite, written
 
-            record = written(Attempt(record, outcome.course, job), self._context.log_dir)
+            record = written(AttemptToWrite(record, outcome.course, job), self._context.log_dir)
         shutil.rmtree(job.folder, ignore_errors=True)
         self._next_attempt[planned.key] += 1
         self._tried[planned.key] += 1

@@ -42,10 +42,7 @@ def stored_traces(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record,
 
 
 def write_uncompressed(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
-    """Write the traces of these records uncompressed, and return the paths: `target` for a single cell.
-
-    With several cells, which belong to one FC mode, the names contain backend and workers.
-    """
+    """Write these traces uncompressed; return the paths: `target`, with backend and workers if there are several."""
     several = len({record.cell_id for record in records}) > 1
     left = []
     for record, path in stored_traces(run, records):

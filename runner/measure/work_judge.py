@@ -52,7 +52,15 @@ def work_caveats(result: CellResult, settings: Settings) -> list[str]:
     if settings.phase == "predict":
         own = ", ".join(work.own_methods)
         return [f"work_not_counted: the model overrides {own}: the computation of a call is not known"] if own else []
-    found = [*_uncounted(work, settings), *_several_updates(work), *_skipped(work)]
+    found = _uncounted(work, settings)
+    if (work.updates_per_step or 0) > 1:
+        found.append(f"updates_per_step: the optimizer made {work.updates_per_step:g} updates per step")
+    if work.skipped_updates:
+        steps = sum(stretch.steps * stretch.epochs for stretch in work.stretches if stretch.name == "epochs")
+        found.append(
+            f"loss_scaling: {work.skipped_updates} of {steps} steps had non-finite gradients and made no update, as "
+            "loss scaling does; check the loss, or use mixed_bfloat16"
+        )
     if work.changed_variables and work.changed_variables < (work.trainable_variables or 0):
         found.append(
             f"weights_unchanged: only {work.changed_variables} of {work.trainable_variables} trainable weights changed "
@@ -180,17 +188,12 @@ def _drawn(stretch: WorkStretch) -> str | None:
     return None
 
 
-def _counted(work: WorkDone) -> bool:
-    """Return whether the optimizer counted any update in the epochs."""
-    return bool(work.updates_per_step)
-
-
 def _unchanged(work: WorkDone) -> str | None:
     if work.trainable_variables == 0:
         return "the model has no trainable weight; set phase: predict"
     if work.changed_variables or work.changed_variables is None:
         return None
-    updated = _counted(work) and (work.optimizer_state_changed or work.changed_at_high_rate)
+    updated = work.updates_per_step and (work.optimizer_state_changed or work.changed_at_high_rate)
     if updated or work.skipped_updates:
         return None
     return f"0 of {work.trainable_variables} trainable weights changed in the epochs: the model was not trained"
@@ -199,25 +202,9 @@ def _unchanged(work: WorkDone) -> str | None:
 def _uncounted(work: WorkDone, settings: Settings) -> list[str]:
     own = f" (the model overrides {', '.join(work.own_methods)})" if work.own_methods else ""
     measured = [stretch for stretch in work.stretches if stretch.name == "epochs"]
-    if not _counted(work) and not work.skipped_updates:
+    if not work.updates_per_step and not work.skipped_updates:
         return [f"work_not_counted: weights changed, but the optimizer counted no update{own}"]
     batch = [samples for stretch in measured for samples in stretch.samples]
     if not any(batch) or (work.own_methods and work.samples_per_step == 1 < settings.batch_size):
         return [f"work_not_counted: the samples of a step are not in Keras's loss metric{own}"]
     return []
-
-
-def _several_updates(work: WorkDone) -> list[str]:
-    if work.updates_per_step is None or work.updates_per_step <= 1:
-        return []
-    return [f"updates_per_step: the optimizer made {work.updates_per_step:g} updates per step"]
-
-
-def _skipped(work: WorkDone) -> list[str]:
-    if not work.skipped_updates:
-        return []
-    steps = sum(stretch.steps * stretch.epochs for stretch in work.stretches if stretch.name == "epochs")
-    return [
-        f"loss_scaling: {work.skipped_updates} of {steps} steps had non-finite gradients and made no update, as "
-        "loss scaling does; check the loss, or use mixed_bfloat16"
-    ]

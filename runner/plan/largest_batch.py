@@ -47,8 +47,7 @@ def search(attempt: Callable[[int], Try], most: int = MOST) -> Search:
     too_large: Try | None = None
     tries = 0
     while (size := _next_size(fits, too_large, most)) is not None:
-        tried = attempt(size)
-        tries += 1
+        tried, tries = attempt(size), tries + 1
         if tried.fits:
             fits = tried
         elif tried.status in TOO_LARGE:

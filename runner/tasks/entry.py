@@ -16,10 +16,7 @@ from keras_matrix.runner.tasks.rules import SHARED
 def entry_of(
     place: tuple[str, int | None], request: TaskRequest, params: Axes, shared: Mapping[str, Scalar | None]
 ) -> Entry:
-    """Return the entry at `place` (its name and line) with the axes in `params` and the compared one.
-
-    `shared` contains the settings and limits of cells that also apply to commands.
-    """
+    """Return the entry at `place` (its name and line); `shared` has the settings and limits that apply to commands."""
     given = {key: value for key, value in shared.items() if value is not None}
     return Entry(
         where=place[0],

@@ -19,7 +19,7 @@ from keras_matrix.records.instruments.peaks import PeakAnswer
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.traces import names, neutral
 from keras_matrix.runner.checks.first_hour import judgements
-from keras_matrix.runner.checks.first_hour.measured import WORKLOADS, Measured, NotMeasured, Place
+from keras_matrix.runner.checks.first_hour.measured import WORKLOADS, HourTarget, MeasuredRun, NotMeasured
 from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
 from keras_matrix.runner.checks.peaks import Effort, order_for, probe_settings
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed
@@ -41,16 +41,16 @@ TOO_LARGE_MIB = 1 << 20  # 1 TiB: more than any device has
 class Hour:
     """The shared state of a backend's checks; `products` is a cell of matrix products that several of them read."""
 
-    place: Place
+    target: HourTarget
     probe: Probe
-    products: Measured | None = None
+    products: MeasuredRun | None = None
     answer: ProbeAnswer | None = None
     workers: Sequence[int] = field(default=(1, 2))
 
     @property
     def device(self) -> str:
         """The device that is checked."""
-        return self.place.device
+        return self.target.device
 
     def of(self, sizes: dict[str, int]) -> int:
         """Return the size for this device; a TPU uses the size of a GPU."""
@@ -61,7 +61,7 @@ def steps(hour: Hour) -> Iterator[Step]:
     """Yield every check; the first one is essential for the others."""
     for check, (name, expected) in CHECKS.items():
         text = expected.format(device=hour.device)
-        yield Step(f"{hour.place.backend}: {name}", text, partial(_found, check, hour), check is small_cell)
+        yield Step(f"{hour.target.backend}: {name}", text, partial(_found, check, hour), check is small_cell)
 
 
 def _found(check: Callable[[Hour], Found], hour: Hour) -> Found:
@@ -75,7 +75,7 @@ def _found(check: Callable[[Hour], Found], hour: Hour) -> Found:
 
 def small_cell(hour: Hour) -> Found:
     """Measure a workload of the catalog."""
-    record = hour.place.measure({"workload": "mnist_mlp", "steps_per_epoch": 20}).only()
+    record = hour.target.measure({"workload": "mnist_mlp", "steps_per_epoch": 20}).only()
     proof = record.device
     if proof is None or proof.platform != hour.device:
         return Found(Outcome.FAILED, f"its tensors are on {proof.name if proof else 'no device'}")
@@ -88,7 +88,7 @@ def small_cell(hour: Hour) -> Found:
 def twice_the_steps(hour: Hour) -> Found:
     """Measure a cell with two numbers of steps in one block."""
     count = hour.of(STEPS)
-    hour.products = hour.place.measure(_products(hour) | {"steps_per_epoch": [count, 2 * count], "trace": {}})
+    hour.products = hour.target.measure(_products(hour) | {"steps_per_epoch": [count, 2 * count], "trace": {}})
     times_s = {record.settings.steps_per_epoch: _epoch_time_s(record) for record in hour.products.records}
     return judgements.doubled(times_s[count], times_s[2 * count])
 
@@ -131,7 +131,7 @@ def copies_to_device(spans: Iterable[neutral.Span]) -> Iterator[tuple[str, int |
 
 def precision(hour: Hour) -> Found:
     """Compare errors of single operations with the precision in a record."""
-    record = hour.place.measure({"workload": "lstm", "steps_per_epoch": 5, "epochs": 2}).only()
+    record = hour.target.measure({"workload": "lstm", "steps_per_epoch": 5, "epochs": 2}).only()
     resolved = record.resolved
     recorded = {name: getattr(resolved, f"tf32_{name}", None) for name in judgements.PRECISIONS}
     return judgements.precise(_answered(hour).errors, recorded, hour.device)
@@ -141,7 +141,7 @@ def known_allocation(hour: Hour) -> Found:
     """Measure a small model with and without ballast."""
     size = hour.of(BALLAST_MIB)
     entry = {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": [1, 1 + size]}, "steps_per_epoch": 20}
-    found = hour.place.measure(entry)
+    found = hour.target.measure(entry)
     small, large = sorted(found.records, key=lambda record: int(record.settings.params["megabytes"]))
     before, after = _peak_bytes(small, hour.device), _peak_bytes(large, hour.device)
     grown = None if before is None or after is None else after - before
@@ -150,7 +150,7 @@ def known_allocation(hour: Hour) -> Found:
 
 def peaks(hour: Hour) -> Found:
     """Measure the peaks of this backend on this device, and look up the device's data sheet."""
-    settings = probe_settings(hour.place.backend, hour.device)
+    settings = probe_settings(hour.target.backend, hour.device)
     answer = hour.probe.ask("keras_matrix.runner.cell.peaks", order_for(settings, Effort()), settings, PROBE_LIMIT_S)
     found = decode(PeakAnswer, answer, "answer")
     model = found.device.model if found.device else None
@@ -159,7 +159,7 @@ def peaks(hour: Hour) -> Found:
 
 def locked_clocks(hour: Hour) -> Found:
     """Measure a cell with `clocks: locked`."""
-    (record,) = hour.place.measure(_products(hour) | {"clocks": "locked", "steps_per_epoch": 30}).records
+    (record,) = hour.target.measure(_products(hour) | {"clocks": "locked", "steps_per_epoch": 30}).records
     if record.status is Status.UNSUPPORTED or record.surroundings.gpu is None:
         return Found(Outcome.NOT_RUN, record.reason or "NVML cannot be read here")
     return judgements.clocks_constant(record.surroundings.gpu.sm_clocks_hz)
@@ -167,7 +167,7 @@ def locked_clocks(hour: Hour) -> Found:
 
 def energy(hour: Hour) -> Found:
     """Compare the energy counter of a longer cell with its sampled power."""
-    record = hour.place.measure(_products(hour) | {"steps_per_epoch": 20 * hour.of(STEPS), "epochs": 4}).only()
+    record = hour.target.measure(_products(hour) | {"steps_per_epoch": 20 * hour.of(STEPS), "epochs": 4}).only()
     gpu, usage = record.surroundings.gpu, record.usage
     if gpu is None or usage is None:
         return Found(Outcome.NOT_RUN, "NVML cannot be read here")
@@ -178,7 +178,7 @@ def energy(hour: Hour) -> Found:
 def pinned_autotuning(hour: Hour) -> Found:
     """Measure a convolution in two processes; the second one uses the choices of the first."""
     entry = {"workload": "cifar10_cnn", "autotune": "pinned", "jit": True, "repeats": 2, "steps_per_epoch": 20}
-    records = hour.place.measure(entry).records
+    records = hour.target.measure(entry).records
     if any(record.times.first_step_time_s is None for record in records):
         return Found(Outcome.FAILED, "; ".join(f"{one.status}: {one.reason}" for one in records))
     first, second = (records[number].times.first_step_time_s or 0.0 for number in (0, 1))
@@ -189,9 +189,9 @@ def pinned_autotuning(hour: Hour) -> Found:
 def fc_modes(hour: Hour) -> Found:
     """Prove the fully connected modes, on as many workers as there are devices."""
     workers = [str(count) for count in hour.workers]
-    flags = ["--prove", "--backend", hour.place.backend, "--dtype", "float32", "--num-workers", *workers]
+    flags = ["--prove", "--backend", hour.target.backend, "--dtype", "float32", "--num-workers", *workers]
     device = [] if hour.device == "cpu" else ["--device", hour.device]
-    ended = hour.place.command("fc", *flags, *device)
+    ended = hour.target.command("fc", *flags, *device)
     claims = [line for line in ended.lines if line.startswith(("*", "bytes and layout"))]
     summary = "; ".join(claims) or ended.last_line
     return Found(Outcome.FAILED if ended.code else Outcome.OK, summary, figures={"code": ended.code})
@@ -199,7 +199,7 @@ def fc_modes(hour: Hour) -> Found:
 
 def too_large(hour: Hour) -> Found:
     """Measure a model that is too large for the memory of any device."""
-    (record,) = hour.place.measure(
+    (record,) = hour.target.measure(
         {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": TOO_LARGE_MIB}, "steps_per_epoch": 2}
     ).records
     return judgements.ended_with(str(record.status), "oom_device", record.reason)
@@ -209,7 +209,7 @@ def missing_device(hour: Hour) -> Found:
     """Measure a cell on a device that is hidden, or that this build of the backend cannot use."""
     entry = {"workload": "mnist_mlp", "device": "gpu", "steps_per_epoch": 2}
     # A service for CPUs would leave the cell out.
-    (record,) = hour.place.measure(entry, CUDA_VISIBLE_DEVICES="", KERAS_BENCHMARK_DEVICE="").records
+    (record,) = hour.target.measure(entry, CUDA_VISIBLE_DEVICES="", KERAS_BENCHMARK_DEVICE="").records
     return judgements.ended_with(str(record.status), "device_mismatch", record.reason)
 
 
@@ -221,7 +221,7 @@ def _products(hour: Hour) -> dict[str, Any]:
 def _answered(hour: Hour) -> ProbeAnswer:
     """Return the answer of the backend's own process, which is started once."""
     if hour.answer is None:
-        settings = probe_settings(hour.place.backend, hour.device)
+        settings = probe_settings(hour.target.backend, hour.device)
         order = ProbeOrder(settings, hour.of(ROWS), hour.of(PRODUCTS))
         hour.answer = decode(ProbeAnswer, hour.probe.ask(PROBE, order, settings, PROBE_LIMIT_S), "answer")
     return hour.answer

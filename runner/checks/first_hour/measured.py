@@ -41,7 +41,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRun:
     """A run and the latest record of each repeat."""
 
     run: Run
@@ -56,7 +56,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HourTarget:
     """The backend, the device and the results folder for the measurements."""
 
     backend: str
@@ -64,7 +64,7 @@ class Place:
     folder: Path
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def measure(self, cell: Mapping[str, Any], *options: str, **changes: str) -> Measured:
+    def measure(self, cell: Mapping[str, Any], *options: str, **changes: str) -> MeasuredRun:
         """Measure cells, one process each; `changes` are of the environment. Raises `NotMeasured` without a record."""
         results = self.folder / "results"
         (self.folder / f"{WORKLOADS}.py").write_text(MODULE_TEXT, encoding="utf-8")
@@ -75,7 +75,7 @@ class Place:
         newest = Results(results).latest()
         if ended.code not in EXIT_CODES or newest is None:
             raise NotMeasured(f"the command exited with {ended.code}: {ended.last_line}")
-        return Measured(newest, latest_attempts(newest.load()[0]))
+        return MeasuredRun(newest, latest_attempts(newest.load()[0]))
 
     def command(self, *arguments: str, **changes: str) -> Ended:
         """Run a command of `runner` and return how it ended."""

@@ -119,11 +119,11 @@ def _refuse_without_device(backends: Sequence[str], device: str) -> None:
 
 def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[Step]:
     from keras_matrix.runner.checks.first_hour.checks import Hour, steps
-    from keras_matrix.runner.checks.first_hour.measured import Place
+    from keras_matrix.runner.checks.first_hour.measured import HourTarget
 
     folder.mkdir()
     workers = (1, 2) if device == "cpu" or count_gpus(device) > 1 else (1,)
-    return steps(Hour(Place(backend, device, folder), probe, workers=workers))
+    return steps(Hour(HourTarget(backend, device, folder), probe, workers=workers))
 
 
 def _chosen(every: Iterator[Step], only: Sequence[str]) -> Iterator[Step]:

@@ -27,7 +27,7 @@ from keras_matrix.runner.measure.judge import ResultRefused
 from keras_matrix.runner.measure.record_builder import read_bounded
 from keras_matrix.runner.measure.tensorboard.graph import Node, nodes_of
 from keras_matrix.runner.measure.tensorboard.messages import Event, GraphDef, NodeDef, RecordWriter, Summary
-from keras_matrix.runner.measure.tensorboard.scalars import Point, began_s, points
+from keras_matrix.runner.measure.tensorboard.scalars import CurvePoint, began_s, points
 from keras_matrix.runner.measure.tensorboard.xspace import xspace
 
 EVENTS = "events.out.tfevents.0"
@@ -44,7 +44,7 @@ class NotWritten(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptToWrite:
     """An attempt to be written: its record, its usage over time if available, and the job with its scratch folder."""
 
     record: Record
@@ -59,7 +59,7 @@ def folder_of(record: Record) -> str:
     return f"{record.run_id}/{cell}-{record.cell_id[:8]}/{record.repeat}.{record.attempt}"
 
 
-def written(attempt: Attempt, log_dir: Path) -> Record:
+def written(attempt: AttemptToWrite, log_dir: Path) -> Record:
     """Write TensorBoard's files for an attempt; return its record with the parts that were written and the problems."""
     name, done, problems = folder_of(attempt.record), [], _undone(attempt.job)
     parts = {"scalars": _scalars, "graph": _graph, "profile": _profile}
@@ -117,7 +117,7 @@ def _made(above: Path, name: str) -> Path:
 # Events. The graph has a separate event file, so that a problem affects only one of them.
 
 
-def _scalars(attempt: Attempt, folder: Path) -> bool:
+def _scalars(attempt: AttemptToWrite, folder: Path) -> bool:
     found = [
         Event(wall_time=one.at_s, step=one.step, summary=Summary(value=[_value(one)]))
         for one in points(attempt.record, attempt.usage_series)
@@ -125,13 +125,13 @@ def _scalars(attempt: Attempt, folder: Path) -> bool:
     return bool(found) and _write_events(folder / EVENTS, attempt.record, found)
 
 
-def _value(point: Point) -> Any:
+def _value(point: CurvePoint) -> Any:
     # A command chooses the name of a metric: JSON allows half a surrogate pair, a message does not.
     tag = point.tag.encode("utf-8", errors="replace").decode("utf-8")
     return Summary.Value(tag=tag, simple_value=point.value)
 
 
-def _graph(attempt: Attempt, folder: Path) -> bool:
+def _graph(attempt: AttemptToWrite, folder: Path) -> bool:
     nodes = [NodeDef(name=_fit(n.name), op=_fit(n.kind), input=map(_fit, n.inputs)) for n in _nodes(attempt.job)]
     event = Event(wall_time=began_s(attempt.record), graph_def=GraphDef(node=nodes).SerializeToString())
     return bool(nodes) and _write_events(folder / f"{EVENTS}.graph", attempt.record, [event])
@@ -160,7 +160,7 @@ def _nodes(job: Job) -> list[Node]:
 # The profile.
 
 
-def _profile(attempt: Attempt, folder: Path) -> bool:
+def _profile(attempt: AttemptToWrite, folder: Path) -> bool:
     content = _profiled(attempt.job.profile_dir)
     if content is None:
         return False

@@ -53,7 +53,7 @@ def chunks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Search(Generic[AnyStr]):
+class PatternSearch(Generic[AnyStr]):
     """A pattern, a word that all its matches contain (or empty), and the end of a line.
 
     With `apart` every line is matched separately, for a pattern that tests the begin or end of its text.
@@ -94,11 +94,11 @@ def in_log(path: Path, pattern: str) -> Iterator[str | None]:
     word, apart = required(pattern), bool(_TEXT_ENDS.search(pattern))
     with path.open("rb") as file:
         if not pattern.isascii() or _LETTERS.search(pattern):
-            search = Search(re.compile(pattern, re.MULTILINE), word, "\n", apart)
+            search = PatternSearch(re.compile(pattern, re.MULTILINE), word, "\n", apart)
             for chunk in chunks(file):
                 yield from search.groups(chunk.decode("utf-8", errors="replace"))
             return
-        search_bytes = Search(re.compile(pattern.encode(), re.MULTILINE), word.encode(), b"\n", apart)
+        search_bytes = PatternSearch(re.compile(pattern.encode(), re.MULTILINE), word.encode(), b"\n", apart)
         for chunk in chunks(file):
             for group in search_bytes.groups(chunk):
                 yield None if group is None else group.decode("utf-8", errors="replace")
@@ -116,9 +116,7 @@ def number(text: str | None) -> float | None:
 
 def reported(path: Path) -> tuple[dict[str, list[float]], dict[str, str], int]:
     """Return the values and units of the metrics that a command reported over its pipe, and the number of bad lines."""
-    values: dict[str, list[float]] = {}
-    units: dict[str, str] = {}
-    bad = 0
+    values, units, bad = dict[str, list[float]](), dict[str, str](), 0
     if not path.is_file():
         return values, units, bad
     with path.open("rb") as file:

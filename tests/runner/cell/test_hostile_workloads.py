@@ -125,7 +125,7 @@ def test_a_forged_result_of_epochs_that_the_runner_did_not_see_is_refused(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
     record = measured(executor, tmp_path, "forged_result", backend=backend)
-    expected = "bad_result: it reports 2 kept epochs, of which the runner saw 0"
+    expected = "bad_result: it reports 2 measured epochs, but the runner observed 0"
     assert (record.status, record.reason) == (Status.ERROR, expected)
     other = measured(executor, tmp_path, "forged_result_of_another", backend=backend)
     assert (other.status, (other.reason or "").partition(":")[0]) == (Status.ERROR, "bad_result")

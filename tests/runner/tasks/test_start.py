@@ -15,7 +15,7 @@ from keras_matrix.records.task import Task
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.host.gpus.present import PresentGpus
-from keras_matrix.runner.measure.judge import Verdict
+from keras_matrix.runner.measure.judge import StatusVerdict
 from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted, command_of, contained
 from keras_matrix.runner.tasks.verdict import judge_task
 from tests.conftest import make_settings
@@ -70,7 +70,7 @@ def test_folder_is_relative_to_that_of_the_matrix_file(job: Job, tmp_path: Path)
 
 def test_command_with_an_image_is_unsupported_outside_a_container(job: Job) -> None:
     ended = ProcessExecutor().start(replace(job, task=replace(TASK, image="mine:1")), 1.0).finish()
-    assert judge_task(ended) == Verdict(
+    assert judge_task(ended) == StatusVerdict(
         Status.UNSUPPORTED, "image: mine:1: it is to run in a container; add --executor docker"
     )
 

@@ -249,13 +249,13 @@ def test_a_stored_trace_that_is_damaged_is_told_by_its_name(folder: Path, capsys
         (("gro",), "no cell of matrix.yaml or a stored run is called 'gro'; did you mean gru?"),
         (("mnist_mlp",), "CELL: 'mnist_mlp' names 2 cells; name one by its id:"),
         (("jax:gru", "--steps", "0"), "--steps: must be a whole number from 1 to 10000, got 0"),
-        (("jax:gru", "--epochs", "0"), "--epochs: must be a whole number from 1 to 100, got 0; epochs are counted"),
+        (("jax:gru", "--epochs", "0"), "--epochs: must be a whole number from 1 to 100, got 0; number 1 is"),
         (("jax:gru", "--epochs", "2", "2"), "--epochs: must not repeat, got 2 2"),
         (("jax:gru", "--top", "0"), "--top: must be at least 1, got 0"),
         (("absent.json",), "CELL: there is no file absent.json"),
         (("jax:gru", "--to", "."), "--to: must be a file in a folder that is there, got ."),
         (("jax:gru", "--to", "nowhere/mine.json"), "--to: must be a file in a folder that is there, got nowhere/mine"),
-        (("jax:gru", "--matrix", "absent.yaml"), "absent.yaml: there is no such file"),
+        (("jax:gru", "--matrix", "absent.yaml"), "absent.yaml: no such file"),
     ],
 )
 def test_what_cannot_be_traced_is_one_clear_error(

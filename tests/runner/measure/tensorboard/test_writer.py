@@ -24,7 +24,7 @@ from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.measure.tensorboard import writer
 from keras_matrix.runner.measure.tensorboard.messages import Event, GraphDef
 from keras_matrix.runner.measure.tensorboard.scalars import points
-from keras_matrix.runner.measure.tensorboard.writer import Attempt, folder_of, written
+from keras_matrix.runner.measure.tensorboard.writer import AttemptToWrite, folder_of, written
 from tests.conftest import make_record, make_settings
 from tests.fakes.executor import LAYERS, FakeExecutor
 from tests.sessions import newest_records
@@ -54,7 +54,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def write_all(job: Job, log_dir: Path, record: Record = RECORD, series: UsageSeries | None = SERIES) -> Record:
-    return written(Attempt(record, series, job), log_dir)
+    return written(AttemptToWrite(record, series, job), log_dir)
 
 
 def events(path: Path) -> list[Any]:
