@@ -229,7 +229,7 @@ def _answered(hour: Hour) -> ProbeAnswer:
 
 def _traced(hour: Hour) -> tuple[Record, Any]:
     if hour.products is None:
-        raise NotMeasured("the check twice the steps was not measured")
+        raise NotMeasured("the check 'twice the steps' was not measured")
     found = list(stored_traces(hour.products.run, hour.products.records))
     if not found:
         problems = [one.trace.problem for one in hour.products.records if one.trace and one.trace.problem]
